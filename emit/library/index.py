@@ -159,6 +159,14 @@ class Entry:
         return None if goal is None else goal_stated(goal, f"{origin_of(self.folder / INDEX)}: {self.file}")
 
 
+def vs_library(values: Mapping[str, Any], name: str) -> float | None:
+    """Of an entry's fields, a library's time over ours; None where none is stated."""
+    libraries = values.get("libraries")
+    row = libraries.get(name) if isinstance(libraries, Mapping) else None
+    ratio = row.get("vs") if isinstance(row, Mapping) else None
+    return float(ratio) if is_figure(ratio) else None
+
+
 def is_figure(value: object) -> TypeGuard[float]:
     """Whether it is a positive number, as times and sizes that an entry states must be."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from emit.library.index import INDEX, Entry, is_figure, load_index
+from emit.library.index import INDEX, Entry, is_figure, load_index, vs_library
 from emit.report.layout import place_vertices
 from emit.report.static_page import static_page, tiles
+from synth.baselines.libraries import LIBRARIES
 from synth.present.text import format_count, format_listed, format_ranks, format_served, format_size, format_time
 from topologies.arrays import Floats
 from topologies.topology import Topology
@@ -143,7 +144,7 @@ def _tiles(questions: Mapping[Question, Sequence[Entry]], entries: Sequence[Entr
     gaps = [_worst_of(entry)[0] for entry in entries if _gap(entry) is not None]
     groups = {(e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
     served = {(e.collective, e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
-    nccl = [float(v) for e in entries if isinstance(v := e.values.get("vs_nccl"), int | float)]
+    beside = {name: [vs for e in entries if (vs := vs_library(e.values, name)) is not None] for name in LIBRARIES}
     files, least = len({entry.file for entry in entries}), f"≤ {STEPS[0]}"
     return [
         ("problems", str(len(questions)), f"of {format_count(len(served), 'question')}, by symmetry"),
@@ -151,8 +152,12 @@ def _tiles(questions: Mapping[Question, Sequence[Entry]], entries: Sequence[Entr
         ("files", str(files), format_count(len({entry.target for entry in entries}), "executor")),
         ("gap, median", f"{statistics.median(gaps):.3f}" if gaps else "–", "of each file's worst size"),
         ("gap, largest", f"{max(gaps, default=1):.3f}", f"{sum(g <= STEPS[0] for g in gaps)} of {len(gaps)} {least}"),
-        ("vs NCCL, median", f"{statistics.median(nccl):.2f} ×" if nccl else "–", "its own model's time / ours"),
-    ]  # fmt: skip
+        *(
+            (f"vs {name}, median", f"{statistics.median(those):.2f} ×", "its time by itself / ours")
+            for name, those in beside.items()
+            if those
+        ),
+    ]
 
 
 def _cluster(name: str, topology: Topology | None) -> str:

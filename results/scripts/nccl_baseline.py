@@ -195,7 +195,7 @@ def ours(budget_s: float, every: int) -> Iterator[tuple[object, ...]]:
         found = synthesize(collective, machine, budget=budget_s, costs=costs, target=target).found
         cells = []
         for size in SIZES:
-            nccl = found.nccl(size)
+            nccl = found.library("NCCL", size)
             assert isinstance(nccl, Choice), nccl
             time_us, bound_us = found.fastest(size).time_us(size), found.bound.at(size)[0]
             cells.append(f"{nccl.time_us / time_us:.2f} ({nccl.time_us / bound_us:.2f})")

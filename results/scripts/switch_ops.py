@@ -29,7 +29,7 @@ def row(topology: str, collective: str, size: int, one: Synthesis, other: Synthe
         time_us, bound_us = answer.algorithm(size).time_us(size), answer.found.bound.at(size)[0]
         cells += [format_time(time_us), f"{max(1.0, time_us / bound_us):.3f}"]
     gap = best.time_us(size) / one.found.bound.at(size)[0]
-    told = one.found.nccl(size)
+    told = one.found.library("NCCL", size)
     nccl = f"{told.algorithm} {told.time_us / best.time_us(size):.2f} ×" if isinstance(told, Choice) else str(told)
     used = "yes" if not ordinary(best.problem.network, best.schedule.link) else "no"
     gain = other.algorithm(size).time_us(size) / best.time_us(size)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from emit.library.compare import Difference, differences
-from emit.library.index import Entry
+from emit.library.index import Entry, vs_library
 from emit.library.overlay import folder_without, load_library
 from emit.library.pick import pick, why_none
 from emit.library.programs import NONE
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
+from synth.baselines.libraries import LIBRARIES
 from synth.cli.options import json_option, print_json
 from synth.library.placing import unfiled_schedules
 from synth.model.problem import parse_ranks
@@ -52,7 +53,7 @@ def _known(entries: Sequence[Entry], target: str | None, topology: str | None) -
 @click.option("--target", metavar="NAME", help="Only files for this executor.")
 @json_option
 def show(folder: str, collective: str | None, group: str | None, target: str | None, as_json: bool) -> None:
-    """The files of a library: what each serves, its predicted time, its bound, and NCCL's time by its own model.
+    """The files of a library: what each serves, its predicted time, its bound, and how libraries compare.
 
     \b
     synth library show lib --collective allreduce
@@ -82,9 +83,12 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         asked = {"--collective": collective, "--group": group, "--target": target}
         options = ", ".join(f"{option} {value}" for option, value in asked.items() if value is not None)
         raise InputError(f"{options or folder}: {folder} holds no such file; see synth library show {folder}")
-    head = "collective", "group", "in place", "size", "algorithm", "target", "predicted", "bound", "gap", "vs NCCL"
-    rows = [_row(entry) for entry in sorted(left, key=_order)]
-    rows += [_unfiled_row(row) for row in unfiled]
+    stated = [entry.values for entry in left] + list(unfiled)
+    libraries = [name for name in LIBRARIES if any(vs_library(values, name) is not None for values in stated)]
+    head: tuple[str, ...] = ("collective", "group", "in place", "size", "algorithm", "target")
+    head += ("predicted", "bound", "gap", *(f"vs {name}" for name in libraries))
+    rows = [_row(entry) + _vs(entry.values, libraries) for entry in sorted(left, key=_order)]
+    rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
     click.echo("\n".join(format_table([head, *rows], (0, 1, 2, 3, 4, 5))))
     groups = len({(e.topology, one) for e in left for one in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in left}), 'file')} for {format_count(groups, 'group')}")
@@ -102,7 +106,6 @@ def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
     """A range of sizes for which there is a schedule and no file, as a line of the table."""
     first, more = row["groups"][0], len(row["groups"]) - 1
     root = "" if row["root"] is None else f" root {first[row['root']]}"
-    nccl = _number(row.get("vs_nccl"))
     return (
         row["collective"],
         f"{format_ranks(first, 8)}{root}{f' +{more}' if more else ''}",
@@ -113,13 +116,12 @@ def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
         f"{format_time(row['time_us'])} @ {format_size(row['shown_bytes'])}",
         format_time(row["bound_us"]),
         f"{row['gap']:.3f}",
-        "–" if nccl is None else f"{nccl:.2f} ×",
     )
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
     values, size = entry.values, entry.values.get("shown_bytes")
-    time_us, bound_us, gap, nccl = (_number(values.get(key)) for key in ("time_us", "bound_us", "gap", "vs_nccl"))
+    time_us, bound_us, gap = (_number(values.get(key)) for key in ("time_us", "bound_us", "gap"))
     more = f" +{len(entry.isomorphic_groups)}" if entry.isomorphic_groups else ""
     root = "" if entry.root is None else f" root {entry.root}"
     at = f" @ {format_size(size)}" if isinstance(size, int) else ""
@@ -134,8 +136,13 @@ def _row(entry: Entry) -> tuple[str, ...]:
         "–" if time_us is None else f"{format_time(time_us)}{at}",
         "–" if bound_us is None else format_time(bound_us),
         "–" if gap is None else f"{gap:.3f}",
-        "–" if nccl is None else f"{nccl:.2f} ×",
     )
+
+
+def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
+    """A cell for each library: how many times faster than what it would take itself."""
+    ratios = (vs_library(values, name) for name in libraries)
+    return tuple("–" if ratio is None else f"{ratio:.2f} ×" for ratio in ratios)
 
 
 def _number(value: Any) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.baselines.nccl.figures import VERSION
+from synth.baselines.libraries import LIBRARIES
 from synth.baselines.nccl.model import Choice
 from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
@@ -34,9 +34,9 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
 
     Times in µs at `shown_bytes`, of the program if there is one, else of the schedule; min_bytes..max_bytes inclusive,
     max_bytes None where there is no end; gap is time / bound; vs_baseline is the best baseline's time / this time, None
-    where there is no baseline; nccl is what NCCL would take by its own cost model (algorithm, protocol, channels,
-    time_us) and vs_nccl its time / this time, both None where it says nothing; vs_healthy is this time / the healthy
-    network's, None where no part is dead or slow.
+    where there is no baseline; libraries is by name what a library would take itself (algorithm, protocol, channels:
+    None where they are not known, time_us, and vs: its time / this time), without those that say nothing; vs_healthy is
+    this time / the healthy network's, None where no part is dead or slow.
     sends counts all translated copies. switch_ops: whether switches multicast or reduce in it. worst: the size of the
     range with the largest gap (bytes, time_us, bound_us, gap), of those in `curve` and the range's ends. curve: rows
     (bytes, time_us, bound_us) at powers of two over all sizes, beyond the range too; empty of very many sends.
@@ -85,7 +85,6 @@ def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[],
     bound_us, witness = found.bound.at(size)
     others = [a.time_us(size) for a in found.baselines]
     optimal = time_us / bound_us <= OPTIMAL
-    nccl = found.nccl(size)
     healthy = found.healthy.fastest(size).time_us(size) if found.healthy and found.healthy.ranges else None
     return {
         "shown_bytes": size,
@@ -95,18 +94,22 @@ def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[],
         "optimal": optimal,
         "proof": ("optimal: " if optimal else regime()) + witness.text,
         "vs_baseline": min(others) / time_us if others else None,
-        "vs_nccl": nccl.time_us / time_us if isinstance(nccl, Choice) else None,
-        "nccl": _nccl(nccl) if isinstance(nccl, Choice) else None,
+        "libraries": {
+            name: _taken(choice, time_us)
+            for name in LIBRARIES
+            if isinstance(choice := found.library(name, size), Choice)
+        },
         "vs_healthy": None if healthy is None else time_us / healthy,
     }
 
 
-def _nccl(choice: Choice) -> dict[str, Any]:
+def _taken(choice: Choice, time_us: float) -> dict[str, Any]:
     return {
         "algorithm": choice.algorithm,
         "protocol": choice.protocol,
-        "channels": choice.channels,
+        "channels": choice.channels or None,
         "time_us": choice.time_us,
+        "vs": choice.time_us / time_us,
     }
 
 
@@ -126,10 +129,10 @@ def statement(found: SearchResult) -> dict[str, Any]:
     """Everything a search found.
 
     Keys: those of `question`; summary, alpha; algorithms (see `row`; refused: why the executor
-    can hold no program of it, "" where it can or none was asked for); baselines (their names); nccl (version: whose
-    cost model; costs: whether the times here count an executor's costs as its do; not_modelled: why it says nothing of
-    this question, "" where it does); bounds (each witness: kind, text, base_us, us_per_byte, cap_us); k_synchronous
-    (what is proved for each number of steps);
+    can hold no program of it, "" where it can or none was asked for); baselines (their names); libraries (by
+    name: version; own_clock: whether its times are by its own cost model; costs: whether the times here count an
+    executor's costs; not_modelled: why it says nothing of this question, "" where it does); bounds (each witness: kind,
+    text, base_us, us_per_byte, cap_us); k_synchronous (what is proved for each number of steps);
     time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); out_of_reach (faster
     schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); engine (that was named;
     auto), other_engines (that found some of the algorithms though another was named); impossible, switch_ops (the
@@ -144,10 +147,14 @@ def statement(found: SearchResult) -> dict[str, Any]:
         "alpha": describe_alpha(problem),
         "algorithms": rows,
         "baselines": sorted({a.engine for a in found.baselines}),
-        "nccl": {
-            "version": VERSION,
-            "costs": bool(problem.topology.protocol),
-            "not_modelled": _not_modelled(found),
+        "libraries": {
+            one.name: {
+                "version": one.version,
+                "own_clock": one.own_clock,
+                "costs": bool(problem.topology.protocol),
+                "not_modelled": _not_modelled(found, one.name),
+            }
+            for one in LIBRARIES.values()
         },
         "bounds": found.bound.documents(),
         "k_synchronous": _claims(found),
@@ -191,8 +198,8 @@ def next_minute(found: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
     return told
 
 
-def _not_modelled(found: SearchResult) -> str:
-    told = found.nccl(LARGEST)
+def _not_modelled(found: SearchResult, name: str) -> str:
+    told = found.library(name, LARGEST)
     return "" if isinstance(told, Choice) else str(told)
 
 

@@ -31,10 +31,10 @@ def table(document: dict[str, Any], nranks: int) -> str:
     """A statement of a search on a topology of `nranks`: heading, one line an algorithm, what is proved of shapes."""
     rows = document["algorithms"]
     healthy = any(row["vs_healthy"] is not None for row in rows)
-    nccl = any(row["vs_nccl"] is not None for row in rows)
+    libraries = [name for name in document["libraries"] if any(name in row["libraries"] for row in rows)]
     lines = [
         ("message size", "steps", "rounds", "chunks", "predicted", "bound", "gap", "worst in range", "vs baseline")
-        + (("vs NCCL",) if nccl else ())
+        + tuple(f"vs {name}" for name in libraries)
         + (("vs healthy",) if healthy else ())
         + ("engine", "proof")
     ]
@@ -48,7 +48,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 f"{row['gap']:.3f}",
                 _worst(row),
                 _ratio(row["vs_baseline"]),
-                *([_ratio(row["vs_nccl"])] if nccl else []),
+                *(_ratio(row["libraries"].get(name, {}).get("vs")) for name in libraries),
                 *([_ratio(row["vs_healthy"])] if healthy else []),
                 row["engine"] or "–",
                 row["proof"]
@@ -56,7 +56,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 + (" · kept" if row.get("kept") else ""),
             )
         )
-    proved = [*_elsewhere(document), *_in_switches(document), *_nccl(document), *_proved(document)]
+    proved = [*_elsewhere(document), *_in_switches(document), *_taken(document), *_proved(document)]
     text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if proved else []), *proved]
     return "\n".join(text)
 
@@ -99,19 +99,25 @@ def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ×"
 
 
-def _nccl(document: dict[str, Any]) -> list[str]:
-    """A line that says what NCCL would take, and by whose word."""
-    taken: dict[str, list[str]] = {}
-    for row in document["algorithms"]:
-        if row["nccl"] is not None:
-            name = f"{row['nccl']['algorithm']} {row['nccl']['protocol']}"
-            taken.setdefault(name, []).append(_shown(row))
-    if not taken:
-        return []
-    what = ", ".join(f"{name} @ {', '.join(dict.fromkeys(sizes))}" for name, sizes in taken.items())
-    told = document["nccl"]
-    costs = "" if told["costs"] else ", which counts protocols and starts as the times above do not"
-    return [f"vs NCCL: NCCL {told['version']} by its own model{costs}: {what}"]
+def _taken(document: dict[str, Any]) -> list[str]:
+    """For each library a line that says what it would take, and by whose word."""
+    lines = []
+    for name, told in document["libraries"].items():
+        taken: dict[str, list[str]] = {}
+        for row in document["algorithms"]:
+            if name in row["libraries"]:
+                choice = row["libraries"][name]
+                taken.setdefault(f"{choice['algorithm']} {choice['protocol']}", []).append(_shown(row))
+        if not taken:
+            continue
+        what = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in taken.items())
+        whose = "by its own model" if told["own_clock"] else "by its own choice, timed by α and bandwidth"
+        if told["own_clock"] and not told["costs"]:
+            whose += ", which counts protocols and starts as the times above do not"
+        if told["costs"] and not told["own_clock"]:
+            whose += " with costs"
+        lines.append(f"vs {name}: {name} {told['version']} {whose}: {what}")
+    return lines
 
 
 def _elsewhere(document: dict[str, Any]) -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from synth.baselines.nccl.model import Choice, NcclModel, nccl_model
+from synth.baselines.libraries import LIBRARIES, Model
+from synth.baselines.nccl.model import Choice
 from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
 from synth.engines.registry import AUTO
@@ -69,18 +70,22 @@ class SearchResult:
         self.bound = bound
 
     @cached_property
-    def _nccl(self) -> NcclModel | NotModelled:
-        try:
-            return nccl_model(self.problem.topology, self.problem.group)
-        except NotModelled as reason:
-            return reason
+    def _models(self) -> dict[str, Model | NotModelled]:
+        found: dict[str, Model | NotModelled] = {}
+        for library in LIBRARIES.values():
+            try:
+                found[library.name] = library.model(self.problem.topology, self.problem.group)
+            except NotModelled as reason:
+                found[library.name] = reason
+        return found
 
-    def nccl(self, size_bytes: int) -> Choice | NotModelled:
-        """What NCCL would take by its own cost model, or why that is not known."""
-        if isinstance(self._nccl, NotModelled):
-            return self._nccl
+    def library(self, name: str, size_bytes: int) -> Choice | NotModelled:
+        """What a library of LIBRARIES would take itself, or why that is not known."""
+        model = self._models[name]
+        if isinstance(model, NotModelled):
+            return model
         try:
-            return self._nccl.choose(self.problem.collective.name, size_bytes)
+            return model.choose(self.problem.collective.name, size_bytes)
         except NotModelled as reason:
             return reason
 

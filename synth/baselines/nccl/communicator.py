@@ -95,14 +95,24 @@ def communicator(topology: Topology, group: Sequence[int]) -> Communicator:
         raise NotModelled(f"{topology.name} states no compute capability, by which NCCL's model goes")
     if len(group) < 2:
         raise NotModelled("NCCL moves nothing for one rank")
-    inner = topology.link_kind != _NETWORK
-    part = components(topology.nvertices, topology.link_src[inner], topology.link_dst[inner])
-    ranks = np.asarray(group, dtype=np.int64)
-    nodes = [ranks[part[ranks] == label] for label in dict.fromkeys(part[ranks].tolist())]
+    part, nodes = nodes_of(topology, group)
     seen = _Links(topology, part, generation(topology.compute_capability).nvlink)
     kinds = dict.fromkeys(seen.node(members, len(nodes) > 1) for members in nodes)
     sizes = tuple(len(members) for members in nodes)
     return Communicator(topology.compute_capability, tuple(kinds), sizes, platform=topology.platform)
+
+
+def nodes_of(topology: Topology, group: Sequence[int]) -> tuple[Ints, list[Ints]]:
+    """Of every vertex the node, as what links other than the network's join, and the group's ranks of each."""
+    inner = topology.link_kind != _NETWORK
+    part = components(topology.nvertices, topology.link_src[inner], topology.link_dst[inner])
+    ranks = np.asarray(group, dtype=np.int64)
+    return part, [ranks[part[ranks] == label] for label in dict.fromkeys(part[ranks].tolist())]
+
+
+def nics_of(topology: Topology, part: Ints, members: Ints) -> tuple[Nic, ...]:
+    """The NICs of a node of `nodes_of` that the group's ranks on it are attached to."""
+    return _Links(topology, part, 1.0).nics(members)
 
 
 class _Links:
@@ -139,7 +149,7 @@ class _Links:
                 " rings are looked for"
             )
         pcie, pcie_gbs = ((), ()) if switched else self._pcie(members, here[self.kind[here] == _PCIE])
-        nics = self._nics(members, place) if several else ()
+        nics = self.nics(members) if several else ()
         return Node(len(members), switched, pairs, pcie, pcie_gbs, nics)
 
     def _pcie(self, members: Ints, links: Ints) -> tuple[tuple[tuple[int, ...], ...], tuple[float, ...]]:
@@ -175,8 +185,9 @@ class _Links:
                 edge = new
         return tuple(found), tuple(rates)
 
-    def _nics(self, members: Ints, place: dict[int, int]) -> tuple[Nic, ...]:
+    def nics(self, members: Ints) -> tuple[Nic, ...]:
         """Those that a GPU of the group is attached to; all of the node where none is."""
+        place = {rank: i for i, rank in enumerate(members.tolist())}
         leaving = (self.kind == _NETWORK) & (self.src < self.topology.nranks)
         links = np.flatnonzero(leaving & (self.part[self.src] == self.part[members[0]]))
         owners: dict[tuple[str, int], list[int]] = {}

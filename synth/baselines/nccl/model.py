@@ -36,7 +36,7 @@ class Choice:
 
     Attributes:
         algorithm, protocol: of ALGORITHMS and PROTOCOLS.
-        channels: that a call of this size would use.
+        channels: that a call of this size would use; 0: not known.
         time_us: latency_us + bytes / (1000 · algbw_gbs).
     """
 
@@ -48,7 +48,8 @@ class Choice:
     algbw_gbs: float
 
     def __str__(self) -> str:
-        return f"{self.algorithm} {self.protocol}, {self.channels} channel{'' if self.channels == 1 else 's'}"
+        channels = f", {self.channels} channel{'' if self.channels == 1 else 's'}" if self.channels else ""
+        return f"{self.algorithm} {self.protocol}{channels}"
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class NcclModel:
         if collective in ("allgather", "reducescatter") and algorithm != f.RING:
             return bus
         if algorithm in (f.RING, f.NVLS, f.NVLS_TREE):
-            return bus * n / self._steps(collective)
+            return bus * n / steps_of(collective, n)
         return bus * 0.5
 
     def _nvls_gbs(self, collective: str, algorithm: str, graph: Graph, gen: f.Generation) -> float:
@@ -206,14 +207,10 @@ class NcclModel:
         inter = graph.inter_gbs * (2 if comm.nnodes <= 2 else 1)
         return min(intra, inter, gen.nvls_tree_gbs[min(comm.nnodes, 3) - 1])
 
-    def _steps(self, collective: str) -> int:
-        n = self.communicator.nranks
-        return {"allreduce": 2 * (n - 1), "allgather": n - 1, "reducescatter": n - 1}.get(collective, n)
-
     def _latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
         """What a message without bytes takes."""
         comm, graph, p = self.communicator, self.graphs[algorithm], f.PROTOCOLS.index(protocol)
-        n, nodes, steps = comm.nranks, comm.nnodes, self._steps(collective)
+        n, nodes, steps = comm.nranks, comm.nnodes, steps_of(collective, comm.nranks)
         ppn = n / nodes
         inside = "nvlink" if graph.nvlink and max(comm.sizes) > 1 else "pcie"
         base, intra = f.BASE_US[algorithm][p], f.STEP_US[inside][algorithm][p]
@@ -247,6 +244,11 @@ class NcclModel:
         if algorithm == f.RING and protocol == f.LL:
             each *= self.communicator.nranks
         return max(1, min(self.channels, int(size_bytes // each)))
+
+
+def steps_of(collective: str, nranks: int) -> int:
+    """Steps of a ring of `nranks`."""
+    return {"allreduce": 2 * (nranks - 1), "allgather": nranks - 1, "reducescatter": nranks - 1}.get(collective, nranks)
 
 
 def nccl_model(topology: Topology, group: Sequence[int]) -> NcclModel:

@@ -23,7 +23,7 @@ def library(folder: Path, algorithm: str, **changes: Any) -> Path:
     program = built_in("allreduce", algorithm, 4)
     time_us = Predictor(program, load("full:4"), RANKS).time_us(1 << 20)
     row = entry_row(topology="full:4", group=RANKS, communicator=RANKS, protocol=program.protocol, divides=4,
-                    time_us=time_us, bound_us=time_us, shown_bytes=1 << 20, gap=1.0, vs_nccl=1.5,
+                    time_us=time_us, bound_us=time_us, shown_bytes=1 << 20, gap=1.0, libraries={"NCCL": {"vs": 1.5}},
                     isomorphic_groups=[[1, 2, 3, 0]])  # fmt: skip
     (folder / "msccl" / "a.xml").write_text(write_msccl(program))
     (folder / "index.json").write_bytes(index_text([row | changes]))

@@ -42,11 +42,12 @@ def test_rows_and_table_say_what_nccl_takes(costs: bool) -> None:
     document, text = shown(found, {1024: 5.0, 1 << 30: 5000.0})
     for row, us in zip(document["algorithms"], (5.0, 5000.0), strict=True):
         choice = nccl_choice(load("dgx-a100"), [0, 2, 4, 6], "allreduce", row["shown_bytes"])
-        assert row["nccl"]["time_us"] == choice.time_us  # its own, whatever is counted of ours
-        assert row["vs_nccl"] == pytest.approx(choice.time_us / us)
-        assert (row["nccl"]["algorithm"], row["nccl"]["protocol"]) == (choice.algorithm, choice.protocol)
-    assert document["nccl"]["not_modelled"] == ""
-    assert document["nccl"]["costs"] is costs
+        told = row["libraries"]["NCCL"]
+        assert told["time_us"] == choice.time_us  # its own, whatever is counted of ours
+        assert told["vs"] == pytest.approx(choice.time_us / us)
+        assert (told["algorithm"], told["protocol"]) == (choice.algorithm, choice.protocol)
+    assert document["libraries"]["NCCL"]["not_modelled"] == ""
+    assert document["libraries"]["NCCL"]["costs"] is costs
     line = next(line for line in text.splitlines() if line.startswith("vs NCCL"))
     assert line.endswith("ring LL @ 1K, ring Simple @ 1G")
     assert "by its own model" in line
@@ -64,6 +65,6 @@ def test_rows_and_table_say_what_nccl_takes(costs: bool) -> None:
 def test_no_column_where_nccl_is_not_modelled(collective: str, spec: str, why: str) -> None:
     found = result(collective, spec, [0, 1, 2, 3])
     document, text = shown(found, {MIB: 100.0})
-    assert why in document["nccl"]["not_modelled"]
-    assert document["algorithms"][0]["vs_nccl"] is document["algorithms"][0]["nccl"] is None
-    assert "NCCL" not in text
+    assert why in document["libraries"]["NCCL"]["not_modelled"]
+    assert "NCCL" not in document["algorithms"][0]["libraries"]
+    assert "vs NCCL" not in text

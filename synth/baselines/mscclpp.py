@@ -1,0 +1,145 @@
+"""What MSCCL++ would run in NCCL's place, and what that costs by this package's own figures.
+
+MSCCL++ has no cost model: it takes an algorithm by the size of the message, for all-reduce and all-gather of one node
+whose devices reach each other straight; the rest it leaves to NCCL or RCCL. Its time here is α and bytes over the
+busiest link, with an executor's costs where they are on. Source: MSCCL++ 0.9.0 (1f5f065, August 2026),
+src/ext/nccl/algorithm_selector.cc. Taken as it is without being told more: memory not symmetric, no graph captured, no
+library to fall back to. Left out: copies into and out of its own buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from synth.baselines.nccl.communicator import nodes_of
+from synth.baselines.nccl.figures import LL, SIMPLE
+from synth.baselines.nccl.model import Choice
+from topologies.costed import protocols_of, under
+from topologies.errors import NotModelled
+from topologies.network import Network, network
+from topologies.topology import Topology
+
+VERSION = "0.9.0"
+KIB, MIB = 1 << 10, 1 << 20
+ONE_SHOT, TWO_SHOT, ALL_GATHER = "all-pairs", "reduce-scatter and all-gather", "full mesh"
+NVLS_PACKETS, NVLS = "NVLS packets", "NVLS"
+_BLACKWELL = range(100, 110)
+_PACKETS = "packets"  # data and flags together, as LL
+
+# (most bytes, algorithm, whether packets) in order; None: no end
+Rule = tuple[int | None, str, bool]
+_BLACKWELL_RULES: tuple[Rule, ...] = (
+    (32 * KIB, NVLS_PACKETS, True),
+    (2 * MIB, TWO_SHOT, True),
+    (None, TWO_SHOT, False),
+)
+_NVLS_RULES: tuple[Rule, ...] = (
+    (16 * KIB, ONE_SHOT, True),
+    (32 * KIB, NVLS_PACKETS, True),
+    (1 * MIB, TWO_SHOT, True),
+    (None, NVLS, False),
+)
+_RULES: tuple[Rule, ...] = ((16 * KIB, ONE_SHOT, True), (1 * MIB, TWO_SHOT, True), (None, TWO_SHOT, False))
+
+
+@dataclass(frozen=True)
+class MscclppModel:
+    """MSCCL++'s selection for one group of a node.
+
+    Attributes:
+        topology: with or without costs on.
+        group: ranks of it.
+    """
+
+    topology: Topology
+    group: tuple[int, ...]
+
+    def choose(self, collective: str, size_bytes: float) -> Choice:
+        """What MSCCL++ would take.
+
+        Args:
+            collective: allreduce or allgather.
+            size_bytes: of the whole message, for allgather what a rank ends with.
+
+        Raises NotModelled: it has no algorithm for the collective.
+        """
+        if collective == "allgather":
+            return self._priced(ALL_GATHER, False, size_bytes)
+        if collective != "allreduce":
+            raise NotModelled(f"MSCCL++ has no algorithm of its own for {collective}")
+        rules = _RULES
+        if self.topology.compute_capability in _BLACKWELL:
+            rules = _BLACKWELL_RULES
+        elif self._switch is not None:
+            rules = _NVLS_RULES
+        _, algorithm, packets = next(rule for rule in rules if rule[0] is None or size_bytes <= rule[0])
+        return self._priced(algorithm, packets, size_bytes)
+
+    def _network(self, packets: bool) -> Network:
+        """Under LL for packets, else under Simple, where costs are on and state these."""
+        name = LL if packets else SIMPLE
+        topology = under(self.topology, name) if name in protocols_of(self.topology) else self.topology
+        return network(topology, self.group)
+
+    @cached_property
+    def _networks(self) -> dict[bool, Network]:
+        return {packets: self._network(packets) for packets in (False, True)}
+
+    @cached_property
+    def _switch(self) -> tuple[float, float] | None:
+        """(α in µs, GB/s of a port) of a switch that multicasts and reduces among all; None: there is none."""
+        links = self._networks[False].hyperlinks
+        whole = links is not None and len(np.unique(links.group)) == 1 and links.multicast.any()
+        if links is None or not whole or links.multicast.all() or (links.ptr[1:] - links.ptr[:-1]).max() + 1 < self._n:
+            return None
+        full = ~links.paced
+        return float(links.alpha_us[full].max()), float(links.bandwidth_gbs[full].min())
+
+    @property
+    def _n(self) -> int:
+        return len(self.group)
+
+    def _priced(self, algorithm: str, packets: bool, size_bytes: float) -> Choice:
+        """Steps at the longest α, and what each sends to each over what is busiest."""
+        net, n = self._networks[packets], self._n
+        capacity = net.capacity_gbs * 1000  # bytes a µs
+        pair = net.src * net.nranks + net.dst
+        share = 1.0 / np.bincount(pair)[pair]  # of parallel links between two each carries its part
+        busy = np.bincount(net.uses_idx, weights=share[net.link_of_use], minlength=net.nresources) / capacity
+        each = float(busy.max())  # µs for a byte from each to every other
+        alpha, steps, per_byte = float(net.alpha_us.max()), 1, each
+        if algorithm == TWO_SHOT:
+            steps, per_byte = 2, 2 * each / n
+        elif algorithm == ALL_GATHER:
+            per_byte = each / n
+        elif algorithm == NVLS_PACKETS:
+            per_byte = each * n / (n - 1)  # a multicast comes back to its sender
+        elif algorithm == NVLS and self._switch is not None:
+            alpha, port_gbs = self._switch
+            steps, per_byte = 2, (1 + 1 / n) / (1000 * port_gbs)  # up to be reduced, down to all
+        latency = net.start_us + steps * alpha
+        protocol = _PACKETS if packets else SIMPLE
+        return Choice(algorithm, protocol, 0, latency + size_bytes * per_byte, latency, 1 / (1000 * per_byte))
+
+
+def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
+    """MSCCL++'s selection for a group of ranks of a topology.
+
+    Raises NotModelled: the devices are not known to be GPUs, stand on several nodes, or do not reach each other
+    straight.
+    """
+    if not (topology.gcn or topology.compute_capability):
+        raise NotModelled(f"{topology.name} states neither compute_capability nor gcn, by which MSCCL++ goes")
+    if len(group) < 2:
+        raise NotModelled("MSCCL++ moves nothing for one rank")
+    if len(nodes_of(topology, group)[1]) > 1:
+        raise NotModelled("MSCCL++ leaves groups of several nodes to NCCL or RCCL")
+    model = MscclppModel(topology, tuple(group))
+    net = model._networks[False]
+    if len(np.unique(net.src * net.nranks + net.dst)) < len(group) * (len(group) - 1):
+        raise NotModelled("MSCCL++ sends straight to every other device, and not all of these are linked")
+    return model

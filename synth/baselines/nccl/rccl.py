@@ -1,0 +1,151 @@
+"""What RCCL would choose for a collective by its own cost model, and what that costs.
+
+RCCL is NCCL's code with AMD's figures; its rings are not searched for but written down for each machine that it knows,
+so that they use all that leaves a device. Source: `rccl_figures`. Left out: machines and groups that it does not know
+(it searches rings for them as NCCL does), MSCCL++, which it runs only where RCCL_MSCCLPP_ENABLE asks for it, and what
+`model` leaves out of NCCL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from synth.baselines.nccl import figures as f
+from synth.baselines.nccl import rccl_figures as r
+from synth.baselines.nccl.communicator import nics_of, nodes_of
+from synth.baselines.nccl.model import Choice, steps_of
+from topologies.costs import KINDS
+from topologies.errors import NotModelled
+from topologies.topology import Topology
+
+COLLECTIVES = {
+    "allreduce": (f.RING, f.TREE),
+    "allgather": (f.RING,),
+    "reducescatter": (f.RING,),
+    "broadcast": (f.RING,),
+    "reduce": (f.RING,),
+}
+_ROW = {f.TREE: 0, f.RING: 1}  # of the pairs of figures
+_LL_ROOTED = 1.65  # LL's bandwidth in broadcast and reduce on one node of MI300
+_POST_US = 2.0  # that a step over the network costs AMD's CPUs; three times under Simple
+
+
+@dataclass(frozen=True)
+class RcclModel:
+    """RCCL's cost model for one communicator: whole nodes that it knows.
+
+    Attributes:
+        gcn: architecture of the devices.
+        nranks, nnodes: of the communicator.
+        known: what it has of such nodes.
+        bus_gbs: that leaves a device over all rings.
+    """
+
+    gcn: str
+    nranks: int
+    nnodes: int
+    known: r.Known
+    bus_gbs: float
+
+    def choose(self, collective: str, size_bytes: float) -> Choice:
+        """What RCCL would take, the first of equals; see `NcclModel.choose`."""
+        alone = self.mi300 and self.nranks == 8 and collective == "allreduce"
+        if alone and size_bytes < r.ALL_PAIRS_END:
+            return self._all_pairs(size_bytes)
+        return min(self.candidates(collective, size_bytes), key=lambda one: one.time_us)
+
+    def candidates(self, collective: str, size_bytes: float) -> list[Choice]:
+        """All that RCCL would compare. Raises NotModelled: its cost model has no such collective."""
+        if collective not in COLLECTIVES:
+            why = "all-to-all is grouped send and receive calls, " if collective.startswith("alltoall") else ""
+            raise NotModelled(f"RCCL has no cost model for {collective}: {why}it is never a choice")
+        return [
+            choice
+            for algorithm in COLLECTIVES[collective]
+            for protocol in f.PROTOCOLS
+            for choice in self._choice(collective, algorithm, protocol, size_bytes)
+        ]
+
+    @cached_property
+    def mi300(self) -> bool:
+        """Whether it is one node of MI300, for which exceptions hold."""
+        return self.nnodes == 1 and self.gcn.startswith("gfx94")
+
+    def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[Choice]:
+        """The choice, if there is one."""
+        if protocol == f.LL128 and not self.known.ll128:
+            return
+        if self.mi300 and (algorithm, protocol) == (f.TREE, f.SIMPLE):
+            return
+        tuning, p = r.TUNINGS[self.known.tuning], f.PROTOCOLS.index(protocol)
+        ratios = tuning.few if self.nnodes <= 2 else tuning.many
+        bus = self.bus_gbs * ratios[_ROW[algorithm]][p]
+        if self.mi300 and protocol == f.LL and collective in ("broadcast", "reduce"):
+            bus *= _LL_ROOTED
+        parts = tuning.tree[p] if algorithm == f.TREE else tuning.ring[p]
+        if algorithm == f.TREE or self.nnodes > 1:
+            column = min(max(int(math.log2(max(1.0, size_bytes))) - 6, 0), len(parts) - 1)
+            bus *= int(parts[column], 11) / 10
+        if bus <= 0:
+            return
+        algbw = bus * (0.5 if algorithm == f.TREE else self.nranks / steps_of(collective, self.nranks))
+        latency = self._latency_us(collective, algorithm, p)
+        yield Choice(algorithm, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
+
+    def _latency_us(self, collective: str, algorithm: str, p: int) -> float:
+        """What a message without bytes takes; p: of PROTOCOLS."""
+        n, nodes, tuning = self.nranks, self.nnodes, r.TUNINGS[self.known.tuning]
+        base, row = r.BASE_US[p], _ROW[algorithm]
+        intra, inter = tuning.xgmi_us[row][p], tuning.network_us[row][p]
+        if algorithm == f.TREE:
+            return base + 2 * ((n // nodes - 1) * intra + int(math.log2(nodes)) * inter)
+        if collective in ("broadcast", "reduce"):  # its rings go different ways
+            simple = f.PROTOCOLS[p] == f.SIMPLE
+            hop = (tuning.xgmi_us if nodes == 1 else tuning.network_us)[_ROW[f.TREE] if simple else row][p]
+            return base + steps_of(collective, n) * hop
+        crossing = 0 if nodes == 1 else 2 * nodes if collective == "allreduce" else nodes - 1
+        post = 0.0 if nodes == 1 else _POST_US * (3 if f.PROTOCOLS[p] == f.SIMPLE else 1)
+        return base + (steps_of(collective, n) - crossing) * max(intra, post) + crossing * inter
+
+    def _all_pairs(self, size_bytes: float) -> Choice:
+        """All send to all and back: two steps over all links; under LL half of what moves is flags."""
+        protocol = f.LL if size_bytes < r.ALL_PAIRS_SIMPLE else f.SIMPLE
+        p, share = f.PROTOCOLS.index(protocol), 0.5 if protocol == f.LL else 1.0
+        latency = r.BASE_US[p] + 2 * r.TUNINGS[self.known.tuning].xgmi_us[_ROW[f.RING]][p]
+        algbw = self.bus_gbs * share * self.nranks / steps_of("allreduce", self.nranks)
+        return Choice(r.ALL_PAIRS, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
+
+
+def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:
+    """RCCL's cost model for a group of ranks of a topology.
+
+    Raises NotModelled: the devices are not AMD's, or the group is no number of whole nodes that RCCL knows.
+    """
+    if not topology.gcn:
+        raise NotModelled(f"{topology.name} states no architecture of AMD's (gcn), by which RCCL's model goes")
+    if len(group) < 2:
+        raise NotModelled("RCCL moves nothing for one rank")
+    part, nodes = nodes_of(topology, group)
+    whole = np.bincount(part[: topology.nranks], minlength=int(part.max()) + 1)
+    devices = {len(members) for members in nodes}
+    if len(devices) > 1 or any(len(members) < whole[part[members[0]]] for members in nodes):
+        raise NotModelled("RCCL searches rings for groups of parts of a node; its model is known of whole nodes")
+    nics = len(nics_of(topology, part, nodes[0])) if len(nodes) > 1 else 0
+    family = "gfx94" if topology.gcn.startswith("gfx94") else topology.gcn
+    known = r.KNOWN.get((family, devices.pop(), nics))
+    if known is None or topology.gcn not in r.XGMI:
+        raise NotModelled(
+            f"RCCL searches rings for nodes of {len(nodes[0])} {topology.gcn} and {nics} NICs; its model is known of"
+            " those that it has written rings for"
+        )
+    inner = (topology.link_kind != KINDS.index("network")) & (topology.link_kind != KINDS.index("pcie"))
+    leaving = np.bincount(
+        topology.link_src[inner], weights=topology.bandwidth_gbs[inner], minlength=topology.nvertices
+    )[list(group)]
+    bus_gbs = known.base_gbs or float(leaving.max()) * r.XGMI[topology.gcn]
+    return RcclModel(topology.gcn, len(group), len(nodes), known, bus_gbs)

@@ -1,0 +1,94 @@
+"""RCCL's own cost model: what it takes by hand, and what it says nothing of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from synth.baselines.nccl import figures as f
+from synth.baselines.nccl import rccl_figures as r
+from synth.baselines.nccl.rccl import COLLECTIVES, RcclModel, rccl_model
+from topologies.errors import NotModelled
+from topologies.load import load
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def model(spec: str, group: list[int] | None = None, gcn: str = "") -> RcclModel:
+    topology = load(spec)
+    topology = replace(topology, gcn=gcn) if gcn else topology
+    return rccl_model(topology, group if group is not None else range(topology.nranks))
+
+
+def test_large_all_reduce_of_eight_mi300x_by_hand() -> None:
+    """Seven links of 48 GB/s, 14 steps of 2.1 µs after 17 µs."""
+    choice = model("mi300x").choose("allreduce", GIB)
+    assert (choice.algorithm, choice.protocol) == (f.RING, f.SIMPLE)
+    assert choice.time_us == pytest.approx(17 + 14 * 2.1 + GIB / (7 * 48e3 * 8 / 14))
+
+
+@pytest.mark.parametrize(
+    ("size", "protocol", "us"),
+    [
+        (1 << 10, f.LL, 12 + 2 * 0.8 + 1024 * 2 * 14 / 8 / 336e3),
+        ((1 << 19) - 1, f.LL, 12 + 2 * 0.8 + ((1 << 19) - 1) * 2 * 14 / 8 / 336e3),
+        (1 << 19, f.SIMPLE, 17 + 2 * 2.1 + (1 << 19) * 14 / 8 / 336e3),
+        (16 * MIB, f.SIMPLE, 17 + 2 * 2.1 + 16 * MIB * 14 / 8 / 336e3),
+    ],
+)
+def test_small_all_reduce_of_eight_mi300x_goes_straight_and_back(size: int, protocol: str, us: float) -> None:
+    choice = model("mi300x").choose("allreduce", size)
+    assert (choice.algorithm, choice.protocol, str(choice)) == (r.ALL_PAIRS, protocol, f"{r.ALL_PAIRS} {protocol}")
+    assert choice.time_us == pytest.approx(us)
+    assert model("mi300x").choose("allreduce", 16 * MIB + 1).algorithm == f.RING
+
+
+def test_two_nodes_of_mi250_by_hand() -> None:
+    """16 NICs: the first tuning; a tree of LL at 0.04 of seven links of 36 GB/s, corrected from 1 KiB on by 0.9."""
+    found = {(c.algorithm, c.protocol): c for c in model("mi250:2").candidates("allreduce", 1 << 10)}
+    tree = found[f.TREE, f.LL]
+    assert tree.latency_us == pytest.approx(12 + 2 * (15 * 0.8 + 11.8))
+    assert tree.algbw_gbs == pytest.approx(7 * 36 * 0.04 * 0.9 / 2)
+    ring = found[f.RING, f.SIMPLE]
+    assert ring.latency_us == pytest.approx(17 + (62 - 4) * 6 + 4 * 15.1)
+    assert {p for _, p in found} == {f.LL, f.SIMPLE}
+
+
+@pytest.mark.parametrize("spec", ["mi300x", "mi250", "mi250:2", "mi250:3"])
+def test_every_collective_and_size_has_a_time_that_does_not_fall_much(spec: str) -> None:
+    found = model(spec)
+    for collective in COLLECTIVES:
+        for size in (1, 63, 1024, MIB, GIB + 1, 1 << 45):
+            choices = found.candidates(collective, size)
+            best = found.choose(collective, size)
+            assert all(math.isfinite(c.time_us) and c.time_us >= c.latency_us > 0 for c in choices)
+            if best.algorithm != r.ALL_PAIRS:
+                assert best.time_us == min(c.time_us for c in choices)
+            assert best.algbw_gbs <= found.bus_gbs * 2  # no factor of its tables is over two
+
+
+def test_corrections_have_a_figure_for_every_power_of_two() -> None:
+    for tuning in r.TUNINGS:
+        assert {len(parts) for parts in (*tuning.tree, *tuning.ring)} == {27}
+        assert all(0 <= int(digit, 11) <= 10 for parts in (*tuning.tree, *tuning.ring) for digit in parts)
+    assert {known.tuning for known in r.KNOWN.values()} <= set(range(len(r.TUNINGS)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "group", "gcn", "collective", "why"),
+    [
+        ("dgx-h100", None, "", "allreduce", "states no architecture"),
+        ("mi300x", [0, 1], "", "allreduce", "parts of a node"),
+        ("mi250:2", [*range(16), 16], "", "allreduce", "parts of a node"),
+        ("mi300x", [0], "", "allreduce", "one rank"),
+        ("mi300x", None, "gfx906", "allreduce", "8 gfx906 and 0 NICs"),
+        ("mi250", None, "gfx942", "allreduce", "16 gfx942 and 0 NICs"),
+        ("mi300x", None, "", "alltoall", "grouped send and receive"),
+        ("mi300x", None, "", "gather", "no cost model for gather"),
+    ],
+)
+def test_what_is_not_modelled_says_why(spec: str, group: list[int] | None, gcn: str, collective: str, why: str) -> None:
+    with pytest.raises(NotModelled, match=why):
+        model(spec, group, gcn).choose(collective, MIB)
