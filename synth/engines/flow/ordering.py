@@ -60,9 +60,15 @@ class Sends:
         """From the start of every send to its arrival, shape (sends,)."""
         return np.asarray(self.hold_us + self.net.alpha_us[self.bundle])
 
-    def ordered(self, enough_us: float, most: int = 10**9, deadline: float = np.inf) -> tuple[float, Schedule]:
-        """(µs, the sends in the order of the best list schedule found); `most` schedules are made at most."""
-        best, rows, _ = self.listed(self._by_parts(), enough_us, most, deadline)
+    def ordered(
+        self, enough_us: float, most: int = 10**9, deadline: float = np.inf, planned_us: Floats | None = None
+    ) -> tuple[float, Schedule]:
+        """(µs, the sends in the order of the best list schedule found); `most` schedules are made at most.
+
+        planned_us: when each send is to begin, shape (sends,), by a plan that list schedules follow. None: no plan.
+        """
+        orders = self._by_parts() if planned_us is None else iter([-planned_us])
+        best, rows, _ = self.listed(orders, enough_us, most, deadline)
         return best, untimed(self.chunk[rows], self.link[rows], self.step[rows], self.reduces[rows])
 
     def chains_us(self) -> Floats:

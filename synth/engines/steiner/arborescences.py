@@ -34,10 +34,13 @@ class Arborescences:
         shape = levels, 1 << len(ends), nranks
         self.cost, self._how = np.zeros(shape), np.zeros(shape, dtype=np.int32)
 
-    def find(self, run: Runner, length: Floats) -> None:
-        """Fill the table for lengths ≥ 0 of the links."""
-        length = np.asarray(length, dtype=np.float64)
-        run(_fill, self.src, self.dst, self.level, length, self._own, self.cost, self._how)
+    def find(self, run: Runner, length: Floats, endless: bool = True) -> None:
+        """Fill the table for lengths ≥ 0 of the links, or of each in every level, shape (levels, links).
+
+        endless: whether the last level is without limit.
+        """
+        length = np.ascontiguousarray(np.broadcast_to(length, (len(self.cost), len(self.src))), dtype=np.float64)
+        run(_fill, self.src, self.dst, self.level, length, self._own, self.cost, self._how, endless)
 
     def set_of(self, ranks: Ints | list[int]) -> int:
         """The set of some ends as a number."""
@@ -45,19 +48,42 @@ class Arborescences:
 
     def tree(self, root: int, ends: int, within: int) -> tuple[int, ...]:
         """The links of a cheapest tree within a level, each behind the one that leads to it, none of no use."""
-        links: set[int] = set()
-        waiting, last, count = [(within, ends, root)], len(self.cost) - 1, len(self.src)
+        return self._pruned(root, ends, sorted(self._taken(root, ends, within)))
+
+    def timed(self, root: int, ends: int, within: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The same, and for how many levels each waits: where lengths differ by level that may pay.
+
+        Of no use where the last level is without limit.
+        """
+        taken = self._taken(root, ends, within)
+        came, waits = {root: within}, dict[int, int]()
+        for link in sorted(taken, key=lambda one: (-taken[one], one)):
+            u, v = int(self.src[link]), int(self.dst[link])
+            if v not in came and came.get(u, -1) >= taken[link]:
+                came[v] = taken[link] - int(self.level[link])
+                waits[link] = came[u] - taken[link]
+        needed: set[int] = set()
+        for link in reversed(waits):
+            if int(self._own[self.dst[link]]) & ends or int(self.dst[link]) in needed:
+                needed.add(int(self.src[link]))
+        kept = [x for x in waits if int(self._own[self.dst[x]]) & ends or int(self.dst[x]) in needed]
+        return tuple(kept), tuple(waits[link] for link in kept)
+
+    def _taken(self, root: int, ends: int, within: int) -> dict[int, int]:
+        """The links of a cheapest tree, each with the highest level at which it is taken."""
+        links: dict[int, int] = {}
+        waiting, count = [(within, ends, root)], len(self.src)
         while waiting:
             h, s, v = waiting.pop()
             how = int(self._how[h, s, v])
             if how == _BEFORE:
                 waiting.append((h - 1, s, v))
             elif how >= 0:
-                links.add(how % count)
-                waiting.append((last if how >= count else h - int(self.level[how]), s, int(self.dst[how % count])))
+                links[how % count] = max(links.get(how % count, 0), h)
+                waiting.append((h if how >= count else h - int(self.level[how]), s, int(self.dst[how % count])))
             elif how <= _SPLIT:
                 waiting += [(h, _SPLIT - how, v), (h, s ^ (_SPLIT - how), v)]
-        return self._pruned(root, ends, sorted(links))
+        return links
 
     def _pruned(self, root: int, ends: int, links: list[int]) -> tuple[int, ...]:
         """Where the parts of a tree meet again by chance, one way to each rank is enough: the least latency's."""
@@ -79,7 +105,7 @@ class Arborescences:
         return tuple(by[v] for v in order if v in needed and v != root)
 
 
-def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how: Any) -> None:
+def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how: Any, endless: bool) -> None:
     levels, sets, n = cost.shape
     count = len(src)
     low = np.empty(sets)  # by set, over all ranks: what cannot be undercut is not looked at
@@ -94,7 +120,7 @@ def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how:
                     cost[h, s, v], how[h, s, v] = 2 * BEYOND, _END
             for link in range(count):
                 if level[link] <= h:
-                    through = length[link] + cost[h - level[link], s, dst[link]]
+                    through = length[h, link] + cost[h - level[link], s, dst[link]]
                     if through < cost[h, s, src[link]]:
                         cost[h, s, src[link]], how[h, s, src[link]] = through, link
             high = 0.0
@@ -108,11 +134,11 @@ def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how:
                         if both < cost[h, s, v]:
                             cost[h, s, v], how[h, s, v] = both, _SPLIT - part
                 part = (part - 1) & s
-            better = h == levels - 1
+            better = endless and h == levels - 1
             while better:  # any number of links more
                 better = False
                 for link in range(count):
-                    through = length[link] + cost[h, s, dst[link]]
+                    through = length[h, link] + cost[h, s, dst[link]]
                     if through < cost[h, s, src[link]]:
                         cost[h, s, src[link]], how[h, s, src[link]] = through, count + link
                         better = True

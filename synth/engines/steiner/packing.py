@@ -103,12 +103,22 @@ class Packing:
         self.loads = np.zeros((0, len(gbs)))
         self.latency_us, self.part = np.zeros(0), np.zeros(0)
         self.filled = self.time_us = np.inf
-        self._known: set[Trees] = set()
+        self._known: dict[Trees, int] = {}
         self._prices = 1.0 / self.capacity
         self.ends = ends_of(self.demands)
         most = 2 if bulk else tuning.most_levels
         self.levels = max(2, min(most, tuning.work // (net.nranks * 3 ** len(self.ends))))
         self.lasts_us = np.zeros(net.nlinks)
+
+    def add(self, trees: Trees) -> int:
+        """Trees as a column, if they are none yet; their number."""
+        if trees not in self._known:
+            self._known[trees] = len(self.trees)
+            self.trees.append(trees)
+            load = self.uses[[*trees.up, *trees.down]].sum(axis=0) / self.capacity
+            self.loads = np.vstack([self.loads, load])
+            self.latency_us = np.append(self.latency_us, self._latency(trees))
+        return self._known[trees]
 
     def rates(self, used: Ints) -> Floats:
         """µs a byte of some trees on each resource, more where latency leaves less of the time: shape as `loads`."""
@@ -183,14 +193,10 @@ class Packing:
             if not found:
                 return np.inf, 0
             proved += demand.amount * cost
+            before = len(self.trees)
             for trees in found:
-                if trees not in self._known:
-                    self._known.add(trees)
-                    self.trees.append(trees)
-                    links = [*trees.up, *trees.down]
-                    self.loads = np.vstack([self.loads, self.uses[links].sum(axis=0) / self.capacity])
-                    self.latency_us = np.append(self.latency_us, self._latency(trees))
-                    added += 1
+                self.add(trees)
+            added += len(self.trees) - before
         return proved * size_bytes / float(prices @ self.capacity), added
 
     def _cheapest_of(self, number: int, demand: Demand, time_us: float) -> tuple[float, list[Trees]]:

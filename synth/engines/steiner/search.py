@@ -2,7 +2,8 @@
 
 Bytes go over trees of links, through relays too where these help (Steiner trees), sums up a tree and from where it ends
 down another. How to share the message out among all trees of some depth is a linear program (`packing`); shallow trees
-have less latency, deep ones spread the load better. Fractions become whole chunks (`whole_trees`), as many as the size
+have less latency, deep ones spread the load better; at middle sizes other trees fill what is idle at the beginning and
+the end (`over_time`). Fractions become whole chunks (`whole_trees`), as many as the size
 wants, and all their sends one list schedule, so that what goes up and down different trees at a time shares the links.
 """
 
@@ -12,10 +13,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from synth.engines.flow.ordering import Sends
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.engines.steiner.over_time import OverTime
 from synth.engines.steiner.packing import Packing, demands
 from synth.engines.steiner.tuning import TUNING, Tuning
 from synth.engines.steiner.whole_trees import sends_of, shared_out
+from synth.model.collective import Floats
 from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
@@ -57,6 +61,7 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
     best_us, time_us, idle = np.inf, request.bound.at(size)[0] - starts_us, 0
     hold = float((1 / net.bandwidth_gbs).mean())
     each = sum(len(d.chunks) * (len(d.goals) + len(d.holders)) for d in packing.demands)
+    over_time = OverTime(packing, size)
     for parts in tuning.counts:
         known_us, least_us = request.known.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
         sends = parts * each
@@ -77,13 +82,32 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
         if time_us > tuning.hopeful * known_us:
             continue
         cut = problem.with_chunks(parts)
-        planned = sends_of(packing, cut, parts, size, shared_out(packing, parts, tuning.exchanges))
-        if planned.busiest_us >= known_us:
-            continue
-        took_us, schedule = planned.ordered(least_us, tuning.orders, request.deadline)
-        if took_us < known_us * (1 - _ROUND_OFF):
-            yield Candidate(cut, schedule, STEINER, size, True)
+        took_us = np.inf
+        fine = tuning.hops * largest_kb / parts * hold < tuning.fine * least_us
+        for planned, begins_us in _planned(packing, over_time if fine else None, cut, request, size, parts, least_us):
+            known_us = request.known.best_us(size) - starts_us
+            if planned.busiest_us >= known_us:
+                continue
+            one_us, schedule = planned.ordered(least_us, tuning.orders, request.deadline, begins_us)
+            took_us = min(took_us, one_us)
+            if one_us < known_us * (1 - _ROUND_OFF):
+                yield Candidate(cut, schedule, STEINER, size, True)
         idle = 0 if took_us < best_us / tuning.near_count else idle + 1
         best_us = min(best_us, took_us)
         if idle > tuning.idle:
             return
+
+
+def _planned(
+    packing: Packing, over_time: OverTime | None, cut: Problem, request: Request, size: int, parts: int, least_us: float
+) -> Iterator[tuple[Sends, Floats | None]]:
+    """The sends of trees at a steady rate; then those of trees over time, with when each is to begin."""
+    tuning = packing.tuning
+    yield sends_of(packing, cut, parts, size, shared_out(packing, parts, tuning.exchanges))[0], None
+    under_way_us = float(packing.part @ packing.latency_us) / float(packing.part.sum())
+    if over_time is None or packing.bulk or under_way_us < tuning.unsteady * packing.time_us:
+        return
+    until = min(request.deadline, now() + tuning.patience * request.options.budget_s)
+    if np.isfinite(over_time.least_us(packing.time_us, least_us, until)):
+        begun = over_time.begun(parts)
+        yield sends_of(packing, cut, parts, size, [one.trees for one in begun], [one.at_us for one in begun])

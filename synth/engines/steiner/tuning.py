@@ -20,6 +20,11 @@ class Tuning:
         patience: the part of the budget that these may take together, for a number of chunks.
         smoothing: the part of the best prices so far in those by which the next trees are cheapest (Wentges, 1997).
         roots: whose trees are taken at a time. dearer: how many times the cheapest these may cost.
+        unsteady: the part of the time that chunks are under way, from which on trees over time are worth it.
+            fine: the part of the bound that a chunk's hops take at most then.
+        slots: of time. finer: units of a slot in which trees over time are looked for. stretches: of the time, whose
+            cheapest trees are taken. over_steps: linear programs over time at most for a number of chunks.
+            over_near: what is proved / how full the fullest slot is, from which on no more trees are looked for.
         counts: numbers of chunks a block. hops: links one after another in a tree, about. under_way: the
             part of the bound that a chunk may be there. hopeful: what flows take / the best time, over which no
             schedule is made.
@@ -45,6 +50,16 @@ class Tuning:
     smoothing: float = 0.5
     roots: int = 4
     dearer: float = 1.02
+    unsteady: float = 0.01
+    fine: float = 0.06
+    slots: int = 32
+    finer: int = 4
+    stretches: int = 12
+    over_steps: int = 60
+    over_near: float = 0.995
+    over_work: int = 200_000_000
+    unused: int = 5
+    places: int = 8
     counts: tuple[int, ...] = (1, 3, 8, 24, 64, 192, 512, 1_536, 4_096)
     hopeful: float = 1.1
     hops: float = 6.0

@@ -114,14 +114,21 @@ def _pattern(net: Network, trees: Trees) -> _Pattern:
     return _Pattern(np.array(links, dtype=np.int64), step, reduces, before, after)
 
 
-def sends_of(packing: Packing, problem: Problem, parts: int, size_bytes: float, chosen: list[Ints]) -> Sends:
-    """The sends of a problem whose chunks are cut into parts, over the trees chosen for them."""
+def sends_of(
+    packing: Packing, problem: Problem, parts: int, size_bytes: float, chosen: list[Ints],
+    begun: list[list[Floats]] | None = None,
+) -> tuple[Sends, Floats]:  # fmt: skip
+    """The sends of a problem whose chunks are cut into parts, over the trees chosen for them; when each is to begin.
+
+    begun: of each demand's chunks when each link of its trees begins, in µs; None: all at 0.
+    """
     net, run = problem.network, packing.run
     csr = csr_network(net)
     patterns: dict[int, _Pattern] = {}
     columns: list[list[Ints]] = [[] for _ in range(6)]
+    begins: list[Floats] = []
     at, total = 0, np.zeros(len(packing.capacity))
-    for demand, tree_of in zip(packing.demands, chosen, strict=True):
+    for place, (demand, tree_of) in enumerate(zip(packing.demands, chosen, strict=True)):
         # part i of every chunk of the demand, so that each chunk is spread over the trees
         chunks = (demand.chunks[None, :] * parts + np.arange(parts)[:, None]).ravel()
         for number in np.unique(tree_of).tolist():
@@ -139,10 +146,13 @@ def sends_of(packing: Packing, problem: Problem, parts: int, size_bytes: float, 
                 strict=True,
             ):  # fmt: skip
                 column.append(values)
+            planned = [] if begun is None else [begun[place][i] for i in np.flatnonzero(tree_of == number).tolist()]
+            begins.append(np.concatenate(planned) if planned else np.zeros(len(mine) * len(one.link)))
             at += len(mine) * len(one.link)
     chunk, link, step, reduces, before, after = (np.concatenate(column) for column in columns)
     kilobytes = problem.collective.chunk_bytes(size_bytes) * 1e-3
     busiest_us = float(total.max()) * size_bytes
-    return Sends(
+    sends = Sends(
         problem, csr, run.table(csr), run, kilobytes, chunk, link, step, reduces.astype(bool), before, after, busiest_us
     )
+    return sends, np.concatenate(begins)
