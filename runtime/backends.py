@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 from runtime.bench import Request, Session
-from runtime.gpu.cuda import cupy
+from runtime.gpu.cuda import cupy, gpu_names
 from runtime.torch.launch import is_rank_of_job, launch_ranks
 from topologies.errors import InputError
 
@@ -26,6 +29,8 @@ class Backend:
     by_default: bool = False  # taken where no back end is named; the first row that is available
     options: frozenset[str] = frozenset()  # those of `synth bench` that only some back ends take
     in_job: bool = False  # each of its ranks is a process
+    tells_protocols: bool = True  # whether programs run otherwise under another protocol
+    machine: Callable[[], str] = lambda: _processor()  # what it runs on, in words
 
     def is_available(self) -> bool:
         try:
@@ -47,14 +52,33 @@ def _require_torch() -> None:
         raise InputError("the torch back end needs PyTorch: pip install 'synth-collectives[torch]'")
 
 
+def _processor() -> str:
+    """This machine's, as it names itself."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            word, _, name = line.partition(":")
+            if word.strip() == "model name" and name.strip():
+                return f"{os.cpu_count()} × {name.strip()}"
+    return f"{os.cpu_count()} × {platform.processor() or platform.machine()}"
+
+
 _GPU_OPTIONS = frozenset({"--devices", "--emulate", "--slower"})
 _HOST_OPTIONS = frozenset({"--trace"})
 BACKENDS = {
     row.name: row
     for row in (
-        Backend("gpu", "a GPU stands for all ranks", "runtime.gpu.executor", cupy, True, _GPU_OPTIONS),
+        Backend(
+            "gpu", "a GPU stands for all ranks", "runtime.gpu.executor", cupy, True, _GPU_OPTIONS, machine=gpu_names
+        ),
         Backend("host", "threads of this CPU", "runtime.host.executor", by_default=True, options=_HOST_OPTIONS),
-        Backend("torch", "a process a rank", "runtime.measure.over_torch", _require_torch, in_job=True),
+        Backend(
+            "torch",
+            "a process a rank",
+            "runtime.measure.over_torch",
+            _require_torch,
+            in_job=True,
+            tells_protocols=False,
+        ),
     )
 }
 

@@ -23,6 +23,7 @@ from synth.model.registry import PAIR, SHARE, find_kind
 from topologies.errors import InputError
 from topologies.topology import Topology
 
+_KEPT = 8  # executors of one process
 # collectives whose programs in place cannot serve buffers that are apart: the output has no room for the input
 _IN_PLACE_OR_NOT = frozenset({"reducescatter"})
 
@@ -119,9 +120,12 @@ class Settings:
 class Algorithm(Protocol):
     """A program to measure. communicator: the topology's rank of each of the program's, None: the first ones."""
 
-    name: str
-    program: Program
-    goal: Goal | None
+    @property
+    def name(self) -> str: ...
+    @property
+    def program(self) -> Program: ...
+    @property
+    def goal(self) -> Goal | None: ...
 
     def communicator(self, topology: Topology) -> tuple[int, ...] | None: ...
 
@@ -130,7 +134,7 @@ class Algorithm(Protocol):
 class Request:
     """What is measured, and on what."""
 
-    path: Path  # the file or library of the algorithms
+    path: Path | None  # the file or library of the algorithms; None: they are in none
     nranks: int
     settings: Settings
     devices: str | None = None  # numbers of GPUs, as `parse_ranks` takes them
@@ -145,12 +149,14 @@ Session = AbstractContextManager[tuple[Measure, bool]]  # what measures; whether
 
 @contextmanager
 def in_process(request: Request, make: Callable[[Algorithm], Executor]) -> Iterator[tuple[Measure, bool]]:
-    """Measures with executors of this process, each made once."""
+    """Measures with executors of this process, the last _KEPT of which are kept: they hold memory of their device."""
     executors: dict[str, Executor] = {}
 
     def measure_algorithm(algorithm: Algorithm, size_bytes: int) -> Row:
         if algorithm.name not in executors:
             executors[algorithm.name] = make(algorithm)
+            if len(executors) > _KEPT:
+                del executors[next(iter(executors))]
         return measure(algorithm.program, algorithm.goal, size_bytes, executors[algorithm.name], request.settings)
 
     yield measure_algorithm, True

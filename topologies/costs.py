@@ -56,6 +56,7 @@ class Protocol:
         gap_us: that a message occupies its link for besides its bytes.
         links: kinds on which the protocol is right.
         switch_ops: of switches that multicast and reduce; None: under it they do not.
+        note: where its figures come from, if not all from where the others do; of no effect.
     """
 
     start_us: float = 0.0
@@ -65,6 +66,7 @@ class Protocol:
     gap_us: Mapping[str, float] = field(default_factory=dict)
     links: tuple[str, ...] = KINDS
     switch_ops: SwitchCosts | None = None
+    note: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, eq=False)

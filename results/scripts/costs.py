@@ -17,7 +17,7 @@ from emit.library.lowered import Lowered
 from results.measuring.measure import grid, page, write
 from synth.baselines import baseline_named
 from synth.baselines.nccl.model import nccl_model
-from synth.bounds.prove import prove, refute
+from synth.bounds.prove import Bound, refute
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, Problem, make_problem
 from synth.present.text import format_size, format_time
@@ -73,7 +73,7 @@ def answered(spec: str, collective: str, budget_s: float, workers: Workers) -> R
         served = found.fastest(size)
         made, time_us, bound_us = served.contender.execution, served.time_us(size), found.bound.at(size)[0]
         if time_us > bound_us * allowed(size):
-            better_us = max(bound_us, refuted(found.problem, size, time_us, workers))
+            better_us = max(bound_us, refuted(found.problem, found.bound, size, time_us, workers))
             if time_us > better_us * allowed(size):
                 schedule_us = fastest_schedule_us(found, size)
                 missed.append((size, time_us / better_us, schedule_us / better_us, better_us / bound_us))
@@ -96,13 +96,12 @@ def allowed(size: int) -> float:
     return MOST_LARGE if size >= LARGE else MOST_MIDDLE
 
 
-def refuted(problem: Problem, size: int, reached_us: float, workers: Workers) -> float:
-    """The bound at one size by windows of time, the least over all protocols, in µs."""
-    each = {name: problem.under(name) for name in problem.protocols}
-    return min(
-        refute(one, prove(one, max_flow=False), size, reached_us, workers, now() + WINDOW_S).at(size)[0]
-        for one in each.values()
-    )
+def refuted(problem: Problem, bound: Bound, size: int, reached_us: float, workers: Workers) -> float:
+    """The bound at one size by windows of time too, the least over all protocols, in µs."""
+    until = now() + WINDOW_S * max(1, len(problem.protocols))
+    for better in refute(problem, bound, size, reached_us, workers, until):
+        bound = better
+    return bound.at(size)[0]
 
 
 def switch_points(times_us: Callable[[float], dict[str, float]]) -> Iterator[tuple[str, str, float]]:

@@ -30,6 +30,13 @@ def cupy() -> Any:
     return module
 
 
+def gpu_names() -> str:
+    """The GPUs of this machine, by number and name. Raises InputError as `cupy` does."""
+    runtime = cupy().cuda.runtime
+    names = [runtime.getDeviceProperties(number)["name"] for number in range(runtime.getDeviceCount())]
+    return ", ".join(f"GPU {number} {name.decode(errors='replace')}" for number, name in enumerate(names))
+
+
 def compiler_options(
     kind: str, op: str, threads: int, *, paced: bool = False, several: bool = False
 ) -> tuple[str, ...]:

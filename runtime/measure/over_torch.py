@@ -12,22 +12,39 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 import runtime.torch.process_group as ours
-from emit.program import Program
+from emit.goal import Goal
+from emit.program import CUSTOM, Program
 from runtime.algorithms.built_in import COLLECTIVES
-from runtime.bench import Measure, Request, Row, Settings, Timing, count_blocks, make_row
-from runtime.dtypes import parse_type
+from runtime.bench import (
+    Algorithm,
+    Measure,
+    Request,
+    Row,
+    Settings,
+    Timing,
+    count_blocks,
+    count_wrong,
+    elements_of,
+    make_input,
+    make_row,
+)
+from runtime.buffers import Layout
+from runtime.dtypes import TYPES, parse_type
 from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
+from runtime.torch.blocks import Buffers
 from runtime.torch.choice import Method
 from runtime.torch.counters import counters
 from runtime.torch.messages import error_text
+from runtime.torch.rank_program import RankProgram, rank_program
 from runtime.torch.run import REDUCERS
 from runtime.torch.table import Call
 from synth.model.registry import BUFFER, OWN, PAIR, ROOT, Kind, find_kind
@@ -36,6 +53,7 @@ from topologies.errors import InputError
 Tensor: TypeAlias = Any
 
 _LONG_S = 0.02  # shorter runs are repeated for as long between two looks at the clock: its resolution and wake-ups
+_CUSTOM_S = 0.005  # the same of custom programs, of which many are measured
 _MOST_RUNS = 64  # so repeated
 _NEAR = 1.5  # times the fastest: what is measured again
 _LOOKS = 3  # at each method, before the best of ours is compared with the wrapped back end
@@ -76,11 +94,23 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
 def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
     """Measures on the ranks of this job; see `runtime.backends.Backend`."""
     path = request.path
-    os.environ["SYNTH_LIBRARY"] = str(path.parent if path.name == "index.json" else path)
+    if path is not None:
+        os.environ["SYNTH_LIBRARY"] = str(path.parent if path.name == "index.json" else path)
+
+    last: dict[str, RankProgram] = {}
+
+    def measure_algorithm(a: Algorithm, size_bytes: int) -> Row:
+        if a.program.collective == CUSTOM and a.goal is not None:
+            if a.name not in last:
+                last.clear()
+                last[a.name] = rank_program(a.program, dist.get_rank())
+            return measure_custom(last[a.name], a.goal, size_bytes, request.settings)
+        return measure_program(a.program, a.name, size_bytes, request.settings)
+
     with joined() as (me, world):
         if world != request.nranks:
-            raise InputError(f"{path}: is for {request.nranks} ranks; this job has {world}")
-        yield lambda a, size: measure_program(a.program, a.name, size, request.settings), me == 0
+            raise InputError(f"{path or 'asked'}: is for {request.nranks} ranks; this job has {world}")
+        yield measure_algorithm, me == 0
 
 
 def _number(name: str, most: int = 1 << 30) -> int:
@@ -338,3 +368,33 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
     timing = Timing(1e6 * took.seconds[-1], took.wrong)
     in_place = case.what.unit == BUFFER
     return make_row(program, name, case.block, settings, None if in_place else timing, timing if in_place else None)
+
+
+def measure_custom(part: RankProgram, goal: Goal, size_bytes: int, settings: Settings) -> Row:
+    """This rank's part of a custom collective's program at one size; times are the slowest rank's, of runs in a row.
+
+    What each rank must get is compared on that rank. Raises InputError as `RankProgram.check_fits`.
+    """
+    program, me, kind = part.program, part.rank, parse_type(settings.kind)
+    layout = Layout.of(program, elements_of(program, size_bytes, kind))
+    part.check_fits(layout.elements)
+    given = [make_input(layout, rank, kind, settings.op, settings.seed) for rank in range(program.nranks)]
+    made = [np.zeros(layout.sizes(rank)[1] if rank == me else 0, dtype=TYPES[kind]) for rank in range(program.nranks)]
+    tensors = [torch.from_numpy(array).view(getattr(torch, _KINDS.get(kind, kind))) for array in (given[me], made[me])]
+    buffers = Buffers(tensors[:1], tensors[1:], layout.elements)
+    group = dist.distributed_c10d._get_default_group()
+
+    def timed(runs: int) -> float:
+        with ours.using("gloo"):
+            dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(runs):
+            group.run_program(part, buffers, settings.op).wait()
+        return _over_all(time.perf_counter() - begun, None) / runs
+
+    runs = max(1, min(_MOST_RUNS, math.ceil(_CUSTOM_S / max(timed(1), 1e-6))))
+    seconds = statistics.mean(timed(runs) for _ in range(settings.iterations))
+    own = goal.required[0] == me
+    mine = replace(goal, required=tuple(column[own] for column in goal.required))
+    wrong = int(_over_all(count_wrong(mine, layout, given, given, made, kind, settings.op), None, dist.ReduceOp.SUM))
+    return make_row(program, program.name, layout.elements, settings, Timing(1e6 * seconds, wrong), None)

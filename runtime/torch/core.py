@@ -176,7 +176,6 @@ class Core:
 
         buffers: their block is not looked at. op: one of REDUCERS. Raises InputError where there is none.
         """
-        call = Call(name, 0, type_name(buffers.tensors[0]), self.ranks)
         if op not in REDUCERS or any(t.device.type != "cpu" or t.layout != torch.strided for t in buffers.tensors):
             raise InputError(f"{name}: must be of dense tensors on the CPU, with sum, avg, prod, max or min")
         elements = [tensors[0].numel() if tensors else 0 for tensors in (buffers.given, buffers.written)]
@@ -191,9 +190,13 @@ class Core:
                 f"{name}: the library has no program of it for {len(self.ranks)} ranks that serves {elements[0]}"
                 f" elements in and {elements[1]} out on rank {self.ranks[self.rank]}"
             )
-        call, buffers = call._replace(size_bytes=size_bytes), replace(buffers, block=block)
-        issued = self.issue(call, f"{name} {op}, {size_bytes} bytes of {call.kind}", f", on {program.name}")
-        return self.execute(issued, part, buffers, op, terms)
+        return self.execute_program(name, part, replace(buffers, block=block), op, terms)
+
+    def execute_program(self, name: str, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> Task:
+        """Run this rank's part of a custom collective's program, on a block that fits it. op: one of REDUCERS."""
+        call = Call(name, buffers.size_bytes, type_name(buffers.tensors[0]), self.ranks)
+        text = f"{name} {op}, {call.size_bytes} bytes of {call.kind}"
+        return self.execute(self.issue(call, text, f", on {part.program.name}"), part, buffers, op, terms)
 
     def run_blocks(self, call: Call, text: str, blocks: Blocks, buffers: Buffers, agrees: bool, terms: Terms) -> Task:
         """Run a collective whose blocks may be of other sizes on other ranks, which a rank cannot know.

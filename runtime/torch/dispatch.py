@@ -22,6 +22,7 @@ from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
 from runtime.torch.operations import OPERATIONS, Operation
 from runtime.torch.pass_through import PassThrough
+from runtime.torch.rank_program import RankProgram
 from runtime.torch.run import Transport
 from runtime.torch.table import Call
 from runtime.torch.work import TaskWork, WrappedWork
@@ -174,6 +175,10 @@ class Dispatcher:
         buffers: their block is not looked at. opts: torch's of an all-reduce. Raises InputError where there is none.
         """
         return self._core.execute_custom(name, buffers, reduction_of(redop), self._terms(opts))
+
+    def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
+        """Run this rank's part of a custom collective's program that no library need hold; the caller waits at once."""
+        return self._core.execute_program(part.program.name, part, buffers, op, Terms(waits=True))
 
     def send_blocks(
         self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"

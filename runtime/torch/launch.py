@@ -13,12 +13,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
+from topologies.errors import InputError
+
 _PATIENCE_S = 5.0  # for the others, once one has failed
 
 
 def is_rank_of_job() -> bool:
     """Whether this process is a rank already, started by torchrun or by `launch_ranks`."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def ranks_of_job() -> int | None:
+    """Of how many ranks this process is one; None where it is none. Raises InputError for what is no number."""
+    if not is_rank_of_job():
+        return None
+    text = os.environ["WORLD_SIZE"]
+    if not (text.isascii() and text.isdigit()):
+        raise InputError(f"WORLD_SIZE={text!r}; it must be a whole number")
+    return int(text)
 
 
 def launch_ranks(ranks: int, words: Sequence[str]) -> int:

@@ -45,6 +45,7 @@ from runtime.torch.core import asked_method, type_name
 from runtime.torch.counters import counters
 from runtime.torch.dispatch import Dispatcher, reduction_of
 from runtime.torch.operations import OPERATIONS
+from runtime.torch.rank_program import RankProgram
 from runtime.torch.registered import EARLIER, Watched, plain, watched
 from runtime.torch.run import REDUCERS, Transport
 from runtime.torch.table import BACKENDS, REDUCED_TYPES
@@ -317,6 +318,10 @@ class Group(Watched):
         if not given and not written:
             raise InputError(f"{name}: has neither input nor output on this rank; it must have one of them")
         return self._dispatch.run_custom(name, Buffers(given, written, 0), redop, opts)
+
+    def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
+        """As `Dispatcher.run_program`."""
+        return self._dispatch.run_program(part, buffers, op)
 
     # ---- what is no collective of data
 

@@ -63,6 +63,14 @@ class RankProgram:
         """Whether it can be run on blocks of so many elements."""
         return self.even or elements % Layout.of(self.program, 1).chunks == 0
 
+    def check_fits(self, elements: int) -> None:
+        """Raises InputError where it cannot be run on blocks of so many elements."""
+        if not self.fits(elements):
+            raise InputError(
+                f"{self.program.name}: chunks of unequal length trade places; it must be a multiple of"
+                f" {Layout.of(self.program, 1).chunks} elements, not {elements}"
+            )
+
 
 def rank_program(program: Program, place: int, order: tuple[int, ...] | None = None) -> RankProgram:
     """The part of a place in the group, in place where the program can be and is not for calls out of place only.

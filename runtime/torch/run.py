@@ -19,7 +19,7 @@ from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart
 from runtime.torch.messages import Messages, error_text
 from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
 from runtime.torch.threads import helping
-from topologies.errors import InputError, MessageLost
+from topologies.errors import MessageLost
 
 Tensor: TypeAlias = Any  # torch's; there need be no torch where types are checked
 Reducer = Callable[..., Tensor]  # (a, b, out=)
@@ -120,11 +120,7 @@ def run(
     for a message that did not come.
     """
     layout = Layout.of(part.program, elements)
-    if not part.fits(elements):
-        raise InputError(
-            f"{part.program.name}: chunks of unequal length trade places; it must be a multiple of {layout.chunks}"
-            f" elements, not {elements}"
-        )
+    part.check_fits(elements)
     like = given if given is not None else made
     assert like is not None
     sizes = layout.sizes(part.rank)

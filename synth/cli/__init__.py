@@ -62,8 +62,8 @@ COMMANDS = {
         "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
     ),
     "calibrate": Row(
-        "tune:calibrate",
-        "Measure α, bandwidth and gap between messages of every link and the start of a call; write the topology.",
+        "calibrate:calibrate",
+        "Measure every link, and what calls, protocols and threadblocks cost; write the topology.",
     ),
     "report": Row(
         "report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."

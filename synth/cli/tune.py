@@ -1,12 +1,10 @@
-"""The commands that measure this machine: `tune` writes the table that chooses, `calibrate` a topology."""
+"""The command `tune`: measures methods on this machine and writes the table that chooses."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path
 from statistics import median
@@ -14,8 +12,6 @@ from statistics import median
 import click
 
 from runtime.backends import BACKENDS
-from runtime.measure.calibrate import MeasuredLink, check_repeated, linked_pairs, pairs_by_limit
-from runtime.measure.calibrate import calibrate as calibrate_topology
 from runtime.measure.tune import (
     CONFIDENCE,
     GAIN,
@@ -34,9 +30,6 @@ from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
-from topologies.load import load
-from topologies.text.writer import to_toml
-from topologies.topology import Topology
 
 _ranks = click.option(
     "--ranks",
@@ -179,86 +172,6 @@ def _print_measured(new: Sequence[Measurement], left_out: Sequence[str | None] =
 def _write_table(found: Sequence[Measurement], out: str, note: str) -> None:
     write_text(out, format_choices(found))
     click.echo(f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it")
-
-
-@click.command("calibrate")
-@click.option("--backend", type=click.Choice(["torch"]), default="torch", help="What the messages go over.")
-@click.option("--topo", "spec", metavar="TOPOLOGY", help="How the ranks are wired. Default: every pair a link.")
-@_ranks
-@click.option("-o", "--out", default="measured.toml", metavar="FILE", help="Default: measured.toml.")
-def calibrate(
-    backend: str,
-    spec: str | None,
-    ranks: int | None,
-    out: str,
-) -> None:
-    """Measure α, bandwidth and gap between messages of every link and the start of a call; write the topology.
-
-    \b
-    synth calibrate --ranks 2 -o here.toml
-    torchrun --nproc-per-node 8 -m synth.cli calibrate --topo dgx1 -o here.toml
-    """
-    BACKENDS[backend].require()
-    for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
-        os.environ.pop(name, None)
-    _start_here(ranks, lambda count: _wired(spec, count, out))
-    from runtime.measure.links import measure_concurrently, measure_links, measure_start  # needs PyTorch
-    from runtime.measure.over_torch import joined
-
-    with joined() as (me, world):
-        topology = _wired(spec, world, out)
-        asked = linked_pairs(topology)
-
-        def tell(done: int) -> None:
-            if me == 0 and sys.stderr.isatty():
-                click.echo(f"\r{done} of {len(asked)} links", nl=done == len(asked), err=True)
-
-        found = measure_links(asked, tell)
-        check_repeated(found)
-        shared = {
-            name: measure_concurrently(held, min(found[pair].gbs for pair in held))
-            for name, held in pairs_by_limit(topology).items()
-        }
-        start_us = measure_start(*asked[0], found[asked[0]].alpha_us)
-    if me:
-        return
-    made = replace(
-        calibrate_topology(topology, found, shared, _source(topology, found), start_us),
-        name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
-    )
-    write_text(out, to_toml(made))
-    click.echo(f"{'link':>12}{'α (µs)':>12}{'repeats':>9}{'(GB/s)':>12}{'repeats':>9}{'gap (µs)':>10}")
-    for (a, b), link in found.items():
-        alpha, gbs = (f"{figure:>+9.0%}" for figure in (link.alpha_spread, link.gbs_spread))
-        click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{alpha}{link.gbs:>12.4g}{gbs}{link.gap_us:>10.2f}")
-    for name, rate in shared.items():
-        click.echo(f"{name:>12}{'–':>12}{'':>9}{rate:>12.4g}")
-    click.echo(f"{'a call':>12}{start_us:>12.1f}")
-    click.echo(f"wrote {out}: equal links have their median; --costs machine puts the call's start and the gaps on")
-
-
-def _source(topology: Topology, found: Mapping[tuple[int, int], MeasuredLink]) -> str:
-    alpha, gbs = (max(getattr(link, name) for link in found.values()) for name in ("alpha_spread", "gbs_spread"))
-    return f"{topology.name}, measured over torch.distributed; α repeats within {alpha:.0%}, bandwidth {gbs:.0%}"
-
-
-def _wired(spec: str | None, count: int, out: str) -> Topology:
-    """The topology to measure, once nothing else is wrong."""
-    if Path(out).suffix != ".toml":
-        raise InputError(f"-o {out!r}: has another ending; it must be .toml, as topologies have")
-    check_replaceable(out)
-    found = load(spec if spec is not None else f"full:{count}")
-    if found.nranks != count:
-        raise InputError(f"{count} ranks: topology {found.name} has {found.nranks}; it must be as many")
-    return found
-
-
-def _name(stem: str) -> str:
-    """Of a measured topology: none that means another one already."""
-    with suppress(InputError):
-        load(stem)
-        return f"{stem}-measured"
-    return stem
 
 
 def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:

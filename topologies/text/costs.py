@@ -44,7 +44,6 @@ def read_costs(top: Fields) -> Costs | None:
 
 def _protocol(table: Fields) -> Protocol:
     table.only(("start_us", "threadblock_gbs", *(key for key, *_ in _BY_KIND), "links", "switch_ops", "note"))
-    table.string("note", "")
     by_kind: dict[str, dict[str, float]] = {}
     for key, low, high, unit in _BY_KIND:
         part = table.sub(key)
@@ -63,6 +62,7 @@ def _protocol(table: Fields) -> Protocol:
         else math.inf,
         links=tuple(kind for kind in KINDS if kind in links),
         switch_ops=_switch_ops(table.sub("switch_ops")),
+        note=table.string("note", ""),
         **by_kind,
     )
 
@@ -81,6 +81,8 @@ def costs_lines(costs: Costs) -> list[str]:
         lines.append(f"source = {quoted(costs.source)}")
     for name, one in costs.protocols.items():
         lines += ["", f"[costs.{name}]"]
+        if one.note:
+            lines.append(f"note = {quoted(one.note)}")
         if one.start_us:
             lines.append(f"start_us = {format_number(one.start_us)}")
         if one.threadblock_gbs < math.inf:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import random
-from itertools import count
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.measure.calibrate import (
-    AGREE,
     APART,
-    ENOUGH,
-    MOST,
-    NOISE,
+    Calibration,
     MeasuredLink,
     calibrate,
-    check_repeated,
     linked_pairs,
     pairs_by_limit,
-    repeated_least,
 )
 from topologies.errors import InputError
 from topologies.load import load
@@ -38,7 +30,7 @@ def made_up(topology: Topology, alpha_us: float, gbs: float) -> dict[tuple[int, 
 def test_links_without_switches_get_what_was_measured() -> None:
     ring = load("ring:6")
     measured = made_up(ring, 40.0, 2.0) | {(0, 1): MeasuredLink(70.0, 0.5)}
-    made = calibrate(ring, measured, {}, "here")
+    made = calibrate(ring, Calibration(measured, {}, {}), "here")
     net = network(made, range(6))
     for a, b, alpha, gbs in zip(net.src, net.dst, net.alpha_us, net.bandwidth_gbs, strict=True):
         assert (alpha, gbs) == ((70.0, 0.5) if (a, b) == (0, 1) else (40.0, 2.0))
@@ -57,7 +49,7 @@ def test_a_machine_that_is_k_times_slower(spec: str) -> None:
         if (a, b) not in best or best[a, b].gbs < gbs / 8:
             best[a, b] = MeasuredLink(4 * float(alpha), float(gbs) / 8)
     limits = {limit.name: limit.bandwidth_gbs / 8 for limit in old.limits}
-    new = network(calibrate(old, best, limits, "slower"), range(old.nranks))
+    new = network(calibrate(old, Calibration(best, limits, {}), "slower"), range(old.nranks))
     assert np.allclose(new.bandwidth_gbs, net.bandwidth_gbs / 8, rtol=5e-3)
     assert np.allclose(new.alpha_us, 4 * net.alpha_us, rtol=5e-3)
 
@@ -65,12 +57,8 @@ def test_a_machine_that_is_k_times_slower(spec: str) -> None:
 @given(st.lists(st.floats(1.0, 1.2), min_size=12, max_size=12))
 def test_noise_makes_no_new_kinds(noise: list[float]) -> None:
     ring = load("ring:6")
-    made = calibrate(
-        ring,
-        {p: MeasuredLink(10 * x, 5 * x) for p, x in zip(linked_pairs(ring), noise, strict=True)},
-        {},
-        "noisy",
-    )
+    links = {p: MeasuredLink(10 * x, 5 * x) for p, x in zip(linked_pairs(ring), noise, strict=True)}
+    made = calibrate(ring, Calibration(links, {}, {}), "noisy")
     assert len(set(made.bandwidth_gbs.tolist())) == 1
     assert len(set(made.alpha_us.tolist())) == 1
     assert 5 * min(noise) * 0.99 <= made.bandwidth_gbs[0] <= 5 * max(noise) * 1.01
@@ -80,7 +68,7 @@ def test_a_link_that_is_much_slower_is_a_kind_of_its_own() -> None:
     ring = load("ring:6")
     measured = made_up(ring, 1.0, 4.0)
     measured[2, 3] = MeasuredLink(1.0, 4.0 / APART / 1.01)
-    made = calibrate(ring, measured, {}, "one bad")
+    made = calibrate(ring, Calibration(measured, {}, {}), "one bad")
     slow = (made.link_src == 2) & (made.link_dst == 3)
     assert made.bandwidth_gbs[slow][0] < 4.0
     assert set(made.bandwidth_gbs[~slow].tolist()) == {4.0}
@@ -97,54 +85,8 @@ def test_limits_are_held_by_the_pairs_that_cross_them() -> None:
         assert set(listed) == users
 
 
-def test_gaps_become_costs_by_kind_of_link() -> None:
-    cluster = load("dgx-a100:2")
-    inside = {True: 0.5, False: 4.0}
-    measured = {
-        (a, b): MeasuredLink(1.0, 1.0, gap_us=inside[bool(cluster.nodes[a] == cluster.nodes[b])])
-        for a, b in linked_pairs(cluster)
-    }
-    costs = calibrate(cluster, measured, {}, "here").costs
-    assert costs is not None
-    assert costs.source == "here"
-    assert list(costs.protocols) == ["LL", "Simple"]
-    for one in costs.protocols.values():
-        assert one.gap_us == {"nvlink": 0.5, "network": 4.0}
-    plain = calibrate(load("ring:4"), made_up(load("ring:4"), 1.0, 1.0), {}, "here")
-    assert plain.costs is None
-
-
-def test_the_start_of_a_call_becomes_a_cost_of_every_protocol() -> None:
-    ring = load("ring:4")
-    costs = calibrate(ring, made_up(ring, 1.0, 1.0), {}, "here", start_us=12.345).costs
-    assert costs is not None
-    assert {one.start_us for one in costs.protocols.values()} == {12.3}
-    assert all(not one.gap_us for one in costs.protocols.values())
-
-
 def test_figures_that_cannot_be() -> None:
     ring = load("ring:4")
     for bad in (MeasuredLink(1.0, 0.0), MeasuredLink(1.0, float("nan")), MeasuredLink(float("inf"), 1.0)):
         with pytest.raises(InputError, match="0→1"):
-            calibrate(ring, made_up(ring, 1.0, 1.0) | {(0, 1): bad}, {}, "bad")
-
-
-def test_a_time_is_the_least_that_repeats() -> None:
-    """Whatever else runs adds to a time; six times out of ten it does, up to twenty times as much."""
-    rng = random.Random(0)
-    for _ in range(200):
-        found, spread = repeated_least(
-            lambda: 50.0 * (1 + 0.02 * rng.random() + 20 * rng.random() * (rng.random() < 0.6))
-        )
-        assert spread <= ENOUGH
-        assert 50.0 <= found <= 50.0 * (1 + 2 * ENOUGH)
-
-
-def test_a_time_that_never_repeats_is_refused() -> None:
-    doubling = count()
-    least, spread = repeated_least(lambda: 2.0 ** next(doubling))
-    assert (least, spread, next(doubling)) == (1.0, 2.0 ** (AGREE - 1) - 1, MOST)
-    check_repeated({(0, 1): MeasuredLink(1.0, 1.0, NOISE, NOISE)})
-    for name, link in (("α", MeasuredLink(1.0, 1.0, spread)), ("bandwidth", MeasuredLink(1.0, 1.0, 0.0, spread))):
-        with pytest.raises(InputError, match=f"link 2→3: {name} does not repeat"):
-            check_repeated({(0, 1): MeasuredLink(1.0, 1.0), (2, 3): link})
+            calibrate(ring, Calibration(made_up(ring, 1.0, 1.0) | {(0, 1): bad}, {}, {}), "bad")

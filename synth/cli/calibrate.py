@@ -1,0 +1,140 @@
+"""The command `calibrate`: measures this machine and writes it as a topology with an executor's costs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import click
+
+from runtime.backends import BACKENDS, Backend
+from runtime.bench import Request, Settings
+from runtime.measure.calibrate import Calibration, measure_machine
+from runtime.measure.calibrate import calibrate as calibrate_topology
+from runtime.measure.fits import Meter
+from runtime.measure.probes import Probe
+from runtime.torch.launch import ranks_of_job
+from synth.cli.programs import write_text
+from synth.storage.columns import check_replaceable
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
+
+
+@click.command("calibrate")
+@click.option(
+    "--backend",
+    type=click.Choice(list(BACKENDS)),
+    default="torch",
+    help="What the messages go over: " + "; ".join(f"{row.name}: {row.summary}" for row in BACKENDS.values()),
+)
+@click.option("--topo", "spec", metavar="TOPOLOGY", help="How the ranks are wired. Default: every pair a link.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(2, 1024),
+    metavar="N",
+    help="So many ranks. Default: the topology's. torch: so many processes here; left out in a job by torchrun.",
+)
+@click.option("--devices", metavar="LIST", help="Several GPUs, as 0,1: each stands for its share of the ranks.")
+@click.option("-o", "--out", default="measured.toml", metavar="FILE", help="Default: measured.toml.")
+def calibrate(backend: str, spec: str | None, ranks: int | None, devices: str | None, out: str) -> None:
+    """Measure every link, and what calls, protocols and threadblocks cost; write the topology.
+
+    Of every link α and bandwidth; by protocol and kind of link a call's start, the latency of a step, the gap between
+    messages, the part of the link's bandwidth; and what one threadblock moves. --topo FILE --costs machine uses them.
+
+    \b
+    synth calibrate --backend host --ranks 2 -o here.toml
+    synth calibrate --ranks 2 -o here.toml
+    torchrun --nproc-per-node 8 -m synth.cli calibrate --topo dgx1 -o here.toml
+    """
+    used = BACKENDS[backend]
+    used.require()
+    if devices is not None and "--devices" not in used.options:
+        raise InputError(f"--devices: not with --backend {backend}; it must be with --backend gpu")
+    for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
+        os.environ.pop(name, None)
+    count = _count(used, ranks, spec)
+    topology = _wired(spec, count, out)
+    with used.open(Request(None, count, Settings(iterations=1), devices)) as (measure, prints):
+
+        def timer(probe: Probe, size_bytes: int) -> float:
+            row = measure(probe, size_bytes)
+            if row.wrong or row.out_of_place is None:
+                raise InputError(f"--backend {backend}: {row.wrong} elements wrong where {probe.name} was run")
+            return row.out_of_place.time_us
+
+        def tell(done: int, of: int) -> None:
+            if prints and sys.stderr.isatty():
+                click.echo(f"\r{done} of {of} links", nl=done == of, err=True)
+
+        found = measure_machine(Meter(timer, count), topology, tell, used.tells_protocols)
+    if not prints:
+        return
+    made = replace(
+        calibrate_topology(topology, found, _source(topology, found, used)),
+        name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
+    )
+    write_text(out, to_toml(made))
+    _print(found)
+    click.echo(f"wrote {out}: equal links have their median; --topo {out} --costs machine counts what a call costs")
+
+
+def _count(used: Backend, ranks: int | None, spec: str | None) -> int:
+    """How many ranks are measured. Raises InputError where nothing says so, or the job has others."""
+    job = ranks_of_job() if used.in_job else None
+    if job is not None and ranks not in (None, job):
+        raise InputError(f"--ranks {ranks}: this is a rank of a job of {job}; it must be left out")
+    if ranks is None and job is None and spec is None:
+        raise InputError("--ranks: is not given; it must be how many ranks there are, or use --topo or torchrun")
+    return ranks or job or load(str(spec)).nranks
+
+
+def _wired(spec: str | None, count: int, out: str) -> Topology:
+    """The topology to measure, once nothing else is wrong."""
+    if Path(out).suffix != ".toml":
+        raise InputError(f"-o {out!r}: has another ending; it must be .toml, as topologies have")
+    check_replaceable(out)
+    found = load(spec if spec is not None else f"full:{count}")
+    if found.nranks != count:
+        raise InputError(f"{count} ranks: topology {found.name} has {found.nranks}; it must be as many")
+    return found
+
+
+def _print(found: Calibration) -> None:
+    """What was measured, each figure with how well it is known."""
+    heads = ("protocol", "links", "start (µs)", "latency (µs)", "gap (µs)", "a block (GB/s)", "link (GB/s)")
+    click.echo(f"{heads[0]:<9}{heads[1]:<9}" + "".join(f"{head:>20}" for head in heads[2:]))
+    for name, by_kind in found.costs.items():
+        for kind, one in by_kind.items():
+            figures = (one.start_us, one.latency_us, one.gap_us, one.threadblock_gbs, one.link_gbs)
+            shown = "".join(f"{f'{figure.value:.3g} {figure.spread:+.0%}':>20}" for figure in figures)
+            click.echo(f"{name:<9}{kind:<9}{shown}")
+    click.echo(f"{'link':<18}{'α (µs)':>20}{'(GB/s)':>20}")
+    for (a, b), link in found.links.items():
+        alpha, gbs = f"{link.alpha_us:.3g} {link.alpha_spread:+.0%}", f"{link.gbs:.3g} {link.gbs_spread:+.0%}"
+        click.echo(f"{f'{a}→{b}':<18}{alpha:>20}{gbs:>20}")
+    for limit, rate in found.shared_gbs.items():
+        click.echo(f"{limit:<18}{'–':>20}{f'{rate:.3g}':>20}")
+
+
+def _source(topology: Topology, found: Calibration, used: Backend) -> str:
+    """What was measured, on what, when and how well."""
+    alpha, gbs = (max(getattr(link, name) for link in found.links.values()) for name in ("alpha_spread", "gbs_spread"))
+    return (
+        f"{topology.name}, measured by synth calibrate --backend {used.name} on {date.today().isoformat()},"
+        f" {used.machine()}; α known within {alpha:.0%}, bandwidth {gbs:.0%}"
+    )
+
+
+def _name(stem: str) -> str:
+    """Of a measured topology: none that means another one already."""
+    with suppress(InputError):
+        load(stem)
+        return f"{stem}-measured"
+    return stem

@@ -1,0 +1,262 @@
+"""Costs that are planted in a simulated executor are found again, and predict what they did not see."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+
+from emit.program import Step
+from emit.timing.predict import Predictor
+from runtime.algorithms.built_in import built_in
+from runtime.bench import measure
+from runtime.host.executor import HostExecutor
+from runtime.measure.calibrate import Calibration, calibrate, measure_machine
+from runtime.measure.fits import (
+    AGREE,
+    ENOUGH,
+    MESSAGES,
+    MOST,
+    NOISE,
+    SMALL_BYTES,
+    Measured,
+    Meter,
+    Timer,
+    both_ways,
+    check_repeated,
+    repeated_least,
+)
+from runtime.measure.probes import Probe
+from topologies.costed import with_costs
+from topologies.costs import Costs, Protocol
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.text.reader import from_toml
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
+
+WIRED = """
+name = "two-nodes"
+ranks = 4
+nodes = ["0-1", "2-3"]
+
+[[links]]
+pairs = "0>1 2>3"
+both = true
+gbs = 100
+alpha_us = 0.5
+kind = "nvlink"
+
+[[links]]
+pairs = "0>2 1>3"
+both = true
+gbs = 10
+alpha_us = 3
+kind = "network"
+"""
+# the fastest protocol carries all that links state, so that figures can be compared one by one
+RIGHT_ON = ("nvlink", "network")
+PLANTED = {
+    "LL": Protocol(
+        5.0, math.inf, {"nvlink": 0.5, "network": 2.5}, {"nvlink": 0.3, "network": 0.45}, {"network": 0.8}
+    ),
+    "LL128": Protocol(
+        11.0, 45.0, {"nvlink": 1.7, "network": 4.0}, {"nvlink": 0.9, "network": 0.8}, {"nvlink": 0.2}, links=RIGHT_ON
+    ),
+    "Simple": Protocol(7.0, 50.0, {"nvlink": 3.0, "network": 12.0}, {}, {"nvlink": 0.4, "network": 2.0}),
+}  # fmt: skip
+NEAR = 0.04  # that a figure may be from what was planted: the message back is one in MESSAGES, and may go beside others
+
+
+def wired() -> Topology:
+    return from_toml(WIRED, "two-nodes.toml")
+
+
+def one_protocol(more: str = "", threadblock_gbs: float = math.inf) -> Topology:
+    return replace(from_toml(WIRED + more, "one.toml"), costs=Costs({"Simple": Protocol(1.0, threadblock_gbs)}))
+
+
+def simulated(planted: Topology) -> Timer:
+    """An executor's clock: what each probe takes on a machine that costs what was planted."""
+    predictors: dict[Probe, Predictor] = {}
+    known: dict[tuple[Probe, int], float] = {}
+
+    def timer(probe: Probe, size_bytes: int) -> float:
+        if probe not in predictors:
+            predictors[probe] = Predictor(probe.program, planted)
+        if (probe, size_bytes) not in known:
+            known[probe, size_bytes] = predictors[probe].time_us(size_bytes)
+        return known[probe, size_bytes]
+
+    return timer
+
+
+def measured(planted: Topology, before: Topology, noise: Callable[[float], float] = lambda us: us) -> Calibration:
+    timer = simulated(planted)
+    meter = Meter(lambda probe, size: noise(timer(probe, size)), before.nranks)
+    return measure_machine(meter, before, lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def found() -> Costs:
+    """What is found of a machine with the planted costs."""
+    made = calibrate(wired(), measured(with_costs(wired(), Costs(PLANTED)), wired()), "here")
+    assert made.costs is not None
+    assert made.bandwidth_gbs == pytest.approx(wired().bandwidth_gbs, rel=NEAR)
+    # α is that of the protocol with least latency
+    assert set(made.alpha_us.tolist()) == {0.5, 2.5}
+    return made.costs
+
+
+def check_found(costs: Costs, near: float) -> None:
+    assert list(costs.protocols) == list(PLANTED)
+    for name, one in costs.protocols.items():
+        planted = PLANTED[name]
+        assert one.start_us == pytest.approx(planted.start_us, rel=near)
+        assert one.threadblock_gbs == pytest.approx(planted.threadblock_gbs, rel=near)
+        for kind in ("nvlink", "network"):
+            assert one.latency_us[kind] == pytest.approx(planted.latency_us[kind], rel=near)
+            assert one.efficiency[kind] == pytest.approx(planted.efficiency.get(kind, 1.0), rel=near)
+            assert one.gap_us.get(kind, 0.0) == pytest.approx(planted.gap_us.get(kind, 0.0), rel=near)
+
+
+def test_planted_costs_are_found_and_written_with_their_origin(found: Costs) -> None:
+    check_found(found, NEAR)
+    again = from_toml(to_toml(replace(wired(), costs=found)), "again.toml").costs
+    assert again == found
+    assert again is not None
+    assert again.source == "here"
+    for name, one in again.protocols.items():
+        assert one.note.startswith("measured, known within: start_us 0%")
+        assert ("none is stated" in one.note) == (name == "LL")
+
+
+def test_twice_as_much_of_one_protocol_is_found_and_moves_no_other() -> None:
+    plain, one = wired(), PLANTED["LL128"]
+    changed = replace(
+        one,
+        start_us=2 * one.start_us,
+        latency_us={kind: 2 * us for kind, us in one.latency_us.items()},
+        gap_us={"nvlink": 0.6},
+    )
+    costs = Costs({**PLANTED, "LL128": changed})
+    found = calibrate(plain, measured(with_costs(plain, costs), plain), "here").costs
+    assert found is not None
+    there = found.protocols["LL128"]
+    assert there.start_us == pytest.approx(changed.start_us, rel=NEAR)
+    assert there.latency_us == pytest.approx(changed.latency_us, rel=NEAR)
+    assert there.gap_us == pytest.approx(changed.gap_us, rel=NEAR)
+    check_found(Costs({**found.protocols, "LL128": one}), NEAR)
+
+
+def check_predicts(on: tuple[Topology, Topology], ranks: tuple[int, ...]) -> None:
+    """Times of rings under every protocol on the planted machine and on the one that was found."""
+    program = built_in("allreduce", "ring", len(ranks))
+    for protocol in PLANTED:
+        each = [Predictor(replace(program, protocol=protocol), one, ranks) for one in on]
+        for size in (1 << 12, 1 << 20, 1 << 28):
+            there, here = (one.time_us(size) for one in each)
+            assert here == pytest.approx(there, rel=NEAR), (protocol, size)
+
+
+def test_what_is_found_predicts_programs_that_were_not_measured(found: Costs) -> None:
+    check_predicts((with_costs(wired(), Costs(PLANTED)), with_costs(wired(), found)), (0, 1, 3, 2))
+
+
+@pytest.mark.slow
+def test_what_is_found_of_a_dgx_predicts_programs_that_were_not_measured() -> None:
+    plain = load("dgx-a100")
+    planted = with_costs(plain)
+    check_predicts((planted, with_costs(calibrate(plain, measured(planted, plain), "here"))), tuple(range(8)))
+
+
+def test_noise_that_only_makes_longer_moves_little() -> None:
+    plain, rng = wired(), random.Random(0)
+
+    def noise(us: float) -> float:
+        return us * (1 + 0.01 * rng.random() + 20 * rng.random() * (rng.random() < 0.4))
+
+    made = calibrate(plain, measured(with_costs(plain, Costs(PLANTED)), plain, noise), "here")
+    assert made.costs is not None
+    for name, one in made.costs.protocols.items():
+        assert one.latency_us == pytest.approx(PLANTED[name].latency_us, rel=0.15)
+        assert one.start_us == pytest.approx(PLANTED[name].start_us, rel=0.15)
+        assert one.threadblock_gbs == pytest.approx(PLANTED[name].threadblock_gbs, rel=0.15)
+
+
+def test_a_machine_that_never_repeats_is_refused() -> None:
+    plain, growing = wired(), count(1)
+    with pytest.raises(InputError, match="less busy"):
+        measured(with_costs(plain, Costs(PLANTED)), plain, lambda us: us * 2.0 ** (next(growing) % 50))
+
+
+def test_a_link_slower_one_way_is_found_so() -> None:
+    slow = one_protocol()
+    at = (slow.link_src == 0) & (slow.link_dst == 1)
+    slow = replace(slow, bandwidth_gbs=np.where(at, 25.0, slow.bandwidth_gbs))
+    found = measured(with_costs(slow), one_protocol()).links
+    assert found[0, 1].gbs == pytest.approx(25.0, rel=0.01)
+    assert found[1, 0].gbs == pytest.approx(100.0, rel=0.01)
+    there, back = both_ways(*((MESSAGES + 1) / (MESSAGES / x + 1 / y) for x, y in ((3.0, 40.0), (40.0, 3.0))))
+    assert (there, back) == pytest.approx((3.0, 40.0))
+
+
+def test_limits_are_what_their_pairs_carry_together() -> None:
+    shared = one_protocol('\n[[limits]]\nname = "nic"\npairs = "0>2 1>3"\ngbs = 15\n', 2.5)
+    assert measured(with_costs(shared), shared).shared_gbs == pytest.approx({"nic": 15.0}, rel=NEAR)
+
+
+def test_what_a_topology_says_of_protocols_stays() -> None:
+    only = Costs({"LL128": PLANTED["LL128"], "Simple": PLANTED["Simple"]}, "its data sheet")
+    before = replace(wired(), costs=only)
+    found = calibrate(before, measured(with_costs(wired(), Costs(PLANTED)), before), "here").costs
+    assert found is not None
+    assert list(found.protocols) == ["LL128", "Simple"]
+    assert found.protocols["LL128"].links == ("nvlink", "network")
+    assert "not measured: links" in found.protocols["LL128"].note
+    none = replace(wired(), costs=Costs({"Simple": Protocol(links=("nvlink",))}))
+    with pytest.raises(InputError, match="links of kind network: the topology's costs allow no protocol"):
+        measured(with_costs(wired(), Costs(PLANTED)), none)
+
+
+@pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
+def test_probes_run_and_leave_what_was_sent(protocol: str) -> None:
+    for probe in (
+        Probe(2, ((0, 1),), protocol, rounds=3),
+        Probe(3, ((2, 0),), protocol, blocks=3, messages=5),
+        Probe(4, ((0, 1), (1, 0), (0, 2)), protocol, blocks=2, messages=2, rounds=2),
+    ):
+        executor = HostExecutor(probe.program, probe.goal, threads=2)
+        row = measure(probe.program, probe.goal, SMALL_BYTES, executor)
+        assert row.wrong == 0
+
+
+def test_a_probe_that_sends_something_else_back_is_seen() -> None:
+    probe = Probe(2, ((0, 1),), messages=1)
+    a, b = probe.program.gpus
+    other = [replace(block, steps=[block.steps[0], Step("s", "i", 0, count=1)]) for block in b.threadblocks]
+    broken = replace(probe.program, gpus=[a, replace(b, threadblocks=other)])
+    assert measure(broken, probe.goal, SMALL_BYTES, HostExecutor(broken, probe.goal)).wrong > 0
+
+
+def test_a_time_is_the_least_that_repeats() -> None:
+    """Whatever else runs adds to a time; six times out of ten it does, up to twenty times as much."""
+    rng = random.Random(0)
+    for _ in range(200):
+        found = repeated_least(lambda: 50.0 * (1 + 0.02 * rng.random() + 20 * rng.random() * (rng.random() < 0.6)))
+        assert found.spread <= ENOUGH
+        assert 50.0 <= found.value <= 50.0 * (1 + 2 * ENOUGH)
+
+
+def test_a_time_that_never_repeats_is_refused() -> None:
+    doubling = count()
+    found = repeated_least(lambda: 2.0 ** next(doubling))
+    assert (found.value, found.spread, next(doubling)) == (1.0, 2.0 ** (AGREE - 1) - 1, MOST)
+    check_repeated("link 0→1: α", Measured(1.0, NOISE))
+    with pytest.raises(InputError, match="link 2→3: α: does not repeat"):
+        check_repeated("link 2→3: α", found)
