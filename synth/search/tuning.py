@@ -48,8 +48,8 @@ class Tuning:
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.3, from_ranks=9),
         Turn("closed", share=0.1, gap=1.02, in_shares=False),
-        # far from the bound routes and times depend on each other
-        Turn("lns", share=0.4, from_ranks=9, gap=1.1),
+        # routes and times depend on each other, also where exact search is out of reach
+        Turn("lns", share=0.4, from_ranks=9, gap=1.02),
         # a few rounds of few chunks use links less evenly than many chunks on routes that mind the load
         Turn("flow", share=0.2, most_ranks=8, gap=1.02, bulk=True),
         # in steps and rounds of one length links that are unlike wait for each other, and sums meet at one rank

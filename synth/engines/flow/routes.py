@@ -20,8 +20,10 @@ from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Allowed, Problem
 from synth.phases.split import sum_owners
-from topologies.arrays import pointers, ranges, strongly_connected
+from topologies.arrays import pointers, ranges, row_of_entry, strongly_connected
 from topologies.errors import InputError
+
+_LEAST_IN_TIME = 0.25  # of a time, where latency is nearly all of it: routes then count it themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,8 @@ class Router:
     """Routes of one problem for messages of one size, better pass by pass.
 
     Attributes:
-        net: the network. single: every chunk has one holder and one goal, so that trees are paths.
+        net: the network. in_time: see `in_time`; loads are priced by it.
+        single: every chunk has one holder and one goal, so that trees are paths.
         order: chunks in the order in which they are routed. work: kilobytes of every chunk.
     """
 
@@ -80,6 +83,9 @@ class Router:
         self.likely_us, self.latency_us, self.bias = likely_us, latency_us, bias
         self.net = csr_network(problem.network)
         self.loop_net = run.table(self.net)
+        self.in_time = in_time(self.net, likely_us + latency_us)
+        priced = self.net._replace(capacity_gbs=self.net.capacity_gbs * self.in_time)
+        self.priced_net = run.table(priced)
         self.work = collective.chunk_bytes(size_bytes) * 1e-3
         self.allowed = problem.allowed or Allowed(
             np.zeros(collective.nchunks, dtype=np.int64), np.ones((1, problem.nranks), dtype=bool)
@@ -120,23 +126,23 @@ class Router:
         if self.narrow and (self.passes < 2 or not self.wide):
             path = self.spreading[1] if self.passes else np.zeros(self.path_ptr[-1], dtype=np.int64)
             path = route_shortest(
-                self.run, self.loop_net, self.congestion, self.order, self.sources[1], self.goals[1], self.work,
+                self.run, self.priced_net, self.congestion, self.order, self.sources[1], self.goals[1], self.work,
                 self.row, self.hops, (self.path_ptr, path), self.passes == 0,
             )  # fmt: skip
             self.spreading = self.path_ptr, path
         else:
             missed = lost = 0
             if len(self.parts[1]):
-                back = reverse_network(self.loop_net)
+                back = reverse_network(self.priced_net)
                 self.gathering, missed = self._route_trees(back, self.owned, self.parts, self.gathering)
-            self.spreading, lost = self._route_trees(self.loop_net, self.sources, self.goals, self.spreading)
+            self.spreading, lost = self._route_trees(self.priced_net, self.sources, self.goals, self.spreading)
             if missed or lost:
                 raise InputError(
                     f"{self.problem.collective.name}: {missed + lost} chunks cannot get to where they are wanted over"
                     " the ranks that may hold them; another group or relays may help"
                 )
         self.passes += 1
-        return Routing(self.gathering, self.spreading, np.array(self.congestion.load))
+        return Routing(self.gathering, self.spreading, np.asarray(self.congestion.load) * self.in_time)
 
     def _route_trees(self, net: CsrNetwork, holders: Csr, goals: Csr, trees: Csr) -> tuple[Csr, int]:
         return route_trees(
@@ -160,7 +166,19 @@ class Router:
         self.congestion = congestion._replace(
             **dict(zip(("bias", "knobs"), self.run.columns(bias, np.array([beta, target])), strict=True))
         )
-        self.run(set_prices, self.loop_net, self.congestion)
+        self.run(set_prices, self.priced_net, self.congestion)
+
+
+def in_time(net: CsrNetwork, whole_us: float) -> Floats:
+    """The part of a time in which what each resource sends still arrives, beside that of least latency.
+
+    What leaves less than a latency before the end comes too late, so that slow links can carry less than their rate
+    says. Shape (resources,); 1 where all latencies are alike, or no time is given.
+    """
+    alpha_us = np.full(len(net.capacity_gbs), np.inf)
+    np.minimum.at(alpha_us, net.uses_idx, net.alpha_us[row_of_entry(net.uses_ptr)])
+    late_us = np.where(np.isfinite(alpha_us), alpha_us - float(net.alpha_us.min(initial=np.inf)), 0.0)
+    return np.clip(1 - late_us / whole_us, _LEAST_IN_TIME, 1) if whole_us > 0 else np.ones_like(late_us)
 
 
 def route_shortest(

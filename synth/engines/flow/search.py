@@ -240,7 +240,8 @@ def best_of(
     routing = router.improve()
     level = max(likely_us, enough_us - latency_us) * 1.002
     for _ in range(passes - 1):
-        if routing.busiest_us <= level or now() >= deadline:
+        late = float((routing.load_us / router.in_time).max(initial=0.0)) > level + latency_us
+        if (routing.busiest_us <= level and not late) or now() >= deadline:
             break
         routing = router.improve()
     if best is None or routing.busiest_us < best.took_us:

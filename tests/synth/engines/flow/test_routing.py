@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from synth.engines.flow.congestion_prices import Congestion, cost_of, set_prices
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
-from synth.engines.flow.routes import Router, Routing, hop_table, route_shortest
+from synth.engines.flow.routes import Router, Routing, hop_table, in_time, route_shortest
 from synth.engines.flow.search import best_of, routed
 from synth.engines.flow.trees import find_parents, route_trees
 from synth.model.collective import Floats, Ints
@@ -265,3 +265,19 @@ def test_load_is_shared_out_as_bandwidths_are() -> None:
     router = Router(make_problem(thin, "broadcast", [0, 1], [2], 22), 1e9, INTERPRETED)
     for _ in range(3):
         assert router.improve().busiest_us == pytest.approx(1e6 / 110)
+
+
+def test_what_leaves_a_slow_link_late_comes_too_late() -> None:
+    """Routes for a time load NICs by what arrives in it; loads stay those of the routes."""
+    problem = make_problem(load("dgx-a100:2"), "allgather", [0, 1, 2, 8, 9, 10], [3, 11]).with_chunks(4)
+    net = csr_network(problem.network)
+    late_us = float(net.alpha_us.max() - net.alpha_us.min())
+    assert sorted(set(in_time(net, 10 * late_us).round(9).tolist())) == [0.9, 1.0]
+    assert (in_time(net, 0.0) == 1).all()
+    assert (in_time(csr_network(make_problem(load("torus:3x3"), "allgather").network), 1.0) == 1).all()
+    plain, timed = (Router(problem, 1 << 20, INTERPRETED, likely_us=us, latency_us=us and 3.3) for us in (0.0, 3.0))
+    for router in (plain, timed):
+        for _ in range(3):
+            routing = router.improve()
+        check_routing(router, routing, None)
+    assert (timed.in_time < 1).any()
