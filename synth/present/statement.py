@@ -179,15 +179,15 @@ def next_minute(found: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
     Keys: engines (those that have not ended, the first to go on first), window_bytes (the size for which bounds by
     windows of time would be looked for, None: for none), bytes and gap (of the worst size; None without rows), time_s
     and bound_s (when its algorithm and its bound were found, in seconds since the search began; None: not known),
-    moved (which of "algorithm" and "bound" was found last, "" where that is not known), one_size (whether a size was
-    asked for).
+    moved (which of "algorithm" and "bound" was found last, "" where that is not known), one_size (whether engines were
+    asked about that size alone).
     """
     one_size = any(row["min_bytes"] == row["max_bytes"] for row in rows)
     told: dict[str, Any] = {"engines": list(found.queue), "window_bytes": found.refutable, "one_size": one_size}
     told |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
     if rows:
         worst = max((row["worst"] for row in rows), key=lambda worst: worst["gap"])
-        told |= {"bytes": worst["bytes"], "gap": worst["gap"]}
+        told |= {"bytes": worst["bytes"], "gap": worst["gap"], "one_size": one_size or worst["bytes"] in found.alone}
     if found.ranges and rows:
         served, (_, witness) = found.fastest(told["bytes"]), found.bound.at(told["bytes"])
         if np.isclose(served.time_us(told["bytes"]), worst["time_us"]):  # else it was found before

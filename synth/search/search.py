@@ -19,10 +19,12 @@ from synth.model.collective import Floats
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import LARGEST, Problem
 from synth.search.contest import Contest, Executor
+from synth.search.farthest import Farthest
 from synth.search.frontier import POWERS, Contender
 from synth.search.least_budget import GRACE_S, check_budget, too_short
 from synth.search.portfolio import Run, Turn, compiled_interrupts, in_order, race
 from synth.search.result import Report, SearchResult
+from synth.search.suited import is_for
 from synth.search.tuning import TUNING, Tuning
 from synth.search.windows import Windows
 from synth.solvers.workers import Workers
@@ -32,7 +34,6 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 _LATE = {"flow", "lns"}  # engines after whose first answer bounds are looked for beside them
-_BULK = 20.0  # times the bound of the smallest message, from which on latencies count little
 
 
 def search(
@@ -67,10 +68,11 @@ class _Search:
         executor: Executor | None,
     ) -> None:
         self.problem, self.options, self.workers, self.report = problem, options, workers, report
-        self.tuning = tuning
-        self.most_sends = self._most_sends(executor)
+        self.tuning, self.most_sends = tuning, self._most_sends(executor)
         self.begun = now() if options.begun is None else options.begun
         self.deadline = self.begun + options.budget_s
+        self.engines_until = self.deadline  # of `now`, when engines must have ended
+        self.sends = estimated_sends(problem)
         self.sizes = tuning.sizes if options.size is None else (options.size,)
         self.result = SearchResult(problem, engine=options.engine)
         # who waits for an answer, however long, lowers without a look at the clock: it must be the same each time
@@ -85,7 +87,12 @@ class _Search:
         self.row_of: dict[str, str] = {}  # by what an algorithm says found it, the engine's row that was asked
         self.load_us: Floats | None = None
         self.latest: Algorithm | None = None
-        self.windows = Windows(self, self.sizes, tuning.windows_gap)
+        self.asking = options  # as engines are asked now
+        again = options.size is None and not options.pinned and options.engine == AUTO
+        self.rounds = list(tuning.again) if again and self.sends <= tuning.again_sends else []  # that are left of these
+        every = POWERS if self.rounds else self.sizes
+        self.again = Farthest(self, every, tuning.again_gap)
+        self.windows = Windows(self, every, tuning.windows_gap)
         self.turns = list(tuning.turns)  # that engines did not have yet
         self.waiting: list[Run] = []  # engines that have not ended
 
@@ -96,9 +103,8 @@ class _Search:
             reason = asked[0].accepts(self.problem, options)
             if reason:
                 raise InputError(reason if reason.startswith("-") else f"--engine {options.engine}: {reason}")
-        sends = estimated_sends(self.problem)
         if not self.tuning.patient:
-            check_budget(self.problem.topology, sends, options.budget_s)
+            check_budget(self.problem.topology, self.sends, options.budget_s)
         try:
             limited(self._until, partial(self._work, asked))
         except TimeUp:
@@ -111,7 +117,7 @@ class _Search:
         if not self.answered and not options.pinned:
             if result.ended == "interrupted":
                 raise KeyboardInterrupt  # nothing to show yet
-            raise InputError(too_short(self.problem.topology, sends, options.budget_s))
+            raise InputError(too_short(self.problem.topology, self.sends, options.budget_s))
         try:
             with compiled_interrupts():
                 self._conclude()
@@ -125,7 +131,7 @@ class _Search:
             unasked = [name for name in unasked if not ENGINES[name].accepts(self.problem, options)]
             later = [run.engine for run in in_order(self.waiting)]
             result.queue = tuple(dict.fromkeys([*running, *unasked, *later]))
-            result.refutable = self.windows.farthest() if self._refutes else None
+            result.refutable = self.windows.farthest.size() if self._refutes else None
         shown = {served.algorithm for served in result.ranges}
         result.others = [one for one in self.contest.contenders if one.algorithm not in shown]
         result.refused = self.contest.refused
@@ -140,17 +146,16 @@ class _Search:
         self.contest.racing = True
         self.report("bounds", None)
         self._raise_bound(prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks))
-        race(self._runs(asked), self, self._engines_until, self.waiting)
+        # then for windows of time, where these are tried
+        self.engines_until = self.deadline - self.tuning.windows * self.options.budget_s * self._refutes
+        race(self._runs(asked), self, self.engines_until, self.waiting)
         if not self.done:
             raise InputError(ENGINES["ksync"].accepts(self.problem, self.options))
         with compiled_interrupts():
             self._tighten()
             self._refute()
-
-    @property
-    def _engines_until(self) -> float:
-        """When engines must have ended, of `now`; what is left is for windows of time, where these are tried."""
-        return self.deadline - self.tuning.windows * self.options.budget_s * self._refutes
+        self.engines_until = self.deadline  # what these have left
+        race(self._runs_again(asked), self, self.engines_until, self.waiting)
 
     @property
     def _refutes(self) -> bool:
@@ -159,9 +164,8 @@ class _Search:
 
     def _until(self) -> float:
         """When that is interrupted, of `now`."""
-        if self.answered:
-            return self.contest.until()
-        return np.inf if self.tuning.patient else self.deadline + GRACE_S
+        first_until = np.inf if self.tuning.patient else self.deadline + GRACE_S
+        return self.contest.until() if self.answered else first_until
 
     def _raise_bound(self, bound: Bound) -> None:
         self.result.raise_bound(bound, now() - self.begun)
@@ -227,59 +231,63 @@ class _Search:
     def _runs(self, asked: list[Engine]) -> Iterator[Run]:
         """The engines that are to be asked, each when its turn has come."""
         planned = {turn.engine for turn in self.tuning.turns}
-        last = [Turn(engine.name) for engine in asked if engine.name not in planned and self.tuning.others]
-        self.turns += last
+        self.turns += [Turn(engine.name) for engine in asked if engine.name not in planned and self.tuning.others]
+        yield from self._turns(asked, self.options.budget_s)
+        yield from self._runs_again(asked)
+
+    def _runs_again(self, asked: list[Engine]) -> Iterator[Run]:
+        """The same for one size after the other, where none is pinned, the largest gap first."""
+        while self.rounds and now() < self.engines_until:
+            if (size := self.again.size()) is None:
+                del self.rounds[0]
+                self.again.restart()
+                continue
+            self.again.done(size, for_good=True)
+            self.result.alone.add(size)
+            self.turns, self.asking = list(self.rounds[0]), replace(self.options, size=size)
+            yield from self._turns(asked, self.tuning.again_share * (self.engines_until - now()))
+
+    def _turns(self, asked: list[Engine], budget_s: float) -> Iterator[Run]:
+        """Those that are left, each asked as `asking` says, for its share of so many seconds."""
+        options = self.asking
         while self.turns:
             turn = self.turns.pop(0)
             sizes = self._sizes_for(turn) if self._is_asked(turn, asked) else ()
             # last, since it loads the engine
-            if not sizes or ENGINES[turn.engine].accepts(self.problem, self.options):
+            if not sizes or ENGINES[turn.engine].accepts(self.problem, options):
                 continue
             request = Request(
-                options=self.options,
+                options=options,
                 sizes=sizes,
-                deadline=self._engines_until,
+                deadline=self.engines_until,
                 workers=self.workers,
                 known=self,
                 bound=self.result.bound,
-                work_s=self.tuning.work_s or self.tuning.work_share * self.options.budget_s,
+                work_s=self.tuning.work_s or self.tuning.work_share * options.budget_s,
                 most_sends=min(turn.refined or self.most_sends, self.most_sends or turn.refined),
                 solvers=ENGINES[turn.engine].solvers,
             )
             self.done.add(turn.engine)
             answers = ENGINES[turn.engine].solve(self.problem, request)
-            yield Run(turn.engine, answers, turn.share * self.options.budget_s, turn.once, turn.always)
+            yield Run(turn.engine, answers, turn.share * budget_s, turn.once, turn.always)
 
     def _is_asked(self, turn: Turn, asked: list[Engine]) -> bool:
         """Whether an engine is asked now."""
-        engine, problem = ENGINES[turn.engine], self.problem
+        engine = ENGINES[turn.engine]
         if engine.name == self.options.engine:
             return engine.name not in self.done
         if turn.as_first and not asked[0].constructive:
             return True
-        few_enough = turn.most_sends is None or estimated_sends(problem) <= turn.most_sends
-        fits = turn.from_ranks <= problem.nranks <= (turn.most_ranks or problem.nranks)
-        fits &= turn.in_shares in (None, problem.collective.kind.in_shares)
-        fits &= (not turn.bulk or self._is_bulk()) and (not turn.unlike or self._is_unlike())
         late = turn.once and self.answered and now() >= self.deadline
         wanted = turn.always or (engine in asked and not self.proved)
-        return wanted and few_enough and fits and not late
-
-    def _is_bulk(self) -> bool:
-        """Whether one size is asked for whose bytes take far longer than the latencies, as far as bounds say."""
-        size, bound = self.options.size, self.result.bound
-        return size is not None and bound.at(size)[0] > _BULK * bound.at(0)[0]
-
-    def _is_unlike(self) -> bool:
-        """Whether one size is asked for, on links of several latencies or bandwidths."""
-        net = self.problem.network
-        return self.options.size is not None and bool(np.ptp(net.alpha_us) or np.ptp(net.bandwidth_gbs))
+        return wanted and is_for(turn, self.problem, self.asking.size, self.result.bound) and not late
 
     def _sizes_for(self, turn: Turn) -> tuple[int, ...]:
         """The message sizes that an engine is asked about; none where nothing is left for it."""
+        size = self.asking.size
         if not (turn.gap and self.answered):
-            return self.sizes
-        shown = self.shown_bytes() if self.options.size is None else [self.options.size]
+            return self.sizes if size is None else (size,)
+        shown = self.shown_bytes() if size is None else [size]
         far = (size for size in shown if self.best_us(size) > self.result.bound.at(size)[0] * turn.gap)
         return tuple(sorted(far, reverse=True))
 
@@ -385,5 +393,6 @@ class _Search:
         left_s = self.deadline - now()
         until = now() + min(left_s, max(self.tuning.windows * self.options.budget_s, left_s / 2))
         one_size = self.options.size is not None
-        self.windows.sizes = self.sizes if one_size else self.shown_bytes()
+        if self.windows.farthest.sizes is self.sizes and not one_size:
+            self.windows.farthest.sizes = self.shown_bytes()
         self.windows.finish(until, self.tuning.windows_finer * self.options.budget_s * one_size)

@@ -30,6 +30,10 @@ class Tuning:
         others: whether engines without a turn come last.
         windows: the part of the budget for bounds by windows of time, at the sizes whose gaps stay over `windows_gap`;
             0: none. windows_finer: with finer ones, where one size is asked for.
+        again: who is asked once more where no size is pinned, of one size at a time: that whose gap is largest, as long
+            as one is over `again_gap` (time / bound); all these sizes first by the first turns, then by the next. For
+            answers of up to `again_sends`, as estimated. Shares are of the part `again_share` of what is left of the
+            budget.
         patient: whether the first answer is waited for, however long the budget.
     """
 
@@ -72,7 +76,24 @@ class Tuning:
     windows: float = 0.12
     windows_finer: float = 0.2
     windows_gap: float = 1.02
+    again: tuple[tuple[Turn, ...], ...] = ()
+    again_gap: float = 1.02
+    again_sends: int = 15_000
+    again_share: float = 0.5
     patient: bool = False
 
 
-TUNING = Tuning()
+TUNING = Tuning(
+    again=(
+        (
+            Turn("closed", share=0.1, gap=1.02),
+            Turn("two-hops", share=0.1, gap=1.02),
+            Turn("one-shot", share=0.15, gap=1.02),
+            Turn("levels", share=0.2, gap=1.02),
+            Turn("trees", share=0.35, gap=1.02),
+            Turn("steiner", share=0.3, gap=1.02),
+            Turn("flow", share=0.3, gap=1.02),
+        ),
+        (Turn("lns", share=1.0, gap=1.02),),  # takes longer than all others together
+    )
+)

@@ -6,46 +6,38 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-
 from synth.bounds.prove import refute
 from synth.bounds.search import DEFAULT
 from synth.model.deadline import now
 from synth.model.problem import Problem
-from synth.search.result import SearchResult
+from synth.search.farthest import Farthest, Reached
 from synth.solvers.workers import Workers
 
 _MET = 1.01  # time / bound from which on a size is left
-_LOWER = 0.98  # of the time that was reached: all is tried again
 _FINER = (80, 160)  # slots of time, where it is still worth it when engines have ended
 
 
-class Asking(Protocol):
+class Asking(Reached, Protocol):
     """The search whose bounds they are."""
 
     problem: Problem
     workers: Workers
-    result: SearchResult
     begun: float
     deadline: float
-
-    def scheduled_us(self, size_bytes: float) -> float:
-        """The time of the best schedule so far, in µs."""
 
 
 class Windows:
     """Asks for one linear program after another, for the size whose gap is largest.
 
     Attributes:
-        sizes: in bytes, of which some may be worth it.
+        farthest: which size that is.
     """
 
     def __init__(self, asking: Asking, sizes: Sequence[int], gap: float) -> None:
         """gap: time / bound from which on a size is looked at."""
-        self.sizes = sizes
-        self._asking, self._gap, self._tuning = asking, gap, DEFAULT
+        self.farthest = Farthest(asking, sizes, gap)
+        self._asking, self._tuning = asking, DEFAULT
         self._steps: Iterator[None] | None = None
-        self._done: dict[int, float] = {}  # sizes for which all was tried, with the times reached then in µs
 
     def step(self) -> bool:
         """Take what has been solved and ask for more; False where there is nothing more to ask for."""
@@ -65,15 +57,15 @@ class Windows:
         until = min(until, now() + finer_s)
         for slots in _FINER:
             self._tuning = replace(DEFAULT, window_slots=(slots,))
-            self._done.clear()
+            self.farthest.restart()
             while now() < until and self.step():
                 pass
 
     def _run(self) -> Iterator[None]:
         asking = self._asking
-        while (size := self.farthest()) is not None:
+        while (size := self.farthest.size()) is not None:
+            self.farthest.done(size)
             reached_us = asking.scheduled_us(size)
-            self._done[size] = reached_us
             before = asking.result.bound
             for bound in refute(
                 asking.problem, before, size, reached_us, asking.workers, asking.deadline, self._tuning
@@ -84,17 +76,3 @@ class Windows:
                 yield
                 if asking.scheduled_us(size) <= asking.result.bound.at(size)[0] * _MET:
                     break
-
-    def farthest(self) -> int | None:
-        """The size whose gap is largest, of those that are worth it and for which not all was tried.
-
-        A time that has come down since says better which ends to try.
-        """
-        asking = self._asking
-        gaps = {}
-        for size in self.sizes:
-            us, least_us = asking.scheduled_us(size), asking.result.bound.at(size)[0]
-            new = us < self._done.get(size, np.inf) * _LOWER
-            if new and 0 < least_us * self._gap < us < np.inf:
-                gaps[size] = us / least_us
-        return max(gaps, key=lambda size: (gaps[size], -size), default=None)

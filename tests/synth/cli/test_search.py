@@ -21,7 +21,8 @@ from tests import EXAMPLES
 from tests.synth.cli.calling import Call
 from tests.topologies.importers.dumps import mesh, smi
 
-EXAMPLE = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6")
+ASKED = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6")
+EXAMPLE = (*ASKED, "--budget", "2s")
 TOP = {
     "collective", "topology", "group", "relays", "root", "summary", "alpha", "algorithms", "baselines", "bounds",
     "k_synchronous", "impossible", "ended", "seconds", "unsaved",
@@ -146,8 +147,8 @@ def test_table_and_files(synth: Call, here: Path) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        (*EXAMPLE, "--seed", "7"),
-        ("allgather", "--topo", "dgx1", "--group", "0-3"),
+        (*ASKED, "--seed", "7", "--size", "64K"),  # which end because they are done
+        ("allgather", "--topo", "dgx1", "--group", "0-3", "--size", "1M"),
         ("alltoall", "--topo", "ring:4", "--engine", "route"),
     ],
 )

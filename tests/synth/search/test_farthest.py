@@ -1,0 +1,78 @@
+"""Where the budget goes: to the size whose gap is largest, of which engines are then asked about that size alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from synth.bounds.prove import prove
+from synth.engines.request import Options
+from synth.model.problem import make_problem
+from synth.search.farthest import Farthest
+from synth.search.frontier import POWERS
+from synth.search.portfolio import Turn
+from synth.search.result import SearchResult
+from synth.search.search import search
+from synth.search.tuning import Tuning
+from synth.solvers.workers import Workers
+from topologies.load import load
+
+FEW = Tuning((Turn("route"), Turn("baseline", always=True)), others=False, windows=0)
+AGAIN = replace(FEW, again=((Turn("trees", gap=1.02),),), again_gap=1.5)
+
+
+@dataclass
+class _Reached:
+    result: SearchResult
+    us: dict[int, float]
+
+    def scheduled_us(self, size_bytes: float) -> float:
+        return self.us.get(int(size_bytes), np.inf)
+
+
+def test_the_largest_gap_comes_first_and_again_where_it_fell() -> None:
+    problem = make_problem(load("ring:4"), "broadcast")
+    result = SearchResult(problem, bound=prove(problem))
+    least = {size: result.bound.at(size)[0] for size in (1 << 10, 1 << 20, 1 << 30)}
+    low, middle, high = least
+    reached = _Reached(result, {low: 1.01 * least[low], middle: 1.1 * least[middle], high: 1.2 * least[high]})
+    farthest = Farthest(reached, (*least, 1 << 25), 1.02)
+    assert farthest.size() == high
+    farthest.done(high)
+    assert farthest.size() == middle
+    farthest.done(middle, for_good=True)
+    assert farthest.size() is None  # the others are near, or nothing is known of them
+    reached.us[high] *= 0.99
+    assert farthest.size() is None
+    reached.us[high], reached.us[middle] = 1.15 * least[high], 1.05 * least[middle]
+    assert farthest.size() == high
+    farthest.done(high)
+    farthest.restart()
+    assert farthest.size() == high
+
+
+def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
+    problem = make_problem(load("line:4"), "allreduce")
+    before, after, same = (
+        search(problem, Options(budget_s=600), workers, tuning=tuning) for tuning in (FEW, AGAIN, AGAIN)
+    )
+    gaps, closer = (
+        {size: one.fastest(size).time_us(size) / one.bound.at(size)[0] for size in POWERS} for one in (before, after)
+    )
+    assert (before.alone, before.ended, after.ended) == (set(), "", "")
+    worst = max(gaps, key=lambda size: (gaps[size], -size))
+    assert worst in after.alone
+    assert gaps[worst] > AGAIN.again_gap
+    assert closer[worst] < gaps[worst]
+    assert all(gap <= AGAIN.again_gap or size in after.alone for size, gap in closer.items())
+    assert after.alone == same.alone
+    times = [[one.fastest(size).time_us(size) for size in POWERS] for one in (after, same)]
+    assert times[0] == times[1]
+
+
+@pytest.mark.parametrize("options", [Options(size=1 << 16), Options(chunks=2), Options(engine="route")])
+def test_nobody_is_asked_again_where_more_than_the_fastest_is_asked(workers: Workers, options: Options) -> None:
+    problem = make_problem(load("line:4"), "allreduce")
+    assert search(problem, replace(options, budget_s=600), workers, tuning=AGAIN).alone == set()
