@@ -145,6 +145,15 @@ def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: in
     return inputs, outputs
 
 
+def most_chunks(collective: str, nranks: int) -> int:
+    """How many chunks a loop of a program has at most for its goal to hold them."""
+    if not find_kind(collective).unit:
+        return MAX_CELLS
+    # all are proportional to each other: of nranks chunks whatever divides is whole
+    each = sum(sum(buffer_sizes(collective, nranks, nranks, rank, 0)) for rank in range(nranks))
+    return MAX_CELLS * nranks // each
+
+
 def _blocks(kind: Kind, where: str, nranks: int, is_root: bool) -> int:
     """Blocks in a rank's buffer. Where a block is the whole buffer, readers give both buffers to every rank."""
     if kind.unit == PAIR or (kind.unit == SHARE and where == EVERY):

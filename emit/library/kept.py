@@ -295,6 +295,7 @@ def _table_row(found: SearchResult, one: Placed) -> dict[str, Any]:
     if type(size) is not int or not _in_range(entry, size, size):
         size = _middle(max(1, entry["min_bytes"]), entry["max_bytes"] or LARGEST)
     shape = {key: entry.get(key) for key in ("steps", "rounds", "chunks", "sends", "engine")}
+    shape["switch_ops"] = bool(entry.get("switch_ops"))  # an entry of a hand-written algorithm says nothing of it
     over = over_sizes(found, one.file.time_us, ends["min_bytes"], ends["max_bytes"], size, shape["sends"] or 0)
     return shape | ends | compare(found, one.file.time_us(size), size) | over
 

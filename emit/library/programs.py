@@ -13,7 +13,7 @@ from emit.compiler.fill import filled, least_bytes
 from emit.compiler.lower import Lowering, forms, program_collective
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
-from emit.goal import Goal
+from emit.goal import Goal, most_chunks
 from emit.library.by_size import by_size
 from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of
 from emit.program import FIFO_DEPTH, Program
@@ -208,12 +208,14 @@ class Programs:
         chunks = algorithm.problem.collective.chunks
         # with more, the program would move more than is checked: each cell of a send leaves and arrives
         checked = CAPACITY.moves // (2 * max(1, len(algorithm.schedule))) - 1
-        widest = max(chunks, min(_WIDEST, checked) * chunks)
+        stated = most_chunks(program_collective(self.problem), self.problem.nranks) // blocks
+        widest = max(chunks, min(min(_WIDEST, checked) * chunks, stated))
         size = low if low == high else self.size
         if size is None:
             least = 1 << (chunks - 1).bit_length()
             most = min(low // (blocks * (unit or ELEMENT_BYTES[0])), widest)
-            return [least << doublings for doublings in range(max(1, (most // least).bit_length()))]
+            doubled = [least << doublings for doublings in range(max(1, (most // least).bit_length()))]
+            return [cells for cells in doubled if cells <= stated]
         for of_type in (unit,) if unit else ELEMENT_BYTES:
             elements, rest = divmod(size, blocks * of_type)
             if rest == 0:

@@ -29,11 +29,13 @@ class Tuning:
     """How finely chunks are cut: in powers of two up to `waves`, while that gains `worth` of the time at some size.
 
     most_pairs: pairs of ranks between which the sends of a schedule go; timing so many takes a second.
+    near: times the best time, up to which a schedule is nearly as good.
     """
 
     waves: int = 128
     worth: float = 1e-3
     most_pairs: int = 1_500_000
+    near: float = 1.05
 
 
 class _Form(NamedTuple):
@@ -42,6 +44,15 @@ class _Form(NamedTuple):
     waves: int
     paced: bool
     chain: bool
+
+
+class _Made(NamedTuple):
+    """time_us: at the size that it is for."""
+
+    time_us: float
+    form: _Form
+    problem: Problem
+    schedule: Schedule
 
 
 class _Groups(NamedTuple):
@@ -75,31 +86,38 @@ def accepts(problem: Problem, options: Options) -> str:
 def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iterator[Outcome]:
     """The best number of waves for each size, in the form that is best for it.
 
-    For an executor, which may lack the time to check so many sends, also the best of fewer than it can hold by links.
+    For an executor, which may lack the time to check so many sends, also the best of fewer than it can hold by links,
+    and the fewest waves that are nearly as good: a plan pipelines what is in a wave.
     """
     groups = _groups(problem)
     if groups is None:
         return
     sums_and_copies = len(_needs(problem.collective.kind)) == 2
-    best: dict[tuple[int, bool], tuple[float, _Form, Problem, Schedule]] = {}
+    best: dict[tuple[int, bool], _Made] = {}
+    every: dict[int, list[_Made]] = {size: [] for size in request.sizes}
     for chain in (False, True) if len(groups.at) > 2 else (False,):
         for paced in (False, True) if sums_and_copies else (False,):
             for pairs, made in _by_waves(problem, groups, _Form(1, paced, chain), request, tuning):
                 few = not request.most_sends or pairs <= request.most_sends
                 for size, found in made.items():
+                    every[size].append(found)
                     for key in ((size, False), (size, True)) if few else ((size, False),):
-                        if key not in best or found[0] < best[key][0]:
+                        if key not in best or found.time_us < best[key].time_us:
                             best[key] = found
+    chosen = [(size, best[size, few]) for few in (False, True) for size in request.sizes if (size, few) in best]
+    for size, those in every.items() if request.most_sends else ():
+        near = [one for one in those if one.time_us <= tuning.near * best[size, False].time_us]
+        chosen += [(size, min(near, key=lambda one: (len(one.schedule), one.time_us)))] if near else []
     yielded: set[_Form] = set()
-    for key in ((size, few) for few in (False, True) for size in request.sizes):
-        if key in best and best[key][1] not in yielded:
-            yielded.add(best[key][1])
-            yield Candidate(*best[key][2:], NAME, key[0])
+    for size, (_, form, whole, schedule) in chosen:
+        if form not in yielded:
+            yielded.add(form)
+            yield Candidate(whole, schedule, NAME, size)
 
 
 def _by_waves(
     problem: Problem, groups: _Groups, form: _Form, request: Request, tuning: Tuning
-) -> Iterator[tuple[int, dict[int, tuple[float, _Form, Problem, Schedule]]]]:
+) -> Iterator[tuple[int, dict[int, _Made]]]:
     """For more and more waves as long as that is worth it: the pairs of ranks between which the sends go, and by size
     the time, form, problem and schedule."""
     least = _chunks(problem.collective.kind, groups.at.shape, 1)
@@ -119,7 +137,7 @@ def _by_waves(
             return
         clock = Clock(whole, schedule)
         times = {size: time_us(whole, clock.timed(size)) for size in request.sizes}
-        yield pairs, {size: (us, now, whole, schedule) for size, us in times.items()}
+        yield pairs, {size: _Made(us, now, whole, schedule) for size, us in times.items()}
         if all(times[size] > (1 - tuning.worth) * last[size] for size in times):
             return
         last = {size: min(times[size], last[size]) for size in times}

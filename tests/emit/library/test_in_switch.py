@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from emit.formats import verify_program
+from emit.goal import goal_for, most_chunks
 from emit.library.check import check_library
 from emit.library.index import load_index
-from emit.library.lowered import Lowered
+from emit.library.lowered import Lowered, blocks_of
 from emit.library.programs import Programs
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.timing import PlanPredictor
 from synth import synthesize
-from synth.model.problem import make_problem
+from synth.model.problem import LARGEST, SMALLEST, make_problem
+from synth.model.schedule import untimed
 from tests.oracles.plan_results import ends_right
 from tests.synth.engines.test_switch import answers
 from topologies.errors import InputError
@@ -52,6 +56,20 @@ def test_cells_divide_the_size_that_is_of_interest(size: int, served: bool) -> N
     by = [programs.lower(one) for one in answers(problem, 10)]
     assert all(isinstance(one, Lowered) and one.program.protocol == "Simple" for one in by)
     assert any(one.serves(size) for one in by) == served
+
+
+def test_no_more_cells_than_a_goal_holds_are_chosen() -> None:
+    for name, chunks in (("allreduce", 4608), ("allgather", 64), ("broadcast", 100)):
+        problem = make_problem(load("gb200-nvl72"), name)
+        made = problem.with_chunks(chunks)
+        schedule = untimed(*(np.zeros(0, dtype=kind) for kind in (np.int64, np.int64, np.int64, np.bool_)))
+        idle = SimpleNamespace(problem=made, schedule=schedule)
+        cells = Programs(problem, "mscclpp")._cells(idle, SMALLEST, LARGEST)  # type: ignore[arg-type]
+        assert all(goal_for(name, 72, count * blocks_of(made), True) for count in cells)
+        most = most_chunks(name, 72)
+        assert goal_for(name, 72, most - most % 72, True)
+        with pytest.raises(InputError, match="cells in all"):
+            goal_for(name, 72, most - most % 72 + 72, True)
 
 
 def test_a_target_or_collective_that_has_no_such_plan_is_refused() -> None:

@@ -135,3 +135,13 @@ def test_a_quotient_has_no_hyperlinks_and_expands_to_the_whole(part: float) -> N
     assert small.quotient is not None
     assert small.quotient.whole.hyperlinks is not None
     assert np.isfinite(predict_us(small, route.solve(small, 1 << 20, 1.0), 1 << 20))
+
+
+def test_an_executor_also_gets_few_chunks_that_are_nearly_as_good() -> None:
+    problem, size = make_problem(load("dgx-h100"), "allreduce"), 1 << 30
+    request = Request(Options(), (size,), np.inf, None, None, None, most_sends=1 << 20)  # type: ignore[arg-type]
+    found = [one for one in solve(problem, request) if isinstance(one, Candidate)]
+    times = [predict_us(one.problem, one.schedule, size) for one in found]
+    best, few = int(np.argmin(times)), min(range(len(found)), key=lambda i: len(found[i].schedule))
+    assert len(found[few].schedule) < len(found[best].schedule)
+    assert times[best] < times[few] <= 1.05 * times[best]
