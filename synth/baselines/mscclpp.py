@@ -26,7 +26,7 @@ from topologies.topology import Topology
 VERSION = "0.9.0"
 KIB, MIB = 1 << 10, 1 << 20
 ONE_SHOT, TWO_SHOT, ALL_GATHER = "all-pairs", "reduce-scatter and all-gather", "full mesh"
-NVLS_PACKETS, NVLS = "NVLS packets", "NVLS"
+NVLS_PACKETS, NVLS = "NVLS one-shot", "NVLS"
 _BLACKWELL = range(100, 110)
 _PACKETS = "packets"  # data and flags together, as LL
 

@@ -21,7 +21,7 @@ from synth.baselines.nccl.model import nccl_model
 from topologies.load import load
 
 RUNS: list[dict[str, Any]] = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["run"]
-WHOLE = {"all"}
+WHOLE = {"NCCL, all"}
 
 
 def test_published_runs_have_an_address_and_no_point_twice() -> None:
@@ -66,7 +66,8 @@ def test_a_model_that_is_off_is_said_to_be(factor: float, error: str, verdict: s
 def test_few_points_meet_nothing() -> None:
     runs = [run_at(1.0)]
     runs[0]["rows"] = runs[0]["rows"][: GOAL_POINTS - 1]
-    assert {said for *_, said in summary(runs, list(points(1, runs[0])))} == {"not met"}
+    found = summary(runs, list(points(1, runs[0])))
+    assert {said for *_, said in found} == {"not met"}
     assert not [row for row in summary(runs, []) if row[3] == "met"]
 
 
