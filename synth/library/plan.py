@@ -209,7 +209,7 @@ def task_key(task: Task, form: str) -> str:
 
 
 def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = ()) -> bytes:
-    """Of all that answers of a group follow from but names: its network, and what NCCL's model sees of it.
+    """Of all that answers of a group follow from but names: its network, and what libraries' models see of it.
 
     With costs on, of the networks of all their protocols.
     """
@@ -221,7 +221,7 @@ def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = 
         seen = repr(communicator(topology, group))
     except NotModelled:
         seen = ""
-    return hashlib.sha256(repr([*zip(names, forms, strict=True), seen]).encode()).digest()
+    return hashlib.sha256(repr([*zip(names, forms, strict=True), seen, topology.gcn]).encode()).digest()
 
 
 def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ...]) -> str:
