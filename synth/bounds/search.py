@@ -53,7 +53,7 @@ class Tuning:
     window_slots: tuple[int, ...] = (16, 40)  # of time, few first; fewer where more variables than these allow
     window_variables: int = 250_000  # of their linear programs: some seconds
     window_tries: int = 5  # times that are tried with a number of slots
-    window_near: float = 1.01  # time / bound up to which it is left
+    window_near: float = 1.003  # time / bound up to which it is left
     program_cells: int = 4_000_000  # chunks × ranks of the tables from which a program is made: 32 MB
 
 

@@ -29,7 +29,7 @@ from topologies.network import Network
 MOST_SLOTS = 256
 MOST_RANKS = 128  # the check holds tables of pairs × ranks
 _NOTHING = (0.0, 0.0, np.inf)
-_ROUNDING = 1e-9  # relative: by so much later a send may come and still be in time
+_ROUNDING = 1e-9  # relative: latencies are taken for so much longer
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,8 @@ class Slots:
         edges: µs, shape (slots + 1,): from 0 to the end.
         lands: int, shape (carriers, slots): of links and then hyperlinks, the slot from which on what was sent may be
             at the far end (the number of slots: at the very end).
-        in_time: bool, shape (carriers, slots): whether what begins to be sent there can come before the end at all.
+        in_time: bool, shape (carriers, slots): whether what is sent there can come before the end at all. What comes at
+            the end is what is sent at one moment: nothing.
     """
 
     edges: Floats
@@ -57,9 +58,10 @@ class Slots:
 
 def slots_of(net: Network, edges: Floats) -> Slots:
     """The slots between these times of a network."""
-    comes = edges[None, :-1] + net.carriers.alpha_us[:, None]
+    # as if α were that much longer, so that edges meet; whoever can be done in time then takes no longer than that much
+    comes = edges[None, :-1] + net.carriers.alpha_us[:, None] * (1 + _ROUNDING)
     lands = np.searchsorted(edges, comes.ravel(), side="right").reshape(comes.shape) - 1
-    return Slots(edges, lands, comes <= edges[-1] * (1 + _ROUNDING))
+    return Slots(edges, lands, comes < edges[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +124,10 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
     """
     net = problem.network
     slots = slots_of(net, _edges(witness))
+    try:
+        part_of(net, witness.parts)
+    except ValueError as error:
+        raise refused(witness, str(error)) from None
     if not problem.nranks <= MOST_RANKS:
         raise refused(witness, f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
     price = np.zeros((net.nresources + net.nlinks, len(slots)))
@@ -138,10 +144,11 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
     link_price = np.stack([carrier_lengths(problem, column) for column in price.T], axis=1)
     alike = alike_chunks(problem)
     shares = _shares(problem, witness, alike, len(slots))
-    paid = sum(one.amount * _least_paid(problem, one, slots, link_price, shares) for one in alike)
+    paid = sum(one.amount * _least_paid(problem, one, slots, link_price, shares, witness.parts) for one in alike)
     if not paid * witness.at_bytes > budget * (1 + _ROUNDING):
         return _NOTHING
-    return 0.0, slots.end_us / witness.at_bytes, slots.end_us
+    end_us = slots.end_us / (1 + _ROUNDING)
+    return 0.0, end_us / witness.at_bytes, end_us
 
 
 def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], goals: Ints) -> Floats:
@@ -171,41 +178,80 @@ def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], go
     return np.array([ahead[0, i, of].min() for i, of in enumerate(starts)])
 
 
-def first_whole(problem: Problem, one: Alike, slots: Slots, price: Floats) -> float:
-    """The least that a byte of a sum pays, by the first rank that has all of it.
+def part_of(net: Network, parts: tuple[tuple[int, ...], ...]) -> Ints:
+    """The number of each rank's part, shape (nranks,); a rank that stands in none is one of its own.
 
-    Until then each other holder has sent (what it sends must reach that rank), and after it each other goal still
-    receives. These are different sends, unless switches multicast or reduce: nothing is said of such networks.
+    Raises ValueError: a rank stands in two, or does not exist.
+    """
+    part = np.full(net.nranks, -1, dtype=np.int64)
+    listed = [rank for ranks in parts for rank in ranks]
+    if len(set(listed)) < len(listed) or not all(0 <= rank < net.nranks for rank in listed):
+        raise ValueError(f"parts {parts}; no rank must stand in two, and each must be one of 0..{net.nranks - 1}")
+    for number, ranks in enumerate(parts):
+        part[list(ranks)] = number
+    lone = np.flatnonzero(part < 0)
+    part[lone] = len(parts) + np.arange(len(lone))
+    return part
+
+
+def useful(net: Network, one: Alike, slots: Slots) -> Bools:
+    """In which slots what a link sends of such chunks can be of use, shape (nlinks, slots).
+
+    Something must have come to where it starts, and be able to go on to some goal from where it ends. Other sends
+    can be left out of any schedule.
+    """
+    distances = latencies(net)
+    since = distances.nearest(one.holders)[net.src] * (1 + _ROUNDING)
+    takes = (net.alpha_us + distances.nearest(one.goals, to=True)[net.dst]) * (1 + _ROUNDING)
+    return (slots.edges[1:] > since[:, None]) & (slots.edges[:-1] + takes[:, None] < slots.end_us)
+
+
+def first_whole(
+    problem: Problem, one: Alike, slots: Slots, price: Floats, parts: tuple[tuple[int, ...], ...] = ()
+) -> float:
+    """The least that a byte of a sum pays, by the first part of the network whose ranks together have all of it.
+
+    Until then each other part with a holder has sent (what leaves it must reach that first part), and after it each
+    other part with a goal still receives. These are different sends, unless switches multicast or reduce: nothing is
+    said of such networks.
 
     Args:
         price: on each link in each slot, shape (nlinks, slots).
+        parts: as of `part_of`.
     """
     net = problem.network
     if net.hyperlinks is not None or not (net.alpha_us > 0).all():
         return 0.0  # what comes could be sent on at the same moment
+    part = part_of(net, parts)
+    count = int(part.max()) + 1
     begins, ends = slots.edges[:-1], slots.edges[1:]
     away = latencies(net).rows(np.arange(net.nranks))
+    crossing = np.flatnonzero(part[net.src] != part[net.dst])
+    src, dst, alpha_us = part[net.src[crossing]], part[net.dst[crossing]], net.alpha_us[crossing]
+    pay = np.where(useful(net, one, slots), price, np.inf)[crossing]
+    holds, wants = np.unique(part[one.holders]), np.unique(part[one.goals])
     least = np.inf
-    # receives[g, j]: the least paid for a send into g that ends in or after slot j
-    late = (ends + net.alpha_us[:, None])[:, :, None] >= begins * (1 - _ROUNDING)
-    pay = np.where(slots.in_time, price, np.inf)
-    into = np.where(late, pay[:, :, None], np.inf).min(axis=1)
-    receives = np.full((net.nranks, len(slots)), np.inf)
-    np.minimum.at(receives, net.dst, into)
-    for first in range(net.nranks):
-        comes = begins + (net.alpha_us + away[net.dst, first])[:, None]
+    # receives[g, j]: the least paid for a send into part g that ends in or after slot j
+    late = (ends + alpha_us[:, None])[:, :, None] >= begins * (1 - _ROUNDING)
+    receives = np.full((count, len(slots)), np.inf)
+    np.minimum.at(receives, dst, np.where(late, pay[:, :, None], np.inf).min(axis=1))
+    for first in range(count):
+        comes = begins + (alpha_us + away[:, part == first].min(axis=1)[net.dst[crossing]])[:, None]
         early = comes[:, :, None] <= ends * (1 + _ROUNDING)
-        out = np.where(early, pay[:, :, None], np.inf).min(axis=1)
-        sends = np.full((net.nranks, len(slots)), np.inf)
-        np.minimum.at(sends, net.src, out)
-        total = sends[one.holders[one.holders != first]].sum(axis=0)
-        total = total + receives[one.goals[one.goals != first]].sum(axis=0)
+        sends = np.full((count, len(slots)), np.inf)
+        np.minimum.at(sends, src, np.where(early, pay[:, :, None], np.inf).min(axis=1))
+        total = sends[holds[holds != first]].sum(axis=0) + receives[wants[wants != first]].sum(axis=0)
         least = min(least, float(total.min()))
     return least
 
 
 def _least_paid(
-    problem: Problem, one: Alike, slots: Slots, price: Floats, shares: dict[int, dict[tuple[int, int], Floats]]
+    problem: Problem,
+    one: Alike,
+    slots: Slots,
+    price: Floats,
+    shares: dict[int, dict[tuple[int, int], Floats]],
+    parts: tuple[tuple[int, ...], ...],
 ) -> float:
     """The least that a byte of such chunks pays."""
     net, mine = problem.network, shares.get(one.chunk, {})
@@ -217,13 +263,13 @@ def _least_paid(
         mine = {flows[0]: price}
     paid, left = 0.0, price
     if mine:
-        parts = np.stack(list(mine.values()))
-        over = parts.sum(axis=0)
-        parts = parts * np.divide(price, over, out=np.ones_like(price), where=over > price)
+        prices = np.stack(list(mine.values()))
+        over = prices.sum(axis=0)
+        prices = prices * np.divide(price, over, out=np.ones_like(price), where=over > price)
         starts, goals = [one.starts(source) for source, _ in mine], np.array([goal for _, goal in mine])
-        paid = float(least_cost(net, slots, parts, starts, goals).sum())
-        left = np.maximum(price - parts.sum(axis=0), 0.0)
-    return paid + (first_whole(problem, one, slots, left) if one.reduces else 0.0)
+        paid = float(least_cost(net, slots, prices, starts, goals).sum())
+        left = np.maximum(price - prices.sum(axis=0), 0.0)
+    return paid + (first_whole(problem, one, slots, left, parts) if one.reduces else 0.0)
 
 
 def _shares(

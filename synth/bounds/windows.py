@@ -13,8 +13,9 @@ import numpy as np
 
 from synth.bounds.metric import latencies
 from synth.bounds.relaxation import Capacity, capacities
-from synth.bounds.search import Search, Tuning
-from synth.bounds.window_limit import Alike, Slots, alike_chunks, slots_of, window_limit
+from synth.bounds.search import Search
+from synth.bounds.window_edges import window_edges
+from synth.bounds.window_limit import Alike, Slots, alike_chunks, part_of, slots_of, useful, window_limit
 from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
@@ -22,16 +23,13 @@ from synth.model.problem import Problem, least_latency
 from synth.solvers.linear_program import ProgramBuilder
 from synth.solvers.workers import Workers
 from topologies.arrays import row_of_entry
-from topologies.network import Network
 
 _KEPT = 1e-7  # of the highest price: what is less is not worth a place in the witness
 _MOST = 50.0  # what a byte can pay, where 1 refutes: where nothing can arrive at all it has no end
 _JUST = 2e-3  # so much over 1, as its logarithm, a byte is to pay
-_LEAST = 0.1  # of a slot: the last one is no shorter
 _MORE_SLOTS = 1.5  # times as many as before: fewer are not worth a program
 _WAIT_S = 1e-3  # for a solver's process, before others go on
 _STRETCHES = 6  # ends that are tried with prices that refute one
-_BEFORE = 1 - 1e-9  # slots are that much shorter than a part of α, so that α is no less than so many
 
 
 def refutations(search: Search) -> Iterator[Witness | None]:
@@ -48,15 +46,21 @@ def refutations(search: Search) -> Iterator[Witness | None]:
     low_us = max(one.at(search.size_bytes) for one in search.found) - starts_us
     reached_us = search.reached_us - starts_us
     until = now() + search.budget_s
-    for shape in _shapes(problem, search.size_bytes, tuning):
+    known: set[tuple[object, ...]] = set()
+    for shape in _shapes(search):
         high_us = reached_us
+        # where all sums of latencies are edges already, more slots are the same
+        key = shape.ends, shape.parts, len(window_edges(problem.network, reached_us, shape.slots))
+        if key in known:
+            continue
+        known.add(key)
         tried: list[tuple[float, float]] = []
         for _ in range(tuning.window_tries):
-            if not high_us > max(0.0, low_us) * max(tuning.window_near, 1 + 0.1 / shape.slots) or now() >= until:
+            if not high_us > max(0.0, low_us) * tuning.window_near or now() >= until:
                 break
             try_us = _next_time(low_us, high_us, tried)
-            edges = _edges(problem.network, try_us, shape.slots)
-            program = _Program(problem, edges, search.size_bytes, shape.centre, shape.wholes)
+            edges = window_edges(problem.network, try_us, shape.slots)
+            program = _Program(problem, edges, search.size_bytes, shape.ends, shape.wholes, shape.parts)
             values = None
             for values in program.solved(search.workers, until):
                 if values is None:
@@ -78,45 +82,65 @@ class _Shape:
     """What a program holds.
 
     Attributes:
-        slots: how many there are, about. centre: the rank from and to which flows pay; all do where it is None.
-        wholes: whether what a sum pays by the first rank that has all of it counts; it seldom proves more than flows
-            do, and is most of a program.
+        slots: how many there are, about. ends: the ranks from and to which flows pay; all do where it is None.
+        wholes: whether what a sum pays by the first part that has all of it counts. parts: these parts (`part_of`).
     """
 
     slots: int
-    centre: int | None
-    wholes: bool
+    ends: tuple[int, ...] | None = None
+    wholes: bool = False
+    parts: tuple[tuple[int, ...], ...] = ()
 
 
-def _shapes(problem: Problem, size_bytes: float, tuning: Tuning) -> list[_Shape]:
+def _shapes(search: Search) -> list[_Shape]:
     """As many slots as wanted, few first, or as there may be variables for; none where these allow fewer.
 
-    Where there are many flows, those from and to one rank first: they prove nearly as much, in a part of the time.
+    Of sums that many want, by the first part that has all of them before any flows: it is a far smaller program. Where
+    there are many flows, those from and to one rank first: they prove nearly as much, in a part of the time.
     """
+    problem, tuning = search.problem, search.tuning
     net, alike = problem.network, alike_chunks(problem)
-    flows, centre = sum(len(one.flows()) for one in alike), _farthest(problem, size_bytes)
-    near = sum(len(_flows(one, centre)) for one in alike)
-    sums = any(one.reduces for one in alike)
-    kinds: list[tuple[int, int | None, bool]] = [(flows, None, sums)]
-    if 2 * near < flows:
-        kinds.insert(0, (near, centre, False))
-    elif sums:
-        kinds.insert(0, (flows, None, False))
-    wanted = tuning.window_slots
+    centre = (_farthest(problem, search.size_bytes),)
+    everything, near = (sum(len(_flows(one, ends)) for one in alike) for ends in (None, centre))
+    kinds: list[tuple[int, tuple[int, ...] | None]] = [(everything, None)]
+    if 2 * near < everything:
+        kinds.insert(0, (near, centre))
+    kept: list[tuple[tuple[int, ...], ...]] = []
+    if any(_meets(one) for one in alike):
+        kinds.insert(0, (0, ()))
+        kept = list(dict.fromkeys((*_steepest_parts(search), ())))
     found: list[_Shape] = []
-    for count, at, wholes in kinds:
+    for count, ends in kinds:
         most = tuning.window_variables // max(1, (count + 1) * (len(net.pairs.src) + net.nranks))
-        slots = [number for number in wanted if number <= most]
-        if slots and len(slots) < len(wanted) and most >= _MORE_SLOTS * slots[-1]:
+        slots = [number for number in tuning.window_slots if number <= most]
+        if slots and len(slots) < len(tuning.window_slots) and most >= _MORE_SLOTS * slots[-1]:
             slots.append(most)
-        found += [_Shape(number, at, wholes) for number in slots]
+        if kept:
+            found += [
+                _Shape(number, ends, True, parts) for number in slots for parts in (kept if not count else kept[:1])
+            ]
+        else:
+            found += [_Shape(number, ends) for number in slots]
     return found
 
 
-def _flows(one: Alike, centre: int | None) -> list[tuple[int, int]]:
-    """Those flows from and to the centre; all where it is None, or where there is one only."""
+def _meets(one: Alike) -> bool:
+    """Whether it counts who has all of a sum first: else flows say as much."""
+    return one.reduces and len(one.goals) > 1
+
+
+def _steepest_parts(search: Search) -> list[tuple[tuple[int, ...], ...]]:
+    """The parts of the witness that proves most about the size, if there is any of parts."""
+    proved = [one for one in search.found if one.kind == "parts"]
+    return [max(proved, key=lambda one: one.at(search.size_bytes)).parts] if proved else []
+
+
+def _flows(one: Alike, ends: tuple[int, ...] | None) -> list[tuple[int, int]]:
+    """Those flows from and to some ranks; all where it is None, or where there is one only."""
     flows = one.flows()
-    return flows if centre is None or len(flows) == 1 else [flow for flow in flows if centre in flow]
+    if ends is None or (ends and len(flows) == 1):
+        return flows
+    return [flow for flow in flows if flow[0] in ends or flow[1] in ends]
 
 
 def _farthest(problem: Problem, size_bytes: float) -> int:
@@ -158,28 +182,19 @@ def _next_time(low_us: float, high_us: float, tried: list[tuple[float, float]]) 
     return float(np.clip(guess, low * margin, high_us / margin))
 
 
-def _edges(net: Network, end_us: float, slots: int) -> Floats:
-    """Slots up to that time; where α is longer than one, of a whole part of the least, so that none is lost."""
-    alpha_us = float(net.alpha_us.min(initial=np.inf))
-    parts = round(alpha_us * slots / end_us) if np.isfinite(alpha_us) else 0
-    if parts < 1:
-        return np.linspace(0.0, end_us, slots + 1)
-    length_us = alpha_us / parts * _BEFORE
-    return np.append(np.arange(0.0, end_us - _LEAST * length_us, length_us), end_us)
-
-
 @dataclass(eq=False)
 class _Program:
     """The linear program of some slots: the prices of which a byte pays most, if all capacity costs 1 together.
 
-    centre, wholes: see `_Shape`.
+    ends, wholes, parts: see `_Shape`.
     """
 
     problem: Problem
     edges: Floats
     size_bytes: float
-    centre: int | None = None
+    ends: tuple[int, ...] | None = None
     wholes: bool = True
+    parts: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         net = self.problem.network
@@ -234,7 +249,7 @@ class _Program:
         times = tuple(self.edges.tolist())
         return Witness(
             "window", text=_text(times, len(windows)), at_bytes=float(self.size_bytes), times=times,
-            windows=tuple(windows), shares=tuple(shares),
+            windows=tuple(windows), shares=tuple(shares), parts=self.parts,
         )  # fmt: skip
 
     def _row(self, least: float, *terms: tuple[Ints, Floats]) -> None:
@@ -262,13 +277,13 @@ class _Program:
 
     def _add(self, one: Alike) -> None:
         """What a byte of such chunks pays, counted by their amount."""
-        net, flows = self.problem.network, _flows(one, self.centre)
+        net, flows = self.problem.network, _flows(one, self.ends)
         left = self.link_price
-        if not (flows or (one.reduces and self.wholes)):
+        wholes = _meets(one) and self.wholes and bool((net.alpha_us > 0).all()) and net.hyperlinks is None
+        if not (flows or wholes):
             return
         if len(one.flows()) > 1 or one.reduces:
             many = [self.builder.add_variables(left.size, np.inf).reshape(left.shape) for _ in flows]
-            wholes = one.reduces and self.wholes and bool((net.alpha_us > 0).all()) and net.hyperlinks is None
             rest = self.builder.add_variables(left.size, np.inf).reshape(left.shape) if wholes else None
             each = np.arange(left.size)
             parts = [*many, *([] if rest is None else [rest])]
@@ -309,49 +324,51 @@ class _Program:
         self.builder.add_rows(np.zeros(len(each)), *terms)
 
     def _first_whole(self, one: Alike, rest: Ints) -> None:
-        """A variable for what a byte of a sum pays by the first rank that has all of it; see `first_whole`."""
+        """A variable for what a byte of a sum pays by the first part that has all of it; see `first_whole`."""
         net, slots = self.problem.network, self.slots
-        count = rest.shape[1]
-        # the least price of a link up to each slot, and from each slot to the last that is in time
-        upto = self.builder.add_variables(rest.size, _MOST).reshape(rest.shape)
-        since = self.builder.add_variables(rest.size, _MOST).reshape(rest.shape)
-        usable = slots.in_time.ravel()
+        part = part_of(net, self.parts)
+        links = np.flatnonzero(part[net.src] != part[net.dst])
+        usable = useful(net, one, slots)[links]
+        price, alpha_us = rest[links], net.alpha_us[links]
+        # the least price of a link up to each slot, and from each slot on
+        upto = self.builder.add_variables(price.size, _MOST).reshape(price.shape)
+        since = self.builder.add_variables(price.size, _MOST).reshape(price.shape)
         for least, before, after in ((upto, upto[:, :-1], upto[:, 1:]), (since, since[:, 1:], since[:, :-1])):
-            self.builder.add_rows(
-                np.zeros(int(usable.sum())),
-                (np.arange(int(usable.sum())), rest.ravel()[usable], 1.0),
-                (np.arange(int(usable.sum())), least.ravel()[usable], -1.0),
-            )
+            each = np.arange(int(usable.sum()))
+            self.builder.add_rows(np.zeros(len(each)), (each, price[usable], 1.0), (each, least[usable], -1.0))
             steps = np.arange(before.size)
             self.builder.add_rows(np.zeros(before.size), (steps, before.ravel(), 1.0), (steps, after.ravel(), -1.0))
         begins, ends = slots.edges[:-1], slots.edges[1:]
-        # the first slot in which a send into a rank may end in or after slot j
-        from_slot = np.searchsorted(ends, begins[None, :] - net.alpha_us[:, None], side="left")
+        slot = np.arange(len(slots))
+        some = np.logical_or.accumulate(usable, axis=1), np.logical_or.accumulate(usable[:, ::-1], axis=1)[:, ::-1]
+        # the first slot in which a send into a part may end in or after slot j
+        from_slot = np.minimum(np.searchsorted(ends, begins[None, :] - alpha_us[:, None], side="left"), slot[-1])
+        from_slot = np.where(np.take_along_axis(some[1], from_slot, axis=1), from_slot, -1)
         pays = self.builder.add_variables(1, _MOST, cost=-one.amount)
         self.pays.append((int(pays[0]), one.amount))
-        receives = self._least_of(net.dst, since, np.minimum(from_slot, count - 1))
+        receives = self._least_of(part[net.dst[links]], since, from_slot)
         away = latencies(net).rows(np.arange(net.nranks))
-        for first in range(net.nranks):
-            last = (
-                np.searchsorted(begins, ends[None, :] - (net.alpha_us + away[net.dst, first])[:, None], side="right")
-                - 1
-            )
-            sends = self._least_of(net.src, upto, last)
-            for slot in range(count):
-                terms = [sends.get((h, slot)) for h in one.holders.tolist() if h != first]
-                terms += [receives.get((g, slot)) for g in one.goals.tolist() if g != first]
+        holds, wants = (np.unique(part[ranks]).tolist() for ranks in (one.holders, one.goals))
+        for first in range(int(part.max()) + 1):
+            comes_us = alpha_us + away[:, part == first].min(axis=1)[net.dst[links]]
+            last = np.searchsorted(begins, ends[None, :] - comes_us[:, None], side="right") - 1
+            last = np.where(np.take_along_axis(some[0], np.maximum(last, 0), axis=1), last, -1)
+            sends = self._least_of(part[net.src[links]], upto, last)
+            for at in slot.tolist():
+                terms = [sends.get((h, at)) for h in holds if h != first]
+                terms += [receives.get((g, at)) for g in wants if g != first]
                 if any(term is None for term in terms):
                     continue  # it cannot have all then
                 columns = np.array(terms, dtype=np.int64)
                 self._row(0.0, (columns, np.ones(len(columns))), (pays, np.array([-1.0])))
 
-    def _least_of(self, rank: Ints, table: Ints, at: Ints) -> dict[tuple[int, int], int]:
-        """By rank and slot a variable for the least over its links of what a table has at their slots (−1: nothing)."""
+    def _least_of(self, part: Ints, table: Ints, at: Ints) -> dict[tuple[int, int], int]:
+        """By part and slot a variable for the least over its links of what a table has at their slots (−1: nothing)."""
         found: dict[tuple[int, int], int] = {}
         rows: list[tuple[int, int]] = []
         known: dict[tuple[int, bytes], int] = {}
-        for one in np.unique(rank).tolist():
-            links = np.flatnonzero(rank == one)
+        for one in np.unique(part).tolist():
+            links = np.flatnonzero(part == one)
             for slot in range(len(self.slots)):
                 where = at[links, slot]
                 usable = links[where >= 0], where[where >= 0]

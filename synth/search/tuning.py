@@ -76,7 +76,7 @@ class Tuning:
     others: bool = True
     windows: float = 0.12
     windows_finer: float = 0.2
-    windows_gap: float = 1.02
+    windows_gap: float = 1.005
     again: tuple[tuple[Turn, ...], ...] = ()
     again_gap: float = 1.02
     again_sends: int = 15_000

@@ -13,8 +13,8 @@ from synth.model.problem import Problem
 from synth.search.farthest import Farthest, Reached
 from synth.solvers.workers import Workers
 
-_MET = 1.01  # time / bound from which on a size is left
-_FINER = (80, 160)  # slots of time, where it is still worth it when engines have ended
+_MET = 1.003  # time / bound from which on a size is left
+_FINER = (81,)  # slots of time, where it is still worth it when engines have ended
 
 
 class Asking(Reached, Protocol):

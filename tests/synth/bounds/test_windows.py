@@ -11,8 +11,9 @@ from synth.baselines import baseline
 from synth.bounds.prove import Bound, prove, refute
 from synth.bounds.registry import check, proved
 from synth.bounds.search import DEFAULT, Search
-from synth.bounds.window_limit import alike_chunks, window_limit
-from synth.bounds.windows import _edges, _farthest, _flows, _next_time, _shapes, _stretched, refutations
+from synth.bounds.window_edges import window_edges
+from synth.bounds.window_limit import alike_chunks, first_whole, slots_of, useful, window_limit
+from synth.bounds.windows import _farthest, _flows, _next_time, _Program, _shapes, _stretched, refutations
 from synth.bounds.witness import Witness
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -97,15 +98,59 @@ def test_shares_that_are_too_large_gain_nothing(found: tuple[Problem, Witness]) 
     assert limit.cap_us in (witness.cap_us, float("inf"))
 
 
-def test_slots_end_where_they_are_to() -> None:
+def test_edges_are_where_latencies_end_from_both_sides() -> None:
+    net = make_problem(load("line:3"), "broadcast").network  # α is 0.7 µs
+    assert window_edges(net, 2.0, 12) == pytest.approx([0, 0.6, 0.7, 1.3, 1.4, 2.0])
+    assert window_edges(net, 7.0, 25) == pytest.approx(np.arange(11) * 0.7)
+    assert window_edges(net, 50.0, 5) == pytest.approx([0, 0.7, 1.4, 48.6, 49.3, 50.0])
+    unlike = replace(net, alpha_us=np.array([0.5, 0.7, 1.0, 2.0]))
+    for end_us, slots in ((0.1, 9), (1.9, 9), (1.9, 41), (30.0, 9), (30.0, 41), (1e4, 21)):
+        edges = window_edges(unlike, end_us, slots)
+        assert (edges[0], edges[-1]) == (0, end_us)
+        assert (np.diff(edges) > 0).all()
+        assert len(edges) <= slots + 3
+    edges = window_edges(unlike, 30.0, 41)
+    assert {0.5, 0.7, 1.0, 1.2, 1.4} <= set(np.round(edges, 9))
+    assert {28.6, 28.8, 29.0, 29.3, 29.5} <= set(np.round(edges, 9))
+
+
+def test_few_slots_lose_nothing_where_latencies_fill_them(workers: Workers) -> None:
+    """One long slot between short ones proves what short ones throughout do."""
+    problem = make_problem(load("dgx1"), "broadcast", (0, 1, 2))
+    paid = []
+    for slots in (9, 80):
+        program = _Program(problem, window_edges(problem.network, 9.0, slots), 1e6)
+        *_, values = program.solved(workers, now() + FAR)
+        assert values is not None
+        paid.append(program.paid(values))
+    assert paid[0] == pytest.approx(paid[1], rel=1e-4)
+
+
+def test_what_comes_at_the_end_is_nothing() -> None:
     net = make_problem(load("line:3"), "broadcast").network
-    for end_us in (0.31, 2.0, 3.33, 7.7, 50.0):
-        edges = _edges(net, end_us, 12)
-        lengths = np.diff(edges)
-        assert edges[0] == 0
-        assert edges[-1] == end_us
-        assert lengths.min() >= 0.09 * lengths.max()
-        assert lengths.max() <= 1.1 * max(end_us / 12, 0.7)
+    slots = slots_of(net, np.array([0.0, 1.3, 2.0]))
+    assert not slots.in_time[:, 1].any()
+    assert slots.in_time[:, 0].all()
+    assert slots_of(net, np.array([0.0, 1.29, 2.0])).in_time[:, 1].all()
+
+
+def test_a_sum_is_first_whole_in_some_part() -> None:
+    """Three parts pay for four sends between them, in slots in which these are of use."""
+    problem = make_problem(load("line:4"), "allreduce", (0, 1, 3), [2])
+    net = problem.network
+    (one,) = alike_chunks(problem)
+    slots = slots_of(net, np.array([0.0, 0.7, 1.4, 2.1, 20.0]))
+    price = np.ones((net.nlinks, len(slots)))
+    assert first_whole(problem, one, slots, price) == 4
+    assert first_whole(problem, one, slots, price, ((0, 1), (2, 3))) == 2
+    relay = net.ranks[net.src] == 2  # has nothing in the first slot, and what it gets in the last two goes nowhere
+    assert useful(net, one, slots)[relay].tolist() == [[False, True, True, True]] * 2
+    assert (
+        useful(net, one, slots_of(net, np.array([0.0, 10.0, 18.6, 20.0])))[net.ranks[net.dst] == 2].tolist()
+        == [[True, True, False]] * 2
+    )
+    with pytest.raises(BadWitness, match="parts"):
+        window_limit(problem, Witness("window", at_bytes=1.0, times=(0.0, 1.0), parts=((0, 1), (1, 2))))
 
 
 def test_times_are_tried_between_what_is_proved_and_what_is_reached() -> None:
@@ -118,25 +163,27 @@ def test_prices_are_tried_on_later_ends(found: tuple[Problem, Witness]) -> None:
     problem, witness = found
     end_us, slot_us = witness.times[-1], witness.times[-1] - witness.times[-2]
     sooner = replace(witness, times=(*witness.times[:-1], end_us - slot_us / 2))
-    assert window_limit(problem, sooner)[2] == sooner.times[-1]
+    assert window_limit(problem, sooner)[2] == pytest.approx(sooner.times[-1])
     later = _stretched(problem, sooner, end_us + slot_us)
     assert later.times[-1] >= end_us - slot_us / 16
-    assert window_limit(problem, later)[2] == later.times[-1]
+    assert window_limit(problem, later)[2] == pytest.approx(later.times[-1])
     assert f"{later.times[-1]:.6g} µs" in later.text
     assert _stretched(problem, replace(witness, at_bytes=1.0), end_us).times == witness.times  # which refutes nothing
 
 
-def test_flows_of_one_rank_come_first_where_there_are_many() -> None:
+def test_small_programs_come_first() -> None:
     problem = make_problem(load("dgx1"), "allreduce")
-    first, *_, last = _shapes(problem, 1e5, DEFAULT)
-    assert first.centre is not None
-    assert not first.wholes
-    assert (last.centre, last.wholes) == (None, True)
+    shapes = _shapes(Search(problem, found=list(prove(problem).witnesses), size_bytes=1e5))
+    assert (shapes[0].ends, shapes[0].wholes) == ((), True)
+    assert (shapes[-1].ends, shapes[-1].wholes) == (None, True)
+    near = next(shape.ends for shape in shapes if shape.ends)
     (one,) = alike_chunks(problem)
-    near = _flows(one, first.centre)
-    assert len(near) == 14
-    assert all(first.centre in flow for flow in near)
-    assert {shape.centre for shape in _shapes(make_problem(load("dgx1"), "broadcast"), 1e5, DEFAULT)} == {None}
+    flows = _flows(one, near)
+    assert len(flows) == 14
+    assert all(near[0] in flow for flow in flows)
+    assert _flows(one, ()) == []
+    broadcast = make_problem(load("dgx1"), "broadcast")
+    assert {(shape.ends, shape.wholes) for shape in _shapes(Search(broadcast, size_bytes=1e5))} == {(None, False)}
 
 
 def test_the_centre_is_behind_the_slowest_links() -> None:
