@@ -8,7 +8,7 @@ the columns that it still wants (Gilmore and Gomory, 1961), and say how far it i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class Packing:
 
     Attributes:
         demands: what has to move.
-        trees: the columns so far. loads: float, shape (trees, resources): µs a byte of each on each resource.
+        trees: the columns so far.
         latency_us: float, shape (trees,): of each.
         part: float, shape (trees,): the fraction of the message that each takes.
         time_us: for which these are; filled: how full the busiest resource is in it (over 1: it does not suffice).
@@ -100,29 +100,37 @@ class Packing:
         self.uses = np.zeros((net.nlinks, len(gbs)))
         self.uses[np.repeat(np.arange(net.nlinks), np.diff(ptr)), used] = 1.0
         self.trees: list[Trees] = []
-        self.loads = np.zeros((0, len(gbs)))
+        self._loads, self._new = np.zeros((0, len(gbs))), list[Floats]()
         self.latency_us, self.part = np.zeros(0), np.zeros(0)
         self.filled = self.time_us = np.inf
         self._known: dict[Trees, int] = {}
         self._prices = 1.0 / self.capacity
         self.ends = ends_of(self.demands)
-        most = 2 if bulk else tuning.most_levels
-        self.levels = max(2, min(most, tuning.work // (net.nranks * 3 ** len(self.ends))))
+        most = tuning.work // (net.nranks * 3 ** len(self.ends))
+        self.levels = 1 if bulk else max(2, min(tuning.most_levels, most))
         self.lasts_us = np.zeros(net.nlinks)
+
+    @property
+    def loads(self) -> Floats:
+        """µs a byte of each of the trees on each resource, shape (trees, resources)."""
+        if self._new:
+            self._loads = np.vstack([self._loads, *self._new])
+            self._new.clear()
+        return self._loads
 
     def add(self, trees: Trees) -> int:
         """Trees as a column, if they are none yet; their number."""
         if trees not in self._known:
             self._known[trees] = len(self.trees)
             self.trees.append(trees)
-            load = self.uses[[*trees.up, *trees.down]].sum(axis=0) / self.capacity
-            self.loads = np.vstack([self.loads, load])
+            self._new.append(self.uses[[*trees.up, *trees.down]].sum(axis=0) / self.capacity)
             self.latency_us = np.append(self.latency_us, self._latency(trees))
+            self.part = np.append(self.part, 0.0)
         return self._known[trees]
 
     def rates(self, used: Ints) -> Floats:
         """µs a byte of some trees on each resource, more where latency leaves less of the time: shape as `loads`."""
-        left = 1 - self.latency_us[used] / self.time_us
+        left = np.ones(len(used)) if self.bulk else 1 - self.latency_us[used] / self.time_us
         return np.asarray(self.loads[used] / np.maximum(left, _LEAST)[:, None])
 
     def retime(self, lasts_us: Floats) -> None:
@@ -147,17 +155,19 @@ class Packing:
             if not self.solve(size_bytes, time_us, deadline):
                 time_us *= 2
                 continue
-            mean_us = float(self.part @ self.latency_us) / max(float(self.part.sum()), 1e-12)
-            if abs(self.filled - 1) <= self.tuning.fits or now() >= deadline:
+            if abs(self.filled - 1) <= self.tuning.fits:
                 break
+            mean_us = 0.0 if self.bulk else float(self.part @ self.latency_us) / max(float(self.part.sum()), 1e-12)
             time_us = mean_us + self.filled * (time_us - mean_us)
+            if now() >= deadline:
+                break
         return time_us if np.isfinite(self.filled) else np.inf
 
     def solve(self, size_bytes: float, time_us: float, deadline: float) -> bool:
         """Find the best fractions of trees for a time; whether all can be reached in it."""
         best, least = self._prices, 0.0
         prices, dual = best, best
-        smooth = False
+        smooth, fills = False, list[float]()
         for step in range(self.tuning.steps):
             proved, added = self._cheapest(prices, size_bytes, time_us)
             if not np.isfinite(proved):
@@ -167,18 +177,44 @@ class Packing:
             if added or not step:
                 found = self._relaxed(size_bytes, time_us, deadline)
                 if found is None:
-                    return bool(np.isfinite(self.filled))
+                    break
                 dual = found
             elif not smooth:
                 break  # no tree is cheaper than those at hand
-            if self.filled <= least * self.tuning.near or now() >= deadline:
+            fills.append(self.filled)
+            stalls = len(fills) > self.tuning.stall and fills[-1] * self.tuning.gains > fills[-1 - self.tuning.stall]
+            if self.filled <= least * self.tuning.near or stalls or now() >= deadline:
                 break
             smooth = added > 0
             prices = self.tuning.smoothing * best + (1 - self.tuning.smoothing) * dual if smooth else dual
-        self._prices = best
-        self.part = np.append(self.part, np.zeros(len(self.trees) - len(self.part)))
-        self.time_us = time_us
-        return True
+        self._prices, self.time_us = best, time_us
+        self._join()
+        return bool(np.isfinite(self.filled))
+
+    def _half(self, trees: Trees) -> int:
+        """1: only up, of what goes up and down; -1: only down; 0: all of it."""
+        demand = self.demands[trees.demand]
+        split = demand.sums and demand.falls
+        return int(split and not trees.down) - int(split and not trees.up)
+
+    def _join(self) -> None:
+        """Of halves that meet at a root whole trees: one after another as much of one up as there is of one down."""
+        at: dict[tuple[int, int], tuple[list[tuple[int, float]], list[tuple[int, float]]]] = {}
+        for i in np.flatnonzero(self.part > 0).tolist():
+            if half := self._half(self.trees[i]):
+                both = at.setdefault((self.trees[i].demand, self.trees[i].root), ([], []))
+                both[half < 0].append((i, float(self.part[i])))
+                self.part[i] = 0.0
+        for ups, downs in at.values():
+            while ups and downs:
+                (i, rises), (j, falls) = ups[-1], downs[-1]
+                whole = self.add(replace(self.trees[i], down=self.trees[j].down))
+                least = min(rises, falls)
+                self.part[whole] += least
+                for one in (ups, downs):
+                    one[-1] = one[-1][0], one[-1][1] - least
+                    if one[-1][1] <= 0:
+                        one.pop()
 
     def _cheapest(self, prices: Floats, size_bytes: float, time_us: float) -> tuple[float, int]:
         """How full prices say that the busiest resource is at least, and how many new trees came."""
@@ -195,7 +231,11 @@ class Packing:
             proved += demand.amount * cost
             before = len(self.trees)
             for trees in found:
-                self.add(trees)
+                if self.bulk and trees.up and trees.down:  # then any up a root goes with any down from it
+                    self.add(replace(trees, down=()))
+                    self.add(replace(trees, up=()))
+                else:
+                    self.add(trees)
             added += len(self.trees) - before
         return proved * size_bytes / float(prices @ self.capacity), added
 
@@ -217,8 +257,13 @@ class Packing:
         if not least < BEYOND * 1e-30:
             return np.inf, []
         found = []
-        order = np.argsort(each, kind="stable")[: self.tuning.roots]
-        for place in order[each[order] <= least * self.tuning.dearer].tolist():
+        order = np.argsort(each, kind="stable")
+        if self.bulk and demand.sums and demand.falls:
+            order = order[each[order] < BEYOND * 1e-30]  # a half of every root's: see `_join`
+        else:
+            order = order[: self.tuning.roots]
+            order = order[each[order] <= least * self.tuning.dearer]
+        for place in order.tolist():
             h, root = int(level[place]), int(demand.roots[place])
             begin = int(first[h, place])
             last = len(self.up.cost) - 1
@@ -242,9 +287,10 @@ class Packing:
 
     def _relaxed(self, size_bytes: float, time_us: float, deadline: float) -> Floats | None:
         """Solve the program with the trees at hand; its prices, whose sum of price · capacity is 1."""
-        usable = np.flatnonzero(self.latency_us < time_us * (1 - 1e-9))
+        left_us = np.full(len(self.trees), time_us) if self.bulk else time_us - self.latency_us
+        usable = np.flatnonzero(left_us > time_us * 1e-9)
         number = len(self.capacity)
-        loads = self.loads[usable] * (size_bytes / (time_us - self.latency_us[usable]))[:, None]
+        loads = self.loads[usable] * (size_bytes / left_us[usable])[:, None]
         builder = ProgramBuilder()
         part = builder.add_variables(len(usable), np.inf)
         (most,) = builder.add_variables(1, np.inf, cost=1.0)
@@ -255,8 +301,14 @@ class Packing:
             (every, np.full(number, most), 1.0),
             (resource, part[tree], -loads[tree, resource]),
         )
-        owner = np.array([self.trees[i].demand for i in usable.tolist()], dtype=np.int64)
-        builder.add_rows(np.array([d.amount for d in self.demands]), (owner, part, 1.0))
+        some = [self.trees[i] for i in usable.tolist()]
+        owner = np.array([trees.demand for trees in some], dtype=np.int64)
+        half = np.array([self._half(trees) for trees in some], dtype=np.int64)
+        builder.add_rows(np.array([d.amount for d in self.demands]), (owner[half >= 0], part[half >= 0], 1.0))
+        if half.any():  # as much goes down from a root as up
+            at, split = owner * self.net.nranks + np.array([trees.root for trees in some]), half != 0
+            each, at = np.unique(at[split], return_inverse=True)
+            builder.add_rows(np.zeros(len(each)), (at, part[split], -half[split].astype(np.float64)))
         left = max(0.05, deadline - now())
         result = self.workers.answer(now() + left, "linear", builder.build(), left)
         if result is None or result.solution is None:

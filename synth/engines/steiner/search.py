@@ -62,18 +62,17 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
     hold = float((1 / net.bandwidth_gbs).mean())
     each = sum(len(d.chunks) * (len(d.goals) + len(d.holders)) for d in packing.demands)
     over_time = OverTime(packing, size)
-    for parts in tuning.counts:
+    most_sends = request.most_sends or tuning.most_sends
+    for parts in _counts(tuning, most_sends // max(1, each)):
         known_us, least_us = request.known.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
         sends = parts * each
-        too_many = sends > (request.most_sends or tuning.most_sends)
         too_small = largest_kb * 1e3 / parts < (request.options.least_bytes or 0)
         late = now() + sends * tuning.s_a_send > request.deadline
-        if known_us <= _MET * least_us or (parts > 1 and (too_many or too_small or late)):
+        if known_us <= _MET * least_us or (parts > 1 and (too_small or late)):
             return
         if tuning.hops * largest_kb / parts * hold > tuning.under_way * least_us:
             continue  # what comes last is too long under way
-        as_cut = tuning.counts[-1] if packing.bulk else parts
-        packing.retime(net.alpha_us + largest_kb / as_cut / net.bandwidth_gbs)
+        packing.retime(net.alpha_us + largest_kb / parts / net.bandwidth_gbs)
         until = min(request.deadline, now() + tuning.patience * request.options.budget_s)
         time_us = packing.least_us(size, min(time_us, 2 * known_us), until)
         if not np.isfinite(time_us):
@@ -96,6 +95,12 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
         best_us = min(best_us, took_us)
         if idle > tuning.idle:
             return
+
+
+def _counts(tuning: Tuning, most: int) -> list[int]:
+    """Numbers of chunks, and as the last the most that there may be, where that is many more than the one before."""
+    fit = [count for count in tuning.counts if count <= max(1, most)]
+    return [*fit, most] if fit[-1] < tuning.counts[-1] and most > tuning.many_more * fit[-1] else fit
 
 
 def _planned(

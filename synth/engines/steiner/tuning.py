@@ -15,6 +15,7 @@ class Tuning:
         bulk: times the bound of an empty message from which on latencies do not tell trees apart.
         work: ranks × levels of latency × 3 to the power of ends of a table of cheapest trees: a second for each 10⁹.
         most_levels: of these. unlike: parts of the longest latency of a link that a level is at least.
+        stall: linear programs one after another that must gain so many times together; else no more are solved.
         near: how full the busiest resource is / what is proved of it up to which trees are looked for. steps: linear
             programs at most for a time. times: that are tried. fits: how nearly full one is that is taken.
         patience: the part of the budget that these may take together, for a number of chunks.
@@ -25,9 +26,9 @@ class Tuning:
         slots: of time. finer: units of a slot in which trees over time are looked for. stretches: of the time, whose
             cheapest trees are taken. over_steps: linear programs over time at most for a number of chunks.
             over_near: what is proved / how full the fullest slot is, from which on no more trees are looked for.
-        counts: numbers of chunks a block. hops: links one after another in a tree, about. under_way: the
-            part of the bound that a chunk may be there. hopeful: what flows take / the best time, over which no
-            schedule is made.
+        counts: numbers of chunks a block. many_more: times the last that fits, from which on the most that fit are
+            tried. hops: links one after another in a tree, about. under_way: the part of the bound that a chunk may be
+            there. hopeful: what flows take / the best time, over which no schedule is made.
         near_count: what more chunks must gain, or idle: so many times they need not.
         exchanges: of trees among the chunks, at most, for even loads.
         orders: list schedules of each. most_sends: of a schedule. s_a_send: seconds that making and replaying one send
@@ -44,6 +45,8 @@ class Tuning:
     unlike: float = 4.0
     near: float = 1.002
     steps: int = 100
+    stall: int = 12
+    gains: float = 1.001
     times: int = 8
     fits: float = 0.003
     patience: float = 0.2
@@ -61,6 +64,7 @@ class Tuning:
     unused: int = 5
     places: int = 8
     counts: tuple[int, ...] = (1, 3, 8, 24, 64, 192, 512, 1_536, 4_096)
+    many_more: float = 1.5
     hopeful: float = 1.1
     hops: float = 6.0
     under_way: float = 0.5

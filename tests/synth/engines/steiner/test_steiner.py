@@ -153,3 +153,32 @@ def test_what_goes_from_one_rank_to_one_takes_all_paths(collective: str) -> None
 )
 def test_what_it_does_not_accept_is_said(problem: Problem, options: Options, why: str) -> None:
     assert why in accepts(problem, options)
+
+
+def test_trees_up_and_down_meet_at_the_same_ranks() -> None:
+    """All that goes up to a rank goes down from it, whatever it is paired with."""
+    problem = with_relays("hypercube:3", "allreduce", (0, 1, 3, 6))
+    with Workers() as workers:
+        packing = Packing(problem, SLOWLY, workers, TUNING, bulk=True)
+        packing.retime(np.asarray(problem.network.alpha_us))
+        packing.least_us(1 << 30, 1.0, now() + 60)
+    used = [packing.trees[i] for i in np.flatnonzero(packing.part > 1e-9).tolist()]
+    assert used
+    assert packing.part.sum() == pytest.approx(1.0)
+    for trees in used:
+        ends = [(int(problem.network.src[link]), int(problem.network.dst[link])) for link in (*trees.up, *trees.down)]
+        assert {u for u, _ in ends[: len(trees.up)]} | {trees.root} >= {0, 1, 2, 3}  # local ranks: the group first
+        assert {v for _, v in ends[len(trees.up) :]} | {trees.root} >= {0, 1, 2, 3}
+    loads = packing.part @ packing.loads
+    assert loads.max() * (1 << 30) == pytest.approx(packing.filled * packing.time_us, rel=1e-6)
+
+
+def test_without_time_for_a_packing_there_is_no_fault() -> None:
+    """What a solver has not ended is as if it were not there."""
+    problem = with_relays("hypercube:3", "allreduce", (0, 1, 3, 6))
+    with Workers() as workers:
+        packing = Packing(problem, SLOWLY, workers, TUNING, bulk=True)
+        packing.retime(np.asarray(problem.network.alpha_us))
+        workers.answer = lambda *_: None  # type: ignore[method-assign]
+        assert packing.least_us(1 << 30, 1.0, now() - 1) == np.inf
+        assert len(packing.part) == len(packing.trees)
