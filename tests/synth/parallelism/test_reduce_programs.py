@@ -136,7 +136,7 @@ def test_times_are_those_of_what_runs_them() -> None:
         search.asked,
         search.hierarchy,
         sequences(search.hierarchy, 3),
-        budget=1,
+        budget=20,
         executor=Slow(),
         tuning=Tuning(joined=2),
     )
