@@ -92,7 +92,8 @@ def algorithms(spec: str, collective: str, group: Sequence[int], budget_s: float
     asked: dict[str, Any] = {"budget": budget_s, "root": group[-1] if find_kind(collective).rooted else None}
     asked |= {"engine": "switch", "target": "none"} if relay == IN_SWITCHES else {"relay": relay, "switch_ops": False}
     ranges = synth.synthesize(collective, spec, group, **asked).found.ranges
-    return list(dict.fromkeys([ranges[0].algorithm, ranges[-1].algorithm])) if ranges else []
+    found = list(dict.fromkeys([ranges[0].algorithm, ranges[-1].algorithm])) if ranges else []
+    return [one for one in found if relay != IN_SWITCHES or is_in_switch(one)]
 
 
 def overlapping_groups(spec: str) -> Iterator[tuple[int, ...]]:

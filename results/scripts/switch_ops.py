@@ -2,7 +2,8 @@
 
     python -m results.scripts.switch_ops [--budget 20] [--only TOPOLOGY …] [--collective NAME …] [--every 1]
 
-makes switch_ops.md: schedules in α and bandwidth alone, each replayed, with the gap to the bound of its own question.
+makes switch_ops.md: schedules in α and bandwidth alone, each replayed, with the gap to the bound of its own question;
+then MSCCL++'s plans, also of a part of a node and with the machine's costs on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ TOPOLOGIES = ("dgx-h100", "gb200-nvl72", "dgx-h100:4")
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast")
 SIZES = tuple(1 << e for e in (10, 14, 18, 22, 26, 28, 30))
 LARGE, REACH = 1 << 28, 1.02
+GROUPS = (("dgx-h100", None), ("dgx-h100", (0, 2, 4, 6)), ("gb200-nvl72", None))
+FILE_SIZES, COSTS_REACH = (1 << 22, 1 << 26, 1 << 28, 1 << 30), 1.10
 
 
 def row(topology: str, collective: str, size: int, one: Synthesis, other: Synthesis) -> tuple[list[str], float]:
@@ -35,6 +38,37 @@ def row(topology: str, collective: str, size: int, one: Synthesis, other: Synthe
     gain = other.algorithm(size).time_us(size) / best.time_us(size)
     witness = one.found.bound.at(size)[1].kind
     return [topology, collective, format_size(size), *cells, f"{gain:.2f} ×", used, witness, nccl], gap
+
+
+def file_row(
+    topology: str, group: tuple[int, ...] | None, collective: str, costs: str, budget_s: float
+) -> tuple[list[str], list[float]]:
+    """A line of the second table, and the gaps for large messages."""
+    found = synth.synthesize(collective, topology, group, budget=budget_s, target="mscclpp", costs=costs).found
+    gaps, shown = {}, []
+    for size in FILE_SIZES:
+        served = found.fastest(size)
+        gaps[size] = served.time_us(size) / found.bound.at(size)[0]
+        shown.append(f"{max(1.0, gaps[size]):.3f} {'no file' if served.contender.refused else served.algorithm.engine}")
+    who = "all" if group is None else " ".join(map(str, group))
+    return [topology, who, collective, costs, *shown], [gap for size, gap in gaps.items() if size >= LARGE]
+
+
+def files(asked: argparse.Namespace) -> list[str]:
+    """What the second table is about, and the table."""
+    questions = [(t, g, c, k) for t, g in GROUPS for c in COLLECTIVES[:3] for k in ("none", "machine")]
+    questions = [one for one in questions if one[0] in asked.only and one[2] in asked.collective][:: asked.every]
+    rows, met, of = [], 0, 0
+    for topology, group, collective, costs in questions:
+        cells, gaps = file_row(topology, group, collective, costs, asked.budget)
+        rows.append(cells)
+        of += len(gaps)
+        met += sum(gap <= (REACH if costs == "none" else COSTS_REACH) for gap in gaps)
+    text = (
+        f"Time of MSCCL++'s plan / proved bound, and the engine; {len(questions)} questions. Large messages at most"
+        f" {REACH:g}, with the machine's costs {COSTS_REACH:g}: {met} of {of}."
+    )
+    return [text, grid(("topology", "ranks", "collective", "costs", *map(format_size, FILE_SIZES)), rows)]
 
 
 def main() -> None:
@@ -69,7 +103,8 @@ def main() -> None:
     titles = (
         "topology", "collective", "size", "with", "gap", "without", "gap", "gain", "used", "proved by", "vs NCCL",
     )  # fmt: skip
-    write(__file__, page(__file__, "Switches that multicast and reduce", [text, figure, grid(titles, rows)]))
+    parts = [text, figure, grid(titles, rows), *files(asked)]
+    write(__file__, page(__file__, "Switches that multicast and reduce", parts))
 
 
 if __name__ == "__main__":

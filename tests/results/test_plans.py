@@ -25,7 +25,7 @@ def test_plans_of_a_question(collective: str, group: tuple[int, ...], relay: str
 
 def test_plans_in_switches() -> None:
     row = Row("dgx-h100", "allreduce")
-    (algorithm, *_) = algorithms("dgx-h100", "allreduce", (4, 1, 6), 0.2, plans.IN_SWITCHES)
+    (algorithm,) = algorithms("dgx-h100", "allreduce", (4, 1, 6), 0.2, plans.IN_SWITCHES)
     examine(row, algorithm, (4, 1, 6), 1, {})
     counts = row.counts
     assert counts["right"] == counts["offsets"] == counts["plans"] == 4
