@@ -59,14 +59,14 @@ SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 26, 1 << 30)
 WHY = (
     "Which points are in the way, and why they stay. Below 1 MiB on one node of A100 and of GB200, and on two of "
     "Oracle's A100, every size takes nearly what the first does, twice NCCL's base latency, which is one figure for "
-    "all hosts: where a process is quick to launch (p5, MI300X) the same formula is right, so that it is those hosts'"
-    " calls (the table below). On two p5 small messages take less than NCCL's own model says: the 75 µs that it is "
-    "told are a setting by which NCCL keeps off the network, AWS's tuner itself counts 20 µs. On p4de, and on one "
-    "node of H100 and GB200, from 1 to 64 MiB NCCL's own figures promise up to twice what came. Run 8 has half of run"
-    " 7's bandwidth on the same machines: NCCL 2.18.5 counts NVLSTree and LL otherwise than 2.30 does, whose figures "
-    "these are, and software under NCCL differs. On MI300X messages of 4 to 16 MiB go by MSCCL's files, which RCCL's "
-    "model does not price; here they are priced at all links' rate, which eight channels do not reach. None of this "
-    "is mended by a constant of ours."
+    "all hosts and versions since 2.18: where a process is quick to launch (p5, MI300X) the same formula is right, so"
+    " that it is those hosts' calls (the table below). On two p5 small messages take less than NCCL's own model says:"
+    " the 75 µs that it is told are a setting by which NCCL keeps off the network, AWS's tuner itself counts 20 µs. "
+    "On p4de, and on one node of H100 and GB200, from 1 to 64 MiB NCCL's own figures promise up to twice what came. "
+    "Run 8 has half of run 7's bandwidth on the same machines: NCCL 2.18.5 counts NVLSTree and LL otherwise than 2.30"
+    " does, whose figures these are, and software under NCCL differs. On MI300X messages of 4 to 16 MiB go by MSCCL's"
+    " files, which RCCL's model does not price; here they are priced at all links' rate, which eight channels do not "
+    "reach. None of this is mended by a constant of ours."
 )
 
 

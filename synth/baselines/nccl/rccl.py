@@ -104,10 +104,8 @@ class RcclModel:
         intra, inter = tuning.xgmi_us[row][p], tuning.network_us[row][p]
         if algorithm == f.TREE:
             return base + 2 * ((n // nodes - 1) * intra + int(math.log2(nodes)) * inter)
-        if collective in ("broadcast", "reduce"):  # its rings go different ways
-            simple = f.PROTOCOLS[p] == f.SIMPLE
-            hop = (tuning.xgmi_us if nodes == 1 else tuning.network_us)[_ROW[f.TREE] if simple else row][p]
-            return base + steps_of(collective, n) * hop
+        if collective in ("broadcast", "reduce"):
+            return base + (intra if nodes == 1 else inter)  # rings that are written down count as all alike
         crossing = 0 if nodes == 1 else 2 * nodes if collective == "allreduce" else nodes - 1
         post = 0.0 if nodes == 1 else _POST_US * (3 if f.PROTOCOLS[p] == f.SIMPLE else 1)
         return base + (steps_of(collective, n) - crossing) * max(intra, post) + crossing * inter

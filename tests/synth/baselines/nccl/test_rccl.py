@@ -29,6 +29,13 @@ def test_large_all_reduce_of_eight_mi300x_by_hand() -> None:
     assert choice.time_us == pytest.approx(17 + 14 * 2.1 + GIB / (7 * 48e3 * 8 / 14))
 
 
+def test_broadcast_of_eight_mi300x_by_hand() -> None:
+    """One step's latency; LL at 0.08 of the rings' bandwidth, 1.65 times of it where one rank has it all."""
+    found = {c.protocol: c for c in model("mi300x").candidates("broadcast", MIB)}
+    assert found[f.SIMPLE].time_us == pytest.approx(17 + 2.1 + MIB / 336e3)
+    assert found[f.LL].time_us == pytest.approx(12 + 0.8 + MIB / (336e3 * 0.08 * 1.65))
+
+
 @pytest.mark.parametrize(
     ("size", "protocol", "us"),
     [
