@@ -16,9 +16,10 @@ from functools import cached_property
 import numpy as np
 
 from synth.baselines.nccl.communicator import nodes_of
-from synth.baselines.nccl.figures import LL, SIMPLE
+from synth.baselines.nccl.figures import CAPABILITY_HOPPER, LL, SIMPLE
 from synth.baselines.nccl.model import Choice
 from topologies.costed import protocols_of, under
+from topologies.costs import KINDS
 from topologies.errors import NotModelled
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -129,8 +130,8 @@ class MscclppModel:
 def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
     """MSCCL++'s selection for a group of ranks of a topology.
 
-    Raises NotModelled: the devices are not known to be GPUs, stand on several nodes, or do not reach each other
-    straight.
+    Raises NotModelled: the devices are not known to be GPUs, stand on several nodes, do not reach each other straight,
+    or have switches that could reduce and here only forward.
     """
     if not (topology.gcn or topology.compute_capability):
         raise NotModelled(f"{topology.name} states neither compute_capability nor gcn, by which MSCCL++ goes")
@@ -142,4 +143,14 @@ def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
     net = model._networks[False]
     if len(np.unique(net.src * net.nranks + net.dst)) < len(group) * (len(group) - 1):
         raise NotModelled("MSCCL++ sends straight to every other device, and not all of these are linked")
+    if topology.compute_capability >= CAPABILITY_HOPPER and model._switch is None and _on_nvswitches(topology):
+        raise NotModelled(
+            "MSCCL++ has NVSwitches multicast and reduce from Hopper on, which they do not in this answer's network"
+        )
     return model
+
+
+def _on_nvswitches(topology: Topology) -> bool:
+    """Whether some NVLink leads to a switch."""
+    nvlink = topology.link_kind == KINDS.index("nvlink")
+    return bool((topology.link_dst[nvlink] >= topology.nranks).any())

@@ -111,11 +111,8 @@ def _taken(document: dict[str, Any]) -> list[str]:
         if not taken:
             continue
         what = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in taken.items())
-        whose = "by its own model" if told["own_clock"] else "by its own choice, timed by α and bandwidth"
-        if told["own_clock"] and not told["costs"]:
-            whose += ", which counts protocols and starts as the times above do not"
-        if told["costs"] and not told["own_clock"]:
-            whose += " with costs"
+        costs = "" if told["costs"] else ", which counts protocols and starts as the times above do not"
+        whose = f"by its own model{costs}" if told["own_clock"] else "by its own choice, timed as the times above"
         lines.append(f"vs {name}: {name} {told['version']} {whose}: {what}")
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from synth.baselines import mscclpp
@@ -11,6 +12,7 @@ from synth.baselines.libraries import LIBRARIES
 from synth.baselines.mscclpp import ALL_GATHER, NVLS, NVLS_PACKETS, ONE_SHOT, TWO_SHOT, mscclpp_model
 from synth.baselines.nccl.model import Choice
 from topologies.costed import with_costs
+from topologies.costs import KINDS
 from topologies.errors import NotModelled
 from topologies.load import load, machines
 
@@ -68,9 +70,12 @@ def test_costs_count_where_they_are_on() -> None:
     assert large.algbw_gbs == pytest.approx(450 * simple.switch_ops.efficiency / 1.125)
 
 
-def test_a_switch_that_reduces_nothing_is_not_asked_to() -> None:
-    topology = replace(load("dgx-h100"), switch_ops=())
-    assert mscclpp_model(topology, range(8)).choose("allreduce", GIB).algorithm == TWO_SHOT
+def test_a_network_whose_switches_only_forward_is_not_what_it_runs_on() -> None:
+    h100 = replace(load("dgx-h100"), switch_ops=())
+    with pytest.raises(NotModelled, match="not in this answer's network"):
+        mscclpp_model(h100, range(8))
+    plain = replace(h100, link_kind=np.full(h100.nlinks, KINDS.index("pcie")))  # no NVLink, no NVSwitch
+    assert mscclpp_model(plain, range(8)).choose("allreduce", GIB).algorithm == TWO_SHOT
 
 
 @pytest.mark.parametrize(
