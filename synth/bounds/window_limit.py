@@ -122,6 +122,21 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
 
     Takes O(flows × links × slots). Raises BadWitness for what names no slot, resource, link or flow.
     """
+    paid, cost = balance(problem, witness)
+    budget = float(cost @ np.diff(witness.times))
+    if not (0 < budget < np.inf and 0 < witness.at_bytes < np.inf):
+        return _NOTHING
+    if not paid * witness.at_bytes > budget * (1 + _ROUNDING):
+        return _NOTHING
+    end_us = witness.times[-1] / (1 + _ROUNDING)
+    return 0.0, end_us / witness.at_bytes, end_us
+
+
+def balance(problem: Problem, witness: Witness) -> tuple[float, Floats]:
+    """The least that a message's byte pays, and what all capacity costs for a µs of each slot, shape (slots,).
+
+    Takes O(flows × links × slots). Raises BadWitness for what names no slot, resource, link or flow.
+    """
     net = problem.network
     slots = slots_of(net, _edges(witness))
     try:
@@ -138,17 +153,11 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
             )
         price[resource, slot] = value
     capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]) * 1e3  # bytes a µs
-    budget = float(capacity @ price @ np.diff(slots.edges))
-    if not 0 < budget < np.inf or not 0 < witness.at_bytes < np.inf:
-        return _NOTHING
     link_price = np.stack([carrier_lengths(problem, column) for column in price.T], axis=1)
     alike = alike_chunks(problem)
     shares = _shares(problem, witness, alike, len(slots))
     paid = sum(one.amount * _least_paid(problem, one, slots, link_price, shares, witness.parts) for one in alike)
-    if not paid * witness.at_bytes > budget * (1 + _ROUNDING):
-        return _NOTHING
-    end_us = slots.end_us / (1 + _ROUNDING)
-    return 0.0, end_us / witness.at_bytes, end_us
+    return float(paid), np.asarray(capacity @ price)
 
 
 def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], goals: Ints) -> Floats:

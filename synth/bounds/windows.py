@@ -15,20 +15,23 @@ from synth.bounds.metric import latencies
 from synth.bounds.relaxation import Capacity, capacities
 from synth.bounds.search import Search
 from synth.bounds.window_edges import window_edges
-from synth.bounds.window_limit import Alike, Slots, alike_chunks, part_of, slots_of, useful, window_limit
+from synth.bounds.window_limit import Alike, Slots, alike_chunks, balance, part_of, slots_of, useful, window_limit
+from synth.bounds.window_shapes import find_shapes, flows_at, meets
 from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
-from synth.model.problem import Problem, least_latency
+from synth.model.problem import Problem
 from synth.solvers.linear_program import ProgramBuilder
 from synth.solvers.workers import Workers
 from topologies.arrays import row_of_entry
 
 _KEPT = 1e-7  # of the highest price: what is less is not worth a place in the witness
 _MOST = 50.0  # what a byte can pay, where 1 refutes: where nothing can arrive at all it has no end
-_JUST = 2e-3  # so much over 1, as its logarithm, a byte is to pay
-_MORE_SLOTS = 1.5  # times as many as before: fewer are not worth a program
+_JUST = 1e-3  # so much over 1, as its logarithm, a byte is to pay
 _WAIT_S = 1e-3  # for a solver's process, before others go on
+_NEAR = 3e-4  # of a time: prices for another end that is no farther would refute no more
+_MARGIN = 1e-7  # relative: for the rounding of what capacity costs
+_SHRUNK = 0.9  # of its length: no slot gets shorter by more
 _STRETCHES = 6  # ends that are tried with prices that refute one
 
 
@@ -47,7 +50,8 @@ def refutations(search: Search) -> Iterator[Witness | None]:
     reached_us = search.reached_us - starts_us
     until = now() + search.budget_s
     known: set[tuple[object, ...]] = set()
-    for shape in _shapes(search):
+    next_us = 0.0  # the end from which the best prices so far are left: others are to refute that
+    for shape in find_shapes(search):
         high_us = reached_us
         # where all sums of latencies are edges already, more slots are the same
         key = shape.ends, shape.parts, len(window_edges(problem.network, reached_us, shape.slots))
@@ -58,7 +62,7 @@ def refutations(search: Search) -> Iterator[Witness | None]:
         for _ in range(tuning.window_tries):
             if not high_us > max(0.0, low_us) * tuning.window_near or now() >= until:
                 break
-            try_us = _next_time(low_us, high_us, tried)
+            try_us = next_us or _next_time(low_us, high_us, tried)
             edges = window_edges(problem.network, try_us, shape.slots)
             program = _Program(problem, edges, search.size_bytes, shape.ends, shape.wholes, shape.parts)
             values = None
@@ -67,93 +71,45 @@ def refutations(search: Search) -> Iterator[Witness | None]:
                     yield None
             if values is None:
                 return  # the time is over, or the solver failed
-            tried.append((try_us, program.paid(values)))
-            claim = program.claim(values)
-            if window_limit(problem, claim)[2] < np.inf:
-                claim = _stretched(problem, claim, reached_us)
-                low_us = claim.times[-1]
+            pays = program.paid(values)
+            tried.append((try_us, pays))
+            claim = _latest(problem, program.claim(values), reached_us)
+            if claim is None:
+                high_us, next_us = try_us, 0.0
+                continue
+            end_us = claim.times[-1]
+            if end_us > low_us:
+                low_us = end_us
                 yield claim
-            else:
-                high_us = try_us
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """What a program holds.
-
-    Attributes:
-        slots: how many there are, about. ends: the ranks from and to which flows pay; all do where it is None.
-        wholes: whether what a sum pays by the first part that has all of it counts. parts: these parts (`part_of`).
-    """
-
-    slots: int
-    ends: tuple[int, ...] | None = None
-    wholes: bool = False
-    parts: tuple[tuple[int, ...], ...] = ()
-
-
-def _shapes(search: Search) -> list[_Shape]:
-    """As many slots as wanted, few first, or as there may be variables for; none where these allow fewer.
-
-    Of sums that many want, by the first part that has all of them before any flows: it is a far smaller program. Where
-    there are many flows, those from and to one rank first: they prove nearly as much, in a part of the time.
-    """
-    problem, tuning = search.problem, search.tuning
-    net, alike = problem.network, alike_chunks(problem)
-    centre = (_farthest(problem, search.size_bytes),)
-    everything, near = (sum(len(_flows(one, ends)) for one in alike) for ends in (None, centre))
-    kinds: list[tuple[int, tuple[int, ...] | None]] = [(everything, None)]
-    if 2 * near < everything:
-        kinds.insert(0, (near, centre))
-    kept: list[tuple[tuple[int, ...], ...]] = []
-    if any(_meets(one) for one in alike):
-        kinds.insert(0, (0, ()))
-        kept = list(dict.fromkeys((*_steepest_parts(search), ())))
-    found: list[_Shape] = []
-    for count, ends in kinds:
-        most = tuning.window_variables // max(1, (count + 1) * (len(net.pairs.src) + net.nranks))
-        slots = [number for number in tuning.window_slots if number <= most]
-        if slots and len(slots) < len(tuning.window_slots) and most >= _MORE_SLOTS * slots[-1]:
-            slots.append(most)
-        if kept:
-            found += [
-                _Shape(number, ends, True, parts) for number in slots for parts in (kept if not count else kept[:1])
-            ]
-        else:
-            found += [_Shape(number, ends) for number in slots]
-    return found
-
-
-def _meets(one: Alike) -> bool:
-    """Whether it counts who has all of a sum first: else flows say as much."""
-    return one.reduces and len(one.goals) > 1
-
-
-def _steepest_parts(search: Search) -> list[tuple[tuple[int, ...], ...]]:
-    """The parts of the witness that proves most about the size, if there is any of parts."""
-    proved = [one for one in search.found if one.kind == "parts"]
-    return [max(proved, key=lambda one: one.at(search.size_bytes)).parts] if proved else []
-
-
-def _flows(one: Alike, ends: tuple[int, ...] | None) -> list[tuple[int, int]]:
-    """Those flows from and to some ranks; all where it is None, or where there is one only."""
-    flows = one.flows()
-    if ends is None or (ends and len(flows) == 1):
-        return flows
-    return [flow for flow in flows if flow[0] in ends or flow[1] in ends]
-
-
-def _farthest(problem: Problem, size_bytes: float) -> int:
-    """The rank from or to which the whole message takes longest: over its links, and to the farthest other rank."""
-    net, k = problem.network, problem.collective.nranks
-    away_us = least_latency(net.nranks, net.src, net.dst, net.alpha_us)[:k, :k]
-    out, into = (np.bincount(end, weights=net.bandwidth_gbs, minlength=net.nranks)[:k] for end in (net.src, net.dst))
-    hold_us = size_bytes * 1e-3 / np.maximum(np.minimum(out, into), 1e-9)
-    return int((np.maximum(away_us.max(axis=0), away_us.max(axis=1)) + hold_us).argmax())
+            next_us = low_us
+            if end_us <= try_us * (1 + _NEAR):
+                if pays >= 1 + _JUST:
+                    next_us = 0.0  # these prices fit no other end: later ones are tried by what is paid
+                elif low_us >= try_us * (1 - _NEAR):
+                    break
 
 
 def _text(times: tuple[float, ...], prices: int) -> str:
     return f"{len(times) - 1} windows of time up to {times[-1]:.6g} µs, {prices} prices"
+
+
+def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
+    """The same prices up to the latest end that they refute, the longest slot longer or shorter; None: there is none.
+
+    What a byte pays stays, since the other slots stay as they are to each other; so the end is where what all pay is
+    what capacity costs (one of Newton's steps towards the last end that any prices refute).
+    """
+    paid, cost = balance(problem, claim)
+    lengths = np.diff(claim.times)
+    slot = int(lengths.argmax())
+    if cost[slot] > 0:
+        more_us = float(paid * claim.at_bytes / (1 + _MARGIN) - cost @ lengths) / float(cost[slot])
+        times = tuple((np.array(claim.times) + more_us * (np.arange(len(claim.times)) > slot)).tolist())
+        if more_us > -_SHRUNK * lengths[slot]:
+            longer = replace(claim, times=times, text=_text(times, len(claim.windows)))
+            if window_limit(problem, longer)[2] < np.inf:
+                return longer
+    return _stretched(problem, claim, most_us) if window_limit(problem, claim)[2] < np.inf else None
 
 
 def _stretched(problem: Problem, claim: Witness, most_us: float) -> Witness:
@@ -186,7 +142,7 @@ def _next_time(low_us: float, high_us: float, tried: list[tuple[float, float]]) 
 class _Program:
     """The linear program of some slots: the prices of which a byte pays most, if all capacity costs 1 together.
 
-    ends, wholes, parts: see `_Shape`.
+    ends, wholes, parts: see `window_shapes.Shape`.
     """
 
     problem: Problem
@@ -277,9 +233,9 @@ class _Program:
 
     def _add(self, one: Alike) -> None:
         """What a byte of such chunks pays, counted by their amount."""
-        net, flows = self.problem.network, _flows(one, self.ends)
+        net, flows = self.problem.network, flows_at(one, self.ends)
         left = self.link_price
-        wholes = _meets(one) and self.wholes and bool((net.alpha_us > 0).all()) and net.hyperlinks is None
+        wholes = meets(one) and self.wholes and bool((net.alpha_us > 0).all()) and net.hyperlinks is None
         if not (flows or wholes):
             return
         if len(one.flows()) > 1 or one.reduces:

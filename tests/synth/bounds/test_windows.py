@@ -13,7 +13,8 @@ from synth.bounds.registry import check, proved
 from synth.bounds.search import DEFAULT, Search
 from synth.bounds.window_edges import window_edges
 from synth.bounds.window_limit import alike_chunks, first_whole, slots_of, useful, window_limit
-from synth.bounds.windows import _farthest, _flows, _next_time, _Program, _shapes, _stretched, refutations
+from synth.bounds.window_shapes import _farthest, find_shapes, flows_at
+from synth.bounds.windows import _latest, _next_time, _Program, _stretched, refutations
 from synth.bounds.witness import Witness
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -171,19 +172,39 @@ def test_prices_are_tried_on_later_ends(found: tuple[Problem, Witness]) -> None:
     assert _stretched(problem, replace(witness, at_bytes=1.0), end_us).times == witness.times  # which refutes nothing
 
 
+def test_prices_say_how_far_they_refute(workers: Workers) -> None:
+    """From an end far too early and one far too late, nearly the same; and none where nothing is refuted."""
+    problem = make_problem(load("dgx1"), "broadcast", (0, 1, 2))
+    least_us = prove(problem, max_flow=False).at(1e6)[0]
+    ends = []
+    for try_us in (0.8 * least_us, 1.3 * least_us):
+        program = _Program(problem, window_edges(problem.network, try_us, 9), 1e6)
+        *_, values = program.solved(workers, now() + FAR)
+        assert values is not None
+        claim = program.claim(values)
+        assert (window_limit(problem, claim)[2] < np.inf) == (try_us < least_us)
+        latest = _latest(problem, claim, 2 * least_us)
+        assert latest is not None
+        check(problem, proved(problem, latest))
+        ends.append(latest.times[-1])
+    assert ends == pytest.approx([np.mean(ends)] * 2, rel=0.02)
+    assert min(ends) > 0.98 * least_us
+    assert _latest(problem, replace(claim, windows=()), 2 * least_us) is None
+
+
 def test_small_programs_come_first() -> None:
     problem = make_problem(load("dgx1"), "allreduce")
-    shapes = _shapes(Search(problem, found=list(prove(problem).witnesses), size_bytes=1e5))
+    shapes = find_shapes(Search(problem, found=list(prove(problem).witnesses), size_bytes=1e5))
     assert (shapes[0].ends, shapes[0].wholes) == ((), True)
     assert (shapes[-1].ends, shapes[-1].wholes) == (None, True)
     near = next(shape.ends for shape in shapes if shape.ends)
     (one,) = alike_chunks(problem)
-    flows = _flows(one, near)
+    flows = flows_at(one, near)
     assert len(flows) == 14
     assert all(near[0] in flow for flow in flows)
-    assert _flows(one, ()) == []
+    assert flows_at(one, ()) == []
     broadcast = make_problem(load("dgx1"), "broadcast")
-    assert {(shape.ends, shape.wholes) for shape in _shapes(Search(broadcast, size_bytes=1e5))} == {(None, False)}
+    assert {(shape.ends, shape.wholes) for shape in find_shapes(Search(broadcast, size_bytes=1e5))} == {(None, False)}
 
 
 def test_the_centre_is_behind_the_slowest_links() -> None:
