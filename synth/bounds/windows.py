@@ -102,7 +102,7 @@ def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
     paid, cost = balance(problem, claim)
     lengths = np.diff(claim.times)
     slot = int(lengths.argmax())
-    if cost[slot] > 0:
+    if cost[slot] > 0 and paid < np.inf:
         more_us = float(paid * claim.at_bytes / (1 + _MARGIN) - cost @ lengths) / float(cost[slot])
         times = tuple((np.array(claim.times) + more_us * (np.arange(len(claim.times)) > slot)).tolist())
         if more_us > -_SHRUNK * lengths[slot]:
