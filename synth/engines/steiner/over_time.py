@@ -8,6 +8,7 @@ paths. The cheapest trees in a network over time, by the prices of resources in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +61,11 @@ class OverTime:
         ptr, self._resources = packing.net.uses_and_links()[:2]
         self._resource_ptr = np.asarray(ptr)
 
-    def least_us(self, time_us: float, enough_us: float, deadline: float) -> float:
-        """The least time in µs found, from one on in which the message fits; trees of the packing are taken along."""
+    def steps(self, time_us: float, enough_us: float, deadline: float) -> Iterator[None]:
+        """Look for the least time, from one on in which the message fits, by one linear program after another.
+
+        Trees of the packing that are in use are taken along.
+        """
         for number in np.flatnonzero(self.packing.part > _USED).tolist():
             trees = self.packing.trees[number]
             at = self._number(Timed(trees, (0.0,) * (len(trees.up) + len(trees.down))))
@@ -69,22 +73,26 @@ class OverTime:
                 self._add(np.full(self.slots, at), np.linspace(0.0, 1.0, self.slots))
         self._retime()
         self.time_us, self.best = np.inf, (self._of[:0], self._place, self._place, self._place)
+        times: list[float] = []
         for _ in range(self.tuning.over_steps):
             if not self._solve(time_us, deadline):
                 break
             fits = self.filled <= 1 + self.tuning.fits
             if fits and time_us < self.time_us:
                 self.time_us, self.best = time_us, (self._of[self._in], self._begin, self._width, self._part)
-            if now() >= deadline or self.time_us <= enough_us:
+            times.append(self.time_us)
+            ahead = times[-1] * self.tuning.gains < times[max(0, len(times) - 1 - self.tuning.stall)]
+            stalls = len(times) > self.tuning.stall and not ahead
+            if now() >= deadline or self.time_us <= enough_us or stalls:
                 break
+            yield
             lower, new = self._price(time_us)
             near = not new or lower > min(1.0, self.filled * self.tuning.over_near)
             if near and not fits:
                 break
             if fits:
                 mean_us = float(self._part @ self._spans[self._of[self._in]]) / max(float(self._part.sum()), _TINY)
-                time_us = max(enough_us, mean_us + self.filled * (time_us - mean_us) * 0.995)
-        return self.time_us
+                time_us = max(enough_us, mean_us + self.filled * (time_us - mean_us) * self.tuning.sooner)
 
     def _number(self, one: Timed) -> int:
         if one not in self._known:

@@ -91,7 +91,8 @@ class Packing:
 
     def __init__(self, problem: Problem, run: Runner, workers: Workers, tuning: Tuning, bulk: bool = False) -> None:
         """bulk: whether latencies count so little that all trees are taken for as long."""
-        net = self.net = problem.network
+        self.problem, net = problem, problem.network
+        self.net = net
         self.bulk = bulk
         self.run, self.workers, self.tuning = run, workers, tuning
         self.demands = demands(problem)

@@ -13,13 +13,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from synth.engines.flow.ordering import Sends
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.steiner.over_time import OverTime
 from synth.engines.steiner.packing import Packing, demands
 from synth.engines.steiner.tuning import TUNING, Tuning
 from synth.engines.steiner.whole_trees import sends_of, shared_out
-from synth.model.collective import Floats
 from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
@@ -61,15 +59,17 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
     best_us, time_us, idle = np.inf, request.bound.at(size)[0] - starts_us, 0
     hold = float((1 / net.bandwidth_gbs).mean())
     each = sum(len(d.chunks) * (len(d.goals) + len(d.holders)) for d in packing.demands)
-    over_time = OverTime(packing, size)
+    fine: list[int] = []  # numbers of chunks that are under way for so short that it is worth looking at time
     most_sends = request.most_sends or tuning.most_sends
     for parts in _counts(tuning, most_sends // max(1, each)):
         known_us, least_us = request.known.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
         sends = parts * each
         too_small = largest_kb * 1e3 / parts < (request.options.least_bytes or 0)
         late = now() + sends * tuning.s_a_send > request.deadline
-        if known_us <= _MET * least_us or (parts > 1 and (too_small or late)):
+        if known_us <= _MET * least_us:
             return
+        if parts > 1 and (too_small or late):
+            break
         if tuning.hops * largest_kb / parts * hold > tuning.under_way * least_us:
             continue  # what comes last is too long under way
         packing.retime(net.alpha_us + largest_kb / parts / net.bandwidth_gbs)
@@ -81,20 +81,21 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
         if time_us > tuning.hopeful * known_us:
             continue
         cut = problem.with_chunks(parts)
-        took_us = np.inf
-        fine = tuning.hops * largest_kb / parts * hold < tuning.fine * least_us
-        for planned, begins_us in _planned(packing, over_time if fine else None, cut, request, size, parts, least_us):
-            known_us = request.known.best_us(size) - starts_us
-            if planned.busiest_us >= known_us:
-                continue
-            one_us, schedule = planned.ordered(least_us, tuning.orders, request.deadline, begins_us)
-            took_us = min(took_us, one_us)
-            if one_us < known_us * (1 - _ROUND_OFF):
-                yield Candidate(cut, schedule, STEINER, size, True)
+        if tuning.hops * largest_kb / parts * hold < tuning.fine * least_us:
+            fine.append(parts)
+        planned = sends_of(packing, cut, parts, size, shared_out(packing, parts, tuning.exchanges))[0]
+        if planned.busiest_us >= known_us:
+            continue
+        took_us, schedule = planned.ordered(least_us, tuning.orders, request.deadline)
+        if took_us < known_us * (1 - _ROUND_OFF):
+            yield Candidate(cut, schedule, STEINER, size, True)
         idle = 0 if took_us < best_us / tuning.near_count else idle + 1
         best_us = min(best_us, took_us)
         if idle > tuning.idle:
-            return
+            break
+    under_way_us = float(packing.part @ packing.latency_us) / max(float(packing.part.sum()), _ROUND_OFF)
+    if not packing.bulk and under_way_us > tuning.unsteady * packing.time_us:
+        yield from _over_time(packing, request, size, fine)
 
 
 def _counts(tuning: Tuning, most: int) -> list[int]:
@@ -103,16 +104,27 @@ def _counts(tuning: Tuning, most: int) -> list[int]:
     return [*fit, most] if fit[-1] < tuning.counts[-1] and most > tuning.many_more * fit[-1] else fit
 
 
-def _planned(
-    packing: Packing, over_time: OverTime | None, cut: Problem, request: Request, size: int, parts: int, least_us: float
-) -> Iterator[tuple[Sends, Floats | None]]:
-    """The sends of trees at a steady rate; then those of trees over time, with when each is to begin."""
-    tuning = packing.tuning
-    yield sends_of(packing, cut, parts, size, shared_out(packing, parts, tuning.exchanges))[0], None
-    under_way_us = float(packing.part @ packing.latency_us) / float(packing.part.sum())
-    if over_time is None or packing.bulk or under_way_us < tuning.unsteady * packing.time_us:
-        return
-    until = min(request.deadline, now() + tuning.patience * request.options.budget_s)
-    if np.isfinite(over_time.least_us(packing.time_us, least_us, until)):
-        begun = over_time.begun(parts)
-        yield sends_of(packing, cut, parts, size, [one.trees for one in begun], [one.at_us for one in begun])
+def _over_time(packing: Packing, request: Request, size: int, counts: list[int]) -> Iterator[Outcome]:
+    """Schedules of trees that change over time, where those at a steady rate have been made."""
+    problem, net, tuning, starts_us = packing.problem, packing.net, packing.tuning, packing.net.start_us
+    largest_kb = float(problem.collective.fraction.max()) * size * 1e-3
+    over_time, best_us = OverTime(packing, size), np.inf
+    for parts in counts:
+        packing.retime(net.alpha_us + largest_kb / parts / net.bandwidth_gbs)
+        least_us = request.bound.at(size)[0] - starts_us
+        for _ in over_time.steps(packing.time_us, least_us, request.deadline):
+            ahead = over_time.time_us / max(least_us, 1e-9)
+            yield Progress(f"Steiner trees over time: {parts} chunks, {ahead:.4f} × the bound as flows")
+        known_us = request.known.best_us(size) - starts_us
+        if known_us <= _MET * least_us or not over_time.time_us < known_us:
+            return
+        cut, begun = problem.with_chunks(parts), over_time.begun(parts)
+        planned, begins_us = sends_of(
+            packing, cut, parts, size, [one.trees for one in begun], [one.at_us for one in begun]
+        )  # fmt: skip
+        took_us, schedule = planned.ordered(least_us, tuning.orders, request.deadline, begins_us)
+        if took_us < known_us * (1 - _ROUND_OFF):
+            yield Candidate(cut, schedule, STEINER, size, True)
+        if now() + len(schedule) * 3 * tuning.s_a_send > request.deadline or took_us * tuning.near_count > best_us:
+            return
+        best_us = took_us

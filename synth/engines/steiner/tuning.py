@@ -53,13 +53,14 @@ class Tuning:
     smoothing: float = 0.5
     roots: int = 4
     dearer: float = 1.02
-    unsteady: float = 0.01
+    unsteady: float = 0.03
     fine: float = 0.06
     slots: int = 32
     finer: int = 4
     stretches: int = 12
     over_steps: int = 60
     over_near: float = 0.995
+    sooner: float = 0.995
     over_work: int = 200_000_000
     unused: int = 5
     places: int = 8

@@ -95,7 +95,9 @@ def test_trees_over_time_fill_what_steady_ones_leave_idle(
         packing.retime(np.asarray(net.alpha_us))
         steady_us = packing.least_us(size, least_us, now() + 60)
         over_time = OverTime(packing, size)
-        time_us = over_time.least_us(steady_us, least_us, now() + 60)
+        for _ in over_time.steps(steady_us, least_us, now() + 60):
+            pass
+    time_us = over_time.time_us
     assert least_us * (1 - COARSE.fits) <= time_us <= steady_us * gains
     busy = np.zeros((net.nlinks, 4))
     for demand, begun in zip(packing.demands, over_time.begun(parts), strict=True):
