@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -291,7 +291,20 @@ class _Rank:
         # whoever is not the root has no output, and keeps its input
         self.works_in_input = inplace and not collective.kind.rooted and not collective.is_one_shot
         self.goal_is_input = inplace and collective.is_one_shot  # others' sums still begin with what is there
-        self.scratch = SCRATCH
+        self.scratch: dict[int, int] = {}  # the (first) cell in which a chunk is kept that only comes by
+
+    def place(self, leaves: Mapping[int, int]) -> None:
+        """Give every chunk of `leaves` that only comes by a place in scratch.
+
+        leaves: to which rank each is first sent on. What goes to one rank lies side by side, in the order of chunks, so
+        that it can go as one message.
+        """
+        kept = [c for c in leaves if self.goal_is_input or c not in self.goal]
+        at = SCRATCH
+        for c in sorted(kept, key=lambda c: (leaves[c], c)):
+            if not (self.works_in_input and c in self.home):
+                self.scratch[c] = at
+                at += int(self.count[c])
 
     def target(self, chunk: int) -> int:
         """The (first) cell in which an arriving chunk is put: its last place, or scratch."""
@@ -300,8 +313,7 @@ class _Rank:
         home = self.home.get(chunk)
         if home is not None and (self.works_in_input or home >= SCRATCH):
             return home
-        self.scratch += int(self.count[chunk])
-        return self.scratch - int(self.count[chunk])
+        return self.scratch[chunk]
 
 
 def _fill(
@@ -316,6 +328,14 @@ def _fill(
     src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
     chunk, adds = schedule.chunk.tolist(), schedule.reduces.tolist()
     nrows = len(schedule)
+    leaves: list[dict[int, int]] = [{} for _ in ranks]
+    for row in range(nrows):  # what is not sent on comes last
+        leaves[dst[row]].setdefault(chunk[row], len(ranks))
+    for row in sorted(range(nrows), key=start.__getitem__, reverse=True):
+        if chunk[row] in leaves[src[row]]:
+            leaves[src[row]][chunk[row]] = dst[row]
+    for rank, mine in zip(ranks, leaves, strict=True):
+        rank.place(mine)
     # a step's sends before what arrives; sums that may come in any order as they are due
     when = np.concatenate([schedule.step, _last_steps(schedule, src, dst)])
     events = np.lexsort((np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, when))

@@ -9,11 +9,15 @@ import pytest
 
 from emit.check.program import check
 from emit.compiler.lower import Lowering, lower
+from emit.program import SENDS
 from emit.targets import TARGETS
 from emit.timing.predict import Predictor
-from synth.baselines import baseline
+from synth.baselines import baseline, baseline_named
+from synth.model.problem import make_problem
 from synth.synthesis import ask
+from topologies.costed import under, with_costs
 from topologies.errors import InputError
+from topologies.load import load
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "rccl"])
@@ -52,3 +56,23 @@ def test_lowered_in_haste() -> None:
             assert first_us >= 0.99 * best_us
             slower += first != best
     assert slower
+
+
+def test_what_a_relay_sends_on_to_one_rank_goes_as_one_message() -> None:
+    """All-to-all in two steps between two nodes: blocks that a GPU sends on to one are few messages for its NIC."""
+    topology = under(with_costs(load("dgx-a100:2")), "LL")
+    (algorithm,) = baseline_named(make_problem(topology, "alltoall"), "two-level", 1 << 12)
+    program, goal = lower(algorithm, "x", "LL", min_bytes=1 << 12, target="msccl")
+    assert check(program, goal, target="msccl").ok
+    counts = [
+        step.count
+        for rank, gpu in enumerate(program.gpus)
+        for block in gpu.threadblocks
+        for step in block.steps
+        if step.op in SENDS and topology.nodes[block.send] != topology.nodes[rank]
+    ]
+    net = algorithm.problem.network
+    across = topology.nodes[net.src] != topology.nodes[net.dst]
+    assert sum(counts) == int(across[algorithm.schedule.link].sum())
+    assert len(counts) <= sum(counts) / 2
+    assert Predictor(program, topology).time_us(1 << 12) < 0.9 * algorithm.time_us(1 << 12)
