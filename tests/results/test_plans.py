@@ -6,6 +6,9 @@ import pytest
 
 from results.scripts import plans
 from results.scripts.plans import Row, algorithms, examine, groups
+from synth.model.problem import make_problem
+from tests.synth.engines.test_switch import answers
+from topologies.load import load
 
 
 @pytest.mark.parametrize(
@@ -24,15 +27,18 @@ def test_plans_of_a_question(collective: str, group: tuple[int, ...], relay: str
 
 
 def test_plans_in_switches() -> None:
-    row = Row("dgx-h100", "allreduce")
-    (algorithm,) = algorithms("dgx-h100", "allreduce", (4, 1, 6), 0.2, plans.IN_SWITCHES)
-    examine(row, algorithm, (4, 1, 6), 1, {})
+    row, group = Row("dgx-h100", "allreduce"), (4, 1, 6, 3)
+    examine(row, answers(make_problem(load("dgx-h100"), "allreduce", group), 8)[0], group, 1, {})
     counts = row.counts
     assert counts["right"] == counts["offsets"] == counts["plans"] == 4
     assert counts["found"] == counts["planted"] >= 4 * counts["plans"]
     assert not row.wrong
+
+
+def test_groups_in_switches_overlap() -> None:
     (one, other, *_) = plans.overlapping_groups("dgx-h100")
     assert set(one) != set(other)
+    assert set(plans.overlapping_groups("dgx-h100")) > {(0, 1, 2, 3, 4), (7, 6, 5, 4, 3)}
 
 
 def test_a_wrong_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
