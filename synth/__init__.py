@@ -8,7 +8,6 @@ a.gap, a.table(), a.save("out/")
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     # imported when asked for: solver processes import this package too, and start sooner without the rest
     if name == "__version__":
+        from importlib.metadata import version  # a quarter of what `synth --help` loads
+
         return version("synth-collectives")
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
