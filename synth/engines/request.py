@@ -15,7 +15,7 @@ from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-_SEEDS = 2**31  # what all solvers take
+SEEDS = 2**31  # what all solvers take
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Options:
         if not 0 < self.budget_s < MOST_SECONDS:
             right = f"more than 0 seconds and less than {MOST_SECONDS:g}"
             raise InputError(f"budget: {self.budget_s:g} s is not possible; it must be {right}")
-        if not 0 <= self.seed < _SEEDS:
-            raise InputError(f"seed: {self.seed} is not possible; it must be in 0..{_SEEDS - 1}")
+        if not 0 <= self.seed < SEEDS:
+            raise InputError(f"seed: {self.seed} is not possible; it must be in 0..{SEEDS - 1}")
 
     @property
     def pinned(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.registry import AUTO, ENGINES, Engine, chosen
-from synth.engines.request import Candidate, Options, Outcome, Progress, Refusal, Request, SlotClaim, StepClaim
+from synth.engines.request import SEEDS, Candidate, Options, Outcome, Progress, Refusal, Request, SlotClaim, StepClaim
 from synth.model.collective import Floats
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import LARGEST, Problem
@@ -79,22 +80,21 @@ class _Search:
         until = np.inf if tuning.patient else self.deadline
         self.contest = Contest(executor, lambda text: report(text, self.latest), until)
         self.contest.begun, self.contest.least_bytes = self.begun, options.least_bytes or 0
-        self.done: set[str] = set()  # engines that had a turn
+        self.asked: Counter[str] = Counter()  # how often, by engine
         # the best of an engine that made many for one size
         self.at_size: dict[tuple[str, int], Contender] = {}
-        self.made_us: dict[int, float] = {}  # the best time of what was made for a size
         self.yielded: dict[str, tuple[Candidate, float]] = {}  # the last of each engine, with its time
         self.row_of: dict[str, str] = {}  # by what an algorithm says found it, the engine's row that was asked
         self.load_us: Floats | None = None
         self.latest: Algorithm | None = None
         self.asking = options  # as engines are asked now
-        again = options.size is None and not options.pinned and options.engine == AUTO
-        self.rounds = list(tuning.again) if again and self.sends <= tuning.again_sends else []  # that are left of these
-        every = POWERS if self.rounds else self.sizes
+        once = options.pinned or options.engine != AUTO or tuning.only_sizes or self.sends > tuning.again_sends
+        # those that are left; where one size is asked for all others had their turns alone
+        self.rounds = [] if once else list(tuning.again[-1:] if options.size else tuning.again)
+        every = POWERS if self.rounds and options.size is None else self.sizes
         self.again = Farthest(self, every, tuning.again_gap)
         self.windows = Windows(self, every, tuning.windows_gap)
-        self.turns = list(tuning.turns)  # that engines did not have yet
-        self.waiting: list[Run] = []  # engines that have not ended
+        self.turns, self.waiting = list(tuning.turns), list[Run]()  # to come; engines that have not ended
 
     def run(self) -> SearchResult:
         result, options = self.result, self.options
@@ -149,7 +149,7 @@ class _Search:
         # then for windows of time, where these are tried
         self.engines_until = self.deadline - self.tuning.windows * self.options.budget_s * self._refutes
         race(self._runs(asked), self, self.engines_until, self.waiting)
-        if not self.done:
+        if not self.asked:
             raise InputError(ENGINES["ksync"].accepts(self.problem, self.options))
         with compiled_interrupts():
             self._tighten()
@@ -256,8 +256,10 @@ class _Search:
             # last, since it loads the engine
             if not sizes or ENGINES[turn.engine].accepts(self.problem, options):
                 continue
+            self.asked[turn.engine] += 1
             request = Request(
-                options=options,
+                # who is asked again begins elsewhere
+                options=replace(options, seed=(options.seed + self.asked[turn.engine] - 1) % SEEDS),
                 sizes=sizes,
                 deadline=self.engines_until,
                 workers=self.workers,
@@ -267,7 +269,6 @@ class _Search:
                 most_sends=min(turn.refined or self.most_sends, self.most_sends or turn.refined),
                 solvers=ENGINES[turn.engine].solvers,
             )
-            self.done.add(turn.engine)
             answers = ENGINES[turn.engine].solve(self.problem, request)
             yield Run(turn.engine, answers, turn.share * budget_s, turn.once, turn.always)
 
@@ -275,7 +276,7 @@ class _Search:
         """Whether an engine is asked now."""
         engine = ENGINES[turn.engine]
         if engine.name == self.options.engine:
-            return engine.name not in self.done
+            return engine.name not in self.asked
         if turn.as_first and not asked[0].constructive:
             return True
         late = turn.once and self.answered and now() >= self.deadline
@@ -295,7 +296,7 @@ class _Search:
         """Replay and keep an answer; what it gained: by how much of the best time for its size it is faster."""
         gained = self._take(answer, source)
         # the first answers' gaps say little of where bounds are wanting
-        if self.done & _LATE and self.answered and self._refutes:
+        if self.asked.keys() & _LATE and self.answered and self._refutes:
             self.windows.step()
         return gained
 
@@ -315,10 +316,13 @@ class _Search:
             alone = "" if self.problem.network.hyperlinks is None else ", where switches only forward"
             result.impossible = answer.text + alone
         elif isinstance(answer, Candidate):
-            before_us = self.made_us.get(answer.size_bytes, np.inf)
+            sizes = (answer.size_bytes,) if answer.size_bytes else self.sizes
+            before_us = [self.scheduled_us(size) for size in sizes]
             time_us = self._keep(answer)
             self.yielded[source] = answer, time_us
-            return float(np.isfinite(time_us)) if np.isinf(before_us) else max(0.0, 1.0 - time_us / before_us)
+            # of the best of all engines: who comes second gains nothing
+            after_us = [min(self.scheduled_us(size), us) for size, us in zip(sizes, before_us, strict=True)]
+            return max(1.0 - after / us if us < np.inf else 1.0 for after, us in zip(after_us, before_us, strict=True))
         else:
             if source == "baseline":
                 result.baselines.append(answer)
@@ -356,9 +360,7 @@ class _Search:
         """Keep an algorithm; its time in µs at a size, as a program where it would be the best."""
         self.latest = algorithm
         one = self.contest.add(algorithm, size)
-        time_us = self.contest.time_us(one, size)
-        self.made_us[size] = min(time_us, self.made_us.get(size, np.inf))
-        return one, time_us
+        return one, self.contest.time_us(one, size)
 
     # after the race
 

@@ -72,7 +72,16 @@ def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
     assert times[0] == times[1]
 
 
-@pytest.mark.parametrize("options", [Options(size=1 << 16), Options(chunks=2), Options(engine="route")])
+@pytest.mark.parametrize("options", [Options(chunks=2), Options(engine="route")])
 def test_nobody_is_asked_again_where_more_than_the_fastest_is_asked(workers: Workers, options: Options) -> None:
     problem = make_problem(load("line:4"), "allreduce")
     assert search(problem, replace(options, budget_s=600), workers, tuning=AGAIN).alone == set()
+
+
+def test_of_one_size_only_the_last_are_asked_again(workers: Workers) -> None:
+    problem = make_problem(load("line:4"), "allreduce")
+    rounds = ((Turn("flow", gap=1.0),), *AGAIN.again)
+    options = Options(size=1 << 16, budget_s=600)
+    found = search(problem, options, workers, tuning=replace(AGAIN, again=rounds, again_gap=1.02))
+    by = {served.algorithm.engine for served in found.ranges} | {one.algorithm.engine for one in found.others}
+    assert (found.alone, "trees" in by, "flow" in by) == ({1 << 16}, True, False)

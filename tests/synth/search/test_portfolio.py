@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from synth.bounds.prove import prove
-from synth.engines.registry import chosen
-from synth.engines.request import Options, Outcome, Progress
+from synth.engines.greedy import route
+from synth.engines.registry import Engine, chosen
+from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.deadline import now
-from synth.model.problem import make_problem
+from synth.model.problem import LARGEST, Problem, make_problem
 from synth.search.portfolio import Run, Turn, in_order, race
-from synth.search.search import _Search
-from synth.search.tuning import TUNING
+from synth.search.search import _Search, search
+from synth.search.tuning import TUNING, Tuning
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.load import load
@@ -133,3 +134,25 @@ def test_engines_for_unlike_links_are_asked_on_these(
 ) -> None:
     one = _Search(make_problem(load(spec), "broadcast"), Options(size=size), workers, lambda _, __: None, TUNING, None)
     assert one._is_asked(Turn("lns", unlike=True), chosen("auto")) == asked
+
+
+def test_who_comes_second_gains_nothing(workers: Workers) -> None:
+    problem = make_problem(load("ring:4"), "broadcast")
+    one = _Search(problem, Options(size=1 << 20), workers, lambda _, __: None, TUNING, None)
+    one.result.bound = prove(problem)
+    for depth, size, gained in ((1.0, 1 << 20, 1.0), (1.0, 0, 0.0), (1.0, 1 << 20, 0.0)):
+        answer = Candidate(problem, route.solve(problem, LARGEST, depth), f"route {size}", size)
+        assert one.take(answer, "route") == gained
+
+
+def test_who_is_asked_again_begins_elsewhere(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[tuple[str, int]] = []
+
+    def solve(engine: Engine, problem: Problem, request: Request) -> Iterator[Outcome]:
+        seeds.append((engine.name, request.options.seed))
+        yield Candidate(problem, route.solve(problem, LARGEST, 1.0), engine.name)
+
+    monkeypatch.setattr(Engine, "solve", solve)
+    tuning = Tuning((Turn("route"), Turn("lns"), Turn("flow"), Turn("lns")), others=False, windows=0)
+    search(make_problem(load("ring:4"), "broadcast"), Options(seed=7), workers, tuning=tuning)
+    assert seeds == [("route", 7), ("lns", 7), ("flow", 7), ("lns", 8)]
