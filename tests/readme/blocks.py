@@ -80,8 +80,11 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def without_seconds(text: str) -> str:
-    """The output but for how long it took, which stands at the end of its last line or of the one before."""
-    return re.sub(r" +[0-9.]+ s(?=$|\nnext minute: )", "", text.rstrip())
+    """The output but for what a machine's speed decides: the seconds, what is proved by then, and the last line."""
+    text = re.sub(r" +[0-9.]+ s(?=$|\nnext minute: )", "", text.rstrip())
+    text = re.sub(r"\nnext minute: .*$", "", text)
+    text = re.sub(r"( [µm]?s @ \w+) .*", r"\1", text)  # a row from its bound on
+    return re.sub(r"  +", "  ", text)
 
 
 def _renewed(match: re.Match[str]) -> str:
