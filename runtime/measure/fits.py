@@ -33,7 +33,7 @@ GROWS = 1.15  # times the rate that a threadblock more must bring
 AGREE = 3  # of a time's measurements must be about the least
 ENOUGH = 0.1  # of it: how far they may lie apart without more measurements
 NOISE = 0.5  # of it: figures that lie further apart say nothing
-MOST = 25  # measurements of one time
+MOST = 40  # measurements of one time
 
 
 @dataclass(frozen=True)
