@@ -50,7 +50,7 @@ class OverTime:
     """
 
     def __init__(self, packing: Packing, size_bytes: float) -> None:
-        self.packing, self.size_bytes = packing, size_bytes
+        self.packing, self.size_bytes, self.time_us = packing, size_bytes, np.inf
         self.tuning = packing.tuning
         self.slots = self.tuning.slots
         work = packing.net.nranks * 3 ** len(packing.ends) * self.slots

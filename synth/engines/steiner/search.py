@@ -59,9 +59,9 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
     best_us, time_us, idle = np.inf, request.bound.at(size)[0] - starts_us, 0
     hold = float((1 / net.bandwidth_gbs).mean())
     each = sum(len(d.chunks) * (len(d.goals) + len(d.holders)) for d in packing.demands)
-    fine: list[int] = []  # numbers of chunks that are under way for so short that it is worth looking at time
     most_sends = request.most_sends or tuning.most_sends
-    for parts in _counts(tuning, most_sends // max(1, each)):
+    counts = _counts(tuning, most_sends // max(1, each))
+    for parts in counts:
         known_us, least_us = request.known.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
         sends = parts * each
         too_small = largest_kb * 1e3 / parts < (request.options.least_bytes or 0)
@@ -81,8 +81,6 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
         if time_us > tuning.hopeful * known_us:
             continue
         cut = problem.with_chunks(parts)
-        if tuning.hops * largest_kb / parts * hold < tuning.fine * least_us:
-            fine.append(parts)
         planned = sends_of(packing, cut, parts, size, shared_out(packing, parts, tuning.exchanges))[0]
         if planned.busiest_us >= known_us:
             continue
@@ -95,7 +93,12 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
             break
     under_way_us = float(packing.part @ packing.latency_us) / max(float(packing.part.sum()), _ROUND_OFF)
     if not packing.bulk and under_way_us > tuning.unsteady * packing.time_us:
-        yield from _over_time(packing, request, size, fine)
+        # chunks that are under way for so short that it is worth looking at time
+        fine = [parts for parts in counts if tuning.hops * largest_kb / parts * hold < tuning.fine * time_us]
+        least_bytes = request.options.least_bytes or 0
+        yield from _over_time(
+            packing, request, size, [parts for parts in fine if largest_kb * 1e3 / parts >= least_bytes]
+        )
 
 
 def _counts(tuning: Tuning, most: int) -> list[int]:
@@ -109,10 +112,12 @@ def _over_time(packing: Packing, request: Request, size: int, counts: list[int])
     problem, net, tuning, starts_us = packing.problem, packing.net, packing.tuning, packing.net.start_us
     largest_kb = float(problem.collective.fraction.max()) * size * 1e-3
     over_time, best_us = OverTime(packing, size), np.inf
+    until = min(request.deadline, now() + request.options.budget_s)
     for parts in counts:
         packing.retime(net.alpha_us + largest_kb / parts / net.bandwidth_gbs)
         least_us = request.bound.at(size)[0] - starts_us
-        for _ in over_time.steps(packing.time_us, least_us, request.deadline):
+        from_us = min(packing.time_us, over_time.time_us)  # shorter chunks are under way for less
+        for _ in over_time.steps(from_us, least_us, until):
             ahead = over_time.time_us / max(least_us, 1e-9)
             yield Progress(f"Steiner trees over time: {parts} chunks, {ahead:.4f} × the bound as flows")
         known_us = request.known.best_us(size) - starts_us

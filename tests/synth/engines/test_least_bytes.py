@@ -24,7 +24,7 @@ def test_engines_refine_no_further(engine: str, machine: str, workers: Workers) 
     problem = make_problem(under(with_costs(load(machine)), "Simple"), "broadcast")
     smallest = []
     for least in (None, 1 << 17):
-        options = Options(least_bytes=least)
+        options = Options(least_bytes=least, budget_s=2.0)
         request = Request(options, (SIZE,), np.inf, workers, Known(), prove(problem, max_flow=False), most_sends=2000)
         found = [one for one in ENGINES[engine].solve(problem, request) if isinstance(one, Candidate)]
         sizes = (float(one.problem.collective.chunk_bytes(SIZE).max()) for one in found)
