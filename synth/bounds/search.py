@@ -50,9 +50,9 @@ class Tuning:
     mirror_rounds: int = 10  # of mirror ascent from a routing's loads; more gain less than 1 %
     program_variables: int = 400_000  # of a linear program: a minute
     window_ranks: int = 32
-    window_slots: tuple[int, ...] = (16, 40)  # of time, few first; fewer where more variables than these allow
+    window_slots: tuple[int, ...] = (9, 21, 41)  # of time, few first; fewer where more variables than these allow
     window_variables: int = 250_000  # of their linear programs: some seconds
-    window_tries: int = 5  # times that are tried with a number of slots
+    window_tries: int = 6  # times that are tried with a number of slots
     window_near: float = 1.003  # time / bound up to which it is left
     program_cells: int = 4_000_000  # chunks × ranks of the tables from which a program is made: 32 MB
 

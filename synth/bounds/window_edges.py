@@ -25,8 +25,6 @@ def window_edges(net: Network, end_us: float, slots: int) -> Floats:
         return np.linspace(0.0, end_us, slots + 1)
     side = max(1, slots // 2)
     sums, whole = _sums(alpha, end_us, side)
-    if not whole:
-        sums, whole = _sums(alpha, end_us / 2, side)
     if not whole and sums[-1] < (reach := min(_REACH * float(alpha.mean()), end_us / 2)):
         sums = _thinned(_sums(alpha, reach, 16 * side)[0], side)
     both = np.unique(np.concatenate([sums, end_us - sums, [0.0, end_us]]))

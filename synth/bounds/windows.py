@@ -74,8 +74,10 @@ def refutations(search: Search) -> Iterator[Witness | None]:
             pays = program.paid(values)
             tried.append((try_us, pays))
             claim = _latest(problem, program.claim(values), reached_us)
+            if pays < 1:
+                high_us = try_us
             if claim is None:
-                high_us, next_us = try_us, 0.0
+                next_us = 0.0
                 continue
             end_us = claim.times[-1]
             if end_us > low_us:
