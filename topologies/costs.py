@@ -66,7 +66,7 @@ class Protocol:
     gap_us: Mapping[str, float] = field(default_factory=dict)
     links: tuple[str, ...] = KINDS
     switch_ops: SwitchCosts | None = None
-    note: str = field(default="", compare=False)
+    note: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False)

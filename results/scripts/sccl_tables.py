@@ -43,10 +43,10 @@ ROWS: dict[tuple[str, str], list[Shape]] = {
 }
 
 
-def measured(collective: str, topo: str) -> tuple[Timed, dict[str, Any]]:
+def measured(collective: str, topo: str, *options: str) -> tuple[Timed, dict[str, Any]]:
     """The whole command, and what it printed."""
     with tempfile.TemporaryDirectory() as folder:
-        timed = run(synth(collective, "--topo", topo, "--json", "--out", folder))
+        timed = run(synth(collective, "--topo", topo, "--json", "--out", folder, *options))
     if timed.code != 0:
         raise SystemExit(f"synth {collective} --topo {topo}: exit {timed.code}: {timed.err.strip()[-300:]}")
     return timed, json.loads(timed.out)

@@ -190,12 +190,12 @@ def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], go
 def part_of(net: Network, parts: tuple[tuple[int, ...], ...]) -> Ints:
     """The number of each rank's part, shape (nranks,); a rank that stands in none is one of its own.
 
-    Raises ValueError: a rank stands in two, or does not exist.
+    Raises ValueError: a part is empty, or a rank stands in two or does not exist.
     """
     part = np.full(net.nranks, -1, dtype=np.int64)
     listed = [rank for ranks in parts for rank in ranks]
-    if len(set(listed)) < len(listed) or not all(0 <= rank < net.nranks for rank in listed):
-        raise ValueError(f"parts {parts}; no rank must stand in two, and each must be one of 0..{net.nranks - 1}")
+    if not all(parts) or len(set(listed)) < len(listed) or not all(0 <= rank < net.nranks for rank in listed):
+        raise ValueError(f"parts {parts}; each must have ranks of 0..{net.nranks - 1}, and no rank must stand in two")
     for number, ranks in enumerate(parts):
         part[list(ranks)] = number
     lone = np.flatnonzero(part < 0)
@@ -215,6 +215,11 @@ def useful(net: Network, one: Alike, slots: Slots) -> Bools:
     return (slots.edges[1:] > since[:, None]) & (slots.edges[:-1] + takes[:, None] < slots.end_us)
 
 
+def tells_first(net: Network) -> bool:
+    """Whether who has all of a sum first proves anything: else what comes could be sent on at the same moment."""
+    return net.hyperlinks is None and bool((net.alpha_us > 0).all())
+
+
 def first_whole(
     problem: Problem, one: Alike, slots: Slots, price: Floats, parts: tuple[tuple[int, ...], ...] = ()
 ) -> float:
@@ -229,8 +234,8 @@ def first_whole(
         parts: as of `part_of`.
     """
     net = problem.network
-    if net.hyperlinks is not None or not (net.alpha_us > 0).all():
-        return 0.0  # what comes could be sent on at the same moment
+    if not tells_first(net):
+        return 0.0
     part = part_of(net, parts)
     count = int(part.max()) + 1
     begins, ends = slots.edges[:-1], slots.edges[1:]

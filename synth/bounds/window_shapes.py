@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.bounds.search import Search
-from synth.bounds.window_limit import Alike, alike_chunks
+from synth.bounds.window_limit import Alike, alike_chunks, tells_first
 from synth.model.problem import Problem, least_latency
 
 _MORE_SLOTS = 1.5  # times as many as before: fewer are not worth a program
@@ -22,12 +22,11 @@ class Shape:
 
     Attributes:
         slots: how many there are, about. ends: the ranks from and to which flows pay; all do where it is None.
-        wholes: whether what a sum pays by the first part that has all of it counts. parts: these parts (`part_of`).
+        parts: of which the first that has all of a sum counts (`part_of`).
     """
 
     slots: int
     ends: tuple[int, ...] | None = None
-    wholes: bool = False
     parts: tuple[tuple[int, ...], ...] = ()
 
 
@@ -45,19 +44,18 @@ def find_shapes(search: Search) -> list[Shape]:
     if 2 * near < everything:
         kinds.insert(0, (near, centre))
     kept: list[tuple[tuple[int, ...], ...]] = []
-    if any(meets(one) for one in alike):
+    wholes = sum(meets(one) for one in alike) if tells_first(net) else 0
+    if wholes:
         kinds.insert(0, (0, ()))
         kept = list(dict.fromkeys((*_steepest_parts(search), ())))
     found: list[Shape] = []
     for count, ends in kinds:
-        most = tuning.window_variables // max(1, (count + 1) * (len(net.pairs.src) + net.nranks))
+        most = tuning.window_variables // max(1, (count + max(1, wholes)) * (len(net.pairs.src) + net.nranks))
         slots = [number for number in tuning.window_slots if number <= most]
         if slots and len(slots) < len(tuning.window_slots) and most >= _MORE_SLOTS * slots[-1]:
             slots.append(most)
         if kept:
-            found += [
-                Shape(number, ends, True, parts) for number in slots for parts in (kept if not count else kept[:1])
-            ]
+            found += [Shape(number, ends, parts) for number in slots for parts in (kept if not count else kept[:1])]
         else:
             found += [Shape(number, ends) for number in slots]
     return found

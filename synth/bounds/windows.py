@@ -15,7 +15,17 @@ from synth.bounds.metric import latencies
 from synth.bounds.relaxation import Capacity, capacities
 from synth.bounds.search import Search
 from synth.bounds.window_edges import window_edges
-from synth.bounds.window_limit import Alike, Slots, alike_chunks, balance, part_of, slots_of, useful, window_limit
+from synth.bounds.window_limit import (
+    Alike,
+    Slots,
+    alike_chunks,
+    balance,
+    part_of,
+    slots_of,
+    tells_first,
+    useful,
+    window_limit,
+)
 from synth.bounds.window_shapes import find_shapes, flows_at, meets
 from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
@@ -64,7 +74,7 @@ def refutations(search: Search) -> Iterator[Witness | None]:
                 break
             try_us = next_us or _next_time(low_us, high_us, tried)
             edges = window_edges(problem.network, try_us, shape.slots)
-            program = _Program(problem, edges, search.size_bytes, shape.ends, shape.wholes, shape.parts)
+            program = _Program(problem, edges, search.size_bytes, shape.ends, shape.parts)
             values = None
             for values in program.solved(search.workers, until):
                 if values is None:
@@ -144,14 +154,13 @@ def _next_time(low_us: float, high_us: float, tried: list[tuple[float, float]]) 
 class _Program:
     """The linear program of some slots: the prices of which a byte pays most, if all capacity costs 1 together.
 
-    ends, wholes, parts: see `window_shapes.Shape`.
+    ends, parts: see `window_shapes.Shape`.
     """
 
     problem: Problem
     edges: Floats
     size_bytes: float
     ends: tuple[int, ...] | None = None
-    wholes: bool = True
     parts: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -237,7 +246,7 @@ class _Program:
         """What a byte of such chunks pays, counted by their amount."""
         net, flows = self.problem.network, flows_at(one, self.ends)
         left = self.link_price
-        wholes = meets(one) and self.wholes and bool((net.alpha_us > 0).all()) and net.hyperlinks is None
+        wholes = meets(one) and tells_first(net)
         if not (flows or wholes):
             return
         if len(one.flows()) > 1 or one.reduces:

@@ -134,8 +134,7 @@ class ConcurrentSearch:
         first: Sequence[ConcurrentPlan] = (),
     ) -> None:
         self.problem, self.asked, self.workers = problem, asked, workers
-        self.report = report or (lambda _, __: None)
-        self.executor = executor
+        self.report, self.executor = report or (lambda _, __: None), executor
         self.tuning = Tuning().limited(asked.rank_sends, problem.nranks)
         self.isolated: list[Isolated] = []
         self.plans: list[ConcurrentPlan] = list(first)
@@ -264,12 +263,13 @@ class ConcurrentSearch:
 
     def _learn_from(self, plan: ConcurrentPlan) -> bool:
         """Take over what a plan does better for a group than its isolated run did. Whether anything was."""
+        late = now() >= self.deadline
         own_plans = plan.method.removesuffix(REORDERED) in (AT_ONCE, IN_TURN)
         some = [
             group
             for group, own in enumerate(self.isolated)
             if plan.times_us[group] < own.time_us * (1 - 1e-9)
-            or not (now() >= self.deadline or own_plans or own.time_us <= own.bound_us * SEARCH.near)
+            or not (late or own_plans or own.time_us <= own.bound_us * SEARCH.near)
         ]
         faster = plans.faster_parts(plan, {group: self.isolated[group] for group in some})
         self.isolated = [faster.get(group, own) for group, own in enumerate(self.isolated)]

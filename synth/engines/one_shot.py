@@ -16,6 +16,7 @@ import numpy as np
 
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.search import best_of
+from synth.engines.flow.time_expanded_matching import FlowSchedule
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.lns import search as lns
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -90,13 +91,14 @@ def _best(shares: Problem, size: int, request: Request) -> tuple[float, Schedule
     """(µs, the schedule of all chunks) of the best trees for a message of `size` bytes; shares: whole messages."""
     starts_us, latency_us = shares.network.start_us, request.bound.at(0.0)[0]
     enough_us, size = request.bound.at(size)[0] * _NEAR - starts_us, size * shares.collective.nranks
-    found = [
-        best_of(
-            shares, size, depth=depth, passes=_PASSES, orders=_ORDERS, enough_us=enough_us,
-            latency_us=latency_us - starts_us, deadline=request.deadline,
-        )
-        for depth in _DEPTHS
-    ]  # fmt: skip
+    found: list[FlowSchedule] = []
+    for depth in _DEPTHS:
+        if not found or now() < request.deadline:
+            one = best_of(
+                shares, size, depth=depth, passes=_PASSES, orders=_ORDERS, enough_us=enough_us,
+                latency_us=latency_us - starts_us, deadline=request.deadline,
+            )  # fmt: skip
+            found.append(one)
     best = min(found, key=lambda one: one.took_us)
     schedule = best.schedule
     if shares.quotient is not None:

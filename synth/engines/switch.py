@@ -100,7 +100,8 @@ def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iter
             for pairs, made in _by_waves(problem, groups, _Form(1, paced, chain), request, tuning):
                 few = not request.most_sends or pairs <= request.most_sends
                 for size, found in made.items():
-                    every[size].append(found)
+                    if request.most_sends:
+                        every[size].append(found)
                     for key in ((size, False), (size, True)) if few else ((size, False),):
                         if key not in best or found.time_us < best[key].time_us:
                             best[key] = found

@@ -187,7 +187,11 @@ def next_minute(found: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
     told |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
     if rows:
         worst = max((row["worst"] for row in rows), key=lambda worst: worst["gap"])
-        told |= {"bytes": worst["bytes"], "gap": worst["gap"], "one_size": one_size or worst["bytes"] in found.alone}
+        told |= {
+            "bytes": worst["bytes"],
+            "gap": worst["gap"],
+            "one_size": one_size or worst["bytes"] in found.asked_sizes,
+        }
     if found.ranges and rows:
         served, (_, witness) = found.fastest(told["bytes"]), found.bound.at(told["bytes"])
         if np.isclose(served.time_us(told["bytes"]), worst["time_us"]):  # else it was found before

@@ -39,7 +39,7 @@ class SearchResult:
         unsaid: why the problem's switches only forward though the topology's can do more.
         bound_s: when each witness was found, in seconds since the search began.
         queue: engines that have not ended, the one first that would go on first.
-        alone: sizes in bytes about which engines were asked one by one, since their gaps were large.
+        asked_sizes: those in bytes about which engines were asked one by one, since their gaps were large.
         refutable: a size in bytes for which bounds by windows of time would be looked for; None: for none.
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
@@ -60,7 +60,7 @@ class SearchResult:
     unsaid: str = ""
     bound_s: dict[Witness, float] = field(default_factory=dict)
     queue: tuple[str, ...] = ()
-    alone: set[int] = field(default_factory=set)
+    asked_sizes: set[int] = field(default_factory=set)
     refutable: int | None = None
     ended: str = ""
     seconds: float = 0.0

@@ -154,7 +154,7 @@ class _Search:
         with compiled_interrupts():
             self._tighten()
             self._refute()
-        self.engines_until = self.deadline  # what these have left
+        self.engines_until = self.deadline  # what these have left, for who is asked anew
         race(self._runs_again(asked), self, self.engines_until, self.waiting)
 
     @property
@@ -243,14 +243,14 @@ class _Search:
                 self.again.restart()
                 continue
             self.again.done(size, for_good=True)
-            self.result.alone.add(size)
+            self.result.asked_sizes.add(size)
             self.turns, self.asking = list(self.rounds[0]), replace(self.options, size=size)
             yield from self._turns(asked, self.tuning.again_share * (self.engines_until - now()))
 
     def _turns(self, asked: list[Engine], budget_s: float) -> Iterator[Run]:
         """Those that are left, each asked as `asking` says, for its share of so many seconds."""
         options = self.asking
-        while self.turns:
+        while self.turns and (options is self.options or now() < self.engines_until):
             turn = self.turns.pop(0)
             sizes = self._sizes_for(turn) if self._is_asked(turn, asked) else ()
             # last, since it loads the engine
@@ -322,7 +322,7 @@ class _Search:
             self.yielded[source] = answer, time_us
             # of the best of all engines: who comes second gains nothing
             after_us = [min(self.scheduled_us(size), us) for size, us in zip(sizes, before_us, strict=True)]
-            return max(1.0 - after / us if us < np.inf else 1.0 for after, us in zip(after_us, before_us, strict=True))
+            return max(0.0 if after == us else 1.0 - after / us for after, us in zip(after_us, before_us, strict=True))
         else:
             if source == "baseline":
                 result.baselines.append(answer)

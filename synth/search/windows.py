@@ -55,11 +55,12 @@ class Windows:
         while now() < until and self.step():
             pass
         until = min(until, now() + finer_s)
-        for slots in _FINER:
+        for slots in _FINER if finer_s > 0 else ():
             self._tuning = replace(DEFAULT, window_slots=(slots,))
             self.farthest.restart()
             while now() < until and self.step():
                 pass
+        self._tuning = DEFAULT
 
     def _run(self) -> Iterator[None]:
         asking = self._asking

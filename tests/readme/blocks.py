@@ -79,12 +79,22 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
+_PROVED = ("bound", "gap", "worst in range", "proof")
+
+
 def without_seconds(text: str) -> str:
-    """The output but for what a machine's speed decides: the seconds, what is proved by then, and the last line."""
+    """The output but for what a machine's speed decides: the seconds, what is proved by then, and what comes next."""
     text = re.sub(r" +[0-9.]+ s(?=$|\nnext minute: )", "", text.rstrip())
-    text = re.sub(r"\nnext minute: .*$", "", text)
-    text = re.sub(r"( [µm]?s @ \w+) .*", r"\1", text)  # a row from its bound on
-    return re.sub(r"  +", "  ", text)
+    text = re.sub(r"\nnext minute: .*$", "\nnext minute: ", text)
+    lines, head = [], list[str]()
+    for line in text.splitlines():
+        cells = re.split(r"  +", line)
+        if "predicted" in cells:
+            head = cells
+        if len(head) == len(cells):
+            cells = [cell for cell, name in zip(cells, head, strict=True) if name not in _PROVED]
+        lines.append("  ".join(cells))
+    return "\n".join(lines)
 
 
 def _renewed(match: re.Match[str]) -> str:

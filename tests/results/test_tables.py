@@ -92,7 +92,7 @@ def test_the_points_of_an_all_reduce_are_of_the_whole() -> None:
 
 
 def test_an_all_reduce_is_told_in_parts_that_are_known() -> None:
-    _, said = sccl_tables.measured("allreduce", "ring:4")
+    _, said = sccl_tables.measured("allreduce", "ring:4", "--budget", "4s")
     assert {claim["part"] for claim in said["k_synchronous"]} == {points.HALF, points.ONE_GO}
     assert points.points(said)
     with pytest.raises(ValueError, match="not known here"):
@@ -109,7 +109,7 @@ def test_marks() -> None:
 
 
 def test_lines_of_a_collective() -> None:
-    timed, said = sccl_tables.measured("allgather", "ring:4")
+    timed, said = sccl_tables.measured("allgather", "ring:4", "--budget", "4s")
     lines = sccl_tables.lines("allgather", "ring:4", timed.seconds, said)
     assert lines[0][:2] == ["allgather", "(2,2,3)"]
     assert lines[0][-1] == "–"

@@ -58,6 +58,9 @@ class OverTime:
         self.timed: list[Timed] = []
         self._known: dict[Timed, int] = {}
         self._of, self._place, self._unused = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
+        self._links: list[Ints] = []
+        self._offsets: list[Floats] = []
+        self._before, self._spans = np.zeros(0), np.zeros(0)
         ptr, self._resources = packing.net.uses_and_links()[:2]
         self._resource_ptr = np.asarray(ptr)
 
@@ -104,17 +107,20 @@ class OverTime:
         self._of, self._place = np.append(self._of, of), np.append(self._place, place)
         self._unused = np.append(self._unused, np.zeros(len(of)))
 
-    def _retime(self) -> None:
-        """What follows from the packing's latencies: when links begin if all is at the root at time 0, and how long."""
-        packing = self.packing
-        lasts = packing.lasts_us
-        self._links = [np.array([*one.trees.up, *one.trees.down], dtype=np.int64) for one in self.timed]
-        self._offsets = [_offsets(packing, one) for one in self.timed]
-        ups = [len(one.trees.up) for one in self.timed]
-        each = list(zip(self._links, self._offsets, ups, strict=True))
-        self._before = np.array([-float(at[:up].min(initial=0.0)) for _, at, up in each])
-        after = [float((at + lasts[links])[up:].max(initial=0.0)) for links, at, up in each]
-        self._spans = self._before + np.array(after)
+    def _retime(self, first: int = 0) -> None:
+        """What follows from the packing's latencies: when links begin if all is at the root at time 0, and how long.
+
+        first: the tree from which on that is not known yet.
+        """
+        packing, lasts = self.packing, self.packing.lasts_us
+        links = [np.array([*one.trees.up, *one.trees.down], dtype=np.int64) for one in self.timed[first:]]
+        offsets = [_offsets(packing, one) for one in self.timed[first:]]
+        each = [(i, at, len(one.trees.up)) for i, at, one in zip(links, offsets, self.timed[first:], strict=True)]
+        before = np.array([-float(at[:up].min(initial=0.0)) for _, at, up in each])
+        after = np.array([float((at + lasts[i])[up:].max(initial=0.0)) for i, at, up in each])
+        self._links, self._offsets = [*self._links[:first], *links], [*self._offsets[:first], *offsets]
+        self._before = np.append(self._before[:first], before)
+        self._spans = np.append(self._spans[:first], before + after)
 
     def _solve(self, time_us: float, deadline: float) -> bool:
         """Find the least load of the fullest slot for a time; whether there is one."""
@@ -231,12 +237,12 @@ class OverTime:
         """Trees as columns for the slot from which on they are wanted."""
         before = len(self.timed)
         numbers = np.array([self._number(timed) for timed, _ in found], dtype=np.int64)
-        self._retime()
+        self._retime(before)
         for fresh in range(before, len(self.timed)):  # and, fewer, at other times
             self._add(np.full(self.tuning.places, fresh), np.linspace(0.0, 1.0, self.tuning.places))
         room = time_us * (1 - 1 / self.slots) - self._spans[numbers]
         place = (np.array([met for _, met in found]) - self._before[numbers]) / np.maximum(room, _TINY)
-        place = np.round(np.clip(place, 0.0, 1.0), 4)
+        place = np.clip(place, 0.0, 1.0).round(4)
         have = set(zip(self._of.tolist(), self._place.tolist(), strict=True))
         new = [one for one in dict.fromkeys(zip(numbers.tolist(), place.tolist(), strict=True)) if one not in have]
         if new:

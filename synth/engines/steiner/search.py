@@ -38,6 +38,8 @@ def accepts(problem: Problem, options: Options) -> str:
     wanted = demands(problem) if problem.collective.nchunks <= TUNING.most_chunks else []
     if not 0 < len(wanted) <= TUNING.most_demands:
         return f"it is for up to {TUNING.most_demands} sets of chunks with the same ends; there are {len(wanted)}"
+    if min(d.amount for d in wanted) < TUNING.least_amount:
+        return f"it is for sets of {TUNING.least_amount:g} of the message at least; solvers lose less"
     ends = {*np.concatenate([[*d.goals, *(d.holders if d.sums else ())] for d in wanted]).tolist()}
     if len(ends) > TUNING.most_ends:
         return f"it looks at all sets of {TUNING.most_ends} ranks at most; here {len(ends)} send or receive"

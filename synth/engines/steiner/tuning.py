@@ -11,21 +11,25 @@ class Tuning:
 
     Attributes:
         most_ranks: up to which the engine is asked. most_ends: ranks that begin or end chunks, of which all subsets are
-            looked at. most_demands: sets of chunks with the same ends. most_chunks: of a problem, one a block.
+            looked at. most_demands: sets of chunks with the same ends. least_amount: of such a set, as a part of the
+            message. most_chunks: of a problem, one a block.
         bulk: times the bound of an empty message from which on latencies do not tell trees apart.
         work: ranks × levels of latency × 3 to the power of ends of a table of cheapest trees: a second for each 10⁹.
         most_levels: of these. unlike: parts of the longest latency of a link that a level is at least.
-        stall: linear programs one after another that must gain so many times together; else no more are solved.
+        stall: linear programs one after another that must gain `gains` times in all; else no more are solved.
         near: how full the busiest resource is / what is proved of it up to which trees are looked for. steps: linear
             programs at most for a time. times: that are tried. fits: how nearly full one is that is taken.
         patience: the part of the budget that these may take together, for a number of chunks.
         smoothing: the part of the best prices so far in those by which the next trees are cheapest (Wentges, 1997).
         roots: whose trees are taken at a time. dearer: how many times the cheapest these may cost.
         unsteady: the part of the time that chunks are under way, from which on trees over time are worth it.
-            fine: the part of the bound that a chunk's hops take at most then.
+            fine: the part of the least time found that a chunk's hops take at most then.
         slots: of time. finer: units of a slot in which trees over time are looked for. stretches: of the time, whose
             cheapest trees are taken. over_steps: linear programs over time at most for a number of chunks.
             over_near: what is proved / how full the fullest slot is, from which on no more trees are looked for.
+            sooner: of the time that prices say suffices, what is tried next. over_work: ranks × 3 to the power of ends
+            × units of time of the tables at most. unused: programs after which a tree that none used is dropped.
+            places: times at which each new tree is tried besides the one at which it was found.
         counts: numbers of chunks a block. many_more: times the last that fits, from which on the most that fit are
             tried. hops: links one after another in a tree, about. under_way: the part of the bound that a chunk may be
             there. hopeful: what flows take / the best time, over which no schedule is made.
@@ -38,6 +42,7 @@ class Tuning:
     most_ranks: int = 32
     most_ends: int = 12
     most_demands: int = 32
+    least_amount: float = 1e-5
     most_chunks: int = 1_000
     bulk: float = 200.0
     work: int = 40_000_000

@@ -21,6 +21,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
 from synth.search.search import search
 from synth.solvers.workers import Workers
+from tests.oracles.exact_times import exact
 from topologies.errors import BadWitness
 from topologies.load import load
 
@@ -152,6 +153,21 @@ def test_a_sum_is_first_whole_in_some_part() -> None:
     )
     with pytest.raises(BadWitness, match="parts"):
         window_limit(problem, Witness("window", at_bytes=1.0, times=(0.0, 1.0), parts=((0, 1), (1, 2))))
+    with pytest.raises(BadWitness, match="parts"):
+        window_limit(problem, Witness("window", at_bytes=1.0, times=(0.0, 1.0), parts=((), (1, 2))))
+
+
+@pytest.mark.parametrize("relays", [[], [3]])
+def test_what_is_best_is_not_refuted(relays: list[int], workers: Workers) -> None:
+    """An all-reduce of three over links of unlike latencies, solved exactly; with a relay by who has all first."""
+    topology = load("full:4")
+    alpha_us = np.where((topology.link_src == 3) | (topology.link_dst == 3), 0.5, 1.5)
+    problem = make_problem(replace(topology, alpha_us=alpha_us), "allreduce", (0, 1, 2), relays)
+    best = exact(problem, 1e5)
+    assert best is not None
+    bound = refuted(problem, 1e5, best.time_us * 1.2, workers)
+    assert any(one.kind == "window" and bool(one.shares) <= (not relays) for one in bound.witnesses)
+    assert bound.at(1e5)[0] <= best.time_us * (1 + 1e-9)
 
 
 def test_times_are_tried_between_what_is_proved_and_what_is_reached() -> None:
@@ -195,8 +211,8 @@ def test_prices_say_how_far_they_refute(workers: Workers) -> None:
 def test_small_programs_come_first() -> None:
     problem = make_problem(load("dgx1"), "allreduce")
     shapes = find_shapes(Search(problem, found=list(prove(problem).witnesses), size_bytes=1e5))
-    assert (shapes[0].ends, shapes[0].wholes) == ((), True)
-    assert (shapes[-1].ends, shapes[-1].wholes) == (None, True)
+    assert (shapes[0].ends, shapes[0].parts) == ((), tuple((rank,) for rank in range(8)))
+    assert shapes[-1].ends is None
     near = next(shape.ends for shape in shapes if shape.ends)
     (one,) = alike_chunks(problem)
     flows = flows_at(one, near)
@@ -204,7 +220,9 @@ def test_small_programs_come_first() -> None:
     assert all(near[0] in flow for flow in flows)
     assert flows_at(one, ()) == []
     broadcast = make_problem(load("dgx1"), "broadcast")
-    assert {(shape.ends, shape.wholes) for shape in find_shapes(Search(broadcast, size_bytes=1e5))} == {(None, False)}
+    assert {shape.ends for shape in find_shapes(Search(broadcast, size_bytes=1e5))} == {None}
+    switches = make_problem(load("dgx-h100"), "allreduce", (0, 1, 2))  # where who has all first says nothing
+    assert () not in {shape.ends for shape in find_shapes(Search(switches, size_bytes=1e5))}
 
 
 def test_the_centre_is_behind_the_slowest_links() -> None:

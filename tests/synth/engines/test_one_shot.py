@@ -49,7 +49,7 @@ def test_no_contribution_goes_further_than_the_longest_shortest_path() -> None:
 
 
 def test_it_can_be_asked_for_by_name() -> None:
-    found = synthesize("allreduce", "line:3", engine=NAME, size="1K", target="none", budget=10).found
+    found = synthesize("allreduce", "line:3", engine=NAME, size="1K", target="none", budget=2).found
     assert found.ranges[0].algorithm.engine == NAME
     assert found.ranges[0].algorithm.steps == 2
 

@@ -61,13 +61,13 @@ def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
     gaps, closer = (
         {size: one.fastest(size).time_us(size) / one.bound.at(size)[0] for size in POWERS} for one in (before, after)
     )
-    assert (before.alone, before.ended, after.ended) == (set(), "", "")
+    assert (before.asked_sizes, before.ended, after.ended) == (set(), "", "")
     worst = max(gaps, key=lambda size: (gaps[size], -size))
-    assert worst in after.alone
+    assert worst in after.asked_sizes
     assert gaps[worst] > AGAIN.again_gap
     assert closer[worst] < gaps[worst]
-    assert all(gap <= AGAIN.again_gap or size in after.alone for size, gap in closer.items())
-    assert after.alone == same.alone
+    assert all(gap <= AGAIN.again_gap or size in after.asked_sizes for size, gap in closer.items())
+    assert after.asked_sizes == same.asked_sizes
     times = [[one.fastest(size).time_us(size) for size in POWERS] for one in (after, same)]
     assert times[0] == times[1]
 
@@ -75,7 +75,7 @@ def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
 @pytest.mark.parametrize("options", [Options(chunks=2), Options(engine="route")])
 def test_nobody_is_asked_again_where_more_than_the_fastest_is_asked(workers: Workers, options: Options) -> None:
     problem = make_problem(load("line:4"), "allreduce")
-    assert search(problem, replace(options, budget_s=600), workers, tuning=AGAIN).alone == set()
+    assert search(problem, replace(options, budget_s=600), workers, tuning=AGAIN).asked_sizes == set()
 
 
 def test_of_one_size_only_the_last_are_asked_again(workers: Workers) -> None:
@@ -84,4 +84,4 @@ def test_of_one_size_only_the_last_are_asked_again(workers: Workers) -> None:
     options = Options(size=1 << 16, budget_s=600)
     found = search(problem, options, workers, tuning=replace(AGAIN, again=rounds, again_gap=1.02))
     by = {served.algorithm.engine for served in found.ranges} | {one.algorithm.engine for one in found.others}
-    assert (found.alone, "trees" in by, "flow" in by) == ({1 << 16}, True, False)
+    assert (found.asked_sizes, "trees" in by, "flow" in by) == ({1 << 16}, True, False)

@@ -169,7 +169,8 @@ def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, eng
     where = {"switch": "dgx-h100", "levels": "fattree:2x2x2"}.get(engine, "dgx1")
     collective = {"two-hops": "broadcast", "one-shot": "allreduce"}.get(engine, "allgather")
     chunks = 8 if engine == "two-hops" else None
-    answer = synthesize(collective, where, [0, 1, 2, 3], engine=engine, chunks=chunks, budget=1.5, workers=workers)
+    asked = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 1.5}
+    answer = synthesize(collective, where, [0, 1, 2, 3], **asked, workers=workers)
     assert answer.found.ranges
     for target in TARGETS:
         made = save(answer.found, tmp_path, target)

@@ -281,3 +281,18 @@ def test_what_leaves_a_slow_link_late_comes_too_late() -> None:
             routing = router.improve()
         check_routing(router, routing, None)
     assert (timed.in_time < 1).any()
+
+
+def test_what_comes_late_is_given_less() -> None:
+    """Of two routes of the same bandwidth, one direct and late: it carries less where the time is short."""
+    wide = two_way(3, [(0, 1), (0, 2), (1, 2)], [50.0, 50.0, 50.0])
+    late = ((wide.link_src == 0) & (wide.link_dst == 1)) | ((wide.link_src == 1) & (wide.link_dst == 0))
+    problem = make_problem(replace(wide, alpha_us=np.where(late, 4.0, 0.7)), "broadcast", [0, 1], [2], 22)
+    (direct,) = np.flatnonzero((problem.network.src == 0) & (problem.network.dst == 1))
+    loads = []
+    for us in (0.0, 10.0):
+        router = Router(problem, 1e6, INTERPRETED, likely_us=us, latency_us=us and 4.0)
+        for _ in range(3):
+            routing = router.improve()
+        loads.append(routing.load_us[direct])
+    assert loads[1] < 0.9 * loads[0]
