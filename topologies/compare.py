@@ -27,6 +27,7 @@ def compare(one: Machine, other: Machine) -> list[str]:
         ("SMs a device", lambda machine: str(machine.topology.sms or "not known")),
         ("compute capability", lambda machine: str(machine.topology.compute_capability or "not known")),
         ("architecture", lambda machine: machine.topology.gcn or "not known"),
+        ("platform", lambda machine: machine.topology.platform or "not known"),
         ("out of a rank", lambda machine: _leaving(machine.topology)),
         ("links from rank to rank", lambda machine: _links(machine.topology)),
         ("NICs", _nics),

@@ -23,7 +23,16 @@ from topologies.clusters import Machine
 from topologies.costs import KINDS, known
 from topologies.errors import InputError
 from topologies.families import DEFAULT_ALPHA_US, DEFAULT_GBS
-from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, SwitchOps, Topology, is_switch_name, load_networkx
+from topologies.topology import (
+    MAX_LINKS,
+    MAX_RANKS,
+    NAMED,
+    Limit,
+    SwitchOps,
+    Topology,
+    is_switch_name,
+    load_networkx,
+)
 
 if TYPE_CHECKING:
     from networkx import Graph
@@ -136,6 +145,12 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         rate = _figure(rates, name, f"{origin}: limits", None)
         limits.append(Limit(name, np.array([place[way] for way in ways]), rate))
     chassis = [data[node].get("chassis", 0) for node in ranks]
+    # others may call something else by these names
+    named: dict[str, Any] = {
+        key: value
+        for key, pattern, _ in NAMED
+        if isinstance(value := about.get(key), str) and re.fullmatch(pattern, value)
+    }
     topology = Topology(
         name=str(about.get("name") or Path(origin).stem)[:200] or "graph",
         nranks=len(ranks),
@@ -150,8 +165,7 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         nodes=np.array(chassis if all(type(one) is int for one in chassis) else [], dtype=np.int64),
         sms=about["sms"] if type(about.get("sms")) is int else 0,
         compute_capability=about["compute_capability"] if type(about.get("compute_capability")) is int else 0,
-        gcn=str(about.get("gcn", "")),
-        platform=str(about.get("platform", "")),
+        **named,
         summary=" ".join(str(about.get("summary", "")).split()),
         source=" ".join(str(about.get("source", "")).split()),
         switch_ops=tuple(_switch_ops(data, switches, origin)),

@@ -208,6 +208,10 @@ class Topology:
             value = getattr(self, key)
             if not isinstance(value, str) or (value and not re.fullmatch(pattern, value)):
                 raise self._error(f"{key} {str(value)[:40]!r}; it must be {right}")
+        if self.gcn and capability:
+            raise self._error(
+                f"gcn {self.gcn!r} and compute_capability {capability}; it must be one of them, AMD's or NVIDIA's"
+            )
         for switch in self.switches:
             if not isinstance(switch, str) or not is_switch_name(switch):
                 raise self._error(

@@ -25,6 +25,7 @@ from topologies.network import Network, network
 from topologies.topology import Topology
 
 VERSION = "0.9.0"
+MOST_RANKS = 8  # of a node: src/ext/collectives/include/common.hpp (MAX_NRANKS_PER_NODE)
 KIB, MIB = 1 << 10, 1 << 20
 ONE_SHOT, TWO_SHOT, ALL_GATHER = "all-pairs", "reduce-scatter and all-gather", "full mesh"
 NVLS_PACKETS, NVLS = "NVLS one-shot", "NVLS"
@@ -130,8 +131,8 @@ class MscclppModel:
 def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
     """MSCCL++'s selection for a group of ranks of a topology.
 
-    Raises NotModelled: the devices are not known to be GPUs, stand on several nodes, do not reach each other straight,
-    or have switches that could reduce and here only forward.
+    Raises NotModelled: the devices are not known to be GPUs, stand on several nodes, are more than `MOST_RANKS`, do not
+    reach each other straight, or have switches that could reduce and here only forward.
     """
     if not (topology.gcn or topology.compute_capability):
         raise NotModelled(f"{topology.name} states neither compute_capability nor gcn, by which MSCCL++ goes")
@@ -139,6 +140,8 @@ def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
         raise NotModelled("MSCCL++ moves nothing for one rank")
     if len(nodes_of(topology, group)[1]) > 1:
         raise NotModelled("MSCCL++ leaves groups of several nodes to NCCL or RCCL")
+    if len(group) > MOST_RANKS:
+        raise NotModelled(f"MSCCL++ has kernels for {MOST_RANKS} ranks of a node at most")
     model = MscclppModel(topology, tuple(group))
     net = model._networks[False]
     if len(np.unique(net.src * net.nranks + net.dst)) < len(group) * (len(group) - 1):

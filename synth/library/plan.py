@@ -221,7 +221,9 @@ def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = 
         seen = repr(communicator(topology, group))
     except NotModelled:
         seen = ""
-    return hashlib.sha256(repr([*zip(names, forms, strict=True), seen, topology.gcn]).encode()).digest()
+    # what else has a model goes by nodes, which the kinds of all links say
+    kinds = topology.link_kind.tobytes() if not seen and (topology.gcn or topology.compute_capability) else b""
+    return hashlib.sha256(repr([*zip(names, forms, strict=True), seen, topology.gcn, kinds]).encode()).digest()
 
 
 def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ...]) -> str:

@@ -10,18 +10,21 @@ import pytest
 from results.scripts.nccl_baseline import (
     GOAL_POINTS,
     PUBLISHED,
+    SWITCHING,
+    asked_of,
     bus_factor,
     cluster,
     points,
     ranks_of,
     summary,
     switches,
+    why,
 )
+from synth.baselines.libraries import LIBRARIES
 from synth.baselines.nccl.model import nccl_model
 from topologies.load import load
 
 RUNS: list[dict[str, Any]] = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["run"]
-WHOLE = {"NCCL, all"}
 
 
 def test_published_runs_have_an_address_and_no_point_twice() -> None:
@@ -58,9 +61,27 @@ def run_at(factor: float) -> dict[str, Any]:
 def test_a_model_that_is_off_is_said_to_be(factor: float, error: str, verdict: str) -> None:
     runs = [run_at(factor)]
     found = list(points(1, runs[0]))
-    for name, count, median, said in summary(runs, found):
-        if name in WHOLE:
-            assert (count, median, said) == (24, error, verdict)
+    rows = {name: rest for name, *rest in summary(runs, found)}
+    assert rows["NCCL, all"] == [24, error, verdict]
+    assert rows["RCCL, all"][:2] == [0, "–"]
+
+
+def test_a_run_counts_for_the_library_that_it_names() -> None:
+    runs = [run_at(1.0) | {"library": "NCCL"}]
+    assert {name: count for name, count, *_ in summary(runs, list(points(1, runs[0])))}["NCCL, all"] == 24
+
+
+def test_what_is_said_of_far_points_is_of_the_run_that_is_farthest_off() -> None:
+    runs = [run_at(1.2), run_at(1.7) | {"library": "NCCL"}]
+    found = [point for number, run in enumerate(runs, 1) for point in points(number, run)]
+    assert "up to 1.7 times what came (run 2)" in why(runs, found)
+
+
+@pytest.mark.parametrize(("library", "spec"), [(name, spec) for name, specs in SWITCHING.items() for spec in specs])
+def test_every_row_of_switches_is_modelled(library: str, spec: str) -> None:
+    topology, ranks = asked_of(library, spec)
+    assert LIBRARIES[library].model(topology, ranks).choose("allreduce", 1 << 20).time_us > 0
+    assert len(ranks) == topology.nranks or library == "MSCCL++"
 
 
 def test_few_points_meet_nothing() -> None:

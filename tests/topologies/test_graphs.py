@@ -49,6 +49,17 @@ def test_a_graph_of_ones_own() -> None:
     assert answer.gap < 1.1
 
 
+@pytest.mark.parametrize("said", ["Linux x86", "P5", 7, ["p5"]])
+def test_what_others_call_by_the_names_of_our_attributes_is_ignored(said: object) -> None:
+    graph = nx.path_graph(3)
+    graph.graph |= {"platform": said, "gcn": said, "sms": str(said), "compute_capability": str(said)}
+    topology = from_networkx(graph, "theirs")
+    assert (topology.platform, topology.gcn, topology.sms, topology.compute_capability) == ("", "", 0, 0)
+    graph.graph |= {"platform": "p5.48xlarge", "gcn": "gfx942"}
+    topology = from_networkx(graph, "ours")
+    assert (topology.platform, topology.gcn) == ("p5.48xlarge", "gfx942")
+
+
 def test_gml_as_others_write_it() -> None:
     """Labels that stand twice, edges that do too, and no rates."""
     text = (

@@ -24,6 +24,7 @@ from topologies.topology import Limit, Topology
         ({"compute_capability": 9}, "30 to 999"),
         ({"gcn": "MI300X"}, "as in gfx942"),
         ({"platform": "P5 48"}, "as in p5.48xlarge"),
+        ({"gcn": "gfx942", "compute_capability": 90}, "'gfx942' and compute_capability 90; it must be one of them"),
         ({"name": ""}, "name"), ({"switches": ("a", "a")}, "two switches"),
         ({"switches": ("3",)}, "letter"), ({"link_src": [0, 0], "link_dst": [1, 1]}, "both go 0→1"),
         ({"nodes": [0]}, "nodes"),

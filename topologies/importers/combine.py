@@ -97,8 +97,8 @@ def _side_by_side(nodes: Sequence[tuple[Path, Machine]], name: str | None) -> Ma
 
 
 def _stated(machine: Machine) -> str:
-    """All of a node but what it is called and what is known of its devices beside their links."""
+    """All of a node but what it is called and what is known of its devices and platform beside their links."""
     return to_toml(
-        replace(machine.topology, name="node", summary="", source="", sms=0, compute_capability=0, gcn=""),
+        replace(machine.topology, name="node", summary="", source="", sms=0, compute_capability=0, gcn="", platform=""),
         machine.nics,
     )

@@ -257,8 +257,3 @@ def nccl_model(topology: Topology, group: Sequence[int]) -> NcclModel:
     Raises NotModelled: what the model needs is not stated, or NCCL does not run on these devices.
     """
     return NcclModel(communicator(topology, group))
-
-
-def nccl_choice(topology: Topology, group: Sequence[int], collective: str, size_bytes: float) -> Choice:
-    """What NCCL would take for one message; raises NotModelled as `nccl_model` and `NcclModel.choose` do."""
-    return nccl_model(topology, group).choose(collective, size_bytes)

@@ -19,6 +19,7 @@ from synth.baselines.nccl import figures as f
 from synth.baselines.nccl import rccl_figures as r
 from synth.baselines.nccl.communicator import nics_of, nodes_of
 from synth.baselines.nccl.model import Choice, steps_of
+from topologies.arrays import Floats, Ints
 from topologies.costs import KINDS
 from topologies.errors import NotModelled
 from topologies.topology import Topology
@@ -32,6 +33,7 @@ COLLECTIVES = {
 }
 _ROW = {f.TREE: 0, f.RING: 1}  # of the pairs of figures
 _LL_ROOTED = 1.65  # LL's bandwidth in broadcast and reduce on one node of MI300
+_UNLIKE = 0.10  # by which links that count alike differ at most: bandwidths may be measured ones
 _POST_US = 2.0  # that a step over the network costs AMD's CPUs; three times under Simple
 
 
@@ -54,8 +56,8 @@ class RcclModel:
 
     def choose(self, collective: str, size_bytes: float) -> Choice:
         """What RCCL would take, the first of equals; see `NcclModel.choose`."""
-        alone = self.mi300 and self.nranks == 8 and collective == "allreduce"
-        if alone and size_bytes < r.ALL_PAIRS_END:
+        by_files = self.mi300 and self.nranks == 8 and collective == "allreduce"
+        if by_files and size_bytes < r.ALL_PAIRS_END:
             return self._all_pairs(size_bytes)
         return min(self.candidates(collective, size_bytes), key=lambda one: one.time_us)
 
@@ -122,6 +124,8 @@ class RcclModel:
 def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:
     """RCCL's cost model for a group of ranks of a topology.
 
+    A node is known by how many links of each width every device has, not by which devices these join.
+
     Raises NotModelled: the devices are not AMD's, or the group is no number of whole nodes that RCCL knows.
     """
     if not topology.gcn:
@@ -141,9 +145,34 @@ def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:
             f"RCCL searches rings for nodes of {len(nodes[0])} {topology.gcn} and {nics} NICs; its model is known of"
             " those that it has written rings for"
         )
-    inner = (topology.link_kind != KINDS.index("network")) & (topology.link_kind != KINDS.index("pcie"))
-    leaving = np.bincount(
-        topology.link_src[inner], weights=topology.bandwidth_gbs[inner], minlength=topology.nvertices
-    )[list(group)]
-    bus_gbs = known.base_gbs or float(leaving.max()) * r.XGMI[topology.gcn]
+    gbs = _xgmi_gbs(topology, nodes)
+    if not all(_is_wired(node, known.wiring) for node in np.unique(gbs, axis=0)):
+        raise NotModelled("RCCL searches rings where a node is not wired as those that it has written rings for")
+    bus_gbs = known.base_gbs or float(gbs.sum(axis=2).max()) * r.XGMI[topology.gcn]
     return RcclModel(topology.gcn, len(group), len(nodes), known, bus_gbs)
+
+
+def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
+    """GB/s from device to device of each node, (nodes, devices, devices)."""
+    n = len(nodes[0])
+    place = np.full(topology.nvertices, -1)
+    place[np.concatenate(nodes)] = np.arange(len(nodes) * n)
+    xgmi = (topology.link_kind != KINDS.index("network")) & (topology.link_kind != KINDS.index("pcie"))
+    xgmi &= (place[topology.link_src] >= 0) & (place[topology.link_dst] >= 0)  # RCCL knows of no switch among them
+    src, dst = place[topology.link_src[xgmi]], place[topology.link_dst[xgmi]]
+    gbs = np.zeros((len(nodes), n, n))
+    gbs[src // n, src % n, dst % n] = topology.bandwidth_gbs[xgmi]
+    return gbs
+
+
+def _is_wired(gbs: Floats, wiring: r.Wiring) -> bool:
+    """Whether the links of a node, (devices, devices), are these, out and in, and nearly all alike."""
+    one_gbs = gbs.sum() / sum(map(sum, wiring))
+    links = np.rint(gbs / one_gbs) if one_gbs else gbs
+    if (abs(gbs - links * one_gbs) > _UNLIKE * gbs).any():
+        return False
+    return all(sorted(_by_width(row) for row in way) == sorted(wiring) for way in (links, links.T))
+
+
+def _by_width(links: Floats) -> tuple[int, ...]:
+    return tuple(sorted((int(count) for count in links if count), reverse=True))

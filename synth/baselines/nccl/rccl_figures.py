@@ -88,9 +88,25 @@ TUNINGS = (
 )
 
 
-class Known(NamedTuple):
-    """A machine that RCCL knows: its tuning, GB/s of all rings (0: what leaves a device over xGMI), and LL128."""
+# How many xGMI links each device has to every other that it has any to; the devices in no order.
+Wiring = tuple[tuple[int, ...], ...]
+MESH: Wiring = ((1,) * 7,) * 8
+HALF: Wiring = ((4, 2, 1),) * 4 + ((4, 1, 1),) * 4
+PACKAGES: Wiring = ((4, 2, 1),) * 8 + ((4, 1, 1, 1),) * 8
+QUADS: Wiring = ((1,) * 3,) * 16
 
+
+class Known(NamedTuple):
+    """A machine that RCCL knows.
+
+    Attributes:
+        wiring: of its devices.
+        tuning: number of TUNINGS.
+        base_gbs: of all rings; 0: what leaves a device over xGMI.
+        ll128: whether it has LL128.
+    """
+
+    wiring: Wiring
     tuning: int
     base_gbs: float = 0.0
     ll128: bool = False
@@ -98,15 +114,15 @@ class Known(NamedTuple):
 
 # by architecture (gfx94: MI300), devices of a node, and NICs of it (0: one node); its names in rome_models.cc
 KNOWN = {
-    ("gfx90a", 16, 0): Known(1),  # 56
-    ("gfx90a", 16, 8): Known(4, 161.4, True),  # 59, 65
-    ("gfx90a", 16, 16): Known(0),  # 68
-    ("gfx90a", 8, 0): Known(2),  # 66, 71
-    ("gfx90a", 8, 4): Known(2),  # 67, 72, 85
-    ("gfx90a", 8, 8): Known(3),  # 76
-    ("gfx94", 8, 0): Known(5),  # 79
-    ("gfx94", 8, 8): Known(5),  # 81
-    ("gfx94", 8, 16): Known(5),  # 84
+    ("gfx90a", 16, 0): Known(PACKAGES, 1),  # 56
+    ("gfx90a", 16, 8): Known(PACKAGES, 4, 161.4, True),  # 59, 65
+    ("gfx90a", 16, 16): Known(QUADS, 0),  # 68
+    ("gfx90a", 8, 0): Known(HALF, 2),  # 66, 71
+    ("gfx90a", 8, 4): Known(HALF, 2),  # 67, 72, 85
+    ("gfx90a", 8, 8): Known(HALF, 3),  # 76
+    ("gfx94", 8, 0): Known(MESH, 5),  # 79
+    ("gfx94", 8, 8): Known(MESH, 5),  # 81
+    ("gfx94", 8, 16): Known(MESH, 5),  # 84
 }
 
 # Of an all-reduce of 8 MI300X RCCL runs MSCCL's files of its own folder (tools/msccl-algorithms, removed in 2026): all

@@ -52,6 +52,19 @@ def test_of_the_same_network_with_other_relays_around_it_there_are_two_problems(
     assert len({share.task.key for share in through.shares}) == 3
 
 
+def test_what_rccl_and_mscclpp_make_of_links_is_part_of_the_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links of the network make a node of each device, PCIe one of all: MSCCL++ speaks of one node alone."""
+    text, known = 'topology = "mi300x"\ngroups = ["0-7"]\ntargets = "none"', load("mi300x")
+    keys = []
+    for kind in ("pcie", "network"):
+        made = replace(known, link_kind=np.full_like(known.link_kind, KINDS.index(kind)))
+        monkeypatch.setattr("synth.library.cluster.load", lambda _, made=made: made)
+        keys += [task.key for task in planned(tmp_path, text).searches]
+    assert len(set(keys)) == 2
+
+
 @pytest.mark.parametrize("costs", ["none", "machine"])
 def test_the_same_network_of_links_of_another_kind_is_another_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, costs: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +256,9 @@ def test_nodes_make_a_cluster(tmp_path: Path) -> None:
     cluster = import_files(files).topology
     assert cluster.nranks == 6
     assert cluster.nlinks == load(f"{files[0]}:3").nlinks
+    one = load_machine(files[0])
+    (tmp_path / "named.toml").write_text(to_toml(replace(one.topology, platform="p5.48xlarge"), one.nics))
+    assert not [text for text in import_files([files[0], tmp_path / "named.toml"]).remarks if "is not like" in text]
     (tmp_path / "node2.xml").write_text(text.replace('count="9"', 'count="8"'))
     unlike = import_files(files)
     assert unlike.topology.switches[-1] == "fabric"
@@ -274,6 +278,8 @@ def test_text_form_keeps_all(tmp_path: Path) -> None:
     assert not compare(machine, again)
     assert again.remarks == machine.remarks
     assert to_toml(machine.topology, None, machine.remarks).startswith("# 25 GB/s an NVLink: assumed")
+    named = replace(machine, topology=replace(machine.topology, platform="p4d.24xlarge"))
+    assert [line.split(" in ")[0] for line in compare(named, machine)] == ["platform: p4d.24xlarge"]
     told = compare(machine, load_machine("dgx-h100"))
     assert any("300 GB/s" in line and "450 GB/s" in line for line in told)
     assert not [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from synth.baselines.nccl.model import nccl_choice
+from synth.baselines.nccl.model import nccl_model
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
 from synth.present.statement import compare, over_sizes, statement
@@ -41,7 +41,7 @@ def test_rows_and_table_say_what_nccl_takes(costs: bool) -> None:
     found = result("allreduce", "dgx-a100", [0, 2, 4, 6], costs)
     document, text = shown(found, {1024: 5.0, 1 << 30: 5000.0})
     for row, us in zip(document["algorithms"], (5.0, 5000.0), strict=True):
-        choice = nccl_choice(load("dgx-a100"), [0, 2, 4, 6], "allreduce", row["shown_bytes"])
+        choice = nccl_model(load("dgx-a100"), [0, 2, 4, 6]).choose("allreduce", row["shown_bytes"])
         told = row["libraries"]["NCCL"]
         assert told["time_us"] == choice.time_us  # its own, whatever is counted of ours
         assert told["vs"] == pytest.approx(choice.time_us / us)

@@ -11,7 +11,7 @@ import pytest
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl.channels import find_channels
 from synth.baselines.nccl.communicator import Nic, Node, communicator
-from synth.baselines.nccl.model import COLLECTIVES, NcclModel, nccl_choice, nccl_model
+from synth.baselines.nccl.model import COLLECTIVES, NcclModel, nccl_model
 from topologies.errors import NotModelled
 from topologies.load import load
 from topologies.topology import Topology
@@ -134,7 +134,7 @@ def test_shared_nic_counts_once() -> None:
 )
 def test_what_is_not_modelled_says_why(spec: str, group: list[int], collective: str, why: str) -> None:
     with pytest.raises(NotModelled, match=why):
-        nccl_choice(load(spec), group, collective, MIB)
+        nccl_model(load(spec), group).choose(collective, MIB)
 
 
 def test_links_of_no_known_kind_are_not_guessed() -> None:
