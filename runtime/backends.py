@@ -14,8 +14,18 @@ from pathlib import Path
 
 from runtime.bench import Request, Session
 from runtime.gpu.cuda import cupy, gpu_names
-from runtime.torch.launch import is_rank_of_job, launch_ranks
+from runtime.torch.launch import is_rank_of_job, launch_ranks, world_size
 from topologies.errors import InputError
+
+
+def _processor() -> str:
+    """This machine's, as it names itself."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            word, _, name = line.partition(":")
+            if word.strip() == "model name" and name.strip():
+                return f"{os.cpu_count()} × {name.strip()}"
+    return f"{os.cpu_count()} × {platform.processor() or platform.machine()}"
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class Backend:
     options: frozenset[str] = frozenset()  # those of `synth bench` that only some back ends take
     in_job: bool = False  # each of its ranks is a process
     tells_protocols: bool = True  # whether programs run otherwise under another protocol
-    machine: Callable[[], str] = lambda: _processor()  # what it runs on, in words
+    machine: Callable[[], str] = _processor  # what it runs on, in words
 
     def is_available(self) -> bool:
         try:
@@ -52,16 +62,6 @@ def _require_torch() -> None:
         raise InputError("the torch back end needs PyTorch: pip install 'synth-collectives[torch]'")
 
 
-def _processor() -> str:
-    """This machine's, as it names itself."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            word, _, name = line.partition(":")
-            if word.strip() == "model name" and name.strip():
-                return f"{os.cpu_count()} × {name.strip()}"
-    return f"{os.cpu_count()} × {platform.processor() or platform.machine()}"
-
-
 _GPU_OPTIONS = frozenset({"--devices", "--emulate", "--slower"})
 _HOST_OPTIONS = frozenset({"--trace"})
 BACKENDS = {
@@ -74,7 +74,7 @@ BACKENDS = {
         Backend(
             "torch",
             "a process a rank",
-            "runtime.measure.over_torch",
+            "runtime.measure.bench_over_torch",
             _require_torch,
             in_job=True,
             tells_protocols=False,
@@ -86,7 +86,8 @@ BACKENDS = {
 def choose_backend(name: str | None, options: Collection[str]) -> Backend:
     """The back end of this name; without one, the first available that takes these options of `synth bench`.
 
-    Raises InputError for one that is not known or not available here, or for an option that it does not take.
+    Raises InputError for one that is not known or not available here, for an option that it does not take, or where
+    this process is one of several that would disturb each other.
     """
     able = [row for row in BACKENDS.values() if row.options.issuperset(options)]
     if name is None:
@@ -100,7 +101,7 @@ def choose_backend(name: str | None, options: Collection[str]) -> Backend:
             if option not in row.options:
                 takers = " or ".join(row.name for row in BACKENDS.values() if option in row.options)
                 raise InputError(f"{option}: not with --backend {name}; it must be with --backend {takers}")
-    if not row.in_job and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if not row.in_job and (world_size() or 1) > 1:
         raise InputError("one rank of several, as torchrun starts them; it must be with --backend torch")
     row.require()
     return row

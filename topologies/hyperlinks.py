@@ -84,8 +84,11 @@ class Crossing(NamedTuple):
 
 
 class _Switch(NamedTuple):
-    """number: of its group; up, down: physical links by local rank; gbs: what each physical link carries, and ops_gbs
-    what it does of operations alone."""
+    """A group of ports among which a switch operates, and those of the ranks that are on them.
+
+    number: of its group; up, down: physical links by local rank; gbs: what each physical link carries, and ops_gbs
+    what it does of operations alone.
+    """
 
     number: int
     name: str

@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from runtime.measure.fits import MOST_BLOCKS, Measured, Meter, both_ways, check_repeated
+from runtime.measure.fits import MOST_BLOCKS, Measured, Meter, both_ways, check_repeated, worst_within
 from synth.model.collective import Floats, Ints
 from topologies.costs import KINDS, PROTOCOLS, Costs, Protocol
 from topologies.errors import InputError
@@ -64,33 +64,22 @@ class Calibration:
     costs: Mapping[str, Mapping[str, OnKind]]
 
 
-def measure_machine(
-    meter: Meter, topology: Topology, report: Callable[[int, int], None], apart: bool = True
-) -> Calibration:
+Report = Callable[[str, int, int], None]  # what is measured, how many are done, of how many
+
+
+def measure_machine(meter: Meter, topology: Topology, report: Report, apart: bool = True) -> Calibration:
     """Measure every link, every limit, and on a sample of every kind of link each protocol.
 
-    report: called with how many pairs are done, and of how many. apart: whether programs run otherwise under another
-    protocol; where not, one is measured for all. Raises InputError for a topology without links, or
-    for a figure that does not repeat.
+    apart: whether programs run otherwise under another protocol; where not, one is measured for all. Raises InputError
+    for a topology without links, or for a figure that does not repeat.
     """
     asked, by_kind = linked_pairs(topology), _pairs_by_kind(topology)
-    samples = {kind: _spread_out(pairs) for kind, pairs in by_kind.items()}
-    allowed = topology.costs
-    costs: dict[str, dict[str, OnKind]] = {}
-    last: dict[str, OnKind] = {}
-    for name in PROTOCOLS:
-        for kind, pairs in samples.items():
-            if allowed is not None and (name not in allowed.protocols or kind not in allowed.protocols[name].links):
-                continue
-            if apart or kind not in last:
-                last[kind] = _on_kind(meter, pairs, name, f"{name} on {kind} links")
-            costs.setdefault(name, {})[kind] = last[kind]
-    if not costs:
-        raise InputError(f"topology {topology.name}: its costs allow no protocol on its links, so nothing is measured")
+    costs = _measure_kinds(meter, topology, by_kind, report, apart)
+    kinds = {pair: kind for kind, pairs in by_kind.items() for pair in pairs}
+    fastest = _best(costs, by_kind, lambda one: -one.link_gbs.value)
+    quickest = _best(costs, by_kind, lambda one: one.latency_us.value or math.inf)  # of those that are seen
     alpha: dict[tuple[int, int], Measured] = {}
     raw: dict[tuple[int, int], Measured] = {}
-    kinds = {pair: kind for kind, pairs in by_kind.items() for pair in pairs}
-    fastest, quickest = (_best(costs, kinds.values(), key) for key in (_speed, _quickness))
     for pair in asked:
         kind = kinds[pair]
         block_gbs = costs[quickest[kind]][kind].threadblock_gbs.value
@@ -98,17 +87,44 @@ def measure_machine(
         raw[pair] = meter.rate([pair], fastest[kind], costs[fastest[kind]][kind].blocks)
         for what, figure in (("α", alpha[pair]), ("bandwidth", raw[pair])):
             check_repeated(f"link {pair[0]}→{pair[1]}: {what}", figure)
-        report(len(raw), len(asked))
+        report("links", len(raw), len(asked))
     links = {}
     for (a, b), there in raw.items():
         gbs = both_ways(there.value, raw[b, a].value)[0] if (b, a) in raw else there.value
         links[a, b] = MeasuredLink(alpha[a, b].value, gbs, alpha[a, b].spread, there.spread)
-    carriers = {kind: (name, costs[name][kind].blocks) for kind, name in fastest.items()}
-    shared = {
-        limit: _shared(meter, limit, held, *carriers[kinds[held[0]]])
-        for limit, held in pairs_by_limit(topology).items()
-    }
+    shared = {}
+    for limit, held in pairs_by_limit(topology).items():
+        slowest = max((kinds[pair] for pair in held), key=KINDS.index)  # a program has one protocol for all its links
+        protocol = fastest[slowest]
+        shared[limit] = _shared(meter, limit, held, protocol, costs[protocol][slowest].blocks)
     return Calibration(links, shared, costs)
+
+
+def _measure_kinds(
+    meter: Meter,
+    topology: Topology,
+    by_kind: Mapping[str, Sequence[tuple[int, int]]],
+    report: Report,
+    apart: bool,
+) -> dict[str, dict[str, OnKind]]:
+    """By protocol what it costs on each kind of link that the topology's costs allow it on; as `measure_machine`."""
+    allowed = topology.costs
+    able = [
+        (name, kind)
+        for name in PROTOCOLS
+        for kind in by_kind
+        if allowed is None or (name in allowed.protocols and kind in allowed.protocols[name].links)
+    ]
+    if not able:
+        raise InputError(f"topology {topology.name}: its costs allow no protocol on its links, so nothing is measured")
+    costs: dict[str, dict[str, OnKind]] = {}
+    last: dict[str, OnKind] = {}
+    for done, (name, kind) in enumerate(able, 1):
+        if apart or kind not in last:
+            last[kind] = _on_kind(meter, _spread_out(by_kind[kind]), name, f"{name} on {kind} links")
+        costs.setdefault(name, {})[kind] = last[kind]
+        report("protocols by kind of link", done, len(able))
+    return costs
 
 
 def _shared(meter: Meter, limit: str, pairs: Sequence[tuple[int, int]], protocol: str, blocks: int) -> float:
@@ -144,20 +160,12 @@ def _median(figures: Sequence[Measured]) -> Measured:
     return sorted(figures, key=lambda figure: figure.value)[len(figures) // 2]
 
 
-def _speed(one: OnKind) -> float:
-    return -one.link_gbs.value
-
-
-def _quickness(one: OnKind) -> float:
-    return one.latency_us.value
-
-
 def _best(
     costs: Mapping[str, Mapping[str, OnKind]], kinds: Iterable[str], key: Callable[[OnKind], float]
 ) -> dict[str, str]:
     """By kind of link the protocol of the least `key`. Raises InputError for a kind that none may be used on."""
     found = {}
-    for kind in dict.fromkeys(kinds):
+    for kind in kinds:
         able = [name for name in costs if kind in costs[name]]
         if not able:
             raise InputError(f"links of kind {kind}: the topology's costs allow no protocol on them; it must be one")
@@ -221,12 +229,12 @@ def _origin(by_kind: Mapping[str, OnKind], limited: bool, stated: Protocol) -> s
     """Where each figure of a protocol comes from, and how well it is known."""
 
     def within(*names: str) -> str:
-        return ", ".join(f"{name} {max(getattr(one, name).spread for one in by_kind.values()):.0%}" for name in names)
+        return ", ".join(f"{name} {worst_within(getattr(one, name) for one in by_kind.values())}" for name in names)
 
     kept = [*(["links"] if stated.links != KINDS else []), *(["switch_ops"] if stated.switch_ops is not None else [])]
     block = "" if limited else "; one threadblock fills a link, so none is stated for it"
-    told = within("start_us", "latency_us", "gap_us", "link_gbs", *(["threadblock_gbs"] if limited else []))
-    return f"measured, known within: {told.replace('link_gbs', 'efficiency')}{block}" + (
+    known = within("start_us", "latency_us", "gap_us", "link_gbs", *(["threadblock_gbs"] if limited else []))
+    return f"measured, known within: {known.replace('link_gbs', 'efficiency')}{block}" + (
         f"; not measured: {', '.join(kept)}" if kept else ""
     )
 

@@ -12,39 +12,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 import runtime.torch.process_group as ours
-from emit.goal import Goal
-from emit.program import CUSTOM, Program
-from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import (
-    Algorithm,
-    Measure,
-    Request,
-    Row,
-    Settings,
-    Timing,
     count_blocks,
-    count_wrong,
-    elements_of,
-    make_input,
-    make_row,
 )
-from runtime.buffers import Layout
-from runtime.dtypes import TYPES, parse_type
 from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
-from runtime.torch.blocks import Buffers
 from runtime.torch.choice import Method
 from runtime.torch.counters import counters
 from runtime.torch.messages import error_text
-from runtime.torch.rank_program import RankProgram, rank_program
 from runtime.torch.run import REDUCERS
 from runtime.torch.table import Call
 from synth.model.registry import BUFFER, OWN, PAIR, ROOT, Kind, find_kind
@@ -53,8 +35,7 @@ from topologies.errors import InputError
 Tensor: TypeAlias = Any
 
 _LONG_S = 0.02  # shorter runs are repeated for as long between two looks at the clock: its resolution and wake-ups
-_CUSTOM_S = 0.005  # the same of custom programs, of which many are measured
-_MOST_RUNS = 64  # so repeated
+MOST_RUNS = 64  # so repeated
 _NEAR = 1.5  # times the fastest: what is measured again
 _LOOKS = 3  # at each method, before the best of ours is compared with the wrapped back end
 _AS_GOOD = 1.1  # times the fastest of ours: what was best at the last size stays then
@@ -88,29 +69,6 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
         print(f"synth: {error_text(error)}", file=sys.stderr, flush=True)
         os._exit(1)
     dist.destroy_process_group()
-
-
-@contextmanager
-def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
-    """Measures on the ranks of this job; see `runtime.backends.Backend`."""
-    path = request.path
-    if path is not None:
-        os.environ["SYNTH_LIBRARY"] = str(path.parent if path.name == "index.json" else path)
-
-    last: dict[str, RankProgram] = {}
-
-    def measure_algorithm(a: Algorithm, size_bytes: int) -> Row:
-        if a.program.collective == CUSTOM and a.goal is not None:
-            if a.name not in last:
-                last.clear()
-                last[a.name] = rank_program(a.program, dist.get_rank())
-            return measure_custom(last[a.name], a.goal, size_bytes, request.settings)
-        return measure_program(a.program, a.name, size_bytes, request.settings)
-
-    with joined() as (me, world):
-        if world != request.nranks:
-            raise InputError(f"{path or 'asked'}: is for {request.nranks} ranks; this job has {world}")
-        yield measure_algorithm, me == 0
 
 
 def _number(name: str, most: int = 1 << 30) -> int:
@@ -236,8 +194,8 @@ class Case:
         return calls[self.collective], given, made
 
 
-def _over_all(value: float, group: Any, op: Any = dist.ReduceOp.MAX) -> float:
-    """The largest value of the group's ranks, or their sum."""
+def over_all(value: float, group: Any, op: Any = dist.ReduceOp.MAX) -> float:
+    """The largest value of the group's ranks, or their sum; group: torch's, None: all of the job."""
     held = torch.tensor([value], dtype=torch.float64)
     with ours.using("gloo"):
         dist.all_reduce(held, op, group=group)
@@ -267,14 +225,14 @@ class Bench:
                     self.call()
                 took = time.perf_counter() - begun
                 ran = counters.last(case.collective)  # before the next call of all
-                longest = min(longest, _over_all(took, group))
+                longest = min(longest, over_all(took, group))
                 if longest > _LONG_S:
                     break
             if method.backend == "synth" and not ran.startswith("synth "):
                 continue
             differs = 0 if want is None else int((made != want).sum())
-            self.took.append(MethodTimes(method, ran, int(_over_all(differs, group, dist.ReduceOp.SUM))))
-            self.runs[method] = max(1, min(_MOST_RUNS, math.ceil(_LONG_S / max(longest, 1e-6))))
+            self.took.append(MethodTimes(method, ran, int(over_all(differs, group, dist.ReduceOp.SUM))))
+            self.runs[method] = max(1, min(MOST_RUNS, math.ceil(_LONG_S / max(longest, 1e-6))))
         given.zero_()
 
     def measure_once(self, methods: Sequence[Method] | None = None) -> None:
@@ -289,7 +247,7 @@ class Bench:
             with ours.using(*took.method):
                 for _ in range(runs):
                     self.call()
-            took.seconds.append(_over_all(time.perf_counter() - begun, self.group) / runs)
+            took.seconds.append(over_all(time.perf_counter() - begun, self.group) / runs)
 
 
 def measure_methods(
@@ -341,60 +299,3 @@ def _compare(bench: Bench, wrapped: MethodTimes, best: MethodTimes, pairs: int, 
         short += gain < GAIN
         if short > may or (spent > budget_s and pair + 1 >= LEAST_PAIRS):
             return
-
-
-_KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's names of nccl-tests' types
-
-
-def measure_program(program: Program, name: str, size_bytes: int, settings: Settings) -> Row:
-    """A program of the library at one size, as nccl-tests measures it; name: as the library has it.
-
-    Raises InputError for a program that torch has no call for, or that cannot be run at this size.
-    """
-    if program.collective not in COLLECTIVES:
-        raise InputError(f"{name}: torch has no call for {program.collective!r}")
-    plain = parse_type(settings.kind)
-    ranks = tuple(range(program.nranks))
-    case = Case(program.collective, size_bytes, _KINDS.get(plain, plain), settings.op, ranks, program.root)
-    method = Method("synth", name)
-    bench = Bench(case, [method])
-    if not bench.took:
-        raise InputError(f"{name}: cannot be run on {case.call.size_bytes} bytes of {plain} over torch")
-    for runs in (settings.warmup, settings.iterations):
-        bench.runs[method] = runs
-        if runs:
-            bench.measure_once()
-    took = bench.took[0]
-    timing = Timing(1e6 * took.seconds[-1], took.wrong)
-    in_place = case.what.unit == BUFFER
-    return make_row(program, name, case.block, settings, None if in_place else timing, timing if in_place else None)
-
-
-def measure_custom(part: RankProgram, goal: Goal, size_bytes: int, settings: Settings) -> Row:
-    """This rank's part of a custom collective's program at one size; times are the slowest rank's, of runs in a row.
-
-    What each rank must get is compared on that rank. Raises InputError as `RankProgram.check_fits`.
-    """
-    program, me, kind = part.program, part.rank, parse_type(settings.kind)
-    layout = Layout.of(program, elements_of(program, size_bytes, kind))
-    part.check_fits(layout.elements)
-    given = [make_input(layout, rank, kind, settings.op, settings.seed) for rank in range(program.nranks)]
-    made = [np.zeros(layout.sizes(rank)[1] if rank == me else 0, dtype=TYPES[kind]) for rank in range(program.nranks)]
-    tensors = [torch.from_numpy(array).view(getattr(torch, _KINDS.get(kind, kind))) for array in (given[me], made[me])]
-    buffers = Buffers(tensors[:1], tensors[1:], layout.elements)
-    group = dist.distributed_c10d._get_default_group()
-
-    def timed(runs: int) -> float:
-        with ours.using("gloo"):
-            dist.barrier()
-        begun = time.perf_counter()
-        for _ in range(runs):
-            group.run_program(part, buffers, settings.op).wait()
-        return _over_all(time.perf_counter() - begun, None) / runs
-
-    runs = max(1, min(_MOST_RUNS, math.ceil(_CUSTOM_S / max(timed(1), 1e-6))))
-    seconds = statistics.mean(timed(runs) for _ in range(settings.iterations))
-    own = goal.required[0] == me
-    mine = replace(goal, required=tuple(column[own] for column in goal.required))
-    wrong = int(_over_all(count_wrong(mine, layout, given, given, made, kind, settings.op), None, dist.ReduceOp.SUM))
-    return make_row(program, program.name, layout.elements, settings, Timing(1e6 * seconds, wrong), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,12 +25,17 @@ def is_rank_of_job() -> bool:
 
 
 def ranks_of_job() -> int | None:
-    """Of how many ranks this process is one; None where it is none. Raises InputError for what is no number."""
-    if not is_rank_of_job():
+    """Of how many ranks this process is one; None where it is none. Raises InputError as `world_size`."""
+    return world_size() if is_rank_of_job() else None
+
+
+def world_size() -> int | None:
+    """How many ranks the environment says there are; None where it says nothing. Raises InputError for no number."""
+    text = os.environ.get("WORLD_SIZE", "")
+    if not text:
         return None
-    text = os.environ["WORLD_SIZE"]
-    if not (text.isascii() and text.isdigit()):
-        raise InputError(f"WORLD_SIZE={text!r}; it must be a whole number")
+    if not re.fullmatch("[0-9]{1,9}", text) or not int(text):
+        raise InputError(f"WORLD_SIZE={text!r}; it must be a whole number, 1 or more")
     return int(text)
 
 

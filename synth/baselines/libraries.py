@@ -25,7 +25,7 @@ class Library(NamedTuple):
         name, version: as its makers call it.
         own_clock: whether its times are by a cost model of its own, which counts protocols and starts; else they are
             by this package's figures, costs on or off as in the answer.
-        model: of a topology and a group of its ranks; raises NotModelled.
+        model: of a topology and a group of its ranks what it would take, in µs and GB/s; raises NotModelled.
     """
 
     name: str

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from runtime.backends import BACKENDS, Backend
+from runtime.backends import BACKENDS, Backend, choose_backend
 from runtime.bench import Request, Settings
 from runtime.measure.calibrate import Calibration, measure_machine
 from runtime.measure.calibrate import calibrate as calibrate_topology
-from runtime.measure.fits import Meter
+from runtime.measure.fits import Measured, Meter, worst_within
 from runtime.measure.probes import Probe
 from runtime.torch.launch import ranks_of_job
 from synth.cli.programs import write_text
@@ -53,10 +53,7 @@ def calibrate(backend: str, spec: str | None, ranks: int | None, devices: str | 
     synth calibrate --ranks 2 -o here.toml
     torchrun --nproc-per-node 8 -m synth.cli calibrate --topo dgx1 -o here.toml
     """
-    used = BACKENDS[backend]
-    used.require()
-    if devices is not None and "--devices" not in used.options:
-        raise InputError(f"--devices: not with --backend {backend}; it must be with --backend gpu")
+    used = choose_backend(backend, [] if devices is None else ["--devices"])
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
     count = _count(used, ranks, spec)
@@ -69,9 +66,9 @@ def calibrate(backend: str, spec: str | None, ranks: int | None, devices: str | 
                 raise InputError(f"--backend {backend}: {row.wrong} elements wrong where {probe.name} was run")
             return row.out_of_place.time_us
 
-        def tell(done: int, of: int) -> None:
+        def tell(what: str, done: int, of: int) -> None:
             if prints and sys.stderr.isatty():
-                click.echo(f"\r{done} of {of} links", nl=done == of, err=True)
+                click.echo(f"\r{what}: {done} of {of}", nl=done == of, err=True)
 
         found = measure_machine(Meter(timer, count), topology, tell, used.tells_protocols)
     if not prints:
@@ -113,22 +110,27 @@ def _print(found: Calibration) -> None:
     for name, by_kind in found.costs.items():
         for kind, one in by_kind.items():
             figures = (one.start_us, one.latency_us, one.gap_us, one.threadblock_gbs, one.link_gbs)
-            shown = "".join(f"{f'{figure.value:.3g} {figure.spread:+.0%}':>20}" for figure in figures)
-            click.echo(f"{name:<9}{kind:<9}{shown}")
+            click.echo(f"{name:<9}{kind:<9}" + "".join(f"{_shown(figure):>20}" for figure in figures))
     click.echo(f"{'link':<18}{'α (µs)':>20}{'(GB/s)':>20}")
     for (a, b), link in found.links.items():
-        alpha, gbs = f"{link.alpha_us:.3g} {link.alpha_spread:+.0%}", f"{link.gbs:.3g} {link.gbs_spread:+.0%}"
-        click.echo(f"{f'{a}→{b}':<18}{alpha:>20}{gbs:>20}")
+        alpha, gbs = Measured(link.alpha_us, link.alpha_spread), Measured(link.gbs, link.gbs_spread)
+        click.echo(f"{f'{a}→{b}':<18}{_shown(alpha):>20}{_shown(gbs):>20}")
     for limit, rate in found.shared_gbs.items():
         click.echo(f"{limit:<18}{'–':>20}{f'{rate:.3g}':>20}")
 
 
+def _shown(figure: Measured) -> str:
+    """A figure and how far it is known."""
+    return f"{figure.value:.3g} ±{figure.within}" if figure.value else figure.within
+
+
 def _source(topology: Topology, found: Calibration, used: Backend) -> str:
     """What was measured, on what, when and how well."""
-    alpha, gbs = (max(getattr(link, name) for link in found.links.values()) for name in ("alpha_spread", "gbs_spread"))
+    alpha = worst_within(Measured(link.alpha_us, link.alpha_spread) for link in found.links.values())
+    gbs = worst_within(Measured(link.gbs, link.gbs_spread) for link in found.links.values())
     return (
         f"{topology.name}, measured by synth calibrate --backend {used.name} on {date.today().isoformat()},"
-        f" {used.machine()}; α known within {alpha:.0%}, bandwidth {gbs:.0%}"
+        f" {used.machine()}; known within: α {alpha}, bandwidth {gbs}"
     )
 
 

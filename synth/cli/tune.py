@@ -25,7 +25,7 @@ from runtime.measure.tune import (
     select_methods,
 )
 from runtime.torch.choice import Chooser, Method
-from runtime.torch.launch import is_rank_of_job, launch_ranks
+from runtime.torch.launch import is_rank_of_job, launch_ranks, ranks_of_job
 from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
 from synth.storage.columns import check_replaceable
@@ -177,10 +177,8 @@ def _write_table(found: Sequence[Measurement], out: str, note: str) -> None:
 def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:
     """Returns in a rank; else starts the ranks here, after `check`, and leaves with their exit code."""
     if is_rank_of_job():
-        if ranks is not None and os.environ["WORLD_SIZE"] not in ("", str(ranks)):
-            raise InputError(
-                f"--ranks {ranks}: this is a rank of a job of {os.environ['WORLD_SIZE']}; it must be left out"
-            )
+        if ranks is not None and (job := ranks_of_job()) not in (None, ranks):
+            raise InputError(f"--ranks {ranks}: this is a rank of a job of {job}; it must be left out")
         return
     if ranks is None:
         raise InputError("--ranks: is not given; it must be how many processes to start, or use torchrun")

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from emit.goal import Goal
 from emit.msccl.format import write_msccl
+from emit.program import Program
 from runtime.backends import BACKENDS, Backend, choose_backend
-from runtime.bench import Algorithm, Executor, Measure, Request, Row, measure
+from runtime.bench import _KEPT, Algorithm, Executor, Measure, Request, Row, Settings, in_process, measure
 from runtime.host.executor import HostExecutor
 from synth.cli.bench import bench
 from tests.runtime.example_runs import PROGRAMS
 from topologies.errors import InputError
+from topologies.topology import Topology
+
+
+@dataclass(frozen=True)
+class Measurable:
+    """An `Algorithm`."""
+
+    name: str
+    program: Program
+    goal: Goal | None
+
+    def communicator(self, topology: Topology) -> tuple[int, ...] | None:  # noqa: ARG002 - as an Algorithm has it
+        return None
 
 
 def measuring(request: Request) -> AbstractContextManager[tuple[Measure, bool]]:
@@ -46,9 +61,13 @@ def test_choices(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_backend("tpu", [])
     with pytest.raises(InputError, match="--devices: not with --backend torch; it must be with --backend gpu"):
         choose_backend("torch", ["--devices"])
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="it must be with --backend torch"):
-        choose_backend("host", [])
+    for said, why in (("2", "it must be with --backend torch"), ("four", "WORLD_SIZE='four'"), ("0", "1 or more")):
+        monkeypatch.setenv("WORLD_SIZE", said)
+        with pytest.raises(InputError, match=why):
+            choose_backend("host", [])
+    for said in ("", "1"):
+        monkeypatch.setenv("WORLD_SIZE", said)
+        assert choose_backend("host", []).name == "host"
 
 
 def test_what_is_not_there_is_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +79,30 @@ def test_what_is_not_there_is_no_default(monkeypatch: pytest.MonkeyPatch) -> Non
     assert choose_backend(None, []).name == "host"
     with pytest.raises(InputError, match="not here"):
         choose_backend(None, ["--emulate"])
+
+
+def test_the_last_executors_are_kept() -> None:
+    program, goal = PROGRAMS[0]
+    made: list[str] = []
+
+    def make(algorithm: Algorithm) -> HostExecutor:
+        made.append(algorithm.name)
+        return HostExecutor(algorithm.program, algorithm.goal)
+
+    def run(number: int) -> None:
+        named = Measurable(str(number), replace(program, name=str(number)), goal)
+        assert measure_algorithm(named, 64).wrong == 0
+
+    with in_process(Request(None, program.nranks, Settings(iterations=1, warmup=0)), make) as (measure_algorithm, _):
+        for number in range(_KEPT + 1):  # the last one takes the first one's place
+            run(number)
+        run(_KEPT)
+        run(1)
+        assert made == [str(number) for number in range(_KEPT + 1)]
+        run(0)
+        assert made[-1] == "0"
+        run(2)  # the new one took the place of 1
+        assert made[-1] == "0"
 
 
 def test_the_host_keeps_the_protocol() -> None:

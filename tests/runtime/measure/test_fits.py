@@ -30,6 +30,7 @@ from runtime.measure.fits import (
     both_ways,
     check_repeated,
     repeated_least,
+    worst_within,
 )
 from runtime.measure.probes import Probe
 from topologies.costed import with_costs
@@ -248,15 +249,131 @@ def test_a_time_is_the_least_that_repeats() -> None:
     """Whatever else runs adds to a time; six times out of ten it does, up to twenty times as much."""
     rng = random.Random(0)
     for _ in range(200):
-        found = repeated_least(lambda: 50.0 * (1 + 0.02 * rng.random() + 20 * rng.random() * (rng.random() < 0.6)))
+        found = repeated_least(lambda: 50.0 * (1 + 0.02 * rng.random() + 20 * rng.random() * (rng.random() < 0.6)), [])
         assert found.spread <= ENOUGH
         assert 50.0 <= found.value <= 50.0 * (1 + 2 * ENOUGH)
 
 
 def test_a_time_that_never_repeats_is_refused() -> None:
     doubling = count()
-    found = repeated_least(lambda: 2.0 ** next(doubling))
+    found = repeated_least(lambda: 2.0 ** next(doubling), [])
     assert (found.value, found.spread, next(doubling)) == (1.0, 2.0 ** (AGREE - 1) - 1, MOST)
-    check_repeated("link 0→1: α", Measured(1.0, NOISE))
+    check_repeated("link 0→1: α", Measured(1.0, NOISE, found.unrest))
+    check_repeated("link 0→1: α", Measured(0.0, math.inf, ENOUGH))
     with pytest.raises(InputError, match="link 2→3: α: does not repeat"):
         check_repeated("link 2→3: α", found)
+
+
+def test_times_that_agree_are_not_measured_again_but_for_closer_ones() -> None:
+    given, times = iter((1.05, 1.0, 1.08, 1.004, 1.002, 1.3)), list[float]()
+    assert repeated_least(lambda: next(given), times).spread == pytest.approx(0.08)
+    assert repeated_least(lambda: next(given), times).spread == pytest.approx(0.08)
+    assert repeated_least(lambda: next(given), times, 0.01).spread == pytest.approx(0.004)
+    assert next(given) == 1.3
+
+
+START_DOMINATED = Costs({"Simple": Protocol(300.0, latency_us={"other": 3.0})})
+
+
+def two_ranks(costs: Costs) -> Topology:
+    """Slow enough that what takes long is few bytes."""
+    plain = load("full:2")
+    return with_costs(replace(plain, bandwidth_gbs=np.full(plain.nlinks, 0.01)), costs)
+
+
+@pytest.mark.parametrize(("start_us", "near"), [(300.0, 0.15), (3000.0, 0.4)])
+def test_a_call_that_takes_long_to_start_hides_no_latency(start_us: float, near: float) -> None:
+    """Times repeat within 8 %, which is eight latencies of a step, or eighty; and it is not refused."""
+    planted = two_ranks(Costs({"Simple": Protocol(start_us, latency_us={"other": 3.0})}))
+    for seed in range(5):
+        rng = random.Random(seed)
+        found = measured(planted, planted, lambda us: us * (1 + 0.08 * rng.random()))  # noqa: B023 - called in here
+        for link in found.links.values():
+            assert link.alpha_us == pytest.approx(3.0, rel=near)
+            assert link.alpha_spread <= NOISE
+        assert found.costs["Simple"]["other"].start_us.value == pytest.approx(start_us, rel=0.15)
+
+
+def test_messages_grow_until_they_take_longer_than_a_call_takes_to_start() -> None:
+    times: dict[int, float] = {}
+
+    def timer(probe: Probe, size: int) -> float:
+        times[size] = 1e5 + size * (probe.messages + 1) / 10
+        return times[size]
+
+    assert Meter(timer, 2).rate([(0, 1)], "Simple", 1).value == pytest.approx(0.01)
+    assert times[max(times)] >= 2 * times[max(times) // 4]
+
+
+def test_times_that_agree_too_little_for_what_they_differ_by_are_measured_more_closely() -> None:
+    """8 % is enough for a time, and more than a hundred rounds of a thousandth of a call's start each."""
+    done: dict[Probe, int] = {}
+
+    def timer(probe: Probe, _: int) -> float:
+        done[probe] = done.get(probe, 0) + 1
+        return (3000.0 + 6.0 * probe.rounds) * (1.08, 1.04, 1.0)[min(done[probe], 3) - 1]
+
+    latency, start = Meter(timer, 2).latency_and_start((0, 1), "Simple", math.inf)
+    assert (latency.value, latency.spread) == (pytest.approx(3.0), 0.0)
+    assert start.value == pytest.approx(3000.0)
+
+
+def test_a_machine_that_is_busy_at_first_is_measured_again() -> None:
+    """The first measurements of a latency never repeat; those after them do."""
+    planted = two_ranks(START_DOMINATED)
+    timer, done = simulated(planted), dict[Probe, int]()
+
+    def busy_at_first(probe: Probe, size: int) -> float:
+        done[probe] = done.get(probe, 0) + 1
+        busy = probe.messages == 1 and done[probe] <= MOST
+        return timer(probe, size) * (2.0 ** (done[probe] % MOST + 1) if busy else 1.0)
+
+    found = measure_machine(Meter(busy_at_first, 2), planted, lambda *_: None)
+    assert found.links[0, 1].alpha_us == pytest.approx(3.0, rel=0.01)
+
+
+def test_what_is_not_seen_is_said_so() -> None:
+    """A machine on which only bytes take time, and a call; then one on which a call takes none to start."""
+    plain = two_ranks(START_DOMINATED)
+    found = measure_machine(
+        Meter(lambda probe, size: 1000.0 + (probe.messages == MESSAGES) * probe.blocks * size, 2),
+        plain,
+        lambda *_: None,
+    )
+    one = found.costs["Simple"]["other"]
+    assert [figure.within for figure in (one.start_us, one.latency_us, one.gap_us)] == ["0%", "not seen", "not seen"]
+    made = calibrate(plain, found, "here").costs
+    assert made is not None
+    assert "start_us 0%, latency_us not seen, gap_us not seen, efficiency 0%" in made.protocols["Simple"].note
+    latency, start = Meter(lambda probe, _: 2.0 * probe.rounds, 2).latency_and_start((0, 1), "Simple", math.inf)
+    assert (latency, start.within) == (Measured(1.0), "not seen")
+    assert Measured(1.0, math.inf).within == "not known"
+    assert worst_within([Measured(1.0, 0.1), Measured(0.0, math.inf), Measured(2.0, 0.3)]) == "30% where seen"
+
+
+def test_messages_that_take_no_longer_when_larger_are_refused() -> None:
+    with pytest.raises(InputError, match="take no longer than of"):
+        measure_machine(Meter(lambda *_: 20_000.0, 2), two_ranks(START_DOMINATED), lambda *_: None)
+
+
+def test_what_is_measured_is_told_in_both_phases() -> None:
+    told: list[tuple[str, int, int]] = []
+    planted = two_ranks(START_DOMINATED)
+    measure_machine(Meter(simulated(planted), 2), planted, lambda *row: told.append(row))
+    assert told == [("protocols by kind of link", 1, 1), ("links", 1, 2), ("links", 2, 2)]
+
+
+def test_a_limit_is_measured_by_a_protocol_that_its_slowest_links_allow() -> None:
+    simple = Protocol(1.0, efficiency={"nvlink": 0.5})
+    only = Costs({"LL128": Protocol(1.0, links=("nvlink",)), "Simple": simple})
+    mixed = from_toml(WIRED + '\n[[limits]]\nname = "mixed"\npairs = "0>1 0>2"\ngbs = 8\n', "mixed.toml")
+    seen: list[Probe] = []
+    timer = simulated(with_costs(mixed, Costs({"LL128": Protocol(1.0), "Simple": simple})))
+
+    def watched(probe: Probe, size: int) -> float:
+        seen.append(probe)
+        return timer(probe, size)
+
+    found = measure_machine(Meter(watched, 4), replace(mixed, costs=only), lambda *_: None)
+    assert {probe.protocol for probe in seen if len(probe.pairs) > 1} == {"Simple"}
+    assert found.shared_gbs == pytest.approx({"mixed": 8.0}, rel=NEAR)

@@ -1,4 +1,4 @@
-"""A rank that runs a collective of its own: python -m tests.runtime.torch.custom RANK SIZE ADDRESS RESULT"""
+"""A rank that runs collectives of its own: python -m tests.runtime.torch.custom RANK SIZE ADDRESS RESULT"""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ import torch
 import torch.distributed as dist
 
 import runtime.process_group as ours
+from emit.goal import Goal
+from emit.program import CUSTOM, Gpu, Program, Step, ThreadBlock
+from runtime.bench import Settings
+from runtime.measure.bench_over_torch import measure_custom
+from runtime.torch.rank_program import rank_program
 from tests.runtime.torch.values import same
 from topologies.errors import InputError
 
@@ -34,9 +39,26 @@ def check(rank: int, size: int) -> None:
             ours.custom(name, made, given)
 
 
+def check_measured(rank: int) -> None:
+    """A sum that stands where rank 0's input stood is right, however often it was run; what is no sum is seen."""
+    goal = Goal.from_arrays(2, ((0, 1), "ii", (0, 0), (0, 1), (0, 0)), ((0, 0), "ii", (0, 0), (0, 1), (0, 0)))
+    for op, wrong in (("rrc", 0), ("r", 256)):
+        into = Step(op, src_off=0, dst_buf="i", dst_off=0, count=1)
+        gpus = [
+            Gpu(1, 0, 0, [ThreadBlock(-1, 1, 0, [into])]),
+            Gpu(1, 0, 0, [ThreadBlock(0, -1, 0, [Step("s", src_off=0, count=1)])]),
+        ]
+        program = Program("sum", CUSTOM, "Simple", 2, 1, inplace=False, outofplace=True, gpus=gpus)
+        row = measure_custom(rank_program(program, rank), goal, 1024, Settings(iterations=3))
+        assert row.out_of_place is not None
+        assert (row.size_bytes, row.out_of_place.wrong) == (1024, wrong), op
+        assert row.out_of_place.time_us > 0
+
+
 if __name__ == "__main__":
     me, ranks = int(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group("cpu:synth,cuda:synth", init_method=sys.argv[3], rank=me, world_size=ranks)
     check(me, ranks)
+    check_measured(me)
     dist.destroy_process_group()
     Path(sys.argv[4]).write_text("done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,9 +19,10 @@ from emit.program import Program
 from emit.timing.predict import Predictor
 from runtime.backends import BACKENDS
 from runtime.dtypes import Array
+from runtime.measure import fits
 from tests.synth.cli.calling import Call
 from topologies.costed import with_costs
-from topologies.costs import Costs, Protocol
+from topologies.costs import PROTOCOLS, Costs, Protocol
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -147,6 +149,24 @@ def test_refusals(synth: Call, words: tuple[str, ...], told: str) -> None:
 def test_a_job_has_the_ranks_that_it_says(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.backends.find_spec", lambda _: True)  # refused before torch is loaded
     monkeypatch.setenv("RANK", "0")
-    for said, words, told in (("4", ("--ranks", "2"), "a job of 4"), ("four", (), "WORLD_SIZE='four'")):
+    for said, words, told in (
+        ("4", ("--ranks", "2"), "a job of 4"),
+        ("four", (), "WORLD_SIZE='four'"),
+        ("0", (), "WORLD_SIZE='0'"),
+        ("2", ("--backend", "host", "--ranks", "2"), "one rank of several"),  # they would disturb each other
+    ):
         monkeypatch.setenv("WORLD_SIZE", said)
         assert told in synth("calibrate", *words).refusal
+
+
+def test_a_real_executor(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else runs here, and with fewer and shorter messages than figures worth having need."""
+    for name, value in (("NOISE", math.inf), ("SHORT_US", 500.0), ("LARGER_TAKE", 1.2), ("MOST", 6)):
+        monkeypatch.setattr(fits, name, value)
+    answer = synth("calibrate", "--backend", "host", "--ranks", "2", "-o", "here.toml")
+    assert (answer.code, answer.err) == (0, "")
+    made = load("here.toml")
+    assert made.costs is not None
+    assert set(made.costs.protocols) == set(PROTOCOLS)
+    assert (made.bandwidth_gbs > 0).all()
+    assert not any(word in Path("here.toml").read_text() + answer.out for word in ("nan%", "inf%", "nan ", "inf "))
