@@ -97,7 +97,9 @@ def measured(rows: Sequence[Row], processes: Processes, budget: str = BUDGET) ->
     return [
         (
             row,
-            processes.asked(row.collective, "--topo", row.topo, "--size", row.size, "--budget", budget, times=1),
+            processes.asked(
+                row.collective, "--topo", row.topo, "--size", row.size, "--budget", budget, "--target", "none", times=1
+            ),
         )
         for row in rows
     ]
@@ -201,8 +203,8 @@ def text(
         + "\n".join(notes)
     )
     parts = [
-        f"Whole commands in fresh processes, `synth COLLECTIVE --topo T --size BYTES --budget {budget}`, one run,"
-        " compiled code found on disk. GB/s are size / time of the replayed schedule (size as nccl-tests has it: the"
+        f"Whole commands in fresh processes, `synth COLLECTIVE --topo T --size BYTES --budget {budget} --target none`,"
+        " once, compiled code found on disk. GB/s are size / time of the replayed schedule (as nccl-tests has it: the"
         " output of an allgather, a rank's buffer of an all-to-all or allreduce; MB and GB are powers of ten). The"
         " limit is size / bound: no schedule on this network has more. Others' figures are as published, in their own"
         " models and by their own solvers, whose seconds are in brackets where they are published.",
