@@ -33,10 +33,14 @@ def solve(program: LinearProgram, budget_s: float, interior: bool = False) -> Re
     if interior:
         highs.setOptionValue("solver", "ipm")
         highs.setOptionValue("run_crossover", "off")
+        # 1.16 may take seconds for what it solves in hundredths, and lose the dual prices on the way back
+        highs.setOptionValue("presolve", "off")
     highs.passModel(lp)
     highs.run()
-    status = highs.getModelStatus()
-    if status != highspy.HighsModelStatus.kOptimal:
+    status, reached = highs.getModelStatus(), highs.getInfo().primal_solution_status
+    # from 1.16 on HiGHS says of what ends near a solution, without crossover, only that it does not know
+    near = interior and status == highspy.HighsModelStatus.kUnknown and reached == int(highspy.kSolutionStatusFeasible)
+    if status != highspy.HighsModelStatus.kOptimal and not near:
         infeasible = status == highspy.HighsModelStatus.kInfeasible
         return Result("infeasible" if infeasible else "unknown", None, NAME)
     solution = highs.getSolution()
