@@ -30,6 +30,11 @@ class Carriers(NamedTuple):
     gap_us: Floats
     takes_gbs: Floats
 
+    @property
+    def holds(self) -> Floats:
+        """What each takes of its resources for each GB/s that it carries: 1 for links."""
+        return self.takes_gbs / self.bandwidth_gbs
+
 
 class Pairs(NamedTuple):
     """Who sends to whom over every carrier, as CSR: over carrier c from src[j] to dst[j] for j in ptr[c]:ptr[c+1]."""

@@ -312,9 +312,8 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     signal = np.array(steps.signal, dtype=bool)
     link, alpha, rate = _links(lanes, signal, np.array(steps.over, dtype=np.int64), net, topology)
     link_gbs, rate = rate, block_rates(topology, rate)
-    one = net.carriers
     holds = np.ones(len(rate))  # what is taken of limits, for each GB/s
-    holds[: net.ncarriers] = one.takes_gbs / one.bandwidth_gbs
+    holds[: net.ncarriers] = net.carriers.holds
     gap = np.append(net.carriers.gap_us, np.zeros(len(alpha) - net.ncarriers)) if len(net.gap_us) else None
     sending = sends >= 0
     hold_us = np.zeros(len(order))

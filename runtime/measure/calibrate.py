@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from runtime.measure.fits import MOST_BLOCKS, Measured, Meter, both_ways, check_repeated, worst_within
+from runtime.measure.fits import MOST_BLOCKS, Measured, Meter, check_repeated, each_direction, worst_within
 from synth.model.collective import Floats, Ints
 from topologies.costs import KINDS, PROTOCOLS, Costs, Protocol
 from topologies.errors import InputError
@@ -90,7 +90,7 @@ def measure_machine(meter: Meter, topology: Topology, report: Report, apart: boo
         report("links", len(raw), len(asked))
     links = {}
     for (a, b), there in raw.items():
-        gbs = both_ways(there.value, raw[b, a].value)[0] if (b, a) in raw else there.value
+        gbs = each_direction(there.value, raw[b, a].value)[0] if (b, a) in raw else there.value
         links[a, b] = MeasuredLink(alpha[a, b].value, gbs, alpha[a, b].spread, there.spread)
     shared = {}
     for limit, held in pairs_by_limit(topology).items():

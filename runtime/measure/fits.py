@@ -226,7 +226,7 @@ def _over(short: Measured, long: Measured, parts: int) -> Measured:
     return Measured.open_by((long.value - short.value) / parts, open_us / parts, max(long.unrest, short.unrest))
 
 
-def both_ways(there: float, back: float) -> tuple[float, float]:
+def each_direction(there: float, back: float) -> tuple[float, float]:
     """GB/s of a link and of the one back, where `Meter.rate` found these: it counts MESSAGES there, one back.
 
     What noise makes of them stays positive.

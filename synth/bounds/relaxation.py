@@ -31,7 +31,7 @@ class Capacity:
 
 
 def capacities(problem: Problem) -> list[Capacity]:
-    """What limits the links; of resources with the same links only the smallest."""
+    """What limits the links, without what another limit of the same links, and perhaps more, implies."""
     net, unit = problem.network, unit_gbs(problem)
     rows: dict[bytes, Capacity] = {}
     ptr, entries = grouped(net.uses_idx, net.nresources)
@@ -41,7 +41,18 @@ def capacities(problem: Problem) -> list[Capacity]:
         key = links.tobytes()
         if len(links) and (key not in rows or rows[key].chunks > gbs / unit):
             rows[key] = Capacity(links, gbs / unit, resource)
-    return list(rows.values())
+    if net.hyperlinks is not None:
+        return list(rows.values())  # these take some of what looks implied
+    each = [(row, set(row.links.tolist())) for row in rows.values()]
+    around: dict[int, list[tuple[Capacity, set[int]]]] = {}
+    for row, links in each:
+        for link in links:
+            around.setdefault(link, []).append((row, links))
+    return [
+        row
+        for row, links in each
+        if not any(other.chunks <= row.chunks and links < more for other, more in around[int(row.links[0])])
+    ]
 
 
 @dataclass(frozen=True, eq=False)

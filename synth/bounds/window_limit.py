@@ -122,7 +122,11 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
 
     Takes O(flows × links × slots). Raises BadWitness for what names no slot, resource, link or flow.
     """
-    paid, cost = balance(problem, witness)
+    return limit_of(witness, *balance(problem, witness))
+
+
+def limit_of(witness: Witness, paid: float, cost: Floats) -> Limit:
+    """The same by its `balance`."""
     budget = float(cost @ np.diff(witness.times))
     if not (0 < budget < np.inf and 0 < witness.at_bytes < np.inf):
         return _NOTHING

@@ -58,7 +58,7 @@ def find_shapes(search: Search) -> list[Shape]:
             found += [Shape(number, ends, parts) for number in slots for parts in (kept if not count else kept[:1])]
         else:
             found += [Shape(number, ends) for number in slots]
-    return found
+    return sorted(found, key=lambda shape: shape.slots)
 
 
 def meets(one: Alike) -> bool:

@@ -20,6 +20,7 @@ from synth.bounds.window_limit import (
     Slots,
     alike_chunks,
     balance,
+    limit_of,
     part_of,
     slots_of,
     tells_first,
@@ -121,7 +122,7 @@ def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
             longer = replace(claim, times=times, text=_text(times, len(claim.windows)))
             if window_limit(problem, longer)[2] < np.inf:
                 return longer
-    return _stretched(problem, claim, most_us) if window_limit(problem, claim)[2] < np.inf else None
+    return _stretched(problem, claim, most_us) if limit_of(claim, paid, cost)[2] < np.inf else None
 
 
 def _stretched(problem: Problem, claim: Witness, most_us: float) -> Witness:
@@ -239,8 +240,8 @@ class _Program:
             kept = row_of[h.uses_idx] >= 0
             links.append(net.nlinks + row_of_entry(h.uses_ptr)[kept])
             owner.append(row_of[h.uses_idx][kept])
-        chosen, each = np.concatenate(links), net.carriers
-        return chosen, np.concatenate(owner), (each.takes_gbs / each.bandwidth_gbs)[chosen]
+        chosen = np.concatenate(links)
+        return chosen, np.concatenate(owner), net.carriers.holds[chosen]
 
     def _add(self, one: Alike) -> None:
         """What a byte of such chunks pays, counted by their amount."""

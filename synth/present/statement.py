@@ -95,7 +95,7 @@ def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[],
         "proof": ("optimal: " if optimal else regime()) + witness.text,
         "vs_baseline": min(others) / time_us if others else None,
         "libraries": {
-            name: _taken(choice, time_us)
+            name: _beside(choice, time_us)
             for name in LIBRARIES
             if isinstance(choice := found.library(name, size), Choice)
         },
@@ -103,7 +103,7 @@ def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[],
     }
 
 
-def _taken(choice: Choice, time_us: float) -> dict[str, Any]:
+def _beside(choice: Choice, time_us: float) -> dict[str, Any]:
     return {
         "algorithm": choice.algorithm,
         "protocol": choice.protocol,

@@ -56,7 +56,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 + (" · kept" if row.get("kept") else ""),
             )
         )
-    proved = [*_elsewhere(document), *_in_switches(document), *_taken(document), *_proved(document)]
+    proved = [*_elsewhere(document), *_in_switches(document), *_libraries(document), *_proved(document)]
     text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if proved else []), *proved]
     return "\n".join(text)
 
@@ -99,7 +99,7 @@ def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ×"
 
 
-def _taken(document: dict[str, Any]) -> list[str]:
+def _libraries(document: dict[str, Any]) -> list[str]:
     """For each library a line that says what it would take, and by whose word."""
     lines = []
     for name, told in document["libraries"].items():

@@ -1,8 +1,9 @@
 """The portfolio: which engines run, in which order and for how long; they race by what they have gained.
 
 An engine is a generator of answers. Each gets its turn, in the order that a tuning object states, until it ends or its
-share of the budget is over; what is left of the budget goes, answer by answer, to the engine that gained most when it
-ran last. Nothing here knows what is searched: a ledger takes the answers and says what they are worth.
+share of the budget is over and it gains no more; what is left of the budget goes, answer by answer, to the engine that
+gained most when it ran last. Nothing here knows what is searched: a ledger takes the answers and says what they are
+worth.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from synth.model.deadline import now
 from topologies.errors import InputError
 
 _FADING = 0.5  # of what an engine gained before, each time that it answers again
+_WORTH = 0.01  # gained by an answer, after which a turn is not over yet
+_MORE, _LONGEST = 0.4, 1.5  # of a turn: how long it then goes on at least, and how long it may be in all
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Ledger(Protocol):
 class Run:
     """An engine at work on a problem; its first turn may take `turn_s`, and `once`: it has no second.
 
-    `always`: it has its turn though all is proved. `gained`: what it gained lately, less and less of what was long ago.
+    `always`: it has its turn though all is proved. `gained`: what it gained lately, less and less of what was long ago;
+    `latest`: by its last answer.
     """
 
     engine: str
@@ -81,6 +85,7 @@ class Run:
     once: bool = False
     always: bool = False
     gained: float = 0.0
+    latest: float = 0.0
 
     def step(self, ledger: Ledger) -> bool:
         """One answer more; False where there is none."""
@@ -93,7 +98,8 @@ class Run:
             if not ledger.answered:
                 raise
             return False
-        self.gained = _FADING * self.gained + ledger.take(answer, self.engine)
+        self.latest = ledger.take(answer, self.engine)
+        self.gained = _FADING * self.gained + self.latest
         return True
 
 
@@ -118,9 +124,13 @@ def race(runs: Iterable[Run], ledger: Ledger, deadline: float, waiting: list[Run
     """
     waiting = [] if waiting is None else waiting
     for run in runs:
-        until = min(deadline, now() + run.turn_s)
+        begun = now()
+        until = min(deadline, begun + run.turn_s)
         waiting.append(run)
         while goes_on := run.step(ledger):
+            if run.latest >= _WORTH:
+                longer = min(now() + _MORE * run.turn_s, begun + _LONGEST * run.turn_s)
+                until = max(until, min(deadline, longer))
             if now() >= until or (ledger.proved and not run.always):
                 break
         if run.once or not goes_on:

@@ -37,12 +37,13 @@ def solve(program: LinearProgram, budget_s: float, interior: bool = False) -> Re
         highs.setOptionValue("presolve", "off")
     highs.passModel(lp)
     highs.run()
-    status, reached = highs.getModelStatus(), highs.getInfo().primal_solution_status
+    status, info = highs.getModelStatus(), highs.getInfo()
     # from 1.16 on HiGHS says of what ends near a solution, without crossover, only that it does not know
-    near = interior and status == highspy.HighsModelStatus.kUnknown and reached == int(highspy.kSolutionStatusFeasible)
+    feasible = info.primal_solution_status == int(highspy.kSolutionStatusFeasible)
+    near = interior and feasible and status == highspy.HighsModelStatus.kUnknown
     if status != highspy.HighsModelStatus.kOptimal and not near:
         infeasible = status == highspy.HighsModelStatus.kInfeasible
         return Result("infeasible" if infeasible else "unknown", None, NAME)
     solution = highs.getSolution()
     point = Solution(np.array(solution.col_value), np.array(solution.row_dual))
-    return Result("optimal", point, NAME, highs.getInfo().objective_function_value)
+    return Result("optimal", point, NAME, info.objective_function_value)

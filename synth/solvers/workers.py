@@ -11,12 +11,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from synth.model.deadline import now, whole
 from synth.solvers import SOLVERS, is_available
 from synth.solvers.result import Result
+
+_KEPT = 2  # idle children of a solver
 
 
 @dataclass(eq=False)
@@ -56,10 +59,10 @@ class _Child:
 
 
 class Workers:
-    """A pool of at most one idle child a solver; use as a context manager."""
+    """A pool of at most two idle children a solver, as bounds ask beside engines; use as a context manager."""
 
     def __init__(self, warm: Sequence[str] = ()) -> None:
-        self._idle: dict[str, _Child] = {solver: _Child(solver) for solver in warm}
+        self._idle: dict[str, list[_Child]] = {solver: [_Child(solver)] for solver in warm}
         self._busy: dict[Ticket, _Child] = {}
 
     def __enter__(self) -> Workers:
@@ -67,7 +70,7 @@ class Workers:
 
     @whole
     def __exit__(self, *_: object) -> None:
-        for child in [*self._idle.values(), *self._busy.values()]:
+        for child in [*chain.from_iterable(self._idle.values()), *self._busy.values()]:
             child.kill()
         self._idle, self._busy = {}, {}
 
@@ -77,7 +80,8 @@ class Workers:
         if not is_available(solver):
             self._fail(ticket, f"{SOLVERS[solver].library} is not installed")
             return ticket
-        child = self._idle.pop(solver, None) or _Child(solver)
+        idle = self._idle.get(solver)
+        child = idle.pop() if idle else _Child(solver)
         self._busy[ticket] = child
         try:
             child.pipe.send(arguments)
@@ -124,10 +128,11 @@ class Workers:
             return
         del self._busy[ticket]
         ticket.done, ticket.reply, ticket.failure = True, reply if ok else None, "" if ok else reply
-        if child.solver in self._idle:
-            child.kill()
+        idle = self._idle.setdefault(child.solver, [])
+        if len(idle) < _KEPT:
+            idle.append(child)
         else:
-            self._idle[child.solver] = child
+            child.kill()
 
     def _fail(self, ticket: Ticket, why: str) -> None:
         ticket.done, ticket.failure = True, why

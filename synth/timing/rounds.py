@@ -39,11 +39,11 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) ->
         order = sorted_rows(step)
         chunk, link, step = chunk[order], link[order], step[order]
     ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
-    factor, each = unit / capacity, net.carriers
+    factor = unit / capacity
     first = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
     run = Runner(interpreted=len(schedule) < tuning.compiled_from)
     weight = collective.fraction / collective.fraction.min()
-    columns = first, chunk, link, weight, each.takes_gbs / each.bandwidth_gbs, ptr, uses, factor, np.zeros(len(factor))
+    columns = first, chunk, link, weight, net.carriers.holds, ptr, uses, factor, np.zeros(len(factor))
     *given, peaks = run.columns(*columns, np.zeros(len(first) - 1))
     run(_add_steps, *given, peaks)
     return np.asarray(peaks)

@@ -46,17 +46,20 @@ class Arborescences:
         """The set of some ends as a number."""
         return int(self._own[np.asarray(ranks, dtype=np.int64)].sum())
 
-    def tree(self, root: int, ends: int, within: int) -> tuple[int, ...]:
-        """The links of a cheapest tree within a level, each behind the one that leads to it, none of no use."""
-        return self._pruned(root, ends, sorted(self._taken(root, ends, within)))
+    def tree(self, roots: dict[int, int], within: int) -> tuple[int, ...]:
+        """The links of a cheapest tree within a level, each behind the one that leads to it, none of no use.
 
-    def timed(self, root: int, ends: int, within: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        roots: each with the set that it must reach; of more than one the trees have no rank in common.
+        """
+        return self._pruned(roots, sorted(self._taken(roots, within)))
+
+    def timed(self, roots: dict[int, int], within: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The same, and for how many levels each waits: where lengths differ by level that may pay.
 
         Of no use where the last level is without limit.
         """
-        taken = self._taken(root, ends, within)
-        came, waits = {root: within}, dict[int, int]()
+        taken, ends = self._taken(roots, within), sum(roots.values())
+        came, waits = dict.fromkeys(roots, within), dict[int, int]()
         for link in sorted(taken, key=lambda one: (-taken[one], one)):
             u, v = int(self.src[link]), int(self.dst[link])
             if v not in came and came.get(u, -1) >= taken[link]:
@@ -69,10 +72,10 @@ class Arborescences:
         kept = [x for x in waits if int(self._own[self.dst[x]]) & ends or int(self.dst[x]) in needed]
         return tuple(kept), tuple(waits[link] for link in kept)
 
-    def _taken(self, root: int, ends: int, within: int) -> dict[int, int]:
-        """The links of a cheapest tree, each with the highest level at which it is taken."""
+    def _taken(self, roots: dict[int, int], within: int) -> dict[int, int]:
+        """The links of cheapest trees, each with the highest level at which it is taken."""
         links: dict[int, int] = {}
-        waiting, count = [(within, ends, root)], len(self.src)
+        waiting, count = [(within, ends, root) for root, ends in roots.items()], len(self.src)
         while waiting:
             h, s, v = waiting.pop()
             how = int(self._how[h, s, v])
@@ -85,9 +88,9 @@ class Arborescences:
                 waiting += [(h, _SPLIT - how, v), (h, s ^ (_SPLIT - how), v)]
         return links
 
-    def _pruned(self, root: int, ends: int, links: list[int]) -> tuple[int, ...]:
-        """Where the parts of a tree meet again by chance, one way to each rank is enough: the least latency's."""
-        far, by, left = {root: 0}, dict[int, int](), {root}
+    def _pruned(self, roots: dict[int, int], links: list[int]) -> tuple[int, ...]:
+        """Where the parts of a tree meet again by chance, one path to each rank is enough: the least latency's."""
+        far, by, left = dict.fromkeys(roots, 0), dict[int, int](), set(roots)
         order: list[int] = []
         while left:
             v = min(left, key=lambda rank: (far[rank], rank))
@@ -98,11 +101,12 @@ class Arborescences:
                 if self.src[link] == v and there < far.get(w, 1 << 60):
                     far[w], by[w] = there, link
                     left.add(w)
+        ends = sum(roots.values())
         needed = {v for v in order if int(self._own[v]) & ends}
         for v in order[::-1]:
-            if v in needed and v != root:
+            if v in needed and v not in roots:
                 needed.add(int(self.src[by[v]]))
-        return tuple(by[v] for v in order if v in needed and v != root)
+        return tuple(by[v] for v in order if v in needed and v not in roots)
 
 
 def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how: Any, endless: bool) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
-from synth.engines.steiner.packing import Demand, Packing, Trees
+from synth.engines.steiner.packing import Demand, Packing, Trees, begins_us
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
 from synth.solvers.linear_program import ProgramBuilder
-from topologies.arrays import positions
+from topologies.arrays import pointers, positions
 
 _TINY = 1e-9
 _USED = 1e-7  # of the message, from which on a column counts
@@ -61,8 +61,8 @@ class OverTime:
         self._links: list[Ints] = []
         self._offsets: list[Floats] = []
         self._before, self._spans = np.zeros(0), np.zeros(0)
-        ptr, self._resources = packing.net.uses_and_links()[:2]
-        self._resource_ptr = np.asarray(ptr)
+        link, self._resources = np.nonzero(packing.uses)
+        self._resource_ptr = pointers(np.bincount(link, minlength=len(packing.uses)))
 
     def steps(self, time_us: float, enough_us: float, deadline: float) -> Iterator[None]:
         """Look for the least time, from one on in which the message fits, by one linear program after another.
@@ -113,8 +113,8 @@ class OverTime:
         first: the tree from which on that is not known yet.
         """
         packing, lasts = self.packing, self.packing.lasts_us
-        links = [np.array([*one.trees.up, *one.trees.down], dtype=np.int64) for one in self.timed[first:]]
-        offsets = [_offsets(packing, one) for one in self.timed[first:]]
+        links = [np.array(one.trees.links, dtype=np.int64) for one in self.timed[first:]]
+        offsets = [begins_us(packing.net, one.trees, lasts, one.waits_us) for one in self.timed[first:]]
         each = [(i, at, len(one.trees.up)) for i, at, one in zip(links, offsets, self.timed[first:], strict=True)]
         before = np.array([-float(at[:up].min(initial=0.0)) for _, at, up in each])
         after = np.array([float((at + lasts[i])[up:].max(initial=0.0)) for i, at, up in each])
@@ -187,7 +187,8 @@ class OverTime:
         sums = np.vstack([np.zeros((1, net.nlinks)), np.cumsum(by_unit, axis=0)])
         length = (sums[finer:] - sums[:-finer]) / finer * (self.size_bytes / slot_us)  # sent for a slot from there on
         length += _TIES * length.mean()
-        levels = np.arange(count + 1)
+        levels, x = np.arange(count + 1), packing.exchanges
+        self._between = np.maximum(level[x.forth], level[x.back])
         rise = fall = None
         if any(d.falls for d in packing.demands):
             fall = Arborescences(net.nranks, net.src, net.dst, level, packing.ends, count + 1)
@@ -198,40 +199,50 @@ class OverTime:
             rise.find(packing.run, length[begins, np.arange(net.nlinks)], endless=False)
         lower, found = 0.0, list[tuple[Timed, float]]()
         for number, demand in enumerate(packing.demands):
-            cost = self._cost(demand, rise, fall)
+            cost = self._cost(demand, rise, fall, length)
             lower += float(cost.min()) * demand.amount
             roots = np.argsort(cost.min(axis=0), kind="stable")[: self.tuning.roots]
             for stretch in np.array_split(levels, self.tuning.stretches):
                 for place in roots.tolist():
                     met = int(stretch[cost[stretch, place].argmin()])
                     if cost[met, place] < min(BEYOND / 2, self._worth[number] * _WORTH):
-                        timed = self._timed(number, int(demand.roots[place]), met, count - met, rise, fall, unit_us)
+                        timed = self._timed(number, place, met, rise, fall, unit_us)
                         found.append((timed, met * unit_us))
         before = len(self._of)
         self._take(found, time_us)
         return lower, len(self._of) - before
 
-    def _cost(self, demand: Demand, rise: Arborescences | None, fall: Arborescences | None) -> Floats:
-        """The least cost of a demand's trees by when all is at the root, shape (levels, roots)."""
+    def _cost(self, demand: Demand, rise: Arborescences | None, fall: Arborescences | None, length: Floats) -> Floats:
+        """The least cost of a demand's trees by when all is at the root, shape (levels, roots, then exchanges)."""
         if rise is None or not demand.sums:
             assert fall is not None
             return np.asarray(fall.cost[::-1, fall.set_of(demand.goals)][:, demand.roots])
-        up = rise.cost[:, rise.set_of(demand.holders)][:, demand.roots]
+        holders = rise.set_of(demand.holders)
+        up = rise.cost[:, holders][:, demand.roots]
         if fall is None or not demand.falls:
             return np.asarray(up)
-        return np.asarray(up + fall.cost[::-1, fall.set_of(demand.goals)][:, demand.roots])
+        goals, x = fall.set_of(demand.goals), self.packing.exchanges
+        one = up + fall.cost[::-1, goals][:, demand.roots]
+        left = np.arange(len(one))[::-1, None] - self._between
+        down = np.where(left >= 0, x.least(fall, goals)[np.maximum(left, 0), np.arange(len(x))], 2 * BEYOND)
+        return np.hstack([one, x.least(rise, holders) + length[:, x.forth] + length[:, x.back] + down])
 
     def _timed(
-        self, number: int, root: int, met: int, left: int, rise: Arborescences | None, fall: Arborescences | None,
-        unit_us: float,
-    ) -> Timed:  # fmt: skip
-        """The cheapest trees that meet at a rank after so many units, with so many left."""
-        demand = self.packing.demands[number]
-        nothing: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        ups, early = rise.timed(root, rise.set_of(demand.holders), met) if rise and demand.sums else nothing
-        downs, late = fall.timed(root, fall.set_of(demand.goals), left) if fall and demand.falls else nothing
+        self, number: int, place: int, met: int, rise: Arborescences | None, fall: Arborescences | None, unit_us: float
+    ) -> Timed:
+        """The cheapest trees of which all is at the root after so many units; place: as in `_cost`."""
+        packing, demand = self.packing, self.packing.demands[number]
+        holders = rise.set_of(demand.holders) if rise and demand.sums else 0
+        goals = fall.set_of(demand.goals) if fall and demand.falls else 0
+        left = (self.slots - 1) * self.finer - met
+        left -= 0 if place < len(demand.roots) else int(self._between[place - len(demand.roots)])
+        above, below, exchange = packing.exchanges.meeting(
+            demand.roots, place, (rise, holders, met), (fall, goals, left)
+        )
+        ups, early = rise.timed(above, met) if rise and holders else ((), ())
+        downs, late = fall.timed(below, left) if fall and goals else ((), ())
         waits = tuple(round(wait * unit_us, 9) for wait in (*early[::-1], *late))
-        return Timed(Trees(number, root, ups[::-1], downs), waits)
+        return Timed(Trees(number, tuple(above), ups[::-1], downs, exchange), waits)
 
     def _take(self, found: list[tuple[Timed, float]], time_us: float) -> None:
         """Trees as columns for the slot from which on they are wanted."""
@@ -268,18 +279,3 @@ class OverTime:
             trees = np.array([self.packing.add(self.timed[i].trees) for i in taken])
             found.append(Begun(trees, [self._offsets[i] + t for i, t in zip(taken, at[order].tolist(), strict=True)]))
         return found
-
-
-def _offsets(packing: Packing, timed: Timed) -> Floats:
-    """When each link, those up first, begins to carry what is at the root at time 0, in µs."""
-    net, trees, lasts = packing.net, timed.trees, packing.lasts_us
-    ups, downs = timed.waits_us[: len(trees.up)], timed.waits_us[len(trees.up) :]
-    far, early = {trees.root: 0.0}, list[float]()
-    for link, wait in zip(trees.up[::-1], ups[::-1], strict=True):
-        far[int(net.src[link])] = far[int(net.dst[link])] + wait + float(lasts[link])
-        early.append(-far[int(net.src[link])])
-    far, late = {trees.root: 0.0}, list[float]()
-    for link, wait in zip(trees.down, downs, strict=True):
-        late.append(far[int(net.src[link])] + wait)
-        far[int(net.dst[link])] = late[-1] + float(lasts[link])
-    return np.array([*early[::-1], *late])

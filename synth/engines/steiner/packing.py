@@ -8,12 +8,15 @@ the columns that it still wants (Gilmore and Gomory, 1961), and say how far it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from synth.bounds.relaxation import capacities
 from synth.bounds.window_limit import alike_chunks
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
+from synth.engines.steiner.exchanges import Exchanges, sums_within
 from synth.engines.steiner.tuning import Tuning
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
@@ -21,6 +24,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.solvers.linear_program import ProgramBuilder
 from synth.solvers.workers import Workers
+from topologies.network import Network
 
 _LEAST = 1e-3  # of the time, that a tree has to begin
 
@@ -31,14 +35,21 @@ class Trees:
 
     Attributes:
         demand: whose byte it is.
-        root: the rank at which both meet.
+        roots: the rank at which both meet; or two, where trees come up to both, which then exchange what they have.
         up, down: links, each behind all that it waits for.
+        exchange: the links between two roots, forth and back.
     """
 
     demand: int
-    root: int
+    roots: tuple[int, ...]
     up: tuple[int, ...]
     down: tuple[int, ...]
+    exchange: tuple[int, ...] = ()
+
+    @property
+    def links(self) -> tuple[int, ...]:
+        """All, in order."""
+        return *self.up, *self.exchange, *self.down
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +107,14 @@ class Packing:
         self.bulk = bulk
         self.run, self.workers, self.tuning = run, workers, tuning
         self.demands = demands(problem)
-        ptr, used, gbs = net.uses_and_links()
-        self.capacity = np.asarray(gbs) * 1e3  # bytes a µs
-        self.uses = np.zeros((net.nlinks, len(gbs)))
-        self.uses[np.repeat(np.arange(net.nlinks), np.diff(ptr)), used] = 1.0
+        limits = capacities(problem)
+        gbs = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])[[limit.resource for limit in limits]]
+        self.capacity = gbs * 1e3  # bytes a µs
+        self.uses = np.zeros((net.nlinks, len(limits)))
+        for number, limit in enumerate(limits):
+            self.uses[limit.links, number] = 1.0
         self.trees: list[Trees] = []
-        self._loads, self._new = np.zeros((0, len(gbs))), list[Floats]()
+        self._loads, self._new = np.zeros((0, len(limits))), list[Floats]()
         self.latency_us, self.part = np.zeros(0), np.zeros(0)
         self.filled = self.time_us = np.inf
         self._known: dict[Trees, int] = {}
@@ -110,6 +123,7 @@ class Packing:
         most = tuning.work // (net.nranks * 3 ** len(self.ends))
         self.levels = 1 if bulk else max(2, min(tuning.most_levels, most))
         self.lasts_us = np.zeros(net.nlinks)
+        self.exchanges = Exchanges(net)
 
     @property
     def loads(self) -> Floats:
@@ -124,7 +138,7 @@ class Packing:
         if trees not in self._known:
             self._known[trees] = len(self.trees)
             self.trees.append(trees)
-            self._new.append(self.uses[[*trees.up, *trees.down]].sum(axis=0) / self.capacity)
+            self._new.append(self.uses[list(trees.links)].sum(axis=0) / self.capacity)
             self.latency_us = np.append(self.latency_us, self._latency(trees))
             self.part = np.append(self.part, 0.0)
         return self._known[trees]
@@ -145,6 +159,8 @@ class Packing:
         self.up = Arborescences(net.nranks, net.dst, net.src, level, self.ends, self.levels)
         self.latency_us = np.array([self._latency(trees) for trees in self.trees])
         # of trees that cost the same the fastest
+        x = self.exchanges
+        self._exchange_level = np.maximum(level[x.forth], level[x.back])
         self._ties = 1e-6 * float(self._prices.mean()) * (1 + lasts_us / max(float(lasts_us.mean()), 1e-9))
 
     def least_us(self, size_bytes: float, from_us: float, deadline: float) -> float:
@@ -200,10 +216,10 @@ class Packing:
 
     def _join(self) -> None:
         """Of halves that meet at a root whole trees: one after another as much of one up as there is of one down."""
-        at: dict[tuple[int, int], tuple[list[tuple[int, float]], list[tuple[int, float]]]] = {}
+        at: dict[tuple[int, ...], tuple[list[tuple[int, float]], list[tuple[int, float]]]] = {}
         for i in np.flatnonzero(self.part > 0).tolist():
             if half := self._half(self.trees[i]):
-                both = at.setdefault((self.trees[i].demand, self.trees[i].root), ([], []))
+                both = at.setdefault((self.trees[i].demand, *self.trees[i].roots), ([], []))
                 both[half < 0].append((i, float(self.part[i])))
                 self.part[i] = 0.0
         for ups, downs in at.values():
@@ -226,7 +242,7 @@ class Packing:
             self.up.find(self.run, length)
         proved, added = 0.0, 0
         for number, demand in enumerate(self.demands):
-            cost, found = self._cheapest_of(number, demand, time_us)
+            cost, found = self._cheapest_of(number, demand, time_us, length)
             if not found:
                 return np.inf, 0
             proved += demand.amount * cost
@@ -240,16 +256,20 @@ class Packing:
             added += len(self.trees) - before
         return proved * size_bytes / float(prices @ self.capacity), added
 
-    def _cheapest_of(self, number: int, demand: Demand, time_us: float) -> tuple[float, list[Trees]]:
+    def _cheapest_of(self, number: int, demand: Demand, time_us: float, length: Floats) -> tuple[float, list[Trees]]:
         """The least cost by the time that is left of a demand's trees, and the best of some roots; none in time."""
-        rise = self.up.cost[:, self.up.set_of(demand.holders), :] if demand.sums else None
-        fall = self.down.cost[:, self.down.set_of(demand.goals), :] if demand.falls else None
+        rise = self.up.cost[:, self.up.set_of(demand.holders)][:, demand.roots] if demand.sums else None
+        fall = self.down.cost[:, self.down.set_of(demand.goals)][:, demand.roots] if demand.falls else None
         if rise is None or fall is None:
-            one = rise if rise is not None else fall
-            assert one is not None
-            cost, first = one[:, demand.roots], np.arange(len(one))[:, None].repeat(len(demand.roots), axis=1)
+            cost = rise if rise is not None else fall
+            assert cost is not None
+            first = np.arange(len(cost))[:, None].repeat(len(demand.roots), axis=1)
         else:
-            cost, first = _both(rise[:, demand.roots], fall[:, demand.roots])
+            cost, first = sums_within(rise, fall)
+            if not self.bulk:
+                cost, first = (
+                    np.hstack(both) for both in zip((cost, first), self._exchanged(demand, length), strict=True)
+                )
         left_us = time_us - np.arange(len(cost)) * self.unit_us
         worth = np.where(left_us > 0, cost.T / np.where(left_us > 0, left_us, 1.0), np.inf).T
         level = worth.argmin(axis=0)
@@ -257,34 +277,41 @@ class Packing:
         least = float(each.min())
         if not least < BEYOND * 1e-30:
             return np.inf, []
-        found = []
         order = np.argsort(each, kind="stable")
         if self.bulk and demand.sums and demand.falls:
             order = order[each[order] < BEYOND * 1e-30]  # a half of every root's: see `_join`
         else:
             order = order[: self.tuning.roots]
             order = order[each[order] <= least * self.tuning.dearer]
-        for place in order.tolist():
-            h, root = int(level[place]), int(demand.roots[place])
-            begin = int(first[h, place])
-            last = len(self.up.cost) - 1
-            end = h - begin if h < last else last
-            ups = self.up.tree(root, self.up.set_of(demand.holders), begin)[::-1] if rise is not None else ()
-            downs = (
-                self.down.tree(root, self.down.set_of(demand.goals), end if rise is not None else h)
-                if fall is not None
-                else ()
-            )
-            found.append(Trees(number, root, ups, downs))
-        return least, found
+        return least, [
+            self._trees(number, place, int(level[place]), int(first[level[place], place])) for place in order.tolist()
+        ]
+
+    def _exchanged(self, demand: Demand, length: Floats) -> tuple[Floats, Ints]:
+        """As `sums_within`, of what meets at both ends of a link."""
+        x = self.exchanges
+        rise, fall = (
+            x.least(self.up, self.up.set_of(demand.holders)),
+            x.least(self.down, self.down.set_of(demand.goals)),
+        )
+        return sums_within(rise + length[x.forth] + length[x.back], fall, self._exchange_level)
+
+    def _trees(self, number: int, place: int, within: int, begin: int) -> Trees:
+        """A demand's cheapest trees within a level, what comes up within one; place: of roots, then of exchanges."""
+        demand, last = self.demands[number], len(self.up.cost) - 1
+        holders, goals = self.up.set_of(demand.holders) if demand.sums else 0, self.down.set_of(demand.goals)
+        end = last if within == last else within - begin if demand.sums else within
+        if place >= len(demand.roots) and within < last:
+            end -= int(self._exchange_level[place - len(demand.roots)])
+        ups, downs, exchange = self.exchanges.meeting(
+            demand.roots, place, (self.up, holders, begin), (self.down, goals, end)
+        )
+        up = self.up.tree(ups, begin)[::-1] if demand.sums else ()
+        return Trees(number, tuple(ups), up, self.down.tree(downs, end) if demand.falls else (), exchange)
 
     def _latency(self, trees: Trees) -> float:
-        net, rise, fall = self.net, {trees.root: 0.0}, {trees.root: 0.0}
-        for link in trees.up[::-1]:
-            rise[int(net.src[link])] = rise[int(net.dst[link])] + float(self.lasts_us[link])
-        for link in trees.down:
-            fall[int(net.dst[link])] = fall[int(net.src[link])] + float(self.lasts_us[link])
-        return max(rise.values()) + max(fall.values())
+        begins = begins_us(self.net, trees, self.lasts_us)
+        return float((begins + self.lasts_us[list(trees.links)]).max(initial=0.0) - begins.min(initial=0.0))
 
     def _relaxed(self, size_bytes: float, time_us: float, deadline: float) -> Floats | None:
         """Solve the program with the trees at hand; its prices, whose sum of price · capacity is 1."""
@@ -307,7 +334,7 @@ class Packing:
         half = np.array([self._half(trees) for trees in some], dtype=np.int64)
         builder.add_rows(np.array([d.amount for d in self.demands]), (owner[half >= 0], part[half >= 0], 1.0))
         if half.any():  # as much goes down from a root as up
-            at, split = owner * self.net.nranks + np.array([trees.root for trees in some]), half != 0
+            at, split = owner * self.net.nranks + np.array([trees.roots[0] for trees in some]), half != 0
             each, at = np.unique(at[split], return_inverse=True)
             builder.add_rows(np.zeros(len(each)), (at, part[split], -half[split].astype(np.float64)))
         left = max(0.05, deadline - now())
@@ -327,12 +354,21 @@ def ends_of(wanted: list[Demand]) -> list[int]:
     return found
 
 
-def _both(rise: Floats, fall: Floats) -> tuple[Floats, Ints]:
-    """The least cost of a tree up and one down within each level together, and the level of that up; last: any."""
-    cost, first = np.empty_like(rise), np.empty(rise.shape, dtype=np.int64)
-    for h in range(len(rise) - 1):
-        sums = rise[: h + 1] + fall[h::-1]
-        first[h] = sums.argmin(axis=0)
-        cost[h] = sums.min(axis=0)
-    cost[-1], first[-1] = rise[-1] + fall[-1], len(rise) - 1
-    return cost, first
+def begins_us(net: Network, trees: Trees, lasts_us: Floats, waits_us: Sequence[float] = ()) -> Floats:
+    """When each link of trees begins to carry what is at their roots at time 0, in µs: those up before that.
+
+    Args:
+        lasts_us: of each link of the network, from a chunk's start to its arrival.
+        waits_us: how long what is at a rank waits before each link down, and what came up after it, those up first.
+    """
+    waits = waits_us or (0.0,) * (len(trees.up) + len(trees.down))
+    far, early = dict.fromkeys(trees.roots, 0.0), list[float]()
+    for link, wait in zip(trees.up[::-1], waits[: len(trees.up)][::-1], strict=True):
+        far[int(net.src[link])] = far[int(net.dst[link])] + wait + float(lasts_us[link])
+        early.append(-far[int(net.src[link])])
+    far, late = dict.fromkeys(trees.roots, 0.0), list[float]()
+    far |= {int(net.dst[link]): float(lasts_us[link]) for link in trees.exchange}
+    for link, wait in zip(trees.down, waits[len(trees.up) :], strict=True):
+        late.append(far[int(net.src[link])] + wait)
+        far[int(net.dst[link])] = late[-1] + float(lasts_us[link])
+    return np.array([*early[::-1], *(0.0 for _ in trees.exchange), *late])

@@ -91,7 +91,6 @@ class _Pattern:
 
 
 def _pattern(net: Network, trees: Trees) -> _Pattern:
-    links = [*trees.up, *trees.down]
     rows: list[tuple[int, bool]] = []
     waits: list[tuple[int, int]] = []
     came: dict[int, list[int]] = {}
@@ -102,16 +101,22 @@ def _pattern(net: Network, trees: Trees) -> _Pattern:
         rows.append((step_at.get(u, 0), True))
         step_at[v] = max(step_at.get(v, 0), step_at.get(u, 0) + 1)
         came.setdefault(v, []).append(i)
-    whole = step_at.get(trees.root, 0)
-    came, step_at = {trees.root: came.get(trees.root, [])}, {trees.root: whole}
-    for i, link in enumerate(trees.down, len(trees.up)):
+    whole = max((step_at.get(root, 0) for root in trees.roots), default=0)
+    came = {root: came.get(root, []) for root in trees.roots}
+    # of one step, so that neither sends back what it gets
+    waits += [(j, i) for i, link in enumerate(trees.exchange, len(rows)) for j in came[int(net.src[link])]]
+    for link in trees.exchange:
+        came[int(net.dst[link])] = [*came[int(net.dst[link])], len(rows)]
+        rows.append((whole, True))
+    step_at = dict.fromkeys(trees.roots, whole + bool(trees.exchange))
+    for i, link in enumerate(trees.down, len(rows)):
         u, v = int(net.src[link]), int(net.dst[link])
         waits += [(j, i) for j in came[u]]
         rows.append((step_at[u], False))
         step_at[v], came[v] = step_at[u] + 1, [i]
     before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
     step, reduces = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-    return _Pattern(np.array(links, dtype=np.int64), step, reduces, before, after)
+    return _Pattern(np.array(trees.links, dtype=np.int64), step, reduces, before, after)
 
 
 def sends_of(

@@ -27,8 +27,8 @@ from runtime.measure.fits import (
     Measured,
     Meter,
     Timer,
-    both_ways,
     check_repeated,
+    each_direction,
     repeated_least,
     worst_within,
 )
@@ -203,7 +203,7 @@ def test_a_link_slower_one_way_is_found_so() -> None:
     found = measured(with_costs(slow), one_protocol()).links
     assert found[0, 1].gbs == pytest.approx(25.0, rel=0.01)
     assert found[1, 0].gbs == pytest.approx(100.0, rel=0.01)
-    there, back = both_ways(*((MESSAGES + 1) / (MESSAGES / x + 1 / y) for x, y in ((3.0, 40.0), (40.0, 3.0))))
+    there, back = each_direction(*((MESSAGES + 1) / (MESSAGES / x + 1 / y) for x, y in ((3.0, 40.0), (40.0, 3.0))))
     assert (there, back) == pytest.approx((3.0, 40.0))
 
 

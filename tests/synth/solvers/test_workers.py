@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import chain
 
 import numpy as np
 
@@ -60,6 +61,6 @@ def test_solvers_that_always_fail_cost_no_answer() -> None:
 def test_closing_the_pool_leaves_no_process() -> None:
     with Workers(("smt",)) as pool:
         pool.ask("smt", _hard(), 1e5, 0)
-        processes = [c.process for c in [*pool._idle.values(), *pool._busy.values()]]
+        processes = [c.process for c in [*chain.from_iterable(pool._idle.values()), *pool._busy.values()]]
         assert processes
     assert all(p.poll() is not None for p in processes)

@@ -73,7 +73,7 @@ def test_cheapest_trees_are_the_cheapest_of_all_sets_of_links(seed: int) -> None
             trees.cost[within, goals, root] > BEYOND and least == np.inf
         )
         if least < np.inf:
-            tree = trees.tree(root, goals, within)
+            tree = trees.tree({root: goals}, within)
             reached = {root}
             for link in tree:
                 assert src[link] in reached
@@ -166,9 +166,9 @@ def test_trees_up_and_down_meet_at_the_same_ranks() -> None:
     assert used
     assert packing.part.sum() == pytest.approx(1.0)
     for trees in used:
-        ends = [(int(problem.network.src[link]), int(problem.network.dst[link])) for link in (*trees.up, *trees.down)]
-        assert {u for u, _ in ends[: len(trees.up)]} | {trees.root} >= {0, 1, 2, 3}  # local ranks: the group first
-        assert {v for _, v in ends[len(trees.up) :]} | {trees.root} >= {0, 1, 2, 3}
+        ends = [(int(problem.network.src[link]), int(problem.network.dst[link])) for link in trees.links]
+        assert {u for u, _ in ends[: len(trees.up)]} | {*trees.roots} >= {0, 1, 2, 3}  # local ranks: the group first
+        assert {v for _, v in ends[len(trees.up) :]} | {*trees.roots} >= {0, 1, 2, 3}
     loads = packing.part @ packing.loads
     assert loads.max() * (1 << 30) == pytest.approx(packing.filled * packing.time_us, rel=1e-6)
 

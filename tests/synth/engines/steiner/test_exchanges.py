@@ -1,0 +1,99 @@
+"""Trees that meet at both ends of a link: as cheap and as fast as all that could be tried, and replayed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from synth.engines.steiner.arborescences import BEYOND, Arborescences
+from synth.engines.steiner.exchanges import Exchanges, sums_within
+from synth.engines.steiner.packing import Packing, Trees, begins_us
+from synth.engines.steiner.tuning import TUNING
+from synth.model.deadline import now
+from synth.solvers.workers import Workers
+from tests.synth.engines.steiner.test_steiner import SLOWLY, found, with_relays
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_ranks_share_out_the_ends_as_cheaply_as_any_two_sets(seed: int) -> None:
+    rng = random.Random(seed)
+    net = with_relays("mesh:2x3", "allreduce", (0, 2, 4, 5)).network
+    ends = [0, 1, 2, 3]
+    table = Arborescences(net.nranks, net.src, net.dst, np.ones(net.nlinks, dtype=np.int64), ends, 5)
+    table.find(SLOWLY, np.array([rng.choice((1.0, 2.0, 4.0)) for _ in range(net.nlinks)]))
+    exchanges, every = Exchanges(net), table.set_of(ends)
+    least = exchanges.least(table, every)
+    assert len(exchanges) == net.nlinks // 2
+    for level, number in itertools.product(range(5), range(len(exchanges))):
+        u, v = int(net.src[exchanges.forth[number]]), int(net.dst[exchanges.forth[number]])
+        tried = [
+            table.cost[level, table.set_of(list(some)), u] + table.cost[level, every - table.set_of(list(some)), v]
+            for count in (1, 2, 3)
+            for some in itertools.combinations(ends, count)
+        ]
+        assert min(least[level, number], 2 * BEYOND) == min(*tried, 2 * BEYOND)
+        shares = exchanges.shares(table, every, number, level)
+        assert sum(table.cost[level, some, rank] for rank, some in shares.items()) == min(tried)
+        if least[level, number] < BEYOND:
+            links = table.tree(shares, level)
+            ends_of = [int(net.dst[link]) for link in links]
+            assert len({u, v, *ends_of}) == 2 + len(links)  # no rank in both
+            assert {u, v, *ends_of} >= {0, 1, 2, 3}
+
+
+def test_what_comes_up_and_goes_down_share_the_levels_best() -> None:
+    rng = np.random.default_rng(0)
+    rise, fall = rng.random((6, 3)), rng.random((6, 3))
+    between = np.array([0, 1, 2])
+    cost, first = sums_within(rise, fall, between)
+    for h, at in itertools.product(range(5), range(3)):
+        tried = {b: rise[b, at] + fall[h - between[at] - b, at] for b in range(h - between[at] + 1)}
+        assert cost[h, at] == min(tried.values(), default=2 * BEYOND)
+        assert not tried or tried[int(first[h, at])] == cost[h, at]
+    assert (cost[-1] == rise[-1] + fall[-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "group", "hops"),
+    [
+        ("mesh:1x4", (0, 1, 2, 3), 3),  # up to a rank and down from it: 4
+        ("mesh:1x4", (0, 3), 3),
+        ("mesh:1x6", (0, 1, 4, 5), 5),
+        ("hypercube:3", (0, 1, 3, 7), 3),
+    ],
+)
+def test_an_all_reduce_takes_no_more_links_one_behind_the_other_than_the_network_is_long(
+    spec: str, group: tuple[int, ...], hops: int
+) -> None:
+    problem, size = with_relays(spec, "allreduce", group), 4 << 10
+    alpha_us = float(problem.network.alpha_us.max())
+    assert min(algorithm.time_us(size) for algorithm in found(problem, size)) < (hops + 0.9) * alpha_us
+
+
+def test_trees_of_an_exchange_begin_as_they_wait() -> None:
+    problem = with_relays("mesh:1x4", "allreduce", (0, 1, 2, 3))
+    net = problem.network
+    link = {(int(u), int(v)): i for i, (u, v) in enumerate(zip(net.src, net.dst, strict=True))}
+    trees = Trees(
+        0, (1, 2), (link[0, 1], link[3, 2]), (link[1, 0], link[2, 3]), (link[1, 2], link[2, 1])
+    )  # fmt: skip
+    lasts_us = np.arange(1.0, net.nlinks + 1)
+    begins = dict(zip(trees.links, begins_us(net, trees, lasts_us, (0.5, 0.0, 0.0, 0.25)).tolist(), strict=True))
+    assert begins[link[0, 1]] == -0.5 - lasts_us[link[0, 1]]
+    assert begins[link[1, 2]] == begins[link[2, 1]] == 0
+    assert begins[link[1, 0]] == lasts_us[link[2, 1]]
+    assert begins[link[2, 3]] == lasts_us[link[1, 2]] + 0.25
+
+
+def test_without_latency_nothing_is_exchanged() -> None:
+    """It costs as much as trees up to one rank and down, of which halves go with any others."""
+    problem = with_relays("mesh:2x3", "allreduce", (0, 2, 4))
+    with Workers() as workers:
+        packing = Packing(problem, SLOWLY, workers, TUNING, bulk=True)
+        packing.retime(np.asarray(problem.network.alpha_us))
+        packing.least_us(1 << 30, 1.0, now() + 60)
+    assert packing.trees
+    assert not any(trees.exchange for trees in packing.trees)
