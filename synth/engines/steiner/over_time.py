@@ -241,8 +241,9 @@ class OverTime:
         )
         ups, early = rise.timed(above, met) if rise and holders else ((), ())
         downs, late = fall.timed(below, left) if fall and goals else ((), ())
-        waits = tuple(round(wait * unit_us, 9) for wait in (*early[::-1], *late))
-        return Timed(Trees(number, tuple(above), ups[::-1], downs, exchange), waits)
+        trees = packing.joined(Trees(number, tuple(above), ups[::-1], downs, exchange))
+        waits = (*early[::-1], *(0 for _ in trees.down[len(downs) :]), *late)
+        return Timed(trees, tuple(round(wait * unit_us, 9) for wait in waits))
 
     def _take(self, found: list[tuple[Timed, float]], time_us: float) -> None:
         """Trees as columns for the slot from which on they are wanted."""

@@ -307,7 +307,17 @@ class Packing:
             demand.roots, place, (self.up, holders, begin), (self.down, goals, end)
         )
         up = self.up.tree(ups, begin)[::-1] if demand.sums else ()
-        return Trees(number, tuple(ups), up, self.down.tree(downs, end) if demand.falls else (), exchange)
+        down = self.down.tree(downs, end) if demand.falls else ()
+        return self.joined(Trees(number, tuple(ups), up, down, exchange))
+
+    def joined(self, trees: Trees) -> Trees:
+        """The same, but an end of a link to which nothing comes, where both trees up have met before, only receives."""
+        have = {*self.demands[trees.demand].holders.tolist(), *self.net.dst[list(trees.up)].tolist()}
+        for root, back in zip(trees.roots, trees.exchange[::-1], strict=False):
+            if root not in have:
+                others = tuple(other for other in trees.roots if other != root)
+                return replace(trees, roots=others, down=(back, *trees.down), exchange=())
+        return trees
 
     def _latency(self, trees: Trees) -> float:
         begins = begins_us(self.net, trees, self.lasts_us)

@@ -88,6 +88,20 @@ def test_trees_of_an_exchange_begin_as_they_wait() -> None:
     assert begins[link[2, 3]] == lasts_us[link[1, 2]] + 0.25
 
 
+def test_an_end_to_which_nothing_comes_only_receives() -> None:
+    """As where trees up to both ends meet at a rank before, which then sends all to one."""
+    problem = with_relays("mesh:1x4", "allreduce", (0, 1, 3))
+    net = problem.network  # local ranks: the group first, the relay 2 is 3 there
+    link = {(int(u), int(v)): i for i, (u, v) in enumerate(zip(net.src, net.dst, strict=True))}
+    forth, back = link[1, 3], link[3, 1]
+    with Workers() as workers:
+        packing = Packing(problem, SLOWLY, workers, TUNING)
+        lonely = Trees(0, (1, 3), (link[0, 1],), (link[1, 0], link[3, 2]), (forth, back))
+        assert packing.joined(lonely) == Trees(0, (1,), lonely.up, (forth, *lonely.down))
+        met = Trees(0, (1, 3), (link[0, 1], link[2, 3]), (link[1, 0], link[3, 2]), (forth, back))
+        assert packing.joined(met) is met
+
+
 def test_without_latency_nothing_is_exchanged() -> None:
     """It costs as much as trees up to one rank and down, of which halves go with any others."""
     problem = with_relays("mesh:2x3", "allreduce", (0, 2, 4))
