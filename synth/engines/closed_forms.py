@@ -33,9 +33,11 @@ def solve(problem: Problem, request: Request, form: str = "") -> Iterator[Outcom
     """One form, or all, double binary trees too: the likeliest first, as far as the time is."""
     for name in (form,) if form else (*CLOSED_FORMS, TREE):
         most = int(min(_MOST_SENDS, _SENDS_A_SECOND * max(0.0, request.deadline - now())))
-        with suppress(TooManySends):
+        try:  # no `with`: what interrupts its end where the generator is closed would be raised to nobody
             for plan in _plans(problem, name, most):
                 yield from plan.algorithms(request.options.size)
+        except TooManySends:
+            continue
 
 
 def _plans(problem: Problem, name: str, most: int) -> list[Unordered]:

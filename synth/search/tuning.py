@@ -49,7 +49,7 @@ class Tuning:
         Turn("one-shot", share=0.15, gap=1.02),
         Turn("levels", share=0.2, gap=1.005),
         Turn("trees", share=0.35, gap=1.005),
-        Turn("steiner", share=0.45, gap=1.01),
+        Turn("steiner", share=0.3, gap=1.01),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.3, from_ranks=9),
         Turn("closed", share=0.1, gap=1.02, in_shares=False),
