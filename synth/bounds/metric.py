@@ -81,7 +81,7 @@ def carrier_lengths(problem: Problem, price: Floats) -> Floats:
     if h is None:
         return length
     used = sum_by(row_of_entry(h.uses_ptr), price[h.uses_idx], len(h))
-    return np.append(length, used * problem.network.carriers.holds[problem.network.nlinks :])
+    return np.append(length, used * (h.takes_gbs / h.bandwidth_gbs))
 
 
 def resource_loads(net: Network, carried: Floats) -> Floats:

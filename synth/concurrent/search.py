@@ -9,7 +9,7 @@ chunks may not leave their group that is checked too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -193,9 +193,11 @@ class ConcurrentSearch:
         if several:
             self._tighten(quick=True)
             if self._best("makespan").makespan_us > self._least_us() * SEARCH.near:
-                with suppress(InputError):  # more chunks than is held in memory; other plans are there
+                try:
                     for answers in self._union():
                         yield Run(TOGETHER, answers, np.inf)
+                except InputError:
+                    return  # more chunks than is held in memory; other plans are there
 
     def take(self, answer: Outcome, source: str) -> float:
         """Replay and keep a plan; what it gained: by how much of the best makespan it is faster."""

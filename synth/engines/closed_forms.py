@@ -37,7 +37,7 @@ def solve(problem: Problem, request: Request, form: str = "") -> Iterator[Outcom
             for plan in _plans(problem, name, most):
                 yield from plan.algorithms(request.options.size)
         except TooManySends:
-            continue
+            pass
 
 
 def _plans(problem: Problem, name: str, most: int) -> list[Unordered]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -56,7 +55,7 @@ def program_plans(
         return
     if len({len(m.ranks) for m in members}) > 1:
         return
-    with suppress(InputError, TimeUp):  # no levels, ranks that do not reach each other, or no time
+    try:
         levels = find_levels(topology) if hierarchy is None else hierarchy
         grouped, within = nested(levels, np.array([m.ranks for m in members], dtype=np.int64))
         if len(within) < 2:
@@ -71,6 +70,8 @@ def program_plans(
             program = limited(until, partial(search.by_library, steps, ALL))
             if program is not None:
                 yield _as_asked(program, members, own, relays)
+    except (InputError, TimeUp):
+        return  # no levels, ranks that do not reach each other, or no time
 
 
 def _as_asked(

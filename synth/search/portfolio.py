@@ -1,9 +1,9 @@
 """The portfolio: which engines run, in which order and for how long; they race by what they have gained.
 
 An engine is a generator of answers. Each gets its turn, in the order that a tuning object states, until it ends or its
-share of the budget is over and it gains no more; what is left of the budget goes, answer by answer, to the engine that
-gained most when it ran last. Nothing here knows what is searched: a ledger takes the answers and says what they are
-worth.
+share of the budget is over, or half as much again where it still gains; what is left of the budget goes, answer by
+answer, to the engine that gained most when it ran last. Nothing here knows what is searched: a ledger takes the answers
+and says what they are worth.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from synth.model.deadline import now
 from topologies.errors import InputError
 
 _FADING = 0.5  # of what an engine gained before, each time that it answers again
-_WORTH = 0.01  # gained by an answer, after which a turn is not over yet
-_MORE, _LONGEST = 0.4, 1.5  # of a turn: how long it then goes on at least, and how long it may be in all
+_WORTH = 0.01  # gained by an answer, after which a turn goes on
+_MORE, _LONGEST = 0.4, 1.5  # of a turn: how long it then goes on, and how long it may be in all
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Turn:
 
     Attributes:
         engine: its name.
-        share: the part of the budget that its first turn may take.
+        share: the part of the budget that its first turn may take, half as long again where it gains.
         once: whether it has no second turn.
         refined: the sends to which it may refine chunks; 0: as many as it likes.
         from_ranks, most_ranks: problems that it is asked about unless it is named, by local ranks.
@@ -73,10 +73,10 @@ class Ledger(Protocol):
 
 @dataclass
 class Run:
-    """An engine at work on a problem; its first turn may take `turn_s`, and `once`: it has no second.
+    """An engine at work on a problem; its first turn may take `turn_s`, longer where it gains.
 
-    `always`: it has its turn though all is proved. `gained`: what it gained lately, less and less of what was long ago;
-    `latest`: by its last answer.
+    `once`: it has no second. `always`: it has its turn though all is proved. `gained`: what it gained lately, less and
+    less of what was long ago; `latest`: by its last answer.
     """
 
     engine: str

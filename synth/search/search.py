@@ -395,6 +395,6 @@ class _Search:
         left_s = self.deadline - now()
         until = now() + min(left_s, max(self.tuning.windows * self.options.budget_s, left_s / 2))
         one_size = self.options.size is not None
-        if self.again.sizes is not POWERS and not one_size:
+        if self.windows.farthest.sizes is self.sizes and not one_size:
             self.windows.farthest.sizes = self.shown_bytes()
         self.windows.finish(until, self.tuning.windows_finer * self.options.budget_s * one_size)

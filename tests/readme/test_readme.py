@@ -129,7 +129,7 @@ def test_all_commands_options_and_fields_are_named(example: Path) -> None:
     index = json.loads((example / "out" / "index.json").read_text(encoding="utf-8"))
     for field in index["algorithms"][0]:
         assert f"`{field}`" in text, field
-    said = json.loads(run(f"{EXAMPLE} --out elsewhere --json", example).stdout)
+    said = json.loads(run(f"{EXAMPLE} --budget 2s --out elsewhere --json", example).stdout)
     for field in said:
         assert f"`{field}`" in text, field
     titles = blocks("console")[0].text.splitlines()[3]  # after the command

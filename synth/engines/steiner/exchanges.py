@@ -34,6 +34,10 @@ class Exchanges:
     def __len__(self) -> int:
         return len(self.forth)
 
+    def levels(self, level: Ints) -> Ints:
+        """How many levels each takes, where links take so many: shape (exchanges,)."""
+        return np.asarray(np.maximum(level[self.forth], level[self.back]))
+
     def least(self, table: Arborescences, ends: int) -> Floats:
         """The least cost of trees from both ranks that share out some ends, shape (levels, exchanges)."""
         u, v = self._ends
@@ -85,14 +89,16 @@ def sums_within(rise: Floats, fall: Floats, between: Ints | int = 0) -> tuple[Fl
         rise, fall: least costs within each level, the last without limit; shape (levels, meetings).
         between: levels between both, at each meeting.
     """
-    levels, meetings = rise.shape
-    between = np.broadcast_to(between, meetings)
+    levels = len(rise)
     cost, first = np.full(rise.shape, 2 * BEYOND), np.zeros(rise.shape, dtype=np.int64)
     for h in range(levels - 1):
-        left = h - np.arange(h + 1)[:, None] - between
-        falls = np.where(left >= 0, fall[np.maximum(left, 0), np.arange(meetings)], 2 * BEYOND)
-        sums = rise[: h + 1] + falls
+        sums = rise[: h + 1] + at_levels(fall, h - np.arange(h + 1)[:, None] - between)
         first[h] = sums.argmin(axis=0)
         cost[h] = sums.min(axis=0)
     cost[-1], first[-1] = rise[-1] + fall[-1], levels - 1
     return cost, first
+
+
+def at_levels(cost: Floats, level: Ints) -> Floats:
+    """Least costs within a level of each meeting, BEYOND where it is below 0; level: shape (…, meetings or 1)."""
+    return np.where(level >= 0, cost[np.maximum(level, 0), np.arange(cost.shape[1])], 2 * BEYOND)

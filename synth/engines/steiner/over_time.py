@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
+from synth.engines.steiner.exchanges import at_levels
 from synth.engines.steiner.packing import Demand, Packing, Trees, begins_us
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
@@ -187,8 +188,8 @@ class OverTime:
         sums = np.vstack([np.zeros((1, net.nlinks)), np.cumsum(by_unit, axis=0)])
         length = (sums[finer:] - sums[:-finer]) / finer * (self.size_bytes / slot_us)  # sent for a slot from there on
         length += _TIES * length.mean()
-        levels, x = np.arange(count + 1), packing.exchanges
-        self._between = np.maximum(level[x.forth], level[x.back])
+        levels = np.arange(count + 1)
+        self._between = packing.exchanges.levels(level)
         rise = fall = None
         if any(d.falls for d in packing.demands):
             fall = Arborescences(net.nranks, net.src, net.dst, level, packing.ends, count + 1)
@@ -223,8 +224,7 @@ class OverTime:
             return np.asarray(up)
         goals, x = fall.set_of(demand.goals), self.packing.exchanges
         one = up + fall.cost[::-1, goals][:, demand.roots]
-        left = np.arange(len(one))[::-1, None] - self._between
-        down = np.where(left >= 0, x.least(fall, goals)[np.maximum(left, 0), np.arange(len(x))], 2 * BEYOND)
+        down = at_levels(x.least(fall, goals), np.arange(len(one))[::-1, None] - self._between)
         return np.hstack([one, x.least(rise, holders) + length[:, x.forth] + length[:, x.back] + down])
 
     def _timed(
@@ -242,7 +242,8 @@ class OverTime:
         ups, early = rise.timed(above, met) if rise and holders else ((), ())
         downs, late = fall.timed(below, left) if fall and goals else ((), ())
         trees = packing.joined(Trees(number, tuple(above), ups[::-1], downs, exchange))
-        waits = (*early[::-1], *(0 for _ in trees.down[len(downs) :]), *late)
+        added = len(trees.up) - len(ups) + len(trees.down) - len(downs)
+        waits = (*early[::-1], *(0 for _ in range(added)), *late)
         return Timed(trees, tuple(round(wait * unit_us, 9) for wait in waits))
 
     def _take(self, found: list[tuple[Timed, float]], time_us: float) -> None:

@@ -1,9 +1,10 @@
 """Trees that share the resources best, as fractions: a linear program whose columns are found where they are needed.
 
 Chunks with the same ends are one demand. Each byte of it goes over a tree: from a holder to all goals, from all
-contributors to a goal, or up one tree and down another that meet at any rank. The least load of the busiest resource
-over all fractions of all such trees is a linear program with a column a tree; the cheapest trees under its prices are
-the columns that it still wants (Gilmore and Gomory, 1961), and say how far it is from its end.
+contributors to a goal, or up one tree and down another that meet at any rank, or at both ends of a link. The least
+load of the busiest resource over all fractions of all such trees is a linear program with a column a tree; the cheapest
+trees under its prices are the columns that it still wants (Gilmore and Gomory, 1961), and say how far it is from its
+end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LEAST = 1e-3  # of the time, that a tree has to begin
 
 @dataclass(frozen=True)
 class Trees:
-    """How a byte goes: up one tree, and down another.
+    """How a byte goes: up trees, and down others.
 
     Attributes:
         demand: whose byte it is.
@@ -79,9 +80,10 @@ def demands(problem: Problem) -> list[Demand]:
     """What has to move."""
     found = []
     for one in alike_chunks(problem):
-        goals = one.goals if one.reduces else np.setdiff1d(one.goals, one.holders)
-        roots = one.holders if not one.reduces else goals if len(goals) == 1 else np.arange(problem.nranks)
-        found.append(Demand(one.chunks, one.amount, one.reduces, one.holders, goals, roots))
+        sums = one.reduces and len(one.holders) > 1  # of one contribution the sum is a copy
+        goals = one.goals if sums else np.setdiff1d(one.goals, one.holders)
+        roots = one.holders if not sums else goals if len(goals) == 1 else np.arange(problem.nranks)
+        found.append(Demand(one.chunks, one.amount, sums, one.holders, goals, roots))
     return found
 
 
@@ -158,9 +160,8 @@ class Packing:
         self.down = Arborescences(net.nranks, net.src, net.dst, level, self.ends, self.levels)
         self.up = Arborescences(net.nranks, net.dst, net.src, level, self.ends, self.levels)
         self.latency_us = np.array([self._latency(trees) for trees in self.trees])
+        self._between = self.exchanges.levels(level)
         # of trees that cost the same the fastest
-        x = self.exchanges
-        self._exchange_level = np.maximum(level[x.forth], level[x.back])
         self._ties = 1e-6 * float(self._prices.mean()) * (1 + lasts_us / max(float(lasts_us.mean()), 1e-9))
 
     def least_us(self, size_bytes: float, from_us: float, deadline: float) -> float:
@@ -209,9 +210,9 @@ class Packing:
         return bool(np.isfinite(self.filled))
 
     def _half(self, trees: Trees) -> int:
-        """1: only up, of what goes up and down; -1: only down; 0: all of it."""
+        """1: only up, of what goes up and down by trees of its own; -1: only down; 0: all of it."""
         demand = self.demands[trees.demand]
-        split = demand.sums and demand.falls
+        split = self.bulk and demand.sums and demand.falls
         return int(split and not trees.down) - int(split and not trees.up)
 
     def _join(self) -> None:
@@ -257,7 +258,7 @@ class Packing:
         return proved * size_bytes / float(prices @ self.capacity), added
 
     def _cheapest_of(self, number: int, demand: Demand, time_us: float, length: Floats) -> tuple[float, list[Trees]]:
-        """The least cost by the time that is left of a demand's trees, and the best of some roots; none in time."""
+        """The least cost by the time that is left of a demand's trees, and the best of some meetings; none in time."""
         rise = self.up.cost[:, self.up.set_of(demand.holders)][:, demand.roots] if demand.sums else None
         fall = self.down.cost[:, self.down.set_of(demand.goals)][:, demand.roots] if demand.falls else None
         if rise is None or fall is None:
@@ -290,11 +291,8 @@ class Packing:
     def _exchanged(self, demand: Demand, length: Floats) -> tuple[Floats, Ints]:
         """As `sums_within`, of what meets at both ends of a link."""
         x = self.exchanges
-        rise, fall = (
-            x.least(self.up, self.up.set_of(demand.holders)),
-            x.least(self.down, self.down.set_of(demand.goals)),
-        )
-        return sums_within(rise + length[x.forth] + length[x.back], fall, self._exchange_level)
+        rise = x.least(self.up, self.up.set_of(demand.holders)) + length[x.forth] + length[x.back]
+        return sums_within(rise, x.least(self.down, self.down.set_of(demand.goals)), self._between)
 
     def _trees(self, number: int, place: int, within: int, begin: int) -> Trees:
         """A demand's cheapest trees within a level, what comes up within one; place: of roots, then of exchanges."""
@@ -302,7 +300,7 @@ class Packing:
         holders, goals = self.up.set_of(demand.holders) if demand.sums else 0, self.down.set_of(demand.goals)
         end = last if within == last else within - begin if demand.sums else within
         if place >= len(demand.roots) and within < last:
-            end -= int(self._exchange_level[place - len(demand.roots)])
+            end -= int(self._between[place - len(demand.roots)])
         ups, downs, exchange = self.exchanges.meeting(
             demand.roots, place, (self.up, holders, begin), (self.down, goals, end)
         )
@@ -311,12 +309,22 @@ class Packing:
         return self.joined(Trees(number, tuple(ups), up, down, exchange))
 
     def joined(self, trees: Trees) -> Trees:
-        """The same, but an end of a link to which nothing comes, where both trees up have met before, only receives."""
-        have = {*self.demands[trees.demand].holders.tolist(), *self.net.dst[list(trees.up)].tolist()}
-        for root, back in zip(trees.roots, trees.exchange[::-1], strict=False):
-            if root not in have:
-                others = tuple(other for other in trees.roots if other != root)
-                return replace(trees, roots=others, down=(back, *trees.down), exchange=())
+        """The same, but where trees to both ends have met before, one end only sends, only receives, or neither.
+
+        Links up then come last, links down first.
+        """
+        if not trees.exchange:
+            return trees
+        demand, net = self.demands[trees.demand], self.net
+        have = {*demand.holders.tolist(), *net.dst[list(trees.up)].tolist()}
+        want = {*demand.goals.tolist(), *net.src[list(trees.down)].tolist()}
+        for root, other, away, back in zip(
+            trees.roots, trees.roots[::-1], trees.exchange, trees.exchange[::-1], strict=True
+        ):
+            if not (root in have and root in want):
+                up = (*trees.up, away) if root in have else trees.up
+                down = (back, *trees.down) if root in want else trees.down
+                return replace(trees, roots=(other,), up=up, down=down, exchange=())
         return trees
 
     def _latency(self, trees: Trees) -> float:
@@ -369,7 +377,11 @@ def begins_us(net: Network, trees: Trees, lasts_us: Floats, waits_us: Sequence[f
 
     Args:
         lasts_us: of each link of the network, from a chunk's start to its arrival.
-        waits_us: how long what is at a rank waits before each link down, and what came up after it, those up first.
+        waits_us: how long what is at a rank waits before each link down, and what came up after it; those up first,
+            none of an exchange.
+
+    Returns:
+        float, shape (links of the trees,), in the order of `trees.links`.
     """
     waits = waits_us or (0.0,) * (len(trees.up) + len(trees.down))
     far, early = dict.fromkeys(trees.roots, 0.0), list[float]()

@@ -83,7 +83,7 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
         if time_us > tuning.hopeful * known_us:
             continue
         cut = problem.with_chunks(parts)
-        planned = sends_of(packing, cut, parts, size, shared_out(packing, parts, tuning.exchanges))[0]
+        planned = sends_of(packing, cut, parts, size, shared_out(packing, parts, tuning.swaps))[0]
         if planned.busiest_us >= known_us:
             continue
         took_us, schedule = planned.ordered(least_us, tuning.orders, request.deadline)

@@ -21,7 +21,8 @@ class Tuning:
             programs at most for a time. times: that are tried. fits: how nearly full one is that is taken.
         patience: the part of the budget that these may take together, for a number of chunks.
         smoothing: the part of the best prices so far in those by which the next trees are cheapest (Wentges, 1997).
-        roots: whose trees are taken at a time. dearer: how many times the cheapest these may cost.
+        roots: where trees meet, a rank or both ends of a link, of which so many are taken at a time. dearer: how often
+            the cheapest these may cost.
         unsteady: the part of the time that chunks are under way, from which on trees over time are worth it.
             fine: the part of the least time found that a chunk's hops take at most then.
         slots: of time. finer: units of a slot in which trees over time are looked for. stretches: of the time, whose
@@ -34,7 +35,7 @@ class Tuning:
             tried. hops: links one after another in a tree, about. under_way: the part of the bound that a chunk may be
             there. hopeful: what flows take / the best time, over which no schedule is made.
         near_count: what more chunks must gain, or idle: so many times they need not.
-        exchanges: of trees among the chunks, at most, for even loads.
+        swaps: of trees among the chunks, at most, for even loads.
         orders: list schedules of each. most_sends: of a schedule. s_a_send: seconds that making and replaying one send
             takes.
     """
@@ -76,7 +77,7 @@ class Tuning:
     under_way: float = 0.5
     near_count: float = 1.002
     idle: int = 1
-    exchanges: int = 400
+    swaps: int = 400
     orders: int = 12
     most_sends: int = 30_000
     s_a_send: float = 5e-5

@@ -17,7 +17,7 @@ _STEEP = 256  # the power of loads whose sum is made small: the busiest count, a
 _GAIN = 1 - 1e-9
 
 
-def shared_out(packing: Packing, parts: int, exchanges: int) -> list[Ints]:
+def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
     """Of every demand, which tree each of its chunks takes, cut into so many parts, so that loads are even.
 
     Whole parts of the fractions first, then the rest where it adds least; then one tree for another, as long as that
@@ -38,7 +38,7 @@ def shared_out(packing: Packing, parts: int, exchanges: int) -> list[Ints]:
             one = mine[_steepness(totals := total + loads[mine], totals.max()).argmin()]
             count[one] += 1
             total = total + loads[one]
-    _exchange(count, owner, loads, exchanges)
+    _swap(count, owner, loads, swaps)
     return [_interleaved(used[owner == demand], count[owner == demand]) for demand in range(len(units))]
 
 
@@ -47,7 +47,7 @@ def _steepness(totals: Floats, high: float) -> Floats:
     return np.asarray(((np.maximum(totals, 0.0) / high) ** _STEEP).sum(axis=-1))
 
 
-def _exchange(count: Ints, owner: Ints, loads: Floats, most: int) -> None:
+def _swap(count: Ints, owner: Ints, loads: Floats, most: int) -> None:
     """Take chunks off trees over the busiest resource, for others of the same demand, while loads become more even."""
     total = count @ loads
     for _ in range(most):

@@ -213,6 +213,7 @@ def test_small_programs_come_first() -> None:
     shapes = find_shapes(Search(problem, found=list(prove(problem).witnesses), size_bytes=1e5))
     assert (shapes[0].ends, shapes[0].parts) == ((), tuple((rank,) for rank in range(8)))
     assert shapes[-1].ends is None
+    assert [shape.slots for shape in shapes] == sorted(shape.slots for shape in shapes)
     near = next(shape.ends for shape in shapes if shape.ends)
     (one,) = alike_chunks(problem)
     flows = flows_at(one, near)

@@ -48,6 +48,17 @@ def test_who_has_time_ends_before_the_next_begins() -> None:
     assert ledger.order == ["a", "a", "b"]
 
 
+def test_a_turn_goes_on_for_half_as_long_again_while_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:
+    def order(gained: float) -> list[str]:
+        ledger = Ledger()
+        monkeypatch.setattr("synth.search.portfolio.now", lambda: float(len(ledger.order)))  # a second an answer
+        race([Run("a", gains(*[gained] * 30), 10, once=True), Run("b", gains(0), 10)], ledger, 50.0)
+        return ledger.order
+
+    assert order(0.0) == ["a"] * 10 + ["b"]
+    assert order(0.5) == ["a"] * 15 + ["b"]
+
+
 def test_after_the_first_turns_the_one_that_gained_most_goes_on() -> None:
     ledger = Ledger()
     runs = [

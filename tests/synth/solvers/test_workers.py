@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from synth import synthesize
+from synth.model.deadline import now
 from synth.solvers.boolean_model import BooleanModel
 from synth.solvers.workers import Ticket, Workers
 
@@ -56,6 +57,19 @@ def test_solvers_that_always_fail_cost_no_answer() -> None:
         answer = synthesize("allgather", "ring:4", budget=3, workers=pool)
     assert answer.found.ranges
     assert not any(claim.best for claim in answer.found.claims)
+
+
+def test_two_idle_children_of_a_solver_are_kept() -> None:
+    with Workers() as pool:
+        first = [pool.ask("smt", "no question") for _ in range(3)]
+        used = {child.process.pid for child in pool._busy.values()}
+        for ticket in first:
+            assert pool.first([ticket], now() + 60) is ticket
+        idle = [child.process.pid for child in pool._idle["smt"]]
+        assert len(idle) == 2
+        assert set(idle) < used
+        again = [pool.ask("smt", "no question") for _ in range(2)]
+        assert {pool._busy[ticket].process.pid for ticket in again} == set(idle)
 
 
 def test_closing_the_pool_leaves_no_process() -> None:

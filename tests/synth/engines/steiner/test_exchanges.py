@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
 from synth.engines.steiner.exchanges import Exchanges, sums_within
+from synth.engines.steiner.over_time import OverTime
 from synth.engines.steiner.packing import Packing, Trees, begins_us
 from synth.engines.steiner.tuning import TUNING
 from synth.model.deadline import now
+from synth.model.pattern import read_pattern
+from synth.model.problem import make_problem
 from synth.solvers.workers import Workers
 from tests.synth.engines.steiner.test_steiner import SLOWLY, found, with_relays
+from topologies.load import load
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -100,6 +106,34 @@ def test_an_end_to_which_nothing_comes_only_receives() -> None:
         assert packing.joined(lonely) == Trees(0, (1,), lonely.up, (forth, *lonely.down))
         met = Trees(0, (1, 3), (link[0, 1], link[2, 3]), (link[1, 0], link[3, 2]), (forth, back))
         assert packing.joined(met) is met
+        ends_here = Trees(0, (1, 3), (link[0, 1], link[2, 3]), (link[1, 0], link[3, 2]), (forth, back))
+        assert packing.joined(replace(ends_here, down=(link[1, 0],))) == Trees(
+            0, (1,), (*ends_here.up, back), (link[1, 0],)
+        )  # nobody wants it there
+        assert packing.joined(replace(lonely, down=(link[1, 0],))) == Trees(0, (1,), lonely.up, (link[1, 0],))
+
+
+@pytest.mark.parametrize(("holders", "goals"), [([0, 1, 2, 3], [1, 2]), ([1, 2], [0, 1, 2, 3])])
+def test_sums_that_only_the_ends_of_a_link_want_or_hold(holders: list[int], goals: list[int], tmp_path: Path) -> None:
+    """Two links one behind the other, where up to a rank and down from it takes three."""
+    path = tmp_path / "sum.toml"
+    chunk = f"[[chunk]]\nfrom = {holders}\nto = {goals}\nreduce = true\n"
+    path.write_text('name = "mine"\nranks = 4\n' + chunk, encoding="utf-8")
+    problem = make_problem(load("line:4"), read_pattern(path))
+    alpha_us = float(problem.network.alpha_us.max())
+    assert min(algorithm.time_us(4 << 10) for algorithm in found(problem, 4 << 10)) < 2.5 * alpha_us
+
+
+def test_trees_over_time_exchange_too() -> None:
+    problem, size = with_relays("line:4", "allreduce", (0, 1, 2, 3)), 64 << 10
+    with Workers() as workers:
+        packing = Packing(problem, SLOWLY, workers, TUNING)
+        packing.retime(np.asarray(problem.network.alpha_us))
+        over_time = OverTime(packing, size)
+        for _ in over_time.steps(packing.least_us(size, 1.0, now() + 60), 0.0, now() + 60):
+            pass
+        (begun,) = over_time.begun(32)
+    assert any(packing.trees[number].exchange for number in begun.trees.tolist())
 
 
 def test_without_latency_nothing_is_exchanged() -> None:
