@@ -146,10 +146,10 @@ def _raise_in(thread: int, what: type[BaseException]) -> None:
 
 def _is_ready(frame: FrameType | None, late_s: float) -> bool:
     """Whether a frame may be interrupted: one of ours, or after a while any, but never within an import, the
-    start of a thread or what is `whole`.
+    start of a thread, a `__del__` or what is `whole`.
 
-    Of an import half a module would be left; what the interpreter calls, such as a callback of the collection of
-    garbage, would swallow it. A thread that is being started has the number of the one that starts it until it runs
+    Of an import half a module would be left; what the interpreter calls, such as `__del__` or a callback of the
+    collection of garbage, would swallow it. A thread that is being started has the number of the one that starts it until it runs
     (CPython 3.11): it would be raised there, and who starts it would wait for ever.
     """
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
@@ -158,7 +158,7 @@ def _is_ready(frame: FrameType | None, late_s: float) -> bool:
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         starts = module == "threading" and frame.f_code.co_name == "start"
-        if starts or module.startswith("importlib.") or frame.f_code in _whole:
+        if starts or frame.f_code.co_name == "__del__" or module.startswith("importlib.") or frame.f_code in _whole:
             return False
         frame = frame.f_back
     return True

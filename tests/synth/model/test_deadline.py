@@ -112,6 +112,27 @@ def test_what_is_whole_is_not_left_before_its_end(is_whole: bool, monkeypatch: p
     assert done == (["work"] if is_whole else [])
 
 
+def test_what_ends_an_object_is_not_left_before_its_end() -> None:
+    """Python would print what is raised there, and go on."""
+    done = []
+
+    class Held:
+        def __del__(self) -> None:
+            until = time.monotonic() + 0.6
+            while time.monotonic() < until:
+                pass
+            done.append("end")
+
+    def let_go_and_go_on() -> None:
+        held = Held()
+        del held
+        endless()
+
+    with pytest.raises(TimeUp):
+        limited(now() + 0.05, let_go_and_go_on)
+    assert done == ["end"]
+
+
 def test_time_apart_does_not_count() -> None:
     begun, before = time.monotonic(), now()
     uncounted(lambda: time.sleep(0.2))
