@@ -149,8 +149,8 @@ def _is_ready(frame: FrameType | None, late_s: float) -> bool:
     start of a thread, a `__del__` or what is `whole`.
 
     Of an import half a module would be left; what the interpreter calls, such as `__del__` or a callback of the
-    collection of garbage, would swallow it. A thread that is being started has the number of the one that starts it until it runs
-    (CPython 3.11): it would be raised there, and who starts it would wait for ever.
+    collection of garbage, would swallow it. A thread that is being started has the number of the one that starts it
+    until it runs (CPython 3.11): it would be raised there, and who starts it would wait for ever.
     """
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
     if name.partition(".")[0] not in _OURS and late_s < _PATIENCE_S:

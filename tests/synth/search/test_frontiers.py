@@ -111,7 +111,7 @@ def test_relays_shorten_what_the_group_alone_cannot(workers: Workers) -> None:
 
 @pytest.mark.parametrize("group", [[0, 5], [0, 6], [0, 1, 6], [0, 3, 5, 6]])
 def test_relays_that_hold_nothing_send_nothing(workers: Workers, tmp_path: Path, group: list[int]) -> None:
-    answer = synthesize("allreduce", "dgx1", group, relay="all", budget=1, workers=workers)
+    answer = synthesize("allreduce", "dgx1", group, relay="all", size="64K", budget=1, workers=workers)
     assert answer.found.ranges
     assert not save(answer.found, tmp_path, "msccl").refused
 
