@@ -193,20 +193,14 @@ def lower_to_instructions(
         raise InputError(f"{name}: sends through switches that multicast or reduce; no program says them")
     common = common or common_chunk(problem.collective)
     collective, coll = common.cells, program_collective(problem)
-    kind, named = collective.kind, coll != CUSTOM
+    named = coll != CUSTOM
     if inplace is None:
         inplace = forms(problem)[0]
     if inplace not in forms(problem):
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
     ranks = [_Rank(common, rank, inplace) for rank in range(problem.nranks)]
     sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
-    per_loop = collective.chunks if collective.is_one_shot else collective.nchunks
-    if kind.blocks_at_root and named:
-        per_loop = collective.chunks
-    elif kind.unit == PAIR and named:
-        per_loop = collective.nchunks // collective.nranks
-    elif not named:
-        per_loop = max(max((g.i_chunks, g.o_chunks)) for g in sizes)
+    per_loop = named_chunks_per_loop(collective) if named else max(max((g.i_chunks, g.o_chunks)) for g in sizes)
     header = Program(
         name=name,
         collective=coll,
@@ -226,6 +220,17 @@ def lower_to_instructions(
     if max_bytes and min_bytes < max_bytes <= LL_MOST_BYTES:  # what is sent at once in small messages is not in large
         schedule = timed(problem, schedule, float(max(min_bytes, SMALLEST)))
     return in_time(ir, *_fill(ir, problem.network, schedule, ranks, common.count.tolist()))
+
+
+def named_chunks_per_loop(cells: Collective) -> int:
+    """Return `Program.nchunks_per_loop` of a program whose collective's name says what it does.
+
+    Args:
+        cells: The collective with one chunk for each cell of the program.
+    """
+    if cells.is_one_shot or cells.kind.blocks_at_root:
+        return cells.chunks
+    return cells.nchunks // cells.nranks if cells.kind.unit == PAIR else cells.nchunks
 
 
 def _stated(collective: Collective) -> Collective:

@@ -41,6 +41,7 @@ class Saved:
     index: if there is one.
     rows, files: what the library now has for the sizes asked for, as `table_rows` has it, and the files of each row by
     kind (file, schedule, proof_file).
+    made: The new file of each range of `found`; None where a range has none.
     found: as it was written: with the times of the target's programs.
     other_form: what serves calls in place where those files serve others, or the other way round, where there is that.
     refused: why some have no executor's file; empty where all have.
@@ -52,6 +53,7 @@ class Saved:
     found: SearchResult
     rows: list[dict[str, Any]] = field(default_factory=list)
     files: list[dict[str, Path]] = field(default_factory=list)
+    made: list[File | None] = field(default_factory=list)
     other_form: Saved | None = None
     refused: str = ""
     padding: float = 0.0
@@ -80,15 +82,23 @@ def save(
     proof: bool = False,
     anew: bool = False,
     until: float = math.inf,
+    other_found: SearchResult | None = None,
 ) -> Saved:
     """Write what was found into a library: a file for the target's executor and an entry of the index each.
 
     An algorithm too large for that, or with `proof`, is written as a schedule (schedules/NAME.synth), and with `proof`
     also what proves its bound (NAME.proof.json). Beside them the files for calls of the other form, in or out of place.
     Of files that the library has for the question those stay that are no slower, each at its sizes; with `anew` none.
-    sms, groups_overlap, scratch_limit: as for `Programs`. until: of `synth.model.deadline.now`: what could not be made
-    and checked by then has no file, least of all one of the other form. Raises InputError for a folder that cannot be
-    written, or a foreign index.
+
+    Args:
+        sms, groups_overlap, scratch_limit: As for `Programs`.
+        until: The time of `synth.model.deadline.now` after which nothing is made or checked any more. What is missing
+            then has no file, files of the other form first.
+        other_found: The same answer with the programs of the other form of calls, in or out of place, where these are
+            known. They are not lowered then.
+
+    Raises:
+        InputError: The folder cannot be written, or has a foreign index.
     """
     programs, found, refused = _programs(found, target, sms, groups_overlap, scratch_limit, until)
     if not found.ranges:
@@ -99,7 +109,7 @@ def save(
     with writing(folder) as library:
         forms[0].make(library.entries, until)
         if other is not None and forms[0].files:
-            forms.append(_Form(run_by(found, other, until), other, []))
+            forms.append(_Form(other_found or run_by(found, other, until), other, []))
             forms[1].make(library.entries, until)
         asked = None if programs is None else programs.question
         standing = [entry for entry in library.entries if entry.question == asked and not anew]
@@ -221,7 +231,7 @@ class _Form:
 
     def saved(self, folder: Path, stored: Mapping[int, Mapping[str, str]]) -> Saved:
         """The rows of this form with their files; stored: of ranges by their place, schedules and proofs."""
-        saved = Saved(None, self.found)
+        saved = Saved(None, self.found, made=self.made)
         lacking = [number for number, file in enumerate(self.made) if file is None]
         for what, told in table_rows(self.found, self.placed, lacking, self.stays):
             files = stored.get(what, {}) if isinstance(what, int) else _files_of(what.entry)

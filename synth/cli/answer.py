@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from emit.library.programs import NONE
 from emit.library.save import Saved, save
 from emit.library.write import standing
 from emit.targets import AUTO, TARGETS
-from synth.cli.known import keep, known_key, of_question, take
+from synth.cli.known import Known, keep, known_key, of_question, take
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
 from synth.engines.registry import AUTO as ANY_ENGINE
@@ -31,7 +31,7 @@ from synth.present.text import format_count
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
 from synth.storage.cache import Cache, open_cache
-from synth.synthesis import answered, ask
+from synth.synthesis import Question, answered, ask
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.load import load
@@ -77,12 +77,14 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     )
     check_writable(Path(asked.out))
     cache = open_cache(asked.cache)
+    if exposed := cache.exposed():
+        click.echo(f"warning: {exposed}: every answer from it is checked; chmod go-w keeps others out", err=True)
     if cache.folder is None:
-        return partial(_report, answered(question, workers, progress), asked, None)
+        return partial(_report, answered(question, workers, progress), asked)
     key = known_key(asked, question)
-    known = take(cache, key, asked, question)
+    known = _known(cache, key, asked, question)
     if known is not None:
-        return partial(_say_known, *known, question.problem.topology.nranks, asked)
+        return partial(_report, known.found, asked, known=known)
     # beside files that are there already, what is written is more than the answer
     fresh = not of_question(standing(Path(asked.out)), question)
     return partial(_report, answered(question, workers, progress), asked, (cache, key) if fresh else None)
@@ -151,26 +153,25 @@ def written_until(ended: str, asked: Asked) -> float:
     return min(end, now() + _STOPPING_S) if ended == "interrupted" else end
 
 
-def _say_known(document: dict[str, Any], parts: list[str], nranks: int, asked: Asked) -> None:
-    """Print what another call has found."""
-    clear_progress()
-    document["cached"] = True
-    if asked.as_json:
-        print_json(document)
-    else:
-        click.echo(table(document, nranks) + "\n\n" + "   ".join([*parts, *ending("", asked.begun)]))
-        click.echo(format_next_minute(document["next_minute"]))
-    _warn_unsaved(document["unsaved"], asked)
+def _known(cache: Cache, key: str, asked: Asked, question: Question) -> Known | None:
+    """Return the answer that the cache has, checked; say on stderr why one is not believed."""
+    try:
+        return take(cache, key, Path(asked.out), question)
+    except InputError as error:
+        clear_progress()
+        click.echo(f"warning: {error}", err=True)
+        return None
 
 
-def _warn_unsaved(refused: str, asked: Asked) -> None:
-    if refused and asked.target != AUTO:
-        click.echo(f"warning: --target {asked.target}: no file for {refused}", err=True)
-        raise SystemExit(3)
+def _report(
+    found: SearchResult, asked: Asked, keeping: tuple[Cache, str] | None = None, known: Known | None = None
+) -> None:
+    """Write the files of an answer and print it.
 
-
-def _report(found: SearchResult, asked: Asked, keeping: tuple[Cache, str] | None) -> None:
-    """Write the files and print what was found; keeping: where to keep it, by which key."""
+    Args:
+        keeping: The cache and the key under which the answer is kept; None where it is not.
+        known: The answer, where it comes from the cache.
+    """
     if sys.stderr.isatty():
         sys.stderr.write(f"{_CLEAR}checking and writing")
         sys.stderr.flush()
@@ -184,6 +185,7 @@ def _report(found: SearchResult, asked: Asked, keeping: tuple[Cache, str] | None
         proof=asked.proof,
         anew=asked.replace,
         until=written_until(found.ended, asked),
+        other_found=None if known is None else known.other_form,
     )
     clear_progress()
     document = statement(written.found)
@@ -193,24 +195,26 @@ def _report(found: SearchResult, asked: Asked, keeping: tuple[Cache, str] | None
     document["next_minute"] = next_minute(written.found, document["algorithms"])
     document["unsaved"] = written.refused
     document["remarks"] = list(written.remarks)
-    document["cached"] = False
-    if keeping is not None and found.ranges and found.ended != "interrupted":
-        count = f"{format_count(len(written.rows), 'algorithm')}, replayed and right"
-        keep(*keeping, document, [count, *written.remarks], written, Path(asked.out))
+    document["cached"] = known is not None
+    if keeping is not None and found.ended != "interrupted":
+        keep(*keeping, written)
     if asked.as_json:
         print_json(document)
     else:
         nranks = found.problem.topology.nranks
         nothing = f"{heading(document, nranks)}\n\n"
         click.echo(table(document, nranks) if found.ranges else nothing + _why_nothing(found, asked))
-        click.echo("\n" + _closing(found, written, asked.begun))
+        cached = [] if known is None else [f"from the cache: no search, which took {found.seconds:.1f} s"]
+        click.echo("\n" + _closing(found, written, asked.begun, cached))
         if found.ranges:
             click.echo(format_next_minute(document["next_minute"]))
     if found.ended == "interrupted":
         raise SystemExit(130)
     if not found.ranges:
         raise SystemExit(1)
-    _warn_unsaved(written.refused, asked)
+    if written.refused and asked.target != AUTO:
+        click.echo(f"warning: --target {asked.target}: no file for {written.refused}", err=True)
+        raise SystemExit(3)
 
 
 def _why_nothing(found: SearchResult, asked: Asked) -> str:
@@ -236,10 +240,12 @@ def _rows(written: Saved) -> list[dict[str, Any]]:
     ]
 
 
-def _closing(found: SearchResult, written: Saved, begun: float) -> str:
+def _closing(found: SearchResult, written: Saved, begun: float, remarks: Sequence[str] = ()) -> str:
     parts = [f"{format_count(len(written.rows), 'algorithm')}, replayed and right"] if found.ranges else []
     if written.paths:
         parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
     parts += written.remarks
     padded = f"blocks padded to whole chunks, {written.padding:.2%} of the fullest buffer"
-    return "   ".join(parts + ([padded] if written.padding else []) + ending(found.ended, begun, bool(found.ranges)))
+    return "   ".join(
+        parts + ([padded] if written.padding else []) + list(remarks) + ending(found.ended, begun, bool(found.ranges))
+    )

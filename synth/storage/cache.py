@@ -3,6 +3,9 @@
 A file is a line `synth-cache-1 DIGEST` and what is kept; DIGEST is SHA-256 of the key and of that. It is written beside
 its place and moved there, so that writers of one key never meet and a reader sees all of it or nothing. What does not
 have its digest is thrown away. Nobody holds a lock: two who solve one problem at once both write the same.
+
+The digest finds a file that is broken, not one that is forged: whoever can write to the folder can compute it. Whoever
+takes an answer from a cache checks what it says.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from topologies.errors import InputError
+from topologies.text.files import read_bytes
 
 VARIABLE = "SYNTH_CACHE"
 NONE = "none"  # in place of a folder: nothing is kept
+MOST_BYTES = 1 << 30  # of an answer
 _HEAD = b"synth-cache-1 "
 _KEY = re.compile(r"[0-9a-f]{16,64}")
 _PACKAGES = ("topologies", "synth", "emit")  # whose sources make the answers
@@ -40,16 +45,20 @@ class Cache:
         """What is kept for a key (hexadecimal), whole; None where there is nothing. What is not whole is removed."""
         path = self._path(key)
         try:
-            data = b"" if path is None else path.read_bytes()
-        except OSError:
+            data = b"" if path is None else read_bytes(path, "an answer of the cache", MOST_BYTES)
+        except InputError:
             return None
         head, _, kept = data.partition(b"\n")
         if head == _HEAD + _digest(key, kept):
             return kept
-        if path is not None:
+        self.remove(key)
+        return None
+
+    def remove(self, key: str) -> None:
+        """Forget what is kept for a key, where it can be removed."""
+        if (path := self._path(key)) is not None:
             with suppress(OSError):
                 path.unlink()
-        return None
 
     def has(self, key: str) -> bool:
         """Whether there is a file for a key, whole or not."""
@@ -92,6 +101,20 @@ class Cache:
                 raise InputError(f"cache {path}: cannot be removed ({error.strerror or error})") from None
             count, size = count + 1, size + length
         return count, size
+
+    def exposed(self) -> str:
+        """Return who else can change the answers, as a clause; empty where nobody can."""
+        try:
+            status = None if self.folder is None else self.folder.stat()
+        except OSError:
+            return ""
+        if status is None or not hasattr(os, "getuid"):
+            return ""
+        if status.st_uid not in (os.getuid(), 0):
+            return f"the cache {self.folder} belongs to another user"
+        if status.st_mode & 0o022:
+            return f"other users can write to the cache {self.folder}"
+        return ""
 
     def _path(self, key: str) -> Path | None:
         if not _KEY.fullmatch(key):

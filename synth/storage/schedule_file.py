@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.collective import named
+from synth.model.collective import named, one_shot
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.storage.columns import ColumnFile, write_columns
@@ -43,6 +43,7 @@ MAX_SIZE_BYTES = float(1 << 60)
 MAX_STEP = (1 << 24) - 1
 MAX_SENDS = 1 << 40
 MAX_US = 1e18
+_EQUAL_FRACTION = 1e-9  # relative: what another order of divisions may lose
 _KEYS = ("format", "software", "engine", *KEYS, "size_bytes", "time_us", "sends")
 _SENDS = ("chunk", "link", "step", "reduces", "start_us")
 
@@ -92,6 +93,32 @@ class Stored:
             network=self.problem.network if quotient is None else quotient.whole,
             quotient=None,
         )
+
+    def algorithm_of(self, problem: Problem) -> Algorithm:
+        """Return the stored schedule as an algorithm of a problem that the caller states, replayed on its network.
+
+        Args:
+            problem: The question, with one chunk a block. Nothing of the file's own problem is taken for it.
+
+        Raises:
+            InputError: The file is for another collective, another group, or chunks of other sizes.
+            ScheduleRefused: The schedule is not right for this problem.
+        """
+        own, asked = self.problem, problem.under(self.problem.topology.protocol) if problem.protocols else problem
+        if own.collective.is_one_shot and not asked.collective.is_one_shot:
+            asked = replace(asked, collective=one_shot(asked.collective))
+        if (own.group, own.relays) != (asked.group, asked.relays) or own.topology.protocol != asked.topology.protocol:
+            raise InputError("the schedule is for other ranks or another protocol than what is asked")
+        parts, rest = divmod(own.collective.nchunks, asked.collective.nchunks)
+        asked = asked.with_chunks(max(1, parts))
+        carriers, fraction = asked.network.ncarriers, asked.collective.fraction
+        is_same = own.collective.nchunks == asked.collective.nchunks
+        is_same = is_same and np.allclose(own.collective.fraction, fraction, rtol=_EQUAL_FRACTION, atol=0.0)
+        is_same = is_same and replace(own.collective, fraction=fraction).equals(asked.collective)
+        if rest or not is_same or self.schedule.link.max(initial=0) >= carriers:
+            raise InputError("the schedule is for another collective or network than what is asked")
+        engine = str(self.header["engine"])
+        return Algorithm(asked, self.schedule, engine, size_bytes=self.schedule.size_bytes)
 
     def expanded(self) -> tuple[Problem, Schedule]:
         """The whole problem and every send; what is stored where that is no quotient.

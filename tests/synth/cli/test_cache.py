@@ -41,7 +41,9 @@ def test_another_question_or_a_changed_answer_is_searched(synth: Call) -> None:
     for other in (("--proof",), ("--cache", "none")):
         assert "from the cache" not in synth(*ASKED, *other, "--out", f"at{other[0]}").out
     for path in (p for p in Path("cache").rglob("*") if p.is_file()):
-        path.write_bytes(path.read_bytes().replace(b"allgather", b"allgathex", 1))
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
     assert "from the cache" not in synth(*ASKED, "--out", "three").out
     assert Path("three/index.json").exists()
 

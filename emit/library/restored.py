@@ -1,0 +1,72 @@
+"""A program that was lowered before, made from its file again: checked and timed here, and believed for nothing else.
+
+Lowering looks for the best of many programs, which takes seconds. Its result is a file, and whether a file is right and
+how long it takes can be worked out from the file, the algorithm and the network.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from emit.compiler.lower import named_chunks_per_loop
+from emit.formats import FORMATS
+from emit.library.index import Entry
+from emit.library.lowered import Lowered
+from emit.library.programs import Programs
+from emit.library.standing import read_right, wanted_by
+from emit.program import Program
+from emit.targets import most_bytes
+from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+
+_ROUNDING = 1e-9  # relative, of two sizes that are one
+_MOST_CELLS = 1 << 16  # cells of a block that a file is believed to have
+
+
+def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> Lowered:
+    """Return the program in a library's file as the lowering of an algorithm, replayed and timed on the network.
+
+    Args:
+        entry: The file's entry in an index. Only what the file is for is taken from it.
+        algorithm: The algorithm that the file is said to be lowered from.
+        programs: What lowers algorithms of this problem, for the same target and form of calls.
+
+    Raises:
+        InputError: The file is not right, it is for something else, or it cannot be lowered from this algorithm.
+    """
+    text, program = read_right(entry, wanted_by(programs))
+    target, form = programs.target, FORMATS[programs.target.format]
+    if program.inplace != programs.inplace:
+        raise InputError(f"{entry.file}: is for the other form of calls, in or out of place")
+    predictor = form.predictor(text, program, algorithm.problem.topology, algorithm.problem.ranks)
+    common, parts = _cells(entry, program, algorithm)
+    scale = float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0)
+    exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
+    if entry.goal() is None and not common.padding and exact_scale != 1.0:
+        raise InputError(f"{entry.file}: is for messages {scale:.3g} times as large as the schedule's")
+    largest = most_bytes(program, target.limits) if form.holds_program else form.largest_message(text)
+    return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)
+
+
+def _cells(entry: Entry, program: Program, algorithm: Algorithm) -> tuple[CommonChunk, int]:
+    """Return the cells of a program, and the number of parts into which the compiler cut each of them."""
+    collective, goal = algorithm.problem.collective, entry.values["goal"]
+    plain = common_chunk(collective)
+    if goal is None:
+        ratio = Fraction(program.nchunks_per_loop, named_chunks_per_loop(plain.cells))
+    else:
+        ratio = Fraction(len(goal["initial"][0]), len(plain.cells.pre))
+    is_uniform = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
+    cells = ratio * plain.cells.chunks
+    if cells.denominator != 1 or not collective.chunks <= cells <= _MOST_CELLS or not (is_uniform or ratio >= 1):
+        raise InputError(f"{entry.file}: its chunks are not those of the schedule")
+    if not is_uniform:
+        if ratio.denominator != 1:
+            raise InputError(f"{entry.file}: its chunks are not those of the schedule")
+        return plain, int(ratio)
+    width, rest = divmod(int(cells), collective.chunks)
+    widths = [width + (chunk < rest) for chunk in range(collective.chunks)]
+    return (plain if int(cells) == collective.chunks else cut_blocks(collective, widths)), 1

@@ -1,0 +1,74 @@
+"""A few named files and a JSON object as one compressed string of bytes, read within bounded memory.
+
+A bundle is gzip of one line of JSON and of the files one behind the other. The line is the object with one key more,
+`files`: the length in bytes of each file by its name. What a bundle says of itself is checked before it is unpacked, so
+that a small bundle from a stranger cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any
+
+from synth.storage.columns import json_object
+from topologies.errors import InputError
+from topologies.text.fields import shown
+
+_FILES = "files"
+_MOST_HEAD_BYTES = 64 << 20  # of the line of JSON
+_MOST_PLAIN_BYTES = 256 << 20  # of all files of the smallest bundle
+_MOST_RATIO = 50  # bytes more that the files may have for each byte of the bundle
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
+_NAME = re.compile(rf"{_PART}(/{_PART})?")
+
+
+def pack(about: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
+    """Return a JSON object and files as one string of bytes, which is the same for the same content."""
+    lengths = {name: len(data) for name, data in sorted(files.items())}
+    head = json.dumps({**about, _FILES: lengths}, ensure_ascii=False).encode()
+    whole = BytesIO()
+    with gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as stream:
+        for data in (head, b"\n", *(files[name] for name in lengths)):
+            stream.write(data)
+    return whole.getvalue()
+
+
+def unpack(data: bytes, origin: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the JSON object and the files of a bundle.
+
+    Args:
+        data: The bundle.
+        origin: How error messages name it.
+
+    Raises:
+        InputError: The bytes are no bundle, a name could lead out of a folder, or the content is larger than a bundle
+            of so many bytes may hold.
+    """
+    most_bytes = _MOST_PLAIN_BYTES + _MOST_RATIO * len(data)
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(data)) as stream:
+            head = stream.readline(min(most_bytes, _MOST_HEAD_BYTES))
+            about = json_object(head, origin)
+            lengths = _lengths(about.pop(_FILES, None), most_bytes, origin)
+            files = {name: stream.read(length) for name, length in lengths.items()}
+            if stream.read(1) or any(len(files[name]) != length for name, length in lengths.items()):
+                raise InputError(f"{origin}: its files have other lengths than it states")
+    except (zlib.error, OSError, EOFError) as error:
+        raise InputError(f"{origin}: cannot be unpacked ({error}); it must be as synth writes it") from None
+    return about, files
+
+
+def _lengths(stated: Any, most_bytes: int, origin: str) -> dict[str, int]:
+    if not isinstance(stated, dict) or not all(type(length) is int and length >= 0 for length in stated.values()):
+        raise InputError(f"{origin}: {_FILES}: must be an object of names and lengths in bytes")
+    for name in stated:
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{origin}: {_FILES}: {shown(name)} is no name; it must be NAME or FOLDER/NAME")
+    if sum(stated.values()) > most_bytes:
+        raise InputError(f"{origin}: {_FILES}: are {sum(stated.values())} bytes; they must be at most {most_bytes}")
+    return stated
