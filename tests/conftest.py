@@ -5,3 +5,30 @@ from __future__ import annotations
 import os
 
 os.environ["SYNTH_CACHE"] = "none"  # also of the processes that tests start
+
+from collections.abc import Iterator
+
+import pytest
+
+from synth.model import defects
+
+
+@pytest.fixture
+def planted_defects() -> None:
+    """Say that a test plants defects of our own code: it does not fail for them."""
+
+
+@pytest.fixture(autouse=True)
+def no_defects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test in whose process a part of synth failed, though the search had an answer without it."""
+    met: list[defects.Defect] = []
+    describe = defects.describe_defect
+
+    def describe_and_note(part: str, error: BaseException) -> defects.Defect:
+        met.append(describe(part, error))
+        return met[-1]
+
+    monkeypatch.setattr(defects, "describe_defect", describe_and_note)
+    yield
+    if "planted_defects" not in request.fixturenames:
+        assert not met, "\n".join(defect.trace for defect in met)

@@ -140,7 +140,11 @@ class Programs:
             return made
         own = algorithm.problem.topology.protocol
         if own:
-            first = own == self.able(protocols_of(algorithm.problem.topology))[0]
+            able = self.able(protocols_of(algorithm.problem.topology))
+            if own not in able:
+                names = " or ".join(able) or "none of its costs"
+                raise InputError(f"protocol {own}: {self.target.name}'s files cannot have it; it must be {names}")
+            first = own == able[0]
             made = self.lower_once(algorithm, own, SMALLEST if first else _LEAST_OF_OTHERS, LARGEST, until, sizes)
             self.first_s = self._first_s(begun)
             return made

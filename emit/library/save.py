@@ -21,6 +21,7 @@ from emit.library.standing import File, network_digest, schedule_again
 from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
+from synth.model.defects import contained
 from synth.model.problem import LARGEST, Problem, question
 from synth.present.statement import row
 from synth.present.text import format_size, format_time
@@ -109,8 +110,10 @@ def save(
     with writing(folder) as library:
         forms[0].make(library.entries, until)
         if other is not None and forms[0].files:
-            forms.append(_Form(other_found or run_by(found, other, until), other, []))
-            forms[1].make(library.entries, until)
+            lowered = other_found or contained("other form of calls", partial(run_by, found, other, until), None)
+            if lowered is not None:
+                forms.append(_Form(lowered, other, []))
+                forms[1].make(library.entries, until)
         asked = None if programs is None else programs.question
         standing = [entry for entry in library.entries if entry.question == asked and not anew]
         taken = [entry.file for entry in library.entries if entry.question != asked]
@@ -189,8 +192,12 @@ class _Form:
             made = None
             try:
                 if programs is not None:
-                    make = partial(_file, self.found, served, name + ending, programs)
+                    write = partial(_file, self.found, served, name + ending, programs)
+                    without: File | None = None
+                    make = partial(contained, f"file {name}", write, without)
                     made = make() if served.contender.execution is None else limited(until + GRACE_S / 2, make)
+                    if made is None:
+                        raise InputError("its file cannot be made, for a defect of synth")
             except (InputError, TimeUp) as error:
                 form = "in" if programs is not None and programs.inplace else "out of"
                 why = "no time was left to check it; give more --budget" if isinstance(error, TimeUp) else error

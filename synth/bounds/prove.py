@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from synth.bounds.registry import KINDS, proved
+from synth.bounds.registry import KINDS, Kind, proved
 from synth.bounds.search import DEFAULT, Cost, Search, Tuning
 from synth.bounds.witness import Limit, Witness, countable, decisive
 from synth.model.collective import Floats
 from synth.model.deadline import now
+from synth.model.defects import contained
 from synth.model.problem import Problem
 from synth.solvers.workers import Workers
 
@@ -187,7 +188,14 @@ def _look(search: Search, cost: Cost) -> None:
     """Add what the searches of one cost find."""
     for kind in KINDS.values():
         if search.problem.quotient is None or kind.of_quotients:
-            search.found += [proved(search.problem, claim) for claim in kind.find(search, cost) if claim is not None]
+            contained(f"bound {kind.name}", partial(_take, search, kind, cost), None)
+
+
+def _take(search: Search, kind: Kind, cost: Cost) -> None:
+    """Add what the searches of one kind and cost find."""
+    for claim in kind.find(search, cost):
+        if claim is not None:
+            search.found.append(proved(search.problem, claim))
 
 
 def _limit(witness: Witness) -> Limit:

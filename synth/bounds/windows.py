@@ -118,7 +118,8 @@ def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
     if cost[slot] > 0 and paid < np.inf:
         more_us = float(paid * claim.at_bytes / (1 + _MARGIN) - cost @ lengths) / float(cost[slot])
         times = tuple((np.array(claim.times) + more_us * (np.arange(len(claim.times)) > slot)).tolist())
-        if more_us > -_SHRUNK * lengths[slot]:
+        rises = bool((np.diff(times) > 0).all())  # else rounding ends windows that are so much shorter
+        if rises and more_us > -_SHRUNK * lengths[slot]:
             longer = replace(claim, times=times, text=_text(times, len(claim.windows)))
             if window_limit(problem, longer)[2] < np.inf:
                 return longer

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from synth.cli import interrupts
+from synth.cli.defects import say_defects
 from synth.cli.interrupts import Unanswered
 from synth.cli.values import StrictGroup
 from synth.model.deadline import restart
+from synth.model.defects import DefectError, describe_defect
 from synth.model.registry import KINDS, parse_name
 from topologies.errors import InputError, in_one_line
 from topologies.text.files import origin_of
@@ -158,6 +160,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None
+    except DefectError as error:
+        say_defects([error.defect], "there is no answer")
+        raise SystemExit(1) from None
     except OSError as error:  # of a file whose name nothing could look at before, or of stdout
         if error.filename is None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to print would be a second error
@@ -165,3 +170,6 @@ def main() -> None:
         _refuse(
             f"{where}: cannot be used ({error.strerror or error}); it must be a file that can be written or read", 2
         )
+    except Exception as error:
+        say_defects([describe_defect("the command", error)], "there is no answer")
+        raise SystemExit(1) from None

@@ -16,12 +16,14 @@ from emit.library.programs import NONE
 from emit.library.save import Saved, save
 from emit.library.write import standing
 from emit.targets import AUTO, TARGETS
+from synth.cli.defects import say_defects
 from synth.cli.known import Known, keep, known_key, of_question, take
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
 from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
 from synth.model.deadline import now
+from synth.model.defects import collected
 from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
@@ -175,20 +177,24 @@ def _report(
     if sys.stderr.isatty():
         sys.stderr.write(f"{_CLEAR}checking and writing")
         sys.stderr.flush()
-    written = save(
-        found,
-        asked.out,
-        asked.target,
-        sms=asked.sms,
-        groups_overlap=asked.groups_overlap,
-        scratch_limit=scratch_bytes(asked.scratch_limit),
-        proof=asked.proof,
-        anew=asked.replace,
-        until=written_until(found.ended, asked),
-        other_found=None if known is None else known.other_form,
-    )
-    clear_progress()
-    document = statement(written.found)
+    with collected() as defects:
+        written = save(
+            found,
+            asked.out,
+            asked.target,
+            sms=asked.sms,
+            groups_overlap=asked.groups_overlap,
+            scratch_limit=scratch_bytes(asked.scratch_limit),
+            proof=asked.proof,
+            anew=asked.replace,
+            until=written_until(found.ended, asked),
+            other_found=None if known is None else known.other_form,
+        )
+        clear_progress()
+        document = statement(written.found)
+    defects.update((defect.line, defect) for defect in found.defects)
+    say_defects(defects.values(), "its answers are missing")
+    document["defects"] = list(defects)
     document["algorithms"] = _rows(written)
     if written.other_form is not None:
         document["other_form"] = _rows(written.other_form)
@@ -196,7 +202,7 @@ def _report(
     document["unsaved"] = written.refused
     document["remarks"] = list(written.remarks)
     document["cached"] = known is not None
-    if keeping is not None and found.ended != "interrupted":
+    if keeping is not None and not defects and found.ended != "interrupted":
         keep(*keeping, written)
     if asked.as_json:
         print_json(document)

@@ -24,6 +24,7 @@ from emit.library.programs import NONE
 from emit.library.save_groups import SavedGroups, save_groups
 from emit.targets import AUTO
 from synth.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
+from synth.cli.defects import say_defects
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
 from synth.concurrent.plans import ConcurrentPlan
@@ -195,6 +196,7 @@ def _report(found: ConcurrentResult, programs: GroupPrograms, asked: Asked) -> N
     until = written_until(found.ended, asked)
     saved = save_groups(found, asked.out, programs, proof=asked.proof, until=until, anew=asked.replace)
     document = statement(found)
+    say_defects(found.defects, "its plans are missing")
     if asked.as_json:
         for path in saved.schedules:
             key = "proof_file" if path.name.endswith(".proof.json") else "schedule"

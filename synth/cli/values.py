@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from synth.cli.defects import debug_option
 from topologies.errors import InputError, did_you_mean
 from topologies.text.fields import shown
 
@@ -95,6 +96,8 @@ class StrictGroup(click.Group):
             raise InputError(f"command {name[:60]!r} is not known{hint} See {ctx.command_path} --help")
         found, command, rest = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, click.Group):
+            if debug_option not in command.params:
+                command.params.append(debug_option)
             check_arguments(command, rest, ctx)
         return found, command, rest
 

@@ -70,7 +70,8 @@ def plan_protocols(
     ended = next((why for why in ("interrupted", "budget") if any(one.ended == why for one in found.values())), "")
     rivals = (name for name in unions if name != best)
     proved = tuple((found[name].bound if name in found else bounds[name]).of_protocol(name) for name in rivals)
-    return replace(found[best], rivals=proved, ended=ended, seconds=now() - begun)
+    defects = tuple(dict.fromkeys(defect for one in found.values() for defect in one.defects))
+    return replace(found[best], rivals=proved, ended=ended, seconds=now() - begun, defects=defects)
 
 
 def over_protocols(problem: Problem, bound: Bound, rivals: Sequence[Bound] = ()) -> tuple[Problem, Sequence[Witness]]:

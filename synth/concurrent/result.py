@@ -13,6 +13,7 @@ from synth.bounds.witness import Witness
 from synth.concurrent.isolated import Isolated
 from synth.concurrent.plans import DIRECT, ConcurrentPlan
 from synth.model.collective import Floats
+from synth.model.defects import Defect
 from synth.model.problem import describe_alpha
 
 
@@ -29,6 +30,7 @@ class ConcurrentResult(ConcurrentPlan):
         others: (makespan in µs, largest slowdown) of the best plan of every method, by that method.
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
+        defects: Parts of our own that failed; their plans are missing.
     """
 
     objective: str
@@ -39,6 +41,7 @@ class ConcurrentResult(ConcurrentPlan):
     ended: str = ""
     seconds: float = 0.0
     rivals: tuple[Bound, ...] = ()
+    defects: tuple[Defect, ...] = ()
 
     @property
     def size_bytes(self) -> float:

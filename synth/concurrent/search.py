@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from synth.engines.registry import ENGINES
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Collective, Floats
 from synth.model.deadline import TimeUp, limited, now
+from synth.model.defects import collected, contained
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.search.portfolio import Run, compiled_interrupts, race
@@ -108,9 +109,10 @@ def plan(
         chunks=chunks, engine=engine, budget_s=budget, relays=relays, dead=dead, objective=objective,
         rank_sends=None if executor is None else executor.rank_sends(problem),
     )  # fmt: skip
-    with ExitStack() as stack:
+    with ExitStack() as stack, collected() as defects:
         workers = workers or stack.enter_context(Workers())
-        return ConcurrentSearch(problem, asked, workers, progress, executor, begun, first).run()
+        answer = ConcurrentSearch(problem, asked, workers, progress, executor, begun, first).run()
+    return replace(answer, defects=tuple(defects.values()))
 
 
 class ConcurrentSearch:
@@ -177,7 +179,7 @@ class ConcurrentSearch:
         """Plans, and bounds on them."""
         race(self._runs(), self, self.deadline)
         with compiled_interrupts():
-            self._tighten()
+            contained("search for bounds", self._tighten, None)
 
     def _runs(self) -> Iterator[Run]:
         """Who is asked, each when its turn has come; all but the last are done at once."""
@@ -187,11 +189,12 @@ class ConcurrentSearch:
         for method, candidate in self._from_isolated():
             yield Run(method, iter([candidate]), np.inf)
         self._say("direct")
-        if (made := plans.direct(self.problem, self._restated, self.asked.chunks)) is not None:
+        direct = partial(plans.direct, self.problem, self._restated, self.asked.chunks)
+        if (made := contained("direct plan", direct, None)) is not None:
             yield Run(DIRECT, iter([Candidate(*made, DIRECT)]), np.inf)
         self.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
         if several:
-            self._tighten(quick=True)
+            contained("search for bounds", partial(self._tighten, quick=True), None)
             if self._best("makespan").makespan_us > self._least_us() * SEARCH.near:
                 try:
                     for answers in self._union():

@@ -101,8 +101,10 @@ def _in_slots(
         (route.solve(copying, size, depth) for depth in (0.0, 0.5, 1.0)), key=lambda s: predict_us(copying, s, size)
     )
     ceiling_us = predict_us(copying, known, size)
-    model = slot_model(copying, size, ceiling_us, tuning.slots)
-    if len(model.sends) > tuning.most_variables:
+    if ceiling_us <= 0:  # nothing is sent
+        return None
+    model = slot_model(copying, size, ceiling_us, tuning.slots, tuning.most_variables)
+    if model is None:
         return None
     until = now() + budget_s * 1.5 + 2
     result = request.workers.answer(until, "milp", model.program, budget_s, request.options.seed)
@@ -130,15 +132,23 @@ class SlotModel:
     sends: Ints
 
 
-def slot_model(problem: Problem, size_bytes: float, ceiling_us: float, slots: int) -> SlotModel:
-    """The program for messages of `size_bytes`, given that `ceiling_us` can be reached, in so many slots or more."""
+def slot_model(
+    problem: Problem, size_bytes: float, ceiling_us: float, slots: int, most: int | None = None
+) -> SlotModel | None:
+    """The program for messages of `size_bytes`, given that `ceiling_us` can be reached, in so many slots or more.
+
+    None where its sends × slots are more than `most`: that is counted before there is anything.
+    """
     net, collective = problem.network, problem.collective
     hold = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
     takes = hold[:, None] / net.bandwidth_gbs + net.alpha_us
     # a slot no longer than any send, else two sends of one slot could each pretend to feed the other
     slots = max(slots, math.ceil(ceiling_us / float(takes.min())))
     slot = ceiling_us / slots
-    sends = np.concatenate([_sends(problem, c, takes[c], slot, ceiling_us) for c in range(collective.nchunks)])
+    starts = [_starts(problem, c, takes[c], slot, ceiling_us) for c in range(collective.nchunks)]
+    if most is not None and sum(float(count.sum()) for _, count in starts) > most:
+        return None
+    sends = np.concatenate([_sends(c, *starts[c]) for c in range(collective.nchunks)])
     chunk, link, start = sends.T
     n = end = len(sends)
     program = ProgramBuilder()
@@ -156,7 +166,7 @@ def slot_model(problem: Problem, size_bytes: float, ceiling_us: float, slots: in
         if (c, u) not in held:
             bring = [w for w in into.get((c, u), ()) if ready[w] <= begin]
             _add_row(program, [variable, *bring], [1.0] + [-1.0] * len(bring), 0.0)
-    _add_windows(program, problem, sends, hold, slot, slots)
+    _add_windows(program, problem, sends, hold, slot)
     arrives_us = start * slot + takes[chunk, link]
     for c in range(collective.nchunks):
         for v in _goals(problem, c).tolist():
@@ -172,16 +182,21 @@ def _add_row(
     program.add_rows(np.array([least]), row, most=most)
 
 
-def _sends(problem: Problem, chunk: int, takes_us: Floats, slot: float, ceiling_us: float) -> Ints:
-    """A chunk's possible sends, rows (chunk, link, slot); `takes_us`: over each link."""
+def _starts(problem: Problem, chunk: int, takes_us: Floats, slot: float, ceiling_us: float) -> tuple[Floats, Floats]:
+    """Of each link the first slot in which a chunk may be sent, and how many there are; `takes_us`: over each link."""
     net = problem.network
     away = least_latency(net.nranks, net.src, net.dst, takes_us)
     here = away[problem.collective.holds[chunk].nonzero()[0]].min(axis=0, initial=np.inf)
     onward = away[:, _goals(problem, chunk)].min(axis=1, initial=np.inf)
     soonest = np.floor(here[net.src] / slot * (1 + 1e-12))
     latest = np.floor((ceiling_us - takes_us - onward[net.dst]) / slot * (1 + 1e-12) + 1e-9)
-    count = np.where(here[net.dst] > 0, np.maximum(latest - soonest + 1, 0), 0).astype(np.int64)
-    link = np.repeat(np.arange(net.nlinks), count)
+    return soonest, np.where(here[net.dst] > 0, np.maximum(latest - soonest + 1, 0), 0)
+
+
+def _sends(chunk: int, soonest: Floats, slots: Floats) -> Ints:
+    """A chunk's possible sends, rows (chunk, link, slot)."""
+    count = slots.astype(np.int64)
+    link = np.repeat(np.arange(len(count)), count)
     return np.column_stack(
         [np.full(len(link), chunk), link, np.repeat(soonest, count).astype(np.int64) + positions(count)]
     )
@@ -192,7 +207,7 @@ def _goals(problem: Problem, chunk: int) -> Ints:
     return np.flatnonzero(missing)
 
 
-def _add_windows(program: ProgramBuilder, problem: Problem, sends: Ints, hold: Floats, slot: float, slots: int) -> None:
+def _add_windows(program: ProgramBuilder, problem: Problem, sends: Ints, hold: Floats, slot: float) -> None:
     """Sends that start in a window take no more of a resource than the window and the last one's overhang.
 
     All that go through one resource end by the end, and none ends sooner than α after its resource is free again.
@@ -213,10 +228,12 @@ def _add_windows(program: ProgramBuilder, problem: Problem, sends: Ints, hold: F
             by_slot.setdefault(int(start[v]), []).append(v)
         for a in sorted(by_slot):
             inside: list[int] = []
-            for b in range(a, slots):
-                inside = inside + by_slot.get(b, [])
+            for b in sorted(by_slot):
+                if b < a:
+                    continue
+                inside = inside + by_slot[b]
                 most = (b - a + 1) * slot + over
-                if b in by_slot and sum(each[v] for v in inside) > most:
+                if sum(each[v] for v in inside) > most:
                     _add_row(program, inside, [each[v] for v in inside], most)
     for variables, times in totals:
         _add_row(program, [*variables, len(sends)], [*times, -1.0], -float(net.alpha_us.min()))

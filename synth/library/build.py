@@ -12,6 +12,7 @@ from synth.library.plan import Plan, Share, estimated_s
 from synth.library.task import Task, unpacked
 from synth.model.deadline import now
 from synth.storage.cache import Cache
+from topologies.errors import InputError
 
 _WRITTEN_S = 5.0  # between two times that answers are written
 _WRITING = 0.02  # of the time: what writing may take, on cores that solve; what is not written is in the cache
@@ -139,8 +140,10 @@ class _Build:
         """Whether it is an answer; which has its place then in all shares that wait for it."""
         try:
             answer = unpacked(packed)
-        except ValueError:
+        except InputError:
             return False
+        for defect in answer.defects:
+            self._remark(f"defect: {defect}; its answers are missing")
         for number in self.shares.get(key, ()):
             self.placing.add(number, answer, packed)
             self.built.progress.done += 1

@@ -7,14 +7,10 @@ it is the same whoever solves it. The clock only ends what takes far longer than
 
 from __future__ import annotations
 
-import gzip
-import json
 import tempfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +24,7 @@ from synth.engines.flow.quotients import quotient_question
 from synth.engines.request import Options
 from synth.library.carried import carried
 from synth.model.deadline import now
+from synth.model.defects import collected, contained
 from synth.model.problem import Problem, make_problem, question
 from synth.search.frontier import Contender, Range, frontier
 from synth.search.portfolio import Turn
@@ -36,13 +33,17 @@ from synth.search.result import SearchResult
 from synth.search.search import search
 from synth.search.tuning import Tuning
 from synth.solvers.workers import Workers
+from synth.storage.bundle import pack, unpack
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
+from topologies.text.fields import Fields
 from topologies.topology import Topology
 
-FORMAT = "synth-answer-2"
+FORMAT = "synth-answer-3"
+_STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects")
+_MOST_GAP = 1e18
 _LINEAR_RANKS = 32  # up to which the linear program of bounds is small
 _BASELINE_SENDS = 15_000  # of queues that run no longer than the search beside them
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # seconds of work below which, sends
@@ -100,6 +101,7 @@ class Answer:
         gap: the largest time / bound of both.
         cut: whether the clock ended it, so that another run may find another answer.
         files: by name in a library.
+        defects: Parts of synth that failed, whose answers are missing; a line each.
     """
 
     key: str
@@ -110,37 +112,48 @@ class Answer:
     gap: float
     cut: bool
     files: Mapping[str, bytes]
+    defects: Sequence[str] = ()
 
     def packed(self) -> bytes:
-        """As bytes, the same for the same answer."""
-        about = {name: getattr(self, name) for name in ("key", "instance", "stem", "rows", "unfiled", "gap", "cut")}
-        lengths = {name: len(data) for name, data in sorted(self.files.items())}
-        head = json.dumps({"format": FORMAT, **about, "files": lengths}, ensure_ascii=False).encode()
-        whole = BytesIO()
-        with gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as stream:
-            for data in (head, b"\n", *(self.files[name] for name in lengths)):
-                stream.write(data)
-        return whole.getvalue()
+        """Return the answer as bytes, the same for the same answer."""
+        return pack({"format": FORMAT, **{name: getattr(self, name) for name in _STATED}}, self.files)
 
 
 def unpacked(data: bytes) -> Answer:
-    """The answer of its bytes. Raises ValueError for what are none."""
-    try:
-        with gzip.GzipFile(fileobj=BytesIO(data)) as stream:  # file by file: all take hundreds of MB
-            about = json.loads(stream.readline())
-            if about.pop("format") != FORMAT:
-                raise ValueError("another format")
-            files = {name: stream.read(length) for name, length in about.pop("files").items()}
-            if stream.read(1):  # its sum is checked at the end
-                raise ValueError("more than its files")
-        return Answer(**about, files=files)
-    except (zlib.error, OSError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(str(error)) from None
+    """Return the answer that is packed in bytes, of which nothing but its shape is checked.
+
+    Raises:
+        InputError: The bytes are no answer.
+    """
+    origin = "an answer"
+    stated, files = unpack(data, origin)
+    about = Fields(stated, "", origin)
+    if about.string("format") != FORMAT:
+        about.fail("format", f"must be {FORMAT}")
+    about.only(("format", *_STATED))
+    for key in ("rows", "unfiled"):
+        if not isinstance(rows := stated.get(key), list) or not all(isinstance(row, dict) for row in rows):
+            about.fail(key, "must be an array of objects")
+    if not isinstance(stated.get("instance"), dict):
+        about.fail("instance", "must be an object")
+    return Answer(
+        about.string("key"),
+        stated["instance"],
+        about.string("stem"),
+        stated["rows"],
+        stated["unfiled"],
+        about.number("gap", 1.0, _MOST_GAP, "times the bound"),
+        about.boolean("cut", False),
+        files,
+        about.strings("defects"),
+    )
 
 
 def solve(task: Task) -> bytes:
     """The packed answer of a task. Raises InputError where it has none."""
-    return _written(task, _found(task)).packed()  # what was found is freed before its files are packed
+    with collected() as defects:
+        answer = _written(task, _found(task))
+    return replace(answer, defects=sorted(defects)).packed()
 
 
 def tuning(task: Task, ranks: int) -> Tuning:
@@ -231,9 +244,12 @@ def _written(task: Task, found: SearchResult) -> Answer:
         for number, target in enumerate((NONE,) if plain else task.targets or (NONE,)):
             first = replace(found, ended="", others=found.others if number == 0 else [])
             try:
-                saved = save(first, folder, target, proof=True)
+                saved = contained(f"files for {target}", partial(save, first, folder, target, proof=True), None)
             except InputError as error:
                 unfiled.append({"target": target, "refused": str(error)})
+                continue
+            if saved is None:
+                unfiled.append({"target": target, "refused": "no file can be made, for a defect of synth"})
                 continue
             for told, paths in zip(saved.rows, saved.files, strict=True):
                 if "file" not in paths and _overlaps(told, task):

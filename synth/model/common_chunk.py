@@ -47,8 +47,10 @@ def common_chunk(whole: Collective, most_cells: int = MOST_CELLS) -> CommonChunk
         return CommonChunk(whole, np.arange(whole.nchunks), np.ones(whole.nchunks, dtype=np.int64))
     weight = _in_divisors(weight, most_cells)
     fullest = _fullest(whole, weight)
-    count, padding = np.rint(weight).astype(np.int64), 0.0
-    if float(np.abs(weight - count).max()) > _EQUAL * float(weight.max()) or fullest > most_cells * (1 + _EQUAL):
+    nearest, padding = np.rint(weight), 0.0
+    if float(np.abs(weight - nearest).max()) <= _EQUAL * float(weight.max()) and fullest <= most_cells * (1 + _EQUAL):
+        count = nearest.astype(np.int64)
+    else:
         tried = [_padded(whole, weight, fullest / cells) for cells in range(min(_LEAST_CELLS, most_cells), most_cells)]
         padding, count = min(tried, key=lambda one: (round(one[0], 6), int(one[1].sum())))
     return CommonChunk(_in_cells(whole, count), np.cumsum(count) - count, count, padding)

@@ -137,7 +137,7 @@ def statement(found: SearchResult) -> dict[str, Any]:
     schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); engine (that was named;
     auto), other_engines (that found some of the algorithms though another was named); impossible, switch_ops (the
     switches that may multicast or reduce among the ranks), unsaid (why none may though some can), next_minute (see
-    there), ended, seconds.
+    there), defects (parts of synth that failed, whose answers are missing), ended, seconds.
     """
     problem = found.problem
     rows = [row(found, s) | {"refused": s.contender.refused} for s in found.ranges]
@@ -168,6 +168,7 @@ def statement(found: SearchResult) -> dict[str, Any]:
         "switch_ops": _switches(found),
         "unsaid": found.unsaid,
         "next_minute": next_minute(found, rows),
+        "defects": [defect.line for defect in found.defects],
         "ended": found.ended,
         "seconds": round(found.seconds, 3),
     }

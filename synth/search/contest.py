@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from synth.model.deadline import TimeUp, limited, now
+from synth.model.defects import contained
 from synth.model.numbers import format_seconds
 from synth.model.problem import Problem
 from synth.search.frontier import Contender, Execution, Range, frontier, winners
@@ -199,7 +200,11 @@ class Contest:
             until = max(until, self.deadline + GRACE_S / 2)
         self.lowering = True
         try:
-            one.execution = limited(until, partial(self.executor.lower, one.algorithm, enough, sizes))
+            lower = partial(self.executor.lower, one.algorithm, enough, sizes)
+            part = f"lowering of {one.algorithm.engine}"
+            one.execution = limited(until, partial(contained, part, lower, None))
+            if one.execution is None:
+                self._refuse(one, f"{part} failed")
         except TimeUp:
             self._took(sends, now() - begun)
             if self.racing:

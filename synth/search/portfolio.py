@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from synth.engines.request import Outcome
 from synth.model.deadline import now
+from synth.model.defects import contained
 from topologies.errors import InputError
 
 _FADING = 0.5  # of what an engine gained before, each time that it answers again
@@ -88,7 +90,11 @@ class Run:
     latest: float = 0.0
 
     def step(self, ledger: Ledger) -> bool:
-        """One answer more; False where there is none."""
+        """Take one more answer; return False where there is none, or where the engine or its answer has a defect."""
+        self.latest = 0.0
+        return contained(f"engine {self.engine}", partial(self._step, ledger), otherwise=False)
+
+    def _step(self, ledger: Ledger) -> bool:
         try:
             answer = next(self.answers)
         except StopIteration:

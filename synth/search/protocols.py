@@ -16,6 +16,7 @@ from synth.bounds.prove import Bound, prove
 from synth.engines.registry import AUTO
 from synth.engines.request import Options
 from synth.model.deadline import now
+from synth.model.defects import collected
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.contest import Contest, Executor, contender
 from synth.search.frontier import Contender
@@ -75,6 +76,22 @@ def search_protocols(
     executor: what is to run the answers; protocols that it cannot are not searched.  Raises InputError as `search`, and
     where the executor can none of the protocols.
     """
+    with collected() as defects:
+        result = _search_each(problem, options, workers, report, tuning, executor, chosen)
+    result.defects = tuple(defects.values())
+    return result
+
+
+def _search_each(
+    problem: Problem,
+    options: Options,
+    workers: Workers,
+    report: Report | None,
+    tuning: Tuning,
+    executor: Executor | None,
+    chosen: ProtocolTuning,
+) -> SearchResult:
+    """Search the protocols one by one and join what was found."""
     begun = now() if options.begun is None else options.begun
     able = problem.protocols if executor is None else executor.able(problem.protocols)
     if not able:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 from synth.baselines.libraries import LIBRARIES, Model
 from synth.baselines.nccl.model import Choice
@@ -12,11 +13,13 @@ from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
 from synth.engines.registry import AUTO
 from synth.engines.request import SlotClaim, StepClaim
+from synth.model.defects import Defect, contained
 from synth.model.problem import Problem
 from synth.search.frontier import Contender, Range
 from synth.verify.algorithm import Algorithm
 from topologies.errors import NotModelled
 
+Answer = TypeVar("Answer")
 Report = Callable[[str, "Algorithm | None"], None]  # what is tried, and the best so far
 
 
@@ -42,6 +45,7 @@ class SearchResult:
         asked_sizes: those in bytes about which engines were asked one by one, since their gaps were large.
         refutable: a size in bytes for which bounds by windows of time would be looked for; None: for none.
         ended: "" or why the search stopped early ("budget", "interrupted").
+        defects: Parts of our own that failed; their answers are missing.
         seconds: that it took.
     """
 
@@ -63,6 +67,7 @@ class SearchResult:
     asked_sizes: set[int] = field(default_factory=set)
     refutable: int | None = None
     ended: str = ""
+    defects: tuple[Defect, ...] = ()
     seconds: float = 0.0
 
     def raise_bound(self, bound: Bound, at_s: float) -> None:
@@ -75,10 +80,8 @@ class SearchResult:
     def _models(self) -> dict[str, Model | NotModelled]:
         found: dict[str, Model | NotModelled] = {}
         for library in LIBRARIES.values():
-            try:
-                found[library.name] = library.model(self.problem.topology, self.problem.group)
-            except NotModelled as reason:
-                found[library.name] = reason
+            ask = partial(library.model, self.problem.topology, self.problem.group)
+            found[library.name] = _modelled(library.name, ask)
         return found
 
     def library(self, name: str, size_bytes: int) -> Choice | NotModelled:
@@ -86,12 +89,22 @@ class SearchResult:
         model = self._models[name]
         if isinstance(model, NotModelled):
             return model
-        try:
-            return model.choose(self.problem.collective.name, size_bytes)
-        except NotModelled as reason:
-            return reason
+        return _modelled(name, partial(model.choose, self.problem.collective.name, size_bytes))
 
     def fastest(self, size_bytes: int) -> Range:
         """What serves a message size."""
         served = (one for one in self.ranges if one.high is None or size_bytes <= one.high)
         return next(served, self.ranges[-1])
+
+
+def _modelled(library: str, ask: Callable[[], Answer]) -> Answer | NotModelled:
+    """Return what a library's own model answers, or why it has no answer."""
+
+    def answer() -> Answer | NotModelled:
+        try:
+            return ask()
+        except NotModelled as reason:
+            return reason
+
+    without: Answer | NotModelled = NotModelled("its model has a defect")
+    return contained(f"model of {library}", answer, without)

@@ -18,6 +18,7 @@ from synth.engines.registry import AUTO, ENGINES, Engine, chosen
 from synth.engines.request import SEEDS, Candidate, Options, Outcome, Progress, Refusal, Request, SlotClaim, StepClaim
 from synth.model.collective import Floats
 from synth.model.deadline import TimeUp, limited, now
+from synth.model.defects import collected, contained, raise_first_defect
 from synth.model.problem import LARGEST, Problem
 from synth.search.contest import Contest, Executor
 from synth.search.farthest import Farthest
@@ -53,7 +54,10 @@ def search(
     Raises:
         InputError: an engine that is not known, or that does not accept the problem.
     """
-    return _Search(problem, options, workers, report or (lambda _, __: None), tuning, executor).run()
+    with collected() as defects:
+        found = _Search(problem, options, workers, report or (lambda _, __: None), tuning, executor).run()
+    found.defects = tuple(defects.values())
+    return found
 
 
 class _Search:
@@ -117,6 +121,7 @@ class _Search:
         if not self.answered and not options.pinned:
             if result.ended == "interrupted":
                 raise KeyboardInterrupt  # nothing to show yet
+            raise_first_defect()
             raise InputError(too_short(self.problem.topology, self.sends, options.budget_s))
         try:
             with compiled_interrupts():
@@ -128,7 +133,7 @@ class _Search:
         if not self.proved:
             running = [run.engine for run in self.waiting[-1:] if result.ended and self.turns]
             unasked = [turn.engine for turn in self.turns if self._is_asked(turn, asked) and self._sizes_for(turn)]
-            unasked = [name for name in unasked if not ENGINES[name].accepts(self.problem, options)]
+            unasked = [name for name in unasked if self._accepts(name, options)]
             later = [run.engine for run in in_order(self.waiting)]
             result.queue = tuple(dict.fromkeys([*running, *unasked, *later]))
             result.refutable = self.windows.farthest.size() if self._refutes else None
@@ -152,8 +157,8 @@ class _Search:
         if not self.asked:
             raise InputError(ENGINES["ksync"].accepts(self.problem, self.options))
         with compiled_interrupts():
-            self._tighten()
-            self._refute()
+            contained("search for bounds", self._tighten, None)
+            contained("search for bounds by windows of time", self._refute, None)
         self.engines_until = self.deadline  # what these have left, for who is asked anew
         race(self._runs_again(asked), self, self.engines_until, self.waiting)
 
@@ -254,7 +259,7 @@ class _Search:
             turn = self.turns.pop(0)
             sizes = self._sizes_for(turn) if self._is_asked(turn, asked) else ()
             # last, since it loads the engine
-            if not sizes or ENGINES[turn.engine].accepts(self.problem, options):
+            if not sizes or not self._accepts(turn.engine, options):
                 continue
             self.asked[turn.engine] += 1
             request = Request(
@@ -269,8 +274,14 @@ class _Search:
                 most_sends=min(turn.refined or self.most_sends, self.most_sends or turn.refined),
                 solvers=ENGINES[turn.engine].solvers,
             )
-            answers = ENGINES[turn.engine].solve(self.problem, request)
+            solve = partial(ENGINES[turn.engine].solve, self.problem, request)
+            no_answers: Iterator[Outcome] = iter(())
+            answers = contained(f"engine {turn.engine}", solve, no_answers)
             yield Run(turn.engine, answers, turn.share * budget_s, turn.once, turn.always)
+
+    def _accepts(self, name: str, options: Options) -> bool:
+        """Return whether an engine can work on the problem."""
+        return not contained(f"engine {name}", partial(ENGINES[name].accepts, self.problem, options), "has a defect")
 
     def _is_asked(self, turn: Turn, asked: list[Engine]) -> bool:
         """Whether an engine is asked now."""
@@ -297,7 +308,7 @@ class _Search:
         gained = self._take(answer, source)
         # the first answers' gaps say little of where bounds are wanting
         if self.asked.keys() & _LATE and self.answered and self._refutes:
-            self.windows.step()
+            contained("search for bounds by windows of time", self.windows.step, False)
         return gained
 
     def _take(self, answer: Outcome, source: str) -> float:

@@ -61,6 +61,7 @@ class ProgramBuilder:
     def build(self) -> LinearProgram:
         """The program."""
         cost, low, high, binary = (np.concatenate(part) for part in zip(*self._variables, strict=True))
-        least, most = (np.concatenate(part) for part in zip(*self._limits, strict=True))
-        row, column, value = (np.concatenate(part) for part in zip(*self._entries, strict=True))
+        no, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)  # of a program without rows
+        least, most = (np.concatenate(part) for part in zip((nothing, nothing), *self._limits, strict=True))
+        row, column, value = (np.concatenate(part) for part in zip((no, no, nothing), *self._entries, strict=True))
         return LinearProgram(cost, low, high, least, most, row, column, value, binary)

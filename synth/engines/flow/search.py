@@ -191,7 +191,8 @@ class _Search:
             found = Candidate(problem, answer.schedule, FLOW, trial.size, True, load_us)
             yield found
             self.took_us = self.request.known.time_us(found)
-        yield Progress(f"routing: {trial.chunks} chunks, {self.took_us / least_us:.3f} × the bound")
+        # no time at all where nothing is sent
+        yield Progress(f"routing: {trial.chunks} chunks, {self.took_us / (least_us or np.inf):.3f} × the bound")
         return self.took_us
 
 

@@ -85,7 +85,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runn
     work = int(min(request.work_s / 2, tuning.most_work_s) * tuning.rate / len(left))
     for number in range(tuning.rounds):
         # where most is to be gained first, as time may be short
-        left.sort(key=lambda size: request.bound.at(size)[0] / request.known.best_us(size))
+        left.sort(key=lambda size: request.bound.at(size)[0] / (request.known.best_us(size) or np.inf))
         for size in tuple(left):
             before_us = known[size]
             if request.known.best_us(size) <= request.bound.at(size)[0] * tuning.near:

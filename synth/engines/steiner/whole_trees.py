@@ -29,6 +29,7 @@ def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
     weight = np.array([d.amount for d in packing.demands]) / units  # of a chunk of each demand
     loads = packing.rates(used) * weight[owner][:, None]
     count = np.floor(packing.part[used] / weight[owner] + 1e-9).astype(np.int64)
+    count = np.minimum(count, units[owner])  # solvers may lose what parts are together
     for demand in range(len(units)):
         mine = np.flatnonzero(owner == demand)
         while count[mine].sum() > units[demand]:
@@ -44,7 +45,8 @@ def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
 
 def _steepness(totals: Floats, high: float) -> Floats:
     """How uneven loads are, relative to a high one: shape of `totals` without its last axis."""
-    return np.asarray(((np.maximum(totals, 0.0) / high) ** _STEEP).sum(axis=-1))
+    with np.errstate(over="ignore"):  # far busier ones are without end
+        return np.asarray(((np.maximum(totals, 0.0) / high) ** _STEEP).sum(axis=-1))
 
 
 def _swap(count: Ints, owner: Ints, loads: Floats, most: int) -> None:

@@ -50,10 +50,10 @@ class RootedTrees:
         least: the optimum: µs a byte.
     """
 
-    def __init__(self, problem: Problem, least: Fraction) -> None:
-        """Of a copying problem. least: µs a byte that the worst cut takes."""
+    def __init__(self, problem: Problem, least: Fraction, links: Ints | None = None) -> None:
+        """Of a copying problem. least: µs a byte that the worst cut takes. links: these alone; None: `unshared`."""
         net, self.least = problem.network, least
-        self.links = kept = unshared(problem)
+        self.links = kept = unshared(problem) if links is None else links
         collective = problem.collective
         self.n, self.src, self.dst = problem.nranks, net.src[kept], net.dst[kept]
         self.roots = collective.pre[np.argsort(collective.pre[:, 1]), 0].tolist()
@@ -79,8 +79,10 @@ class RootedTrees:
         return us_per_byte * 1000 * gbs / self.share
 
     def capacity(self, k: int, us_per_byte: Fraction) -> Ints:
-        """Trees that every link may be in."""
-        return np.array([math.floor(self._trees(us_per_byte, gbs) * k) for gbs in self.gbs], dtype=np.int64)
+        """Trees that every link may be in, at most all: links may be wider by more than a whole number holds."""
+        most = k * self.nroots
+        each = {gbs: min(math.floor(self._trees(us_per_byte, gbs) * k), most) for gbs in set(self.gbs)}
+        return np.array([each[gbs] for gbs in self.gbs], dtype=np.int64)
 
     def _suffices(self, k: int, capacity: Ints) -> bool:
         """Whether k trees a root can be packed."""
@@ -99,12 +101,12 @@ class RootedTrees:
         widths = sorted(set(self.gbs))
         while not self._suffices(k, self.capacity(k, high)):
             low, high = high, high * 2
-        # times at which some link may be in one more tree
+        # times at which some link may be in one more tree, up to all of them
         steps = sorted(
             {
                 time
                 for gbs in widths
-                for count in range(math.floor(self._trees(low, gbs) * k), math.floor(self._trees(high, gbs) * k) + 1)
+                for count in self._counts_between(k, gbs, low, high)
                 if low <= (time := count * self.share / (1000 * gbs * k)) <= high
             }
             | {high}
@@ -117,6 +119,11 @@ class RootedTrees:
             else:
                 first = middle + 1
         return steps[last]
+
+    def _counts_between(self, k: int, gbs: Fraction, low: Fraction, high: Fraction) -> range:
+        """How many trees a link may be in between two times, no more than there are."""
+        most = min(math.floor(self._trees(high, gbs) * k), k * self.nroots)
+        return range(math.floor(self._trees(low, gbs) * k), most + 1)
 
     def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Round:
         """A round of k trees a root.

@@ -89,7 +89,8 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterat
     else:
         copying = reverse(problem) if reversible(problem.collective) else problem
         least = worst_cuts(problem, BOUNDS.max_flow_work).found[-1].us_per_byte
-        yield from _solve(problem, RootedTrees(copying, least), request, tuning)
+        # those that were looked at; of the reversed network others might be kept, which do not join all ranks
+        yield from _solve(problem, RootedTrees(copying, least, unshared(problem)), request, tuning)
 
 
 def _solve(problem: Problem, trees: Trees, request: Request, tuning: Tuning) -> Iterator[Outcome]:

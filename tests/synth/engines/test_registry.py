@@ -20,7 +20,7 @@ from synth.model.schedule import untimed
 from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError, ScheduleRefused
+from topologies.errors import InputError
 from topologies.faults.apply import degraded
 from topologies.load import load
 
@@ -90,7 +90,7 @@ def test_the_command_line_takes_it(
     assert "did you mean toy" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("toy")
+@pytest.mark.usefixtures("toy", "planted_defects")
 def test_a_wrong_answer_never_gets_further(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = solve
 
@@ -101,8 +101,10 @@ def test_a_wrong_answer_never_gets_further(workers: Workers, monkeypatch: pytest
                 yield Candidate(problem, few, "toy")
 
     monkeypatch.setattr(sys.modules[__name__], "solve", lie)
-    with pytest.raises(ScheduleRefused):
-        synthesize("allgather", "full:3", engine="toy", workers=workers)
+    answer = synthesize("allgather", "full:3", engine="toy", workers=workers)
+    assert "toy" not in {row["engine"] for row in answer.algorithms}
+    [defect] = answer.found.defects
+    assert defect.line.startswith("engine toy failed (ScheduleRefused in replay.py:")
 
 
 def test_an_engine_that_is_not_known_is_refused_with_the_nearest() -> None:

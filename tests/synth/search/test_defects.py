@@ -1,0 +1,139 @@
+"""A part of synth that fails costs its own answers only, and is named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from emit.library.programs import Programs, executor_for
+from synth import synthesize
+from synth.bounds.registry import KINDS
+from synth.cli import main
+from synth.engines.registry import ENGINES, Engine
+from synth.engines.request import Options
+from synth.model.defects import DefectError
+from synth.model.problem import make_problem
+from synth.search.search import search
+from synth.solvers.workers import Workers
+from topologies.load import load
+
+pytestmark = pytest.mark.usefixtures("planted_defects")
+MODULE = __name__
+
+
+def accepts(*_: object) -> str:
+    """Accept every problem."""
+    return ""
+
+
+def solve(*_: object) -> NoReturn:
+    raise OverflowError("planted")
+
+
+class _FailsAtOnce(Engine):
+    def accepts(self, *_: object) -> str:
+        raise ZeroDivisionError("planted")
+
+
+class _FailsLater(Engine):
+    def solve(self, *_: object) -> Iterator[NoReturn]:
+        raise IndexError("planted")
+        yield
+
+
+@pytest.mark.parametrize("failing", [Engine, _FailsAtOnce, _FailsLater])
+def test_an_engine_that_fails_costs_its_answers_only(
+    failing: type[Engine], workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENGINES, "route", failing("route", "planted", MODULE))
+    problem = make_problem(load("ring:5"), "alltoall")
+    found = search(problem, Options(1 << 16, budget_s=3), workers)
+    assert found.ranges
+    assert found.bound.witnesses
+    assert any(defect.line.startswith("engine route failed (") for defect in found.defects)
+    assert all("planted" in defect.trace for defect in found.defects)
+
+
+def test_where_every_engine_fails_the_defect_is_the_error(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, engine in ENGINES.items():
+        monkeypatch.setitem(ENGINES, name, _FailsLater(name, "planted", engine.module))
+    with pytest.raises(DefectError, match=r"engine .* failed .IndexError in test_defects.py:"):
+        search(make_problem(load("ring:3"), "alltoall"), Options(budget_s=3), workers)
+
+
+def test_a_bound_that_fails_costs_its_witnesses_only(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def limit(*_: object) -> NoReturn:
+        raise ArithmeticError("planted")
+
+    monkeypatch.setitem(KINDS, "cut", replace(KINDS["cut"], limit=limit))
+    found = search(make_problem(load("line:3"), "alltoall"), Options(1 << 10, engine="route", budget_s=3), workers)
+    assert found.ranges
+    assert found.bound.witnesses
+    assert any(defect.line.startswith("bound cut failed (ArithmeticError") for defect in found.defects)
+
+
+def test_a_lowering_that_fails_leaves_the_schedule(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lower(*_: object, **__: object) -> NoReturn:
+        raise KeyError("planted")
+
+    problem = make_problem(load("ring:3"), "allgather")
+    executor = executor_for(problem, "executor-nccl")
+    monkeypatch.setattr(Programs, "lower", lower)
+    found = search(problem, Options(1 << 16, engine="route", budget_s=3), workers, executor=executor)
+    assert found.ranges
+    assert found.ranges[0].contender.refused == "lowering of route failed"
+
+
+def test_the_command_line_names_the_defect_and_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ENGINES, "route", Engine("route", "planted", MODULE))
+    asked = [
+        "synth",
+        "alltoall",
+        "--topo",
+        "ring:3",
+        "--size",
+        "64K",
+        "--budget",
+        "2s",
+        "--out",
+        str(tmp_path),
+        "--cache",
+    ]
+    monkeypatch.setattr(sys, "argv", [*asked, "none"])
+    main()
+    captured = capsys.readouterr()
+    assert "replayed and right" in captured.out
+    assert "synth: defect: engine route failed (OverflowError in test_defects.py:" in captured.err
+    assert (
+        f"Please send this command: synth alltoall --topo ring:3 --size 64K --budget 2s --out {tmp_path}"
+        in captured.err
+    )
+    assert "Traceback" not in captured.err
+    monkeypatch.setattr(sys, "argv", [*asked, "none", "--debug"])
+    main()
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_command_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def load_nothing(*_: object) -> NoReturn:
+        raise LookupError("planted")
+
+    monkeypatch.setattr("synth.cli.topologies.load_machine", load_nothing)
+    monkeypatch.setattr("synth.cli.defects._shows_traces", False)
+    monkeypatch.setattr(sys, "argv", ["synth", "topo", "show", "ring:3"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err.startswith("synth: defect: the command failed (LookupError in test_defects.py:")
+
+
+def test_the_python_face_has_the_defects(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "route", Engine("route", "planted", MODULE))
+    answer = synthesize("alltoall", "ring:5", size="64K", budget=3, workers=workers)
+    assert any("engine route" in defect.line for defect in answer.found.defects)
