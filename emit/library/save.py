@@ -48,6 +48,7 @@ class Saved:
     refused: why some have no executor's file; empty where all have.
     remarks: on what is written and on what was there, a clause each.
     padding: of the fullest buffer in a file, the part that holds nothing (see `CommonChunk`).
+    folder: of the library, which is another than the one asked for where that was held by another process.
     """
 
     index: Path | None
@@ -59,6 +60,7 @@ class Saved:
     refused: str = ""
     padding: float = 0.0
     remarks: tuple[str, ...] = ()
+    folder: Path | None = None
 
     @property
     def paths(self) -> list[Path]:
@@ -94,7 +96,8 @@ def save(
     Args:
         sms, groups_overlap, scratch_limit: As for `Programs`.
         until: The time of `synth.model.deadline.now` after which nothing is made or checked any more. What is missing
-            then has no file, files of the other form first.
+            then has no file, files of the other form first. A library that another process still holds then is left
+            alone: all is written to a new one beside it, which `Saved.folder` names.
         other_found: The same answer with the programs of the other form of calls, in or out of place, where these are
             known. They are not lowered then.
 
@@ -107,7 +110,7 @@ def save(
     other = None if programs is None else programs.other_form()
     forms = [_Form(found, programs, refused)]
     kept, rows = Kept(), list[dict[str, Any]]()
-    with writing(folder) as library:
+    with writing(folder, until=until, elsewhere=True) as library:
         forms[0].make(library.entries, until)
         if other is not None and forms[0].files:
             lowered = other_found or contained("other form of calls", partial(run_by, found, other, until), None)
@@ -131,10 +134,11 @@ def save(
             rows += [dict(entry.values) for entry in standing if not any(form.is_of(entry) for form in forms)]
         library.commit(rows)
     usual = forms[0]
-    saved = usual.saved(Path(folder), stored)
-    saved.index = Path(folder) / INDEX if rows else None
+    saved = usual.saved(library.folder, stored)
+    saved.folder = library.folder
+    saved.index = library.folder / INDEX if rows else None
     if len(forms) > 1:
-        saved.other_form = forms[1].saved(Path(folder), {})
+        saved.other_form = forms[1].saved(library.folder, {})
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
     saved.refused = some + refused[0] if refused else ""
     saved.padding = max((row["padding"] for row in rows if "padding" in row), default=0.0)

@@ -78,7 +78,8 @@ def save_groups(
     Where a group's own bound is higher than the union's, `proof` also writes that group's part of the schedule and the
     proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). Files that the library has for all groups stay if
     they take no longer together, unless `anew`; those for other sizes stay. until: of `synth.model.deadline.now`: after
-    it no file is made for an executor. Raises InputError for a folder that cannot be written.
+    it no file is made for an executor. A library that another process still holds then is left alone: all is written to
+    a new one beside it. Raises InputError for a folder that cannot be written.
     """
     name = f"{SCHEDULES}/{_stem(found)}"
     time_us, refused = None, ""
@@ -91,7 +92,7 @@ def save_groups(
             refused = str(error)
         except TimeUp:
             refused = "no time was left to lower and to check them; give more --budget"
-    with writing(folder) as library:
+    with writing(folder, until=until, elsewhere=True) as library:
         there = None if anew or time_us is None else _standing(library.entries, found, parts, documents)
         if there is not None and time_us is not None and there[1] <= time_us:
             files = [library.folder / entry["file"] for entry in there[0]]

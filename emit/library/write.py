@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,9 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from emit.library.index import INDEX, Entry, index_text, load_index, parse_index
+from synth.model.deadline import now
 from synth.storage.proof import proof_path
 from topologies.errors import InputError
 from topologies.text.files import origin_of
+
+_PATIENCE_S = 10.0  # for another writer, where nothing else limits it
+_LEAST_S = 0.3  # for another writer, also where the time is over: most hold a library for some milliseconds
+_LOOK_S = 0.02  # between two looks whether it is free
+_stops_waiting = False
+_MOST_BESIDE = 100  # libraries beside one that is held
+
+
+class LibraryHeldError(InputError):
+    """Another process, which may be stopped, holds a library's lock for longer than there is time."""
 
 
 def standing(folder: str | Path, option: str = "--out") -> list[Entry]:
@@ -130,17 +144,35 @@ def abandon() -> bool:
     return True
 
 
+def stop_waiting() -> None:
+    """End all waits for other writers, now and from now on: the user is in a hurry. A signal's handler may call it."""
+    global _stops_waiting
+    _stops_waiting = True
+
+
 @contextmanager
-def writing(folder: str | Path, option: str = "--out") -> Iterator[Library]:
+def writing(
+    folder: str | Path, option: str = "--out", *, until: float = math.inf, elsewhere: bool = False
+) -> Iterator[Library]:
     """Open a library, made if it is not there, to write to; one at a time for each folder.
 
-    option: by which the user named it. Raises InputError for a folder that cannot be written, or that has a foreign
-    index.
+    Args:
+        folder: The library's.
+        option: By which the user named it.
+        until: Of `synth.model.deadline.now`, when a wait for another writer ends.
+        elsewhere: Whether a new library beside this one, which `Library.folder` names, is opened where that wait ends
+            in vain.
+
+    Raises InputError for a folder that cannot be written, or that has a foreign index; LibraryHeldError, which is one,
+    where another process holds it and it must be this library.
     """
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
-        with _locked(where), tempfile.TemporaryDirectory(prefix=".synth-", dir=where) as staging:
+        with (
+            _locked(where, option, until, elsewhere) as where,
+            tempfile.TemporaryDirectory(prefix=".synth-", dir=where) as staging,
+        ):
             _open.append(library := Library(where, Path(staging), standing(where, option)))
             try:
                 yield library
@@ -153,15 +185,63 @@ def writing(folder: str | Path, option: str = "--out") -> Iterator[Library]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder against other writers, which would lose each other's entries."""
+def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterator[Path]:
+    """Hold a folder against other writers, which would lose each other's entries; as `writing` has it.
+
+    Yields the folder that is held: another one where it is `elsewhere`.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some file systems know no locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        if _takes_lock(handle, folder, until, elsewhere):
+            yield folder
+            return
+        if not elsewhere:
+            right = "it must end first, or go on if it is stopped; or give another folder"
+            raise LibraryHeldError(f"{option} {folder}: another process is writing to it; {right}")
+        beside = _new_folder_beside(folder)
+        print(f"{folder}: is held by another process; the answer is written to {beside}", file=sys.stderr, flush=True)
+        with _locked(beside, option, until, False) as held:
+            yield held
     finally:
         os.close(handle)
+
+
+def _takes_lock(handle: int, folder: Path, until: float, elsewhere: bool) -> bool:
+    """Wait for a folder's lock as long as there is time, and say so; return whether it is held now, or needs none."""
+    begun, has_said = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            pass
+        except OSError:  # some file systems know no locks
+            return True
+        waited_s = time.monotonic() - begun
+        left_s = min(_PATIENCE_S - waited_s, max(until - now(), _LEAST_S - waited_s))
+        if left_s <= 0 or _stops_waiting:
+            return False
+        if not has_said and waited_s >= _LEAST_S:
+            has_said = True
+            then = "; then the answer goes to a folder beside it" if elsewhere else ""
+            line = f"{folder}: waiting up to {left_s:.1f} s for another process that writes to it{then}"
+            print(line, file=sys.stderr, flush=True)
+        time.sleep(min(_LOOK_S, left_s))
+
+
+def _new_folder_beside(folder: Path) -> Path:
+    """Make a folder that was not there: NAME-2, NAME-3, … beside it, or a temporary one where that cannot be."""
+    whole = Path(os.path.abspath(folder))
+    for number in range(2, _MOST_BESIDE):
+        beside = (folder if folder.name and folder.name != ".." else whole).with_name(f"{whole.name}-{number}")
+        try:
+            beside.mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            break
+        return beside
+    return Path(tempfile.mkdtemp(prefix="synth-"))
 
 
 def _files(entries: Iterable[Entry]) -> set[str]:

@@ -1,4 +1,7 @@
-"""Ctrl-C: once, and the search stops and the best so far is written; twice, and all is left where it stands."""
+"""Ctrl-C: once, and the search stops and the best so far is written; twice, and all is left where it stands.
+
+Once there is an answer, which is being written, it takes a third one to leave.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def install() -> None:
 
 
 def let_finish() -> None:
-    """There is an answer: from now on the first Ctrl-C lets it be written and printed, the second one leaves."""
+    """There is an answer: from now on the first two Ctrl-C let it be written and printed, a third one leaves."""
     _State.answered = True
 
 
@@ -62,12 +65,20 @@ def _end() -> None:
 def _interrupt(signal_: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but never inside an import: some library swallows it, or half a module is left."""
     _State.came += signal_ == signal.SIGINT
+    writer = sys.modules.get("emit.library.write")
+    if _State.answered and writer is not None:
+        writer.stop_waiting()  # for a library that another process holds: the answer is written beside it
     if _State.came > 1:
+        if _State.answered and _State.came == 2:
+            if sys.stderr.isatty():
+                os.write(2, b"\r\x1b[2Kthe answer is being written; Ctrl-C again leaves without it\n")
+            return
         signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, _LEAVING_S)
         raise KeyboardInterrupt
     if signal_ == signal.SIGINT and sys.stderr.isatty():
-        os.write(2, b"\r\x1b[2Kstopping: what was found is written; Ctrl-C again leaves at once\n")
+        then = b"" if _State.answered else b"; Ctrl-C again leaves at once"
+        os.write(2, b"\r\x1b[2Kstopping: what was found is written" + then + b"\n")
     if _State.answered:
         return
     while frame is not None:

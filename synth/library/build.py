@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from emit.library.write import LibraryHeldError
 from synth.library.local import Pool
 from synth.library.placing import Placing
 from synth.library.plan import Plan, Share, estimated_s
@@ -179,6 +181,7 @@ class _Build:
         since = now() - self.written
         if since > max(_WRITTEN_S, self.spent_s / _WRITING) and self.placing.changed:
             begun = now()
-            self.placing.commit()
+            with suppress(LibraryHeldError):  # by another process: it is tried again, and at the end
+                self.placing.commit(begun)
             self.written = now()
             self.spent_s = self.written - begun

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -105,11 +106,15 @@ class Placing:
         """Whether something is not written yet."""
         return bool(self._waiting) or self._recorded != (len(self.shares), len(self.left_out))
 
-    def commit(self) -> None:
-        """Write what was added since the last time. Raises InputError where the folder cannot be written."""
-        waiting, self._waiting = self._waiting, []
+    def commit(self, until: float = math.inf) -> None:
+        """Write what was added since the last time.
+
+        until: of `now`, when a wait for another writer ends. Raises InputError where the folder cannot be written;
+        nothing of what was added is lost then.
+        """
+        waiting = list(self._waiting)
         numbers = {id(share): number for number, share in enumerate(self.plan.shares)}
-        with writing(self.folder) as library:
+        with writing(self.folder, until=until) as library:
             rows: dict[tuple[str, str, tuple[int, ...]], list[Mapping[str, Any]]] = {}
             served: dict[object, list[tuple[int, ...]]] = {}  # further groups, which another build may have named
             for entry in library.entries:
@@ -137,6 +142,7 @@ class Placing:
             library.write(self._record, self._text())
             # in the order of the plan, so that the index has the same bytes whatever was solved first
             library.commit([row for share in self.plan.shares for row in rows.get(_place_of(share), ())], indexed=True)
+        self._waiting = self._waiting[len(waiting) :]
         self._recorded = (len(self.shares), len(self.left_out))
 
     def _text(self) -> bytes:

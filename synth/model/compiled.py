@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.model.deadline import uncounted
-from synth.model.loop_cache import folder_of, loops_folder, one_at_a_time
+from synth.model.loop_cache import Guarded, folder_of, loops_folder
 
 Table = TypeVar("Table", bound=tuple[Any, ...])
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -52,6 +52,7 @@ def _compiled(loop: FunctionType) -> Any:
     if folder is not None:
         numba.config.CACHE_DIR = str(folder)  # read by the next line
     made: Any = numba.njit(cache=folder is not None, nogil=True, error_model="numpy")(copy)
+    made._cache = Guarded(made._cache)
     made._compile_for_args = _InThread(made._compile_for_args, partial(_compilations, made))
     return made
 
@@ -144,30 +145,24 @@ class _InThread:
 
     def __init__(self, call: Callable[..., object], compilations: Callable[[], int]) -> None:
         self.call, self.compilations = call, compilations
-        self.waited = False
 
     def __call__(self, *args: object, **named: object) -> object:
-        before, self.waited = self.compilations(), False
+        before = self.compilations()
 
         def counts() -> bool:
-            return self.compilations() == before and not self.waited
+            return self.compilations() == before
 
         return uncounted(partial(self._waited_for, *args, **named), counts)
 
-    def _called(self, *args: object, **named: object) -> object:
-        with one_at_a_time() as held:
-            self.waited |= held  # for what another process compiles
-            return self.call(*args, **named)
-
     def _waited_for(self, *args: object, **named: object) -> object:
         if threading.current_thread() is not threading.main_thread():
-            return self._called(*args, **named)
+            return self.call(*args, **named)
         answer: list[object] = []
         fault: list[BaseException] = []
 
         def work() -> None:
             try:
-                answer.append(self._called(*args, **named))
+                answer.append(self.call(*args, **named))
             except BaseException as error:
                 fault.append(error)
 

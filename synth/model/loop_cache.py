@@ -1,4 +1,8 @@
-"""Where compiled loops are kept on disk: a folder for each state of their sources, one process at a time writing."""
+"""Where compiled loops are kept on disk: a folder for each state of their sources.
+
+One process at a time reads or writes there, for milliseconds: nobody compiles meanwhile. A process that is stopped
+while it holds the folder costs the others what is kept, not their answer.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import fcntl
 import hashlib
 import os
 import stat
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -16,6 +22,9 @@ from typing import Any
 
 _NAME = "synth-collectives"
 _DIGITS = 16  # of a digest
+_PATIENCE_S = 0.5  # for another process, in all
+_LOOK_S = 0.005  # between two looks whether the folder is free
+_left_s = _PATIENCE_S  # of it
 
 
 def loops_folder() -> Path | None:
@@ -74,22 +83,57 @@ def _numbers(loop: FunctionType) -> dict[str, Any]:
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[bool]:
+def holding() -> Iterator[bool]:
     """Hold the folder against other processes: of two that keep a loop at once one could load the other's code.
 
-    Yields whether another one held it.
+    Yields whether it is held, or its file system knows no locks. It is not where another process holds it for longer
+    than this one waits, half a second in all; then nothing may be read or written there.
     """
-    root, handle, held = loops_folder(), -1, False
+    root, handle, is_held = loops_folder(), -1, True
     if root is not None:
         with suppress(OSError):  # some file systems know no locks
             handle = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                held = True
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            is_held = _takes_lock(handle, root)
     try:
-        yield held
+        yield is_held
     finally:
         if handle >= 0:
             os.close(handle)
+
+
+def _takes_lock(handle: int, root: Path) -> bool:
+    """Wait for a lock as long as there is patience; return whether it is held now."""
+    global _left_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if _left_s <= 0:
+                return False
+        time.sleep(_LOOK_S)
+        _left_s -= _LOOK_S
+        if _left_s <= 0:
+            line = f"{root}: is held by another process, which may be stopped; loops are compiled without it"
+            print(line, file=sys.stderr, flush=True)
+
+
+class Guarded:
+    """Numba's store of a loop's machine code, read and written while `holding` its folder only."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def load_overload(self, *key: Any) -> Any:
+        """Return what is kept for a signature and a machine; None where there is nothing, or it cannot be read."""
+        with holding() as is_held:
+            return self._store.load_overload(*key) if is_held else None
+
+    def save_overload(self, *kept: Any) -> None:
+        """Keep a signature's machine code, where that can be."""
+        with holding() as is_held:
+            if is_held:
+                self._store.save_overload(*kept)

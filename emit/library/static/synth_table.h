@@ -21,6 +21,11 @@
  *   int64_t what = synth_find_name(t, "allreduce"), whom = synth_find_name(t, "executor-nccl");
  *   const struct synth_record *r = synth_choose(t, group, what, whom, 1, -1, size, 4, NULL);
  *   if (r) load(synth_text(t, r->file));                       else the executor's own algorithm serves the call
+ *
+ * The file is not trusted. synth_table_error checks all that the functions here go by, so that they read nothing beyond
+ * the table, nor beyond a caller's arrays of the lengths that they say. Two things remain with the caller: nobody may
+ * write to the bytes while they are mapped (a library replaces its files, it does not change them); and a communicator
+ * that is made in the order of a record's `communicator` must be checked by synth_orders_group before it is made.
  */
 #ifndef SYNTH_TABLE_H
 #define SYNTH_TABLE_H
@@ -84,6 +89,20 @@ static inline const struct synth_record *synth_record_at(const struct synth_tabl
   return (const struct synth_record *)((const char *)t + t->records_at + (uint64_t)t->record_bytes * at);
 }
 
+/* Whether a string is no path below the library's folder: parts of A-Z a-z 0-9 _ . - that begin with none of . -, up to
+ * 511 bytes in all. */
+static inline int synth_bad_path(const char *path) {
+  uint32_t i;
+  int begins = 1; /* a part */
+  for (i = 0; i < 512 && path[i]; i++) {
+    char c = path[i];
+    int word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    if (begins ? !word : !word && c != '/' && c != '.' && c != '-') return 1;
+    begins = c == '/';
+  }
+  return begins || i == 512;
+}
+
 static inline int synth_outside(uint64_t at, uint64_t count, uint64_t each, uint64_t file_bytes) {
   return at % 8 || at > file_bytes || count > (file_bytes - at) / each;
 }
@@ -92,11 +111,12 @@ static inline int synth_outside(uint64_t at, uint64_t count, uint64_t each, uint
 static inline const char *synth_table_error(const void *file, size_t bytes) {
   const struct synth_table *t = (const struct synth_table *)file;
   uint32_t i;
+  if (!file || (uintptr_t)file % 8) return "is not at a multiple of 8 bytes";
   if (bytes < sizeof *t || memcmp(t->magic, "SYNTHTAB", 8)) return "is no table";
   if (t->byte_order != SYNTH_TABLE_ORDER) return "is little-endian, this machine is not";
   if (t->version != SYNTH_TABLE_VERSION) return "is of another version";
   if (t->file_bytes != bytes) return "is cut off";
-  if (t->head_bytes < sizeof *t || t->record_bytes < sizeof(struct synth_record) || t->record_bytes % 8)
+  if (t->head_bytes < sizeof *t || t->head_bytes > bytes || t->record_bytes < sizeof(struct synth_record) || t->record_bytes % 8)
     return "has records of a wrong size";
   if (synth_outside(t->records_at, t->records, t->record_bytes, bytes) ||
       synth_outside(t->groups_at, t->groups, sizeof(struct synth_group), bytes) ||
@@ -115,8 +135,46 @@ static inline const char *synth_table_error(const void *file, size_t bytes) {
     if (r->group >= t->groups || r->collective >= t->names || r->target >= t->names || r->protocol >= t->names ||
         r->file >= t->text_bytes || (uint64_t)r->communicator + r->nranks + r->nrelays > t->ranks || !r->divides)
       return "has a record beyond its end";
+    if (r->nranks != synth_group_at(t, r->group)->nranks || r->nrelays != synth_group_at(t, r->group)->nrelays)
+      return "has a record whose communicator is not as large as its group";
+    if (synth_bad_path(synth_text(t, r->file))) return "has a file outside its folder";
   }
   return NULL;
+}
+
+/* Whether a record's communicator is its group's ranks in some order, then its relays in some order, each once.
+ *
+ * For callers that make a communicator in this order; once for each that they make, since it looks at all its ranks. */
+static inline int synth_orders_group(const struct synth_table *t, const struct synth_record *r) {
+  const struct synth_group *g = synth_group_at(t, r->group);
+  const uint32_t *members = synth_ranks(t, g->ranks), *asked = synth_ranks(t, r->communicator);
+  uint32_t all = g->nranks + g->nrelays, first, last, i, end;
+  for (i = 1; i < all; i++)
+    if (i != g->nranks && members[i - 1] >= members[i]) return 0;
+  for (i = 0, first = g->nranks; i < g->nranks && first < all;) { /* no relay is a rank of the group */
+    if (members[i] == members[first]) return 0;
+    if (members[i] < members[first]) i++; else first++;
+  }
+  for (first = 0; first < all; first = last) { /* members in blocks, each seen once */
+    uint64_t seen[64];
+    uint32_t count = 0;
+    end = first < g->nranks ? g->nranks : all;
+    last = end - first > 4096 ? first + 4096 : end;
+    memset(seen, 0, sizeof seen);
+    for (i = first < g->nranks ? 0 : g->nranks; i < end; i++) {
+      uint32_t low = first, high = last;
+      while (low < high) { /* the first member that is not below this rank */
+        uint32_t middle = low + (high - low) / 2;
+        if (members[middle] < asked[i]) low = middle + 1; else high = middle;
+      }
+      if (low == last || members[low] != asked[i]) continue;
+      if (seen[(low - first) / 64] >> (low - first) % 64 & 1) return 0;
+      seen[(low - first) / 64] |= (uint64_t)1 << (low - first) % 64;
+      count++;
+    }
+    if (count != last - first) return 0;
+  }
+  return 1;
 }
 
 /* The place of a name among the names, -1 where no record has it. */
@@ -154,8 +212,9 @@ static inline int64_t synth_find_group(const struct synth_table *t, const uint32
 /* The record that serves a call, NULL where none does, and the executor's own algorithm must.
  *
  * group, collective, target: as found above; -1 finds nothing. root: rank of the topology, -1 for collectives without.
- * order: the communicator's ranks of the topology in order, group then relays: a file for this order goes before one
- * for another; NULL: any. A caller must make the communicator in the order of the record's `communicator`.
+ * order: the communicator's ranks of the topology in order, group then relays, as many as the group has: a file for
+ * this order goes before one for another; NULL: any. A caller must make the communicator in the order of the record's
+ * `communicator`, and first check it by synth_orders_group where it is not `order`.
  */
 static inline const struct synth_record *synth_choose(const struct synth_table *t, int64_t group, int64_t collective,
                                                       int64_t target, int inplace, int64_t root, uint64_t bytes,

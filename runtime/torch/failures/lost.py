@@ -24,7 +24,8 @@ from runtime.torch.failures.causes import FAILED, Cause, Fact, Gone, Waiting, fi
 from runtime.torch.failures.compare import different_calls
 from runtime.torch.failures.deadlock import HeldCall
 from runtime.torch.failures.meeting import call_unless, meet
-from runtime.torch.failures.presence import End, Message, Presence, presence
+from runtime.torch.failures.presence import End, Presence, presence
+from runtime.torch.failures.wire import Message
 from runtime.torch.messages import CLOSED_BY_US, Messages, any_closed, close_all, error_text
 
 
@@ -326,8 +327,9 @@ class FailureWatch:
             if "left" in message:
                 made, first = message["counts"]
                 self.left[place] = Gone(message["left"], made, first, time.monotonic(), closed=False, left=True)
-            elif message.get("answer") == self._question:
-                self._answers[place] = message
+            elif "answer" in message:
+                if message["answer"] == self._question:
+                    self._answers[place] = message
             elif "cause" in message:
                 self._gave_up.add(place)
                 text, number, blamed = message["cause"]

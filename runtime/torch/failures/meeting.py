@@ -7,6 +7,7 @@ place 0 has answered them in it.
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
@@ -18,6 +19,8 @@ from runtime.torch.failures.presence import Presence
 
 _LOOK_S = 0.25  # after which those that have come are looked at one by one
 _ATTEMPT = "attempt"  # the key of the latest attempt's number
+_MOST_BYTES = 400  # of what a rank writes
+_NONCE = re.compile("[0-9a-f]{16}")
 _PAUSES_S = (0.001, 0.02)  # between two looks whether all have come: the first, and the longest
 
 
@@ -49,17 +52,32 @@ def meet(
             continue
         looked = now
         for place in [place for place in missing if attempt is not None and _have(store, attempt, [place])]:
-            found[place] = store.get(f"{attempt}/at/{place}").decode().split()
-            own.of_rank[ranks[place]] = own.connect(" ".join(found[place][:4]))
+            found[place], own.of_rank[ranks[place]] = _connected(own, store, f"{attempt}/at/{place}", ranks[place])
             if me == 0:
-                store.set(f"{attempt}/answer/{place}", found[place][4])
+                store.set(f"{attempt}/answer/{place}", found[place][-1])
         names = [found[place][0] if place in found else own.of_rank.get(rank, "") for place, rank in enumerate(ranks)]
         check(names)
         absent = [str(rank) for place, rank in enumerate(ranks) if place not in found]
         if absent and now > start + timeout.total_seconds():
             who = ", ".join(absent) if attempt is not None else str(ranks[0])
             raise RuntimeError(f"rank {who} did not come within {timeout.total_seconds():g} s")
-    return [found[place][0] for place in range(len(ranks))], found[0][4]
+    return [found[place][0] for place in range(len(ranks))], found[0][-1]
+
+
+def _connected(own: Presence, store: Any, key: str, rank: int) -> tuple[list[str], str]:
+    """Connect to the process whose address a rank wrote to the store; return the words that it wrote, and its name.
+
+    Raises RuntimeError where it wrote something else.
+    """
+    value = bytes(store.get(key))
+    try:
+        *address, nonce = value[:_MOST_BYTES].decode("ascii").split(" ")
+        if len(value) > _MOST_BYTES or not _NONCE.fullmatch(nonce):
+            raise ValueError("is no address of a process")
+        return [*address, nonce], own.connect(" ".join(address))
+    except ValueError:
+        right = "it must be what the same version of synth wrote on that rank"
+        raise RuntimeError(f"the store's {key}: is no address of rank {rank}; {right}") from None
 
 
 def _have(store: Any, attempt: int, places: Sequence[int]) -> bool:
@@ -71,7 +89,7 @@ def _answered(store: Any, me: int, words: list[str]) -> int | None:
     """The latest attempt, entered, once place 0 has answered in it; None until then."""
     attempt, answer = int(store.add(_ATTEMPT, 0)), f"answer/{me}"
     store.set(f"{attempt}/at/{me}", " ".join(words))
-    there = store.check([f"{attempt}/{answer}"]) and store.get(f"{attempt}/{answer}").decode() == words[4]
+    there = store.check([f"{attempt}/{answer}"]) and bytes(store.get(f"{attempt}/{answer}")) == words[-1].encode()
     return attempt if there else None
 
 

@@ -4,6 +4,10 @@ The kernel closes a process's connections when it ends, however that happens, an
 the end of a process is known within milliseconds, and nobody is taken for dead who only waits, computes or is stopped.
 A process says over them why it ends, where it can, and answers what it is doing; a thread of its own reads and answers.
 Where no connection can be made (a firewall), nothing is known of the other, and nothing is said of it.
+
+Anybody who reaches the host can connect. A stranger costs little: the kernel wakes the thread only when the first
+frame is complete (`runtime.torch.failures.wire`), few strangers are let in at a time, none stays longer than a short
+time, and nothing that is sent ends the thread. Where all ranks are on one host the port is on loopback.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -30,10 +35,22 @@ from typing import Any, Protocol
 
 from runtime.torch.failures.causes import error_end
 from runtime.torch.failures.deadlock import Deadlocks, Held, Watch, own_state
+from runtime.torch.failures.wire import (
+    ANYWHERE,
+    HELLO_BYTES,
+    NAME_DIGITS,
+    SECRET_DIGITS,
+    Address,
+    Message,
+    all_on_this_host,
+    hello,
+    name_in_hello,
+    read_message,
+    this_host,
+)
 from runtime.torch.threads import own_threads
 
 log = logging.getLogger("synth.torch")
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,13 +59,18 @@ class Tuning:
 
     tick: float = 0.25  # between two looks at long waits
     connect: float = 2.0  # for a connection; an address that a firewall hides gives no answer
-    line: int = 1 << 16  # the longest message
-    unread: int = 1 << 20  # of messages that a stopped process does not read
+    unread: int = 1 << 20  # of messages that a stopped process does not read; so also the longest message
+    stranger: float = 2.0  # until a connection must have said who it is, and for which it takes one of the places
+    strangers: int = 128  # places for connections that have not said it
+    tries: int = 6  # to connect, where the other process closes before it has said anything
     idle: int = 5  # until the kernel asks a silent host whether it is there; then twice more, as often
 
 
 _TUNING = Tuning()
 _RING = b"\0"  # no signal's number
+_LOOPBACK = "127.0.0.1"
+_WAITS = 8  # texts of waits in an answer: one names who is waited for
+_BROKEN = "sent what is no message of this version of synth; all ranks must run the same version"
 
 
 class Listener(Watch, Protocol):
@@ -88,16 +110,27 @@ class End:
 
 
 class _Link:
-    """A connection to another process."""
+    """A connection to another process.
 
-    def __init__(self, channel: socket.socket, name: str = "") -> None:
-        self.channel, self.name = channel, name
+    Attributes:
+        name: Of the process; "" where it has not said it.
+        address: What this process connected to; None where the other one did.
+        has_spoken: Whether anything came from the other process.
+        skips: Whether bytes are dropped up to the next line's begin, since a line was too long.
+    """
+
+    def __init__(self, channel: socket.socket, name: str = "", address: Address | None = None) -> None:
+        self.channel, self.name, self.address = channel, name, address
+        self.has_spoken = self.skips = False
         self.read, self.unsent = bytearray(), bytearray()
         self.lock = threading.Lock()
 
     def send(self, message: Message, most: int) -> None:
         """Never waits: what does not fit now is sent at the next call, or dropped where `most` bytes wait."""
-        data = json.dumps(message).encode() + b"\n"
+        self.send_bytes(json.dumps(message).encode() + b"\n", most)
+
+    def send_bytes(self, data: bytes, most: int) -> None:
+        """As `send`, of what is no message."""
         with self.lock:
             if len(self.unsent) + len(data) <= most:
                 self.unsent += data
@@ -107,7 +140,12 @@ class _Link:
 
 
 def _own_address() -> str:
-    """Where others reach this host: as Gloo, the interface of GLOO_SOCKET_IFNAME, the host's name, or loopback."""
+    """Where others reach this host: as Gloo, the interface of GLOO_SOCKET_IFNAME, the host's name, or loopback.
+
+    Loopback, too, where the environment says that all ranks are on this host.
+    """
+    if all_on_this_host():
+        return _LOOPBACK
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(","):
             with suppress(OSError):
@@ -117,7 +155,7 @@ def _own_address() -> str:
         found = socket.gethostbyname(socket.gethostname())
         tried.bind((found, 0))
         return found
-    return "127.0.0.1"
+    return _LOOPBACK
 
 
 class Presence:
@@ -131,18 +169,25 @@ class Presence:
 
     def __init__(self, tuning: Tuning = _TUNING) -> None:
         self.tuning = tuning
-        self.name = secrets.token_hex(8)
+        self.name = secrets.token_hex(NAME_DIGITS // 2)
         self.ends: dict[str, End] = {}
         self.of_rank: dict[int, str] = {}
-        self._secret = secrets.token_hex(8)  # only those that share a store with this process may speak to it
+        self._secret = secrets.token_hex(
+            SECRET_DIGITS // 2
+        )  # only those that share a store with this process may speak to it
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         self._adding = threading.Lock()
         self._links: dict[str, _Link] = {}
-        self._expected: dict[str, tuple[float, str]] = {}  # by name, until when to wait for one, and its address
+        self._expected: dict[str, tuple[float, Address]] = {}  # by name, until when to wait for one, and its address
+        self._tries: dict[str, int] = {}  # by name, how often a connection closed before anything came
+        self._strangers: dict[_Link, float] = {}  # until when each may stay
+        self._places: deque[float] = deque()  # when each place for strangers that was taken is free again; rising
+        self._accepts = True  # whether the selector looks at the server
         self._selector = selectors.DefaultSelector()
         self._server = socket.socket()
         self._server.bind((_own_address(), 0))
         self._server.listen(4096)
+        self._server.setblocking(False)
         self._selector.register(self._server, selectors.EVENT_READ)
         self._bell, self._rope = socket.socketpair()  # ends a wait for messages
         self._selector.register(self._bell, selectors.EVENT_READ)
@@ -155,8 +200,9 @@ class Presence:
     @property
     def address(self) -> str:
         """What `connect` takes in another process."""
-        host, port = self._server.getsockname()
-        return f"{self.name} {self._secret} {host} {port}"
+        ip, port = self._server.getsockname()
+        host = this_host() if ip.startswith("127.") else ""
+        return str(Address(self.name, self._secret, ip, port, host or ANYWHERE))
 
     def add(self, listener: Listener) -> None:
         """Tell it what is heard, for as long as it lives."""
@@ -166,28 +212,31 @@ class Presence:
     def connect(self, address: str) -> str:
         """Have a connection to the process of this address, and give its name.
 
-        The one of the greater name makes it; the other one tries, too, where that does not come.
+        The one of the greater name makes it; the other one tries, too, where that does not come. Raises ValueError for
+        what is no address.
         """
-        name = address.split()[0]
-        if name < self.name:
-            self._reach(address)
-        elif name > self.name and name not in self._links:
-            self._expected.setdefault(name, (time.monotonic() + self.tuning.tick, address))
-        return name
+        to = Address.parse(address)
+        if to.name < self.name:
+            self._reach(to)
+        elif to.name > self.name and to.name not in self._links:
+            self._expected.setdefault(to.name, (time.monotonic() + self.tuning.tick, to))
+        return to.name
 
-    def _reach(self, address: str) -> None:
-        name, secret, host, port = address.split()
-        if name in self._links or name in self.ends:
+    def _reach(self, to: Address) -> None:
+        name = to.name
+        if name in self._links or name in self.ends or not to.is_reachable:
             return
         try:
-            channel = socket.create_connection((host, int(port)), self.tuning.connect)
+            channel = socket.create_connection((to.ip, to.port), self.tuning.connect)
         except ConnectionRefusedError:  # nobody listens there any more
             self.ends.setdefault(name, End("", time.monotonic(), True))
         except OSError:
-            pass  # a firewall: nothing is known of it
+            if name in self._tries:  # it has been reached before
+                self.ends.setdefault(name, End("", time.monotonic(), True))
+            # else a firewall: nothing is known of it
         else:
-            link = self._keep(channel, name)
-            link.send({"secret": secret, "name": self.name}, self.tuning.unread)
+            link = self._keep(channel, name, to)
+            link.send_bytes(hello(to.secret, self.name), self.tuning.unread)
             self._selector.register(channel, selectors.EVENT_READ, link)
             with suppress(OSError):  # full: it rings already
                 self._rope.send(_RING)
@@ -240,11 +289,15 @@ class Presence:
             before = signal.set_wakeup_fd(-1)
             if before != self._rope.fileno():
                 signal.set_wakeup_fd(before)
-        for held in (*(link.channel for link in self._links.values()), self._server, self._bell, self._rope):
+        links = (*self._links.values(), *self._strangers)
+        with suppress(RuntimeError):  # the thread, where it lives on, has changed it meanwhile
+            links += tuple(key.data for key in self._selector.get_map().values() if key.data is not None)
+        for held in (*(link.channel for link in links), self._server, self._bell, self._rope):
             held.close()
         self._links.clear()
+        self._strangers.clear()
 
-    def _keep(self, channel: socket.socket, name: str) -> _Link:
+    def _keep(self, channel: socket.socket, name: str, address: Address | None = None) -> _Link:
         channel.settimeout(None)
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -255,35 +308,51 @@ class Presence:
         ):
             if hasattr(socket, option):
                 channel.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        link = _Link(channel, name)
-        if name:
-            self._links[name] = link
+        link = _Link(channel, name, address)
+        self._links[name] = link
         return link
 
     def _work(self) -> None:
+        looked = 0.0
         while not self._over:
-            for key, _ in self._selector.select(self.tuning.tick):
-                if key.fileobj is self._server:
-                    with suppress(OSError):
-                        channel, _ = self._server.accept()
-                        self._selector.register(channel, selectors.EVENT_READ, self._keep(channel, ""))
-                elif key.fileobj is self._bell:
-                    interrupted = signal.SIGINT in self._bell.recv(1 << 10)
-                    if interrupted and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                        for listener in self._listening():
-                            listener.interrupt()
-                else:
-                    self._read(key.data)
-            for link in list(self._links.values()):
-                if link.unsent:
-                    link.send({}, self.tuning.unread)
-            self._reach_expected()
             try:
-                for listener in self._listening():
-                    listener.look()
-                self._deadlocks.look(self._listening())
-            except Exception:  # or the others would take this process for a stopped one
-                log.exception("synth: looking after waits")
+                heard = self._serve(max(0.0, looked + self.tuning.tick - time.monotonic()))
+                if heard or time.monotonic() >= looked + self.tuning.tick:
+                    looked = time.monotonic()
+                    self._look()
+            except Exception:  # the thread must not end, or the others would take this process for a stopped one
+                if not self._over:
+                    log.exception("synth: looking after waits")
+                    time.sleep(self.tuning.tick)
+
+    def _serve(self, seconds: float) -> bool:
+        """Wait for what comes, and take it; return whether any of it was of a member of the job."""
+        heard = False
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._server:
+                self._accept()
+            elif key.fileobj is self._bell:
+                heard = True
+                interrupted = signal.SIGINT in self._bell.recv(1 << 10)
+                if interrupted and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                    for listener in self._listening():
+                        listener.interrupt()
+            elif key.data in self._strangers:
+                heard |= self._admit(key.data)
+            else:
+                heard = True
+                self._read(key.data)
+        self._dismiss()
+        return heard
+
+    def _look(self) -> None:
+        for link in list(self._links.values()):
+            if link.unsent:
+                link.send_bytes(b"", self.tuning.unread)
+        self._reach_expected()
+        for listener in self._listening():
+            listener.look()
+        self._deadlocks.look(self._listening())
 
     def _held(self) -> tuple[Held | None, float]:
         return own_state(self._listening(), own_threads() | {self._thread.ident})
@@ -294,38 +363,119 @@ class Presence:
                 del self._expected[name]
                 self._reach(address)
 
+    # ---- strangers
+
+    def _accept(self) -> None:
+        """Let a stranger in, as long as there is a place.
+
+        A place stays taken for its time also where the stranger goes earlier, so that the number of strangers in a
+        second is limited; one that turns out to be a member gives it back.
+        """
+        try:
+            channel, _ = self._server.accept()
+        except BlockingIOError:  # it is gone again
+            return
+        except OSError:  # no file descriptor is left, or the connection was broken off
+            self._places.extend([time.monotonic() + self.tuning.stranger] * self.tuning.strangers)
+        else:
+            until = time.monotonic() + self.tuning.stranger
+            self._places.append(until)
+            link = _Link(channel)
+            channel.setblocking(False)
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, HELLO_BYTES)  # wakes for a complete frame
+            self._strangers[link] = until
+            self._selector.register(channel, selectors.EVENT_READ, link)
+        if len(self._places) >= self.tuning.strangers:
+            self._selector.unregister(self._server)
+            self._accepts = False
+
+    def _admit(self, link: _Link) -> bool:
+        """Read a stranger's frame; return whether it is a member of the job, and close its connection if not."""
+        try:
+            frame = link.channel.recv(HELLO_BYTES)
+        except OSError:
+            frame = b""
+        name = name_in_hello(frame, self._secret)
+        until = self._strangers.pop(link)
+        self._selector.unregister(link.channel)
+        if name is None or name == self.name:
+            link.channel.close()
+            return False
+        with suppress(ValueError):
+            self._places.remove(until)
+        link.channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        kept = self._keep(link.channel, name)
+        self._selector.register(link.channel, selectors.EVENT_READ, kept)
+        kept.send({}, self.tuning.unread)  # so that it knows that it was let in
+        return True
+
+    def _dismiss(self) -> None:
+        """Close the connections of strangers whose time is over, and accept again where places are free."""
+        now = time.monotonic()
+        for link in [link for link, until in self._strangers.items() if now >= until]:
+            del self._strangers[link]
+            self._selector.unregister(link.channel)
+            link.channel.close()
+        while self._places and now >= self._places[0]:
+            self._places.popleft()
+        if not self._accepts and len(self._places) < self.tuning.strangers:
+            self._selector.register(self._server, selectors.EVENT_READ)
+            self._accepts = True
+
+    # ---- members of the job
+
     def _read(self, link: _Link) -> None:
         try:
             data = link.channel.recv(1 << 16)
         except OSError:  # the host is gone, or the process with messages unread
             data = b""
-        link.read += data
-        *lines, rest = bytes(link.read).split(b"\n")
-        link.read = bytearray(rest)
-        known = all(self._hear(link, line) for line in lines)
-        if data and known and len(link.read) <= self.tuning.line:
+        if data:
+            link.has_spoken = True
+            self._tries.pop(link.name, None)
+            link.read += data
+            *lines, rest = bytes(link.read).split(b"\n")
+            link.read = bytearray(rest)
+            if lines and link.skips:
+                del lines[0]
+                link.skips = False
+            for line in lines:
+                self._hear(link, line)
+            if len(link.read) > self.tuning.unread:
+                link.read.clear()
+                if not link.skips:
+                    link.skips = True
+                    self._distrust(link, f"a line of more than {self.tuning.unread} bytes")
             return
         self._selector.unregister(link.channel)
         link.channel.close()
-        if self._links.get(link.name) is link:
-            before = self.ends.get(link.name, End("", 0.0, True))
-            self.ends[link.name] = replace(before, at=time.monotonic(), closed=True)
-            del self._links[link.name]
+        if self._links.get(link.name) is not link:
+            return
+        del self._links[link.name]
+        tries = self._tries[link.name] = self._tries.get(link.name, 0) + 1
+        if link.address is not None and not link.has_spoken and tries < self.tuning.tries:
+            # it lives, and took this process for a stranger that was too slow; or refuses the next connection
+            self._expected[link.name] = time.monotonic() + self.tuning.tick * (tries - 1), link.address
+            return
+        before = self.ends.get(link.name, End("", 0.0, True))
+        self.ends[link.name] = replace(before, at=time.monotonic(), closed=True)
 
-    def _hear(self, link: _Link, line: bytes) -> bool:
-        """Take a message; False where it is of a stranger, who does not know the secret of this job."""
-        if not link.name:
-            with suppress(ValueError, KeyError, TypeError):
-                hello = json.loads(line)
-                if hello["secret"] == self._secret:
-                    link.name = str(hello["name"])
-                    self._links[link.name] = link
-            return bool(link.name)
+    def _hear(self, link: _Link, line: bytes) -> None:
+        """Take a message of a member."""
         try:
-            self._take(link, json.loads(line))
-        except Exception:  # as above
+            message = read_message(line)
+        except ValueError as error:
+            self._distrust(link, f"a message that {error}")
+            return
+        try:
+            self._take(link, message)
+        except Exception:  # of a listener; the thread must not end
             log.exception("synth: a message that cannot be read")
-        return True
+
+    def _distrust(self, link: _Link, what: str) -> None:
+        """Name a member that sends what is no message as the cause of what fails from now on; its process lives."""
+        if link.name not in self.ends:
+            self.ends[link.name] = End(_BROKEN, time.monotonic(), closed=False)
+            log.error("synth: process %s sent %s; all ranks must run the same version of synth", link.name, what)
 
     def _take(self, link: _Link, message: Message) -> None:
         if "end" in message:
@@ -335,7 +485,7 @@ class Presence:
             answer: Message = {"answer": message["ask"], "group": message["group"], "waits": []}
             for listener in self._listening():
                 part = listener.state(message)
-                answer |= part | {"waits": answer["waits"] + part["waits"]}
+                answer |= part | {"waits": (answer["waits"] + part["waits"])[:_WAITS]}
             link.send(answer, self.tuning.unread)
         elif "held?" in message or "held" in message:
             self._deadlocks.hear(link.name, message)

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -29,9 +30,10 @@ MAIN = r"""
 #include <stdlib.h>
 /* asks FILE what stands on stdin, a call a line: collective target inplace root bytes element_bytes n m ranks */
 int main(int argc, char **argv) {
-  static uint64_t file[1 << 18];
+  static uint64_t read[1 << 18];
   FILE *f = fopen(argv[1], "rb");
-  size_t bytes = fread(file, 1, sizeof file, f), i;
+  size_t bytes = fread(read, 1, sizeof read, f), i;
+  void *file = memcpy(malloc(bytes), read, bytes); /* a block of its size, so that a read beyond it is seen */
   const struct synth_table *t = (const struct synth_table *)file;
   const char *error = synth_table_error(file, bytes);
   char what[256], whom[256];
@@ -40,7 +42,7 @@ int main(int argc, char **argv) {
   unsigned long long size;
   uint32_t element, n, m, order[64], sorted[64];
   (void)argc;
-  if (error) { printf("%s\n", error); return 1; }
+  if (error) { printf("%s\n", error); free(file); return 1; }
   while (scanf("%255s %255s %d %lld %llu %u %u %u", what, whom, &inplace, &root, &size, &element, &n, &m) == 8) {
     for (i = 0; i < n + m; i++) {
       size_t j = i;
@@ -52,8 +54,9 @@ int main(int argc, char **argv) {
         synth_find_name(t, what), synth_find_name(t, whom), inplace, root, size, element, order);
     printf("%s", r ? synth_text(t, r->file) : "-");
     for (i = 0; r && i < n + m; i++) printf(" %u", synth_ranks(t, r->communicator)[i]);
-    printf("\n");
+    printf("%s\n", r && !synth_orders_group(t, r) ? " of no order" : "");
   }
+  free(file);
   return 0;
 }
 """
@@ -124,18 +127,22 @@ def test_ranges_of_a_question_follow_each_other_and_meet_where_the_index_says(
     assert sorted(set(table.groups)) == sorted(table.groups)
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C reader, by the C compiler of this machine."""
+def compiled(source: Path, program: Path) -> Path:
+    """Compile a C program with the header and the sanitizers, by the C compiler of this machine."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
+    strict = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-I", str(HEADER.parent))
+    subprocess.run([compiler, *strict, str(source), "-o", str(program)], check=True)
+    return program
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C reader."""
     folder = tmp_path_factory.mktemp("table")
     (folder / "main.c").write_text(MAIN)
-    program = folder / "main"
-    strict = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-I", str(HEADER.parent))
-    subprocess.run([compiler, *strict, str(folder / "main.c"), "-o", str(program)], check=True)
-    return program
+    return compiled(folder / "main.c", folder / "main")
 
 
 def asked_in_c(reader: Path, data: bytes, lines: list[str]) -> list[str]:
@@ -176,10 +183,68 @@ def test_the_header_refuses_what_is_broken(reader: Path) -> None:
         (32, struct.pack("<I", 99), "section beyond"), (48, struct.pack("<Q", 1 << 63), "section beyond"),
         (88, struct.pack("<I", 1 << 31), "section beyond"), (128, struct.pack("<I", 9), "record beyond"),
         (128 + 64, struct.pack("<I", 1 << 20), "record beyond"), (128 + 48, bytes(8), "record beyond"),
+        (128 + 64, struct.pack("<I", 3), "not as large as its group"),
+        (128 + 20, struct.pack("<I", 1), "not as large as its group"),
+        (good.index(b"msccl/a.xml"), b"../cl/a.xml", "outside its folder"),
+        (good.index(b"msccl/a.xml"), b"/msccl/.xml", "outside its folder"),
+        (good.index(b"msccl/a.xml"), b"msccl/../xm", "outside its folder"),
+        (good.index(b"msccl/a.xml"), b"msccl/a\nxml", "outside its folder"),
     ):  # fmt: skip
         assert words in asked_in_c(reader, good[:at] + value + good[at + len(value) :], call)[0]
     assert asked_in_c(reader, good[:-8], call) == ["is cut off"]
     assert asked_in_c(reader, good[:100], call) == ["is no table"]
+
+
+def test_a_record_as_large_as_another_group_reads_nothing_beyond_the_callers_order(reader: Path) -> None:
+    """Issue 29, 7: the record's length, not the group's, said how much of a caller's `order` was compared."""
+    good = made([entry_row(max_bytes=9), entry_row(group=[0, 1], communicator=[0, 1], nranks=2, file="msccl/b.xml")])
+    record = next(128 + 88 * i for i, r in enumerate(TableReader(good).records) if r.nranks == 2)
+    forged = good[: record + 64] + struct.pack("<I", 4) + good[record + 68 :]
+    call = ["allreduce executor-nccl 1 -1 12 4 2 0 0 1"]
+    assert asked_in_c(reader, good, call) == ["msccl/b.xml 0 1"]
+    assert asked_in_c(reader, forged, call) == ["has a record whose communicator is not as large as its group"]
+
+
+def test_a_communicator_that_is_no_order_of_its_group_is_known(reader: Path) -> None:
+    good = made([entry_row(relays=[1, 3], communicator=[0, 2, 4, 6, 1, 3])])
+    at = good.index(struct.pack("<6I", 0, 2, 4, 6, 1, 3))
+    call = ["allreduce executor-nccl 1 -1 12 4 4 2 0 2 4 6 1 3"]
+    assert asked_in_c(reader, good, call) == ["msccl/a.xml 0 2 4 6 1 3"]
+    # the communicator is put behind all, where the group's own ranks are not changed with it
+    for ranks in ((0, 2, 4, 4, 1, 3), (0, 2, 4, 7, 1, 3), (0, 2, 4, 6, 1, 1), (0, 2, 4, 6, 1, 0), (0, 2, 4, 1, 6, 3)):
+        moved = bytearray(good[:at] + good[at : at + 24] + struct.pack("<6I", *ranks) + good[at + 24 :])
+        struct.pack_into("<Q", moved, 24, len(moved))
+        struct.pack_into("<I", moved, 44, 12)
+        struct.pack_into("<Q", moved, 80, struct.unpack_from("<Q", moved, 80)[0] + 24)
+        struct.pack_into("<I", moved, 128 + 60, 6)
+        assert asked_in_c(reader, bytes(moved), call) == [f"msccl/a.xml {' '.join(map(str, ranks))} of no order"]
+
+
+def test_no_mutated_table_or_call_reads_beyond_its_end(tmp_path: Path) -> None:
+    """A share of the 200,000 mutations of `python -m tests.emit.library.test_table`."""
+    assert fuzzed(tmp_path, 20_000) > 1000
+
+
+def fuzzed(folder: Path, count: int) -> int:
+    """Run so many mutations of one table, of which the sanitizers may report nothing; return how many were served."""
+    program = compiled(Path(__file__).parent / "table_fuzz.c", folder / "fuzz")
+    (folder / "library.table").write_bytes(
+        made(
+            [
+                entry_row(max_bytes=9),
+                entry_row(min_bytes=10, file="msccl/b.xml", isomorphic_groups=[[4, 5, 6, 7]]),
+                entry_row(group=[6, 2, 4, 0], communicator=[6, 2, 4, 0], file="msccl/c.xml"),
+                entry_row(group=[0, 1], communicator=[0, 1], nranks=2, file="msccl/d.xml"),
+                entry_row(group=[0, 1], relays=[5, 3], communicator=[0, 1, 5, 3], nranks=2, file="msccl/e.xml"),
+                entry_row(collective="broadcast", root=2, inplace=False, file="msccl/f.xml"),
+            ]
+        )
+    )
+    ran = subprocess.run(
+        [program, folder / "library.table", str(count), "1"], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr[:2000]
+    return int(ran.stdout.split()[2])
 
 
 def test_what_no_table_holds() -> None:
@@ -201,3 +266,8 @@ def test_what_no_table_holds() -> None:
     ]
     with pytest.raises(InputError, match=r"msccl/a\.xml and msccl/b\.xml both serve 0 bytes"):
         table_bytes(parsed(both), data)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        print(f"200,000 mutations, {fuzzed(Path(scratch), 200_000)} calls served, nothing reported")

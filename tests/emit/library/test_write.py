@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.formats import verify_file
+from emit.library import write
 from emit.library.index import INDEX, load_index
 from emit.library.lookup import choose
 from emit.library.programs import Programs, run_by
 from emit.library.save import save, stems
-from emit.library.write import standing, writing
+from emit.library.write import LibraryHeldError, standing, writing
 from emit.targets import TARGETS
 from synth import synthesize
+from synth.model.deadline import now
 from synth.search.result import SearchResult
 from tests.emit.library.made_indices import Row, asked_of, entry_row
 from topologies.errors import InputError
@@ -79,6 +84,70 @@ def test_a_library_holds_its_last_answers_and_no_more(
                     assert entry.stated_digest(key) == hashlib.sha256((folder / path).read_bytes()).hexdigest()
         named = {name for e in entries for name in (e.file, e.schedule, e.proof_file) if name is not None}
         assert set(files(folder)) == {INDEX, *named}
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[int]:
+    """Hold a library's lock as another process does."""
+    folder.mkdir(exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def test_a_held_library_is_refused_in_time_and_keeps_what_it_has(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Issue 29, 10: a wait for another writer had no end, and nothing was said."""
+    put(tmp_path / "lib", row_of(0, "a"))
+    before = files(tmp_path / "lib")
+    begun = time.monotonic()
+    soon = now() + 0.5
+    wrong = r"--out .*lib: another process is writing to it; it must end first"
+    with held(tmp_path / "lib"), pytest.raises(LibraryHeldError, match=wrong), writing(tmp_path / "lib", until=soon):
+        pytest.fail("it is held")
+    assert time.monotonic() - begun < 1.5
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "lib: waiting up to 0." in line
+    assert files(tmp_path / "lib") == before
+    put(tmp_path / "lib", row_of(1, "b"))  # nothing is left of it
+
+
+@pytest.mark.parametrize("name", ["lib", "lib/", "lib/../lib", "."])
+def test_an_answer_goes_beside_a_held_library(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    monkeypatch.chdir(tmp_path / "lib" if name == "." else tmp_path)
+    for number in (2, 3):
+        with held(Path(name)), writing(name, until=now(), elsewhere=True) as library:
+            library.write("msccl/a.xml", b"answer")
+            placed = library.commit([row_of(0, "a")])
+        assert placed == [library.folder / "msccl/a.xml", library.folder / INDEX]
+        assert files(tmp_path / f"lib-{number}").keys() == {"msccl/a.xml", INDEX}
+        (line,) = capfd.readouterr().err.splitlines()
+        assert "is held by another process; the answer is written to" in line
+        assert str(library.folder) in line
+    assert files(tmp_path / "lib") == {}
+
+
+def test_a_library_that_is_free_again_in_time_is_written(tmp_path: Path) -> None:
+    with held(tmp_path / "lib") as handle:
+        threading.Timer(0.4, fcntl.flock, (handle, fcntl.LOCK_UN)).start()
+        with writing(tmp_path / "lib", until=now() + 20, elsewhere=True) as library:
+            assert library.folder == tmp_path / "lib"
+
+
+def test_who_is_in_a_hurry_waits_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_stops_waiting", False)
+    threading.Timer(0.3, write.stop_waiting).start()
+    begun = time.monotonic()
+    with held(tmp_path / "lib"), writing(tmp_path / "lib", until=now() + 20, elsewhere=True) as library:
+        assert library.folder == tmp_path / "lib-2"
+    assert time.monotonic() - begun < 5
 
 
 def test_files_that_are_not_ours_stay(tmp_path: Path) -> None:

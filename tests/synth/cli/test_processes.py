@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,57 @@ def test_two_interrupts(here: Path, answered_s: Callable[[str], float]) -> None:
     assert _gone(children)
     out = here / "out"
     assert not out.exists() or not [p for p in out.iterdir() if p.name.startswith(".")]
+
+
+@contextmanager
+def _stopped_holder(folder: Path) -> Iterator[None]:
+    """A process that holds a library's lock, and was stopped as Ctrl-Z stops it."""
+    folder.mkdir()
+    code = "import fcntl,os,sys,time; fcntl.flock(os.open(sys.argv[1], 0), 2); print(1, flush=True); time.sleep(99)"
+    holder = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline()
+        holder.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_an_answer_beside_a_library_that_a_stopped_process_holds(here: Path) -> None:
+    """Issue 29, 10: it waited for ever, beside any budget."""
+    asked = ("allgather", "--topo", "ring:4", "--budget", "2s")
+    with _stopped_holder(here / "out"):
+        begun = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "synth.cli", *asked], cwd=here, capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 0
+    assert time.monotonic() - begun < 2 + 1 + 4  # to start and to end, beside load
+    assert "out: is held by another process; the answer is written to out-2" in done.stderr
+    assert re.findall(r"out-2/msccl/\S+\.xml", done.stdout)
+    assert [path.name for path in (here / "out").iterdir()] == []
+    assert list((here / "out-2" / "msccl").iterdir())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_in_a_wait_for_a_library_loses_no_answer(here: Path, times: int) -> None:
+    asked = [sys.executable, "-m", "synth.cli", "allgather", "--topo", "ring:4", "--budget", "60s"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with _stopped_holder(here / "out"), subprocess.Popen(asked, cwd=here, text=True, **pipes) as running:
+        assert running.stderr is not None
+        while "waiting up to" not in (line := running.stderr.readline()):
+            assert line or running.poll() is None
+        for _ in range(times):
+            running.send_signal(signal.SIGINT)
+            time.sleep(0.002)
+        out, err = running.communicate(timeout=15)
+    assert running.returncode == 130
+    assert "Traceback" not in err
+    assert list((here / "out-2" / "msccl").glob("*.xml"))
+    assert (here / "out-2" / "index.json").is_file()
+    assert "out-2/msccl/" in out
 
 
 @pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -55,6 +56,47 @@ def test_without_a_folder_that_can_be_written_loops_run_all_the_same(tmp_path: P
     answer, told = run(tmp_path, **nowhere)
     assert answer == "11 1"
     assert "kept nowhere" in told
+
+
+@pytest.mark.slow
+def test_a_folder_that_another_process_holds_costs_what_is_kept_and_no_more(tmp_path: Path) -> None:
+    """Issue 29, 10: a process stopped while it compiled held all others."""
+    kept = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    written(tmp_path, "n * 2")
+    assert run(tmp_path, **kept)[0] == "11 1"
+    with (tmp_path / "cache" / "synth-collectives" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        answer, told = run(tmp_path, **kept)
+    assert answer == "11 1"
+    assert told.count("is held by another process, which may be stopped; loops are compiled without it") == 1
+    assert run(tmp_path, **kept) == ("11 0", "")
+
+
+@pytest.mark.slow
+def test_nobody_holds_the_folder_while_it_compiles(tmp_path: Path) -> None:
+    written(tmp_path, "n * 2")
+    code = """
+import fcntl, sys
+sys.path.insert(0, {folder!r})
+from numba.core.dispatcher import _FunctionCompiler
+from outer import outer
+from synth.model.compiled import Runner
+compile_ = _FunctionCompiler._compile_cached
+
+def look(*arguments):
+    with open({lock!r}) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("free")
+    return compile_(*arguments)
+
+_FunctionCompiler._compile_cached = look
+print(Runner(interpreted=False)(outer, 5))
+""".format(folder=str(tmp_path), lock=str(tmp_path / "cache" / "synth-collectives" / "lock"))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["free", "free", "11"]
 
 
 def loops(value: int) -> tuple[FunctionType, Mapping[str, FunctionType]]:

@@ -23,6 +23,7 @@ from runtime.torch.failures.causes import Fact, Waiting, error_end, find_cause
 from runtime.torch.failures.lost import FailureWatch, Tuning
 from runtime.torch.failures.presence import Presence
 from runtime.torch.failures.presence import Tuning as PresenceTuning
+from runtime.torch.failures.wire import Address
 from runtime.torch.messages import error_text
 
 RANKS = (7, 3, 5)  # of the group, as the job numbers them
@@ -256,9 +257,9 @@ def test_a_process_that_ended_before_it_could_connect_is_found() -> None:
 
 def test_strangers_are_not_heard() -> None:
     with processes(2) as (one, other):
-        _, _, host, port = one.address.split()
+        to = Address.parse(one.address)
         for line in (b"{}\n", b'{"secret": "x", "name": "y"}\n', b"[" * 100 + b"\n", b"\xff" * (1 << 17)):
-            with socket.create_connection((host, int(port))) as stranger:
+            with socket.create_connection((to.ip, to.port)) as stranger:
                 stranger.sendall(line)
                 stranger.settimeout(20)
                 with suppress(ConnectionResetError):
