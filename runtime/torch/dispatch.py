@@ -226,9 +226,14 @@ class Dispatcher:
             opts.reduceOp = dist.ReduceOp.SUM  # not every version of Gloo knows averages
         with core.watch.guard(issued.waiting, new=True, closes=False):
             work = getattr(wrapped, operation.method)(*arguments(copies), opts)
-        wait = partial(wait_in_turns, work, core.watch.is_left) if name == "gloo" else work.wait
-        if not averages and not copies:
-            return WrappedWork(work, record, core.watch, issued.waiting, wait)
+        unlimited = name == "gloo" and operation.unlimited
+        wait = work.wait
+        if unlimited:
+            wait = partial(wait_apart, work.wait, core.watch.is_left)
+        elif name == "gloo":
+            wait = partial(wait_in_turns, work, core.watch.is_left)
+        if not averages and not copies and not unlimited:
+            return WrappedWork(work, record, core.watch, issued.waiting, wait, buffers.written, streams=name != "gloo")
 
         def finish() -> None:
             with core.watch.guard(issued.waiting):
@@ -249,7 +254,18 @@ class Dispatcher:
         with watch.guard(waiting, new=True, closes=False):
             work = getattr(wrapped, method)(*[each for each in arguments if each is not None])
         record = counters.count(method, wrapped.name(), 0)
-        return WrappedWork(work, record, watch, waiting, partial(wait_in_turns, work, watch.is_left))
+        return WrappedWork(work, record, watch, waiting, partial(wait_apart, work.wait, watch.is_left))
+
+    def follow(self, work: Any, finish: Callable[[], None], written: Sequence[Tensor]) -> TaskWork:
+        """What is over after a work, and after what must then be done with what it has written."""
+
+        def function() -> None:
+            work.wait()
+            finish()
+
+        task = TaskWork(function, written, lambda _: None)  # the work has a record of its own
+        self._core.lane.put(task, wait=False)
+        return task
 
     # ---- what is no collective of data
 
@@ -277,7 +293,7 @@ class Dispatcher:
         wait = work.wait
         if wrapped.name() == "gloo" and size_bytes >= PARTS_FROM_BYTES:
             wait = partial(wait_apart, work.wait, partial(watch.is_left, peers))
-        return WrappedWork(work, record, watch, waiting, wait)
+        return WrappedWork(work, record, watch, waiting, wait, streams=wrapped.name() != "gloo")
 
     def shutdown(self) -> None:
         if self._core.lane.interrupted:  # what is under way waits for ranks that may be gone

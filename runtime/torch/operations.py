@@ -19,6 +19,7 @@ class Operation:
     method: str  # the wrapped back end's of the same meaning
     options: Any  # torch's class of the call's options
     uneven: bool = False  # whether Gloo's takes blocks of several sizes
+    unlimited: bool = False  # whether Gloo's Work is over only where it is waited for, without a limit of time
 
     @cached_property
     def kind(self) -> Kind:
@@ -31,8 +32,8 @@ OPERATIONS = {
         Operation("all_reduce", "allreduce", c10d.AllreduceOptions),
         Operation("all_gather", "allgather", c10d.AllgatherOptions),
         Operation("all_gather_into_tensor", "_allgather_base", c10d.AllgatherOptions),
-        Operation("reduce_scatter", "reduce_scatter", c10d.ReduceScatterOptions),
-        Operation("reduce_scatter_tensor", "_reduce_scatter_base", c10d.ReduceScatterOptions),
+        Operation("reduce_scatter", "reduce_scatter", c10d.ReduceScatterOptions, unlimited=True),
+        Operation("reduce_scatter_tensor", "_reduce_scatter_base", c10d.ReduceScatterOptions, unlimited=True),
         Operation("all_to_all", "alltoall", c10d.AllToAllOptions),
         Operation("all_to_all_single", "alltoall_base", c10d.AllToAllOptions, True),
         Operation("broadcast", "broadcast", c10d.BroadcastOptions),

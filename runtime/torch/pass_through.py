@@ -23,10 +23,11 @@ from runtime.torch.blocks import Buffers
 from runtime.torch.choice import CHOSEN, Method
 from runtime.torch.core import Core, asked_method, type_text
 from runtime.torch.counters import HELD, Tally, counters
-from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_in_turns
+from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.operations import Operation
 from runtime.torch.table import Call
+from runtime.torch.untraced import untraced_methods
 from runtime.torch.work import WrappedWork
 
 Tensor: TypeAlias = Any
@@ -70,7 +71,7 @@ class PassThrough:
         """As `call`, but with what `other` gives for the same arguments in place of None."""
         method = self._method
         watch, collective, by = self._core.watch, self._operation.kind.name, self._by
-        average, over = dist.ReduceOp.AVG, _Over()
+        average, over, unlimited = dist.ReduceOp.AVG, _Over(), self._operation.unlimited
         calls, theirs, left, ends = watch.calls, watch.theirs, watch.left, watch.ends
         numbers, waits, lately, last_ran = calls.numbers, calls.passed, calls.lately, counters.last_ran
         find, describe, asked, last = self._find, self._text, asked_method.get, _Range(None, 0, -1, None, False)
@@ -96,14 +97,18 @@ class PassThrough:
             elif held[0] is not kind or not held[1] <= size_bytes < held[2]:
                 held = last = find(kind, size_bytes)
             tally = held[3]
-            if tally is None or (held[4] and opts.reduceOp == average):
+            if tally is None or (held[4] and opts.reduceOp == average) or (unlimited and opts.asyncOp):
                 return other(tensors, opts)
             if opts.asyncOp:
                 waiting = watch.issue(describe(size_bytes, kind, opts))
                 with watch.guard(waiting, new=True, closes=False):
                     work = method(tensors, opts) if buffers is None else method(*arguments, opts)
                 tally.start(size_bytes)
-                return WrappedWork(work, tally.end, watch, waiting, partial(wait_in_turns, work, watch.is_left))
+                wait, written = (
+                    partial(wait_in_turns, work, watch.is_left),
+                    tensors if buffers is None else buffers.written,
+                )
+                return WrappedWork(work, tally.end, watch, waiting, wait, written)
 
             number = 0
             try:
@@ -117,6 +122,8 @@ class PassThrough:
                 last_ran[collective] = by
                 if size_bytes < PARTS_FROM_BYTES:
                     work.wait()
+                elif unlimited:
+                    wait_apart(work.wait, watch.is_left)
                 else:
                     wait_in_turns(work, watch.is_left)
             except RuntimeError:
@@ -150,6 +157,7 @@ class PassThrough:
         return _Range(kind, low, high, tally, averages)
 
 
+@untraced_methods
 class _Over(Work):  # type: ignore[misc]
     """Of a call that its caller waits for, which is over when it returns."""
 

@@ -26,7 +26,7 @@ process whose message is longer or shorter than its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -45,10 +45,12 @@ from runtime.torch.core import asked_method, type_name
 from runtime.torch.counters import counters
 from runtime.torch.dispatch import Dispatcher, reduction_of
 from runtime.torch.operations import OPERATIONS
+from runtime.torch.packing import Coalesced, group_calls, pack
 from runtime.torch.rank_program import RankProgram
 from runtime.torch.registered import EARLIER, Watched, plain, watched
 from runtime.torch.run import REDUCERS, Transport
 from runtime.torch.table import BACKENDS, REDUCED_TYPES
+from runtime.torch.untraced import untraced_methods
 from runtime.torch.work import CombinedWork
 from topologies.errors import InputError
 
@@ -98,12 +100,19 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
     return None
 
 
+# by torch's function: which method makes one call of several, and whether its input, its output has a block a rank
+_PACKED = {
+    "all_reduce": ("allreduce", (False, False)),
+    "all_gather_into_tensor": ("all_gather_single", (False, True)),
+    "reduce_scatter_tensor": ("reduce_scatter_single", (True, False)),
+}
 _IN_PLACE = ("all_reduce", "broadcast", "reduce")
 # Which of a method's lists hold one tensor: torch's functions give no other, but Gloo knows several devices a rank.
 ONE_TENSOR = {"allreduce": (0,), "broadcast": (0,), "reduce": (0,), "allgather": (0, 1), "reduce_scatter": (0, 1),
               "gather": (1,), "scatter": (0,)}  # fmt: skip
 
 
+@untraced_methods
 class Group(Watched):
     """One rank's end of a process group. Methods and arguments are those that torch.distributed calls.
 
@@ -130,7 +139,8 @@ class Group(Watched):
     @watched
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         distinct = {(t.data_ptr(), t.shape, t.stride()): t for t in tensors}.values()  # as Gloo, which reads all first
-        return self._coalesced("all_reduce", "allreduce", tensors, (([tensor],) for tensor in distinct), opts)
+        calls = [Coalesced(([tensor],), [tensor], [tensor]) for tensor in distinct]
+        return self._coalesced("all_reduce", "allreduce", tensors, calls, opts)
 
     @watched
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -160,14 +170,20 @@ class Group(Watched):
 
     @watched
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        calls = zip(outputs, inputs, strict=True)
+        calls = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
+            calls.append(Coalesced((output, tensor), [tensor], [output]))
         return self._coalesced("all_gather_into_tensor", "all_gather_single", outputs, calls, opts)
 
     @watched
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         lists = zip(*outputs, strict=True) if len(outputs) == self._n != len(inputs) else outputs
-        calls = (([list(into)], [tensor]) for into, tensor in zip(lists, inputs, strict=True))
-        return self._coalesced("all_gather", "allgather", outputs, calls, opts)
+        calls = []
+        for into, tensor in zip(lists, inputs, strict=True):
+            even = len(into) == self._n and all(out.numel() == tensor.numel() for out in into)
+            calls.append(Coalesced(([list(into)], [tensor]), [tensor], list(into), even))
+        return self._coalesced("all_gather_into_tensor", "allgather", outputs, calls, opts)
 
     @watched
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -197,7 +213,10 @@ class Group(Watched):
 
     @watched
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        calls = zip(outputs, inputs, strict=True)
+        calls = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
+            calls.append(Coalesced((output, tensor), [tensor], [output]))
         return self._coalesced("reduce_scatter_tensor", "reduce_scatter_single", outputs, calls, opts)
 
     @watched
@@ -282,17 +301,30 @@ class Group(Watched):
         return super()._serve(name, arguments)
 
     def _coalesced(
-        self, name: str, method: str, written: Sequence[Any], calls: Iterable[Sequence[Any]], opts: Any
+        self, name: str, method: str, written: Sequence[Any], calls: Sequence[Coalesced], opts: Any
     ) -> CombinedWork:
-        """Several calls as one: each with the options of all, not waited for one by one, and seen as one."""
+        """Several calls as one: those of one type are one call of torch's function `name`, each other one its own.
+
+        method: makes one of them. All have the options that are given, and are not waited for one by one.
+        """
+        row = OPERATIONS[name]
         works = []
-        for arguments in calls:
-            each = OPERATIONS[name].options()
+        for together in group_calls(calls):
+            each = row.options()
             if opts is not None:
                 each.timeout = opts.timeout
-                if OPERATIONS[name].kind.reduces:
+                if row.kind.reduces:
                     each.reduceOp = opts.reduceOp
-            works.append(self._serve(method, [*arguments, each]))
+            if len(together) == 1:
+                works.append(self._serve(method, [*together[0].arguments, each]))
+                continue
+            for call in together:
+                Buffers(call.given, call.written, 0).check_outputs(row.kind.name)
+            packed, blocks = _PACKED[name]
+            tensor, output, unpack = pack(together, *(self._n if several else 1 for several in blocks))
+            arguments = [[tensor]] if output is tensor else [output, tensor]
+            work = self._serve(packed, [*arguments, each])
+            works.append(self._dispatch.follow(work, unpack, [made for call in together for made in call.written]))
         return CombinedWork(works, written)
 
     def _is_root(self, name: str, opts: Any) -> bool:

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.utils._python_dispatch import _disable_current_modes
 
+from runtime.torch.untraced import untraced
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -208,6 +209,7 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
 
         shortened = calls_or(whole)
 
+        @untraced
         def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
             if more or named or type(tensors) is not list or len(tensors) != 1 or not hasattr(opts, "asyncOp"):
                 return whole(tensors, *(() if opts is None else (opts, *more)), **named)

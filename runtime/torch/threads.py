@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 waiting_threads: set[int] = set()  # those that wait for a task, however long
 lanes: weakref.WeakSet[Any] = weakref.WeakSet()  # every `TaskThread`
 _helping: set[int | None] = set()
@@ -19,11 +21,15 @@ _helping: set[int | None] = set()
 
 @contextmanager
 def helping() -> Iterator[None]:
-    """A context for a thread that makes no calls of its own: another one, which made one, waits for it."""
+    """A context for a thread that makes no calls of its own: another one, which made one, waits for it.
+
+    As in `Task.run` it may write any tensor, and leaves nothing for autograd: modes of torch are each thread's own.
+    """
     me = threading.get_ident()
     _helping.add(me)
     try:
-        yield
+        with torch.inference_mode():
+            yield
     finally:
         _helping.discard(me)
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
-
-import torch
 
 from runtime.torch.threads import helping
 
@@ -46,14 +45,18 @@ def wait_apart(wait: Callable[[], Any], in_vain: Callable[[], bool]) -> Any:
 def wait_in_turns(work: Any, in_vain: Callable[[], bool]) -> Any:
     """Wait for a collective of Gloo's, whose waits go on after a time-out, unlike those for single messages.
 
-    Raises what `work.wait()` raises, and RuntimeError soon after it is `in_vain`.
+    Where they know no limit (`Operation.unlimited`) only `wait_apart` can leave them. Raises what `work.wait()` raises,
+    and RuntimeError soon after it is `in_vain`.
     """
     while True:
+        begun = time.monotonic()
         try:
             return work.wait(timedelta(seconds=_TICK_S))
         except RuntimeError:
             if work.is_completed():
                 return work.wait()
+            if time.monotonic() - begun < _TICK_S / 2:  # not the end of the turn, whatever it says of being completed
+                raise
             if in_vain():
                 raise RuntimeError(LEFT) from None
 
@@ -69,8 +72,7 @@ class _Job:
     def run(self) -> None:
         assert self.wait is not None
         try:
-            with torch.inference_mode():  # as in the caller's thread
-                self.value = self.wait()
+            self.value = self.wait()
         except BaseException as error:
             self.error = error
         self.wait = None

@@ -1,10 +1,11 @@
 """Calls that wait for each other for ever, as where ranks use two groups in opposite order: found when it can be known.
 
 A process is held where each of its threads waits, without a limit of its own, in calls of which all ranks make the
-same, and it has no other call under way, whose callbacks could do anything. Of the held processes those are stuck whose
-every call lacks one that is stuck too and has not made that call. What processes say of themselves is said at different
-times; so it counts only if all of them say the same again: then there was a time at which all of it held, and since
-nothing that is stuck can go on, it holds from then on. Of all else nothing is said before the time-out.
+same, and it has no other call under way, whose callbacks could do anything. Of a group's calls that are not over it
+says the first, however many there are: who has not made that one has made none after it. Of the held processes those
+are stuck whose every call lacks one that is stuck too and has not made that call. What processes say of themselves is
+said at different times; so it counts only if all of them say the same again: then there was a time at which all of it
+held, and since nothing that is stuck can go on, it holds from then on. Of all else nothing is said before the time-out.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class Watch(Protocol):
     id: str
 
     def held(self) -> tuple[str, int, list[HeldCall] | None, set[int], float]:
-        """Group, calls made, those not over (None: more is waited for), threads that wait however long; since when."""
+        """Group, calls made, the first not over, threads that wait however long; since when.
+
+        That is a list of one, empty where all calls are over; None where more than calls is waited for.
+        """
 
     def give_up_call(self, cause: Cause) -> None:
         """End this call of the group for a cause, and tell the others."""

@@ -280,7 +280,7 @@ class FailureWatch:
     def state(self, asked: Message) -> Message:
         """What this rank does, for one that asks."""
         with self._change:
-            waits = [f"{wait.waiting.text} of {self.group}" for wait in self.calls.waits()]
+            waits = [f"{wait.waiting.text} of {self.group}" for wait in self.calls.waits()[:1]]  # as many as are read
             if asked["group"] != self.id:
                 return {"waits": waits}
             number, cause = asked["number"], self.cause
@@ -293,14 +293,16 @@ class FailureWatch:
         """As `deadlock.Watch` has it."""
         with self._change:
             texts, threads, since = self.calls.held()
-            calls = []
-            for number, text in texts.items():
-                if number is None or not self._names:
-                    return self.id, self.calls.made, None, threads, since
-                absent = [name for place, name in enumerate(self._names) if self._heard.get(place, 0) < number]
-                absent.remove(self._names[self.me])
-                calls.append(HeldCall(self.id, number, f"{text} of {self.group}", tuple(absent)))
-            return self.id, self.calls.made, calls, threads, since
+            if not texts:
+                return self.id, self.calls.made, [], threads, since
+            numbers = [number for number in texts if number is not None]
+            if len(numbers) < len(texts) or not self._names:
+                return self.id, self.calls.made, None, threads, since
+            first = min(numbers)  # who has not made this one has made none of those after it
+            absent = [name for place, name in enumerate(self._names) if self._heard.get(place, 0) < first]
+            absent.remove(self._names[self.me])
+            call = HeldCall(self.id, first, f"{texts[first]} of {self.group}", tuple(absent))
+            return self.id, self.calls.made, [call], threads, since
 
     def give_up_call(self, cause: Cause) -> None:
         """End a call that is waited in, and those after it, for a cause that the others are told of."""
@@ -355,7 +357,7 @@ class FailureWatch:
             self._end_waits()
 
     def look(self) -> None:
-        """End waits that are in vain; tell the others of those that are long."""
+        """End waits that are in vain; tell the others of the first one where it is long, and so of each that lasts."""
         now = time.monotonic()
         with self._change:
             waits = self.calls.waits()
@@ -363,11 +365,11 @@ class FailureWatch:
             self.calls.leave()
         if self._woken or self.messages is None:
             return
-        for wait in waits:
-            number = wait.waiting.number
-            if number is not None and not wait.told and now - wait.since > self.tuning.long:
-                wait.told = True
-                self._tell({"call": self.calls.text(number) or wait.waiting.text, "number": number})
+        counted = [(wait.waiting.number, wait) for wait in waits if wait.waiting.number is not None]
+        number, wait = min(counted, key=lambda each: each[0], default=(0, None))
+        if wait is not None and not wait.told and now - wait.since > self.tuning.long:
+            wait.told = True
+            self._tell({"call": self.calls.text(number) or wait.waiting.text, "number": number})
         if any(self._in_vain(wait, now) for wait in waits):
             self._end_waits()
 

@@ -83,7 +83,7 @@ class Listener(Watch, Protocol):
         """After messages, and every tick."""
 
     def state(self, asked: Message) -> Message:
-        """Its part of the answer to {"ask": …, "group": …}: {"waits": […], …}."""
+        """Its part of the answer to {"ask": …, "group": …}: {"waits": [the first], …}."""
 
     def interrupt(self) -> None:
         """Ctrl-C came, and the main thread may be where Python cannot raise it."""

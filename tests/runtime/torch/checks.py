@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 import runtime.torch.process_group as ours
-from tests.runtime.torch.collectives import COLLECTIVES, falls_back, ran_where_it_should
-from tests.runtime.torch.faults import FAULTS, Losses
+from tests.runtime.torch.collectives import COLLECTIVES, falls_back, large, ran_where_it_should
+from tests.runtime.torch.faults import FAULTS, Losses, absent
 from tests.runtime.torch.groups import GROUPS, again
 from tests.runtime.torch.like_gloo import gaps, like_gloo
 from tests.runtime.torch.surroundings import SURROUNDINGS
@@ -46,7 +46,11 @@ MAIN |= FAULTS | {"again": partial(again, Path(sys.argv[-1]).parent)}
 MORE: dict[str, Check] = {f"{name} auto": _within("auto", check) for name, check in BOTH.items()}
 MORE["like gloo synth"] = _within("synth", like_gloo)  # left to Gloo it would be compared with itself
 MORE |= {f"{name} synth": _within("synth", check) for name, check in TRAINING.items()}
-MORE |= {f"{name} auto": _within("auto", TRAINING[name]) for name in ("ddp", "fsdp2")}
+MORE |= {
+    f"{name} auto": _within("auto", TRAINING[name]) for name in ("ddp", "ddp compiled", "ddp built-in hooks", "fsdp2")
+}
+MORE["large synth"] = large
+MORE["absent"] = absent
 SESSIONS = {"main": list(MAIN), "more": list(MORE), "losses": list(Losses.DIES)}
 SIZES = {"main": 4, "more": 4, "losses": 5}
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 import runtime.torch.process_group as ours
+from runtime.algorithms.built_in import names
 from tests.runtime.torch.values import OPS, TYPES, expect, folded, same, values
 from topologies.errors import InputError
 
@@ -176,12 +177,83 @@ def coalesced() -> None:
     manager.wait()
     for k, tensor in enumerate(tensors):
         same(tensor, folded([values(r, 10 + k) for r in range(n)], "sum"))
+    kinds = (torch.float32, torch.int64, torch.float32, torch.float32, torch.float64)
+    tensors = [values(me, 12, kind, salt=k).view(3, 4) for k, kind in enumerate(kinds)]
+    tensors[2 + me % 2] = tensors[2 + me % 2].t().contiguous().t()  # its layout is each rank's own
+    before = ours.counters.ran("allreduce", ours.counters.last("allreduce"))
+    with dist._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor, ReduceOp.AVG)
+    assert ours.counters.ran("allreduce", ours.counters.last("allreduce")) == before + 3  # a call for each type
+    for k, kind in enumerate(kinds):
+        same(tensors[k], folded([values(r, 12, kind, salt=k) for r in range(n)], "avg").view(3, 4))
+    opts = dist.ReduceScatterOptions()
+    opts.reduceOp = ReduceOp.MAX
+    given = [values(me, n * (4 + k), salt=k) for k in range(3)]
+    scattered = [torch.zeros(4 + k) for k in range(3)]
+    scattered[1] = torch.zeros(10)[::2]
+    work = dist.group.WORLD.reduce_scatter_tensor_coalesced(scattered, given, opts)
+    assert [out.data_ptr() for out in work.get_future().wait()] == [out.data_ptr() for out in scattered]
+    for k, out in enumerate(scattered):
+        same(out, folded([values(r, n * (4 + k), salt=k) for r in range(n)], "max").chunk(n)[me])
+    lists = [[torch.zeros(2 + k) for k in range(3)] for _ in range(n)]
+    dist.all_gather_coalesced(lists, [values(me, 2 + k, salt=k) for k in range(3)])
+    for r in range(n):
+        for k in range(3):
+            same(lists[r][k], values(r, 2 + k, salt=k))
     outs = [torch.zeros(n * (4 + k)) for k in range(2)]
     with dist._coalescing_manager():
         for k, out in enumerate(outs):
             dist.all_gather_into_tensor(out, values(me, 4 + k))
     for k, out in enumerate(outs):
         same(out, torch.cat([values(r, 4 + k) for r in range(n)]))
+
+
+def _call(collective: str, me: int, n: int, count: int) -> torch.Tensor:
+    """What a rank gets of a collective, rooted ones of root 0."""
+    own, out, given = values(me, count), torch.zeros(n * count), values(me, n * count)
+    match collective:
+        case "allreduce":
+            dist.all_reduce(own)
+        case "allgather":
+            dist.all_gather_into_tensor(out, own)
+        case "reducescatter":
+            dist.reduce_scatter_tensor(own, given)
+        case "alltoall":
+            dist.all_to_all_single(out, given)
+        case "broadcast":
+            dist.broadcast(own, 0)
+        case "reduce":
+            dist.reduce(own, 0)
+        case "gather":
+            dist.gather(own, list(out.chunk(n)) if me == 0 else None, 0)
+        case "scatter":
+            dist.scatter(own, list(given.chunk(n)) if me == 0 else None, 0)
+    return out if collective in ("allgather", "alltoall", "gather") else own
+
+
+def large() -> None:
+    """Every built-in algorithm, on chunks for which each threadblock has a thread of its own."""
+    me, n, count = dist.get_rank(), dist.get_world_size(), 100_000
+    whole = torch.cat([values(r, count) for r in range(n)])
+    total = folded([values(r, count) for r in range(n)], "sum")
+    want = {
+        "allreduce": total,
+        "allgather": whole,
+        "reducescatter": folded([values(r, n * count) for r in range(n)], "sum").chunk(n)[me],
+        "alltoall": torch.cat([values(r, n * count).chunk(n)[me] for r in range(n)]),
+        "broadcast": values(0, count),
+        "reduce": total,
+        "gather": whole,
+        "scatter": values(0, n * count).chunk(n)[me],
+    }
+    for collective, wanted in want.items():
+        for name in names(collective, n):
+            with ours.using("synth", name):
+                got = _call(collective, me, n, count)
+            assert ours.counters.last(collective) == f"synth {name}", ours.counters.last(collective)
+            if me == 0 or collective not in ("reduce", "gather"):
+                same(got, wanted)
 
 
 def refusals() -> None:

@@ -97,6 +97,78 @@ def limited() -> None:
     store.wait(["limited"])
 
 
+def _calls(group: Any, size: int, async_op: bool) -> dict[str, Check]:
+    """Each operation of a group of ranks 0 and 1, on rank 0, which waits for rank 1 in all of them; torch's Work."""
+    block, blocks = torch.ones(size), list(torch.ones(2 * size).chunk(2))
+    whole = torch.ones(2 * size)
+    how: dict[str, Any] = {"group": group, "async_op": async_op}
+
+    def twice(call: Check) -> Any:
+        with dist._coalescing_manager(group=group, async_ops=async_op) as manager:
+            call()
+            call()
+        return manager
+
+    scatter = dist.reduce_scatter_tensor
+    return {
+        "all_reduce": lambda: dist.all_reduce(block, **how),
+        "all_gather": lambda: dist.all_gather(blocks, block, **how),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(whole, block, **how),
+        "reduce_scatter": lambda: dist.reduce_scatter(block, blocks, **how),
+        "reduce_scatter of other sizes": lambda: dist.reduce_scatter(block, [block.clone(), whole], **how),
+        "reduce_scatter_tensor": lambda: scatter(block, whole, **how),
+        "reduce_scatter_tensor, average": lambda: scatter(block, whole, ReduceOp.AVG, **how),
+        "reduce_scatter_tensor with gaps": lambda: scatter(torch.ones(2 * size)[::2], whole, **how),
+        "all_to_all": lambda: dist.all_to_all([block.clone(), block.clone()], blocks, **how),
+        "all_to_all_single": lambda: dist.all_to_all_single(torch.ones(2 * size), whole, **how),
+        "broadcast": lambda: dist.broadcast(block, 1, **how),
+        "reduce": lambda: dist.reduce(block, 0, **how),
+        "gather": lambda: dist.gather(block, blocks, 0, **how),
+        "scatter": lambda: dist.scatter(block, None, 1, **how),
+        "recv": lambda: (dist.irecv if async_op else dist.recv)(block, 1, group=group),  # type: ignore[operator]
+        "barrier": lambda: dist.barrier(**how),
+        "all_reduce, coalesced": lambda: twice(lambda: dist.all_reduce(block, group=group)),
+        "all_gather, coalesced": lambda: twice(lambda: dist.all_gather_into_tensor(whole, block, group=group)),
+        "reduce_scatter, coalesced": lambda: twice(lambda: scatter(block, whole, group=group)),
+    }
+
+
+def absent() -> None:
+    """Rank 1 comes to no operation: whichever it is, rank 0 says so soon after the time-out."""
+    me, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    ways = [
+        (name, size, async_op, mode)
+        for name in _calls(None, 1, False)
+        for size in (1000, 16_000)
+        for async_op in (False, True)
+        for mode in ("auto", "synth")
+    ]
+    groups = [dist.new_group([0, 1], timeout=timedelta(seconds=4)) for _ in ways]
+    faults = dict.fromkeys(ways, "is not over")
+
+    def call(way: tuple[str, int, bool, str], group: Any) -> None:
+        name, size, async_op, mode = way
+        faults[way] = "did not fail"
+        try:
+            with ours.using(mode):
+                work: Any = _calls(group, size, async_op)[name]()
+                if async_op:
+                    work.wait()
+        except RuntimeError as error:
+            faults[way] = "" if "rank 1" in str(error) else str(error)
+
+    if me == 0:
+        threads = [threading.Thread(target=call, args=each, daemon=True) for each in zip(ways, groups, strict=True)]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 40
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        store.set("absent", "over")
+        assert not any(faults.values()), {way: fault for way, fault in faults.items() if fault}
+    store.wait(["absent"])
+
+
 FAULTS: dict[str, Check] = {check.__name__: check for check in (differs, compared, unknown, unequal, limited)}
 
 

@@ -31,6 +31,7 @@ FACE = {
     "pass_through",
     "operations",
     "registered",
+    "untraced",
     "work",
     "launch",
 }  # all else is the core

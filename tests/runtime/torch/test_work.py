@@ -6,13 +6,21 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.util import find_spec
+from itertools import tee
+from operator import methodcaller
+from typing import Any
 
 import pytest
 
 if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
+import torch
+
+from runtime.torch.failures.causes import Waiting
+from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.tasks import Task, TaskThread
+from runtime.torch.work import TaskWork, WrappedWork
 
 
 def task(function: Callable[[], object]) -> Task:
@@ -115,3 +123,64 @@ def test_ctrl_c_in_a_task_ends_it_and_is_remembered(thread: TaskThread) -> None:
     thread.drain()  # does not wait for ever
     with pytest.raises(KeyboardInterrupt):
         stopped.wait()
+
+
+class Streams:
+    """A future of a device's, as NCCL's: only what is made of it by `then` knows its streams."""
+
+    def __init__(self) -> None:
+        self.of: Streams | None = None
+        self.made: Any = None
+
+    def then(self, callback: Callable[[Any], Any]) -> Streams:
+        later = Streams()
+        later.of, later.made = self, callback(self)
+        return later
+
+    def value(self) -> list[int]:
+        return [3]
+
+
+class OnDevice:
+    """A work of NCCL's."""
+
+    def __init__(self) -> None:
+        self.future = Streams()
+
+    def wait(self) -> bool:
+        return True
+
+    def get_future(self) -> Streams:
+        return self.future
+
+
+def test_a_future_of_a_device_is_made_of_that_which_knows_its_streams() -> None:
+    seconds: list[float] = []
+    inner = OnDevice()
+    work = WrappedWork(inner, seconds.append, FailureWatch(0, (0, 1)), Waiting("allreduce", 1), streams=True)
+    future = work.get_future()
+    assert future.of is inner.future
+    assert future.made == [3]
+    assert len(seconds) == 1
+
+
+def test_cpp_gets_lists_of_tensors_and_sees_errors(thread: TaskThread) -> None:
+    tensor = torch.zeros(3)
+
+    def fails() -> None:
+        raise RuntimeError("lost: rank 3")
+
+    for function in (lambda: tensor.zero_() is None, fails):
+        works, same_works = tee(map(TaskWork, [function], [[tensor]], [lambda _: None]))
+        # as C++ does it: no line of Python between the making of a work and the asking for its future
+        (future,) = list(map(methodcaller("get_future"), works))
+        (work,) = same_works
+        thread.put(work, False)
+        if function is fails:
+            with pytest.raises(RuntimeError, match="lost: rank 3"):
+                future.wait()
+        else:
+            assert [each.data_ptr() for each in future.wait()] == [tensor.data_ptr()]
+        assert (
+            future is not work.get_future() is work.get_future()
+        )  # Python's, whose callbacks come in the order of tasks

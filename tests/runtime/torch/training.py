@@ -41,6 +41,26 @@ def copied(group: Any, **options: Any) -> Trained:
     return whole, torch.optim.Adam(whole.parameters(), lr=0.01)
 
 
+def compiled(group: Any) -> Trained:
+    """With buffers, which are broadcast before each step; torch.compile must not look into these calls."""
+    inner = _plain()
+    inner.register_buffer("seen", torch.zeros(3))
+    whole = torch.compile(DistributedDataParallel(inner, process_group=group), backend="aot_eager")
+    return whole, torch.optim.Adam(whole.parameters(), lr=0.01)
+
+
+def hooks() -> None:
+    """DDP's built-in hooks, which are written in C++; of numbers that half as many bits hold, too."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    for hook in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
+        model = DistributedDataParallel(nn.Linear(20, 5))
+        model._register_builtin_comm_hook(hook)
+        for _ in range(2):
+            model.zero_grad()
+            model(torch.full((4, 20), float(me))).sum().backward()
+            assert model.module.weight.grad.unique().tolist() == [4 * (n - 1) / 2]
+
+
 def parts_unused(group: Any) -> Trained:
     torch.manual_seed(7 + dist.get_rank())
     whole = DistributedDataParallel(Either(), process_group=group, find_unused_parameters=True)
@@ -117,6 +137,8 @@ TRAINING = {
     "ddp gradient accumulation": partial(_trains, copied, accumulate=True),
     "ddp static graph": partial(_trains, partial(copied, static_graph=True, gradient_as_bucket_view=True)),
     "ddp unused parameters": partial(_trains, parts_unused),
+    "ddp compiled": partial(_trains, compiled),
+    "ddp built-in hooks": hooks,
     "zero": partial(_trains, optimizer_sharded),
     "fsdp2": partial(_trains, model_sharded),
     "fsdp1": partial(_trains, model_sharded_flat),

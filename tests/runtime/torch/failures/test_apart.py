@@ -21,7 +21,7 @@ from runtime.torch.failures.apart import LEFT, PARTS_FROM_BYTES, wait_apart, wai
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.run import Transport, exchange
-from runtime.torch.threads import own_threads
+from runtime.torch.threads import helping, own_threads
 from runtime.torch.work import WrappedWork
 
 
@@ -72,6 +72,26 @@ def test_a_wait_ends_as_it_would_by_itself_or_when_it_is_in_vain(way: Callable[.
     stuck.end()
 
 
+class Unlimited(Endless):
+    """As Gloo's of a reduce-scatter: its wait knows no limit, and it never says that it is over."""
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self, limit: timedelta | None = None) -> str:
+        del limit
+        return super().wait()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_has_failed_is_not_waited_for_whatever_it_says_of_itself(way: Callable[..., Any]) -> None:
+    for after in (0.0, 0.3):
+        failing = Unlimited()
+        threading.Timer(after, failing.end, (RuntimeError("Timed out waiting 3 ms"),)).start()
+        with pytest.raises(RuntimeError, match="Timed out waiting 3 ms"):
+            way(failing, lambda: False)
+
+
 def test_threads_that_wait_are_used_again_and_are_known_not_to_make_calls() -> None:
     used = {wait_apart(threading.get_ident, lambda: False) for _ in range(20)}
     assert len(used) == 1
@@ -81,8 +101,23 @@ def test_threads_that_wait_are_used_again_and_are_known_not_to_make_calls() -> N
         wait_apart(gate.wait, lambda: True)
     assert wait_apart(threading.get_ident, lambda: False) not in used  # that one waits still
     gate.set()
+
+
+def test_threads_that_help_may_write_any_tensor() -> None:
+    assert wait_apart(torch.is_inference_mode_enabled, lambda: False)
     with torch.inference_mode():
-        assert wait_apart(torch.is_inference_mode_enabled, lambda: False)
+        made = torch.zeros(3)
+    written = list[bool]()
+
+    def write() -> None:
+        with helping():
+            made.add_(1)
+            written.append(True)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert written
 
 
 class Messages:

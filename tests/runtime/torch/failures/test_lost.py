@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from threading import Thread, Timer
 from typing import Any
@@ -19,6 +21,7 @@ if find_spec("torch") is None:
 
 import torch.distributed as dist
 
+from runtime.torch.failures import presence
 from runtime.torch.failures.causes import Fact, Waiting, error_end, find_cause
 from runtime.torch.failures.lost import FailureWatch, Tuning
 from runtime.torch.failures.presence import Presence
@@ -245,6 +248,46 @@ def test_ctrl_c_ends_the_wait_of_the_main_thread_and_the_others_know_why() -> No
         assert not owns[1].ends
 
 
+def test_messages_do_not_grow_with_the_calls_that_are_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with group() as (owns, watches):
+        sent = list[int]()
+        monkeypatch.setattr(presence, "json", Measured(sent))
+        for watch in watches:
+            watch.calls.begin_wait = partial(_begin_long_ago, watch.calls.begin_wait)  # type: ignore[method-assign]
+        held = [[watch.issue(f"allreduce {k}") for k in range(5000)] for watch in watches]
+        for watch, calls in zip(watches, held, strict=True):
+            for waiting in calls:
+                watch.begin(waiting, waiting)
+        waits = [f"allreduce 0 of {watch.group}" for watch in watches]
+        assert [watch.state({"group": watch.id, "number": 1})["waits"] for watch in watches] == [[w] for w in waits]
+        for watch in watches:
+            ((of, number, text, _),) = watch.held()[2] or ()
+            assert (of, number, text) == (watch.id, 1, waits[0])
+        until(lambda: all(len(watch._heard) == 2 for watch in watches))  # of each other's first wait
+        assert "all ranks are in this call" in fails(watches[0], held[0][0], "Timed out waiting 1 ms")
+        assert sent
+        assert max(sent) < 2000
+        assert not any(own.ends for own in owns)
+        watches[1].end(held[1][0])  # the next is the first now, and is told
+        until(lambda: watches[2]._heard[1] == 2)
+
+
+class Measured:
+    """The module json, which notes how long its texts are."""
+
+    def __init__(self, sent: list[int]) -> None:
+        self.sent, self.loads = sent, json.loads
+
+    def dumps(self, value: Any) -> str:
+        text = json.dumps(value)
+        self.sent.append(len(text))
+        return text
+
+
+def _begin_long_ago(begin: Callable[[Any, Any], None], key: Any, wait: Any) -> None:
+    begin(key, replace(wait, since=wait.since - 60))
+
+
 def test_a_process_that_ended_before_it_could_connect_is_found() -> None:
     with processes(2) as owns:
         smaller, greater = sorted(owns, key=lambda each: each.name)
@@ -258,7 +301,7 @@ def test_a_process_that_ended_before_it_could_connect_is_found() -> None:
 def test_strangers_are_not_heard() -> None:
     with processes(2) as (one, other):
         to = Address.parse(one.address)
-        for line in (b"{}\n", b'{"secret": "x", "name": "y"}\n', b"[" * 100 + b"\n", b"\xff" * (1 << 17)):
+        for line in (b"{}\n", b'{"secret": "x", "name": "y"}\n', b"[" * 60_000 + b"\n", b"\xff" * (1 << 17)):
             with socket.create_connection((to.ip, to.port)) as stranger:
                 stranger.sendall(line)
                 stranger.settimeout(20)
