@@ -16,12 +16,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emit.formats import verify_file
+from emit.formats import FORMATS, verify_file, verify_program
 from emit.library.environment import environments
 from emit.library.index import ISOMORPHIC, Entry, load_index
 from emit.library.selector import Selector, entries_in_order
 from emit.library.write import writing
+from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, target_named
+from synth.model.registry import KINDS
 from synth.present.text import format_listed
 from synth.storage.columns import replaced
 from topologies.errors import InputError
@@ -83,7 +85,10 @@ def _folders(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 
 def _checked(entry: Entry) -> bytes:
-    """A file's bytes, which must be those that the index was written for, or right."""
+    """Return a file's bytes, which must be right for what the entry serves, whatever digest the index states.
+
+    Raises InputError where they are not, or are not those that the index was written for.
+    """
     try:
         data = entry.path.read_bytes()
     except OSError as error:
@@ -91,11 +96,32 @@ def _checked(entry: Entry) -> bytes:
     stated = entry.stated_digest("file")
     if stated is not None and stated != hashlib.sha256(data).hexdigest():
         raise InputError(f"{origin_of(entry.path)}: is not what its entry says; see synth library check")
-    if stated is None:
-        verdict = verify_file(entry.path, entry.goal(), None, entry.target)
-        if verdict.status != "right":
-            raise InputError(f"{origin_of(entry.path)}: {verdict.status}; see synth library check")
+    verdict = verify_file(entry.path, entry.goal(), None, entry.target)
+    if verdict.status == "right" and FORMATS[TARGETS[entry.target].format].converter:
+        verdict = verify_program(entry.path, entry.goal())
+    wrong = verdict.status
+    if verdict.program is not None and verdict.status == "right":
+        wrong = _other_call(entry, verdict.program)
+    if wrong:
+        raise InputError(f"{origin_of(entry.path)}: {wrong}; see synth library check")
     return data
+
+
+def _other_call(entry: Entry, program: Program) -> str:
+    """Return how a right program serves other calls than its entry says; empty where it serves these."""
+    kind = KINDS.get(entry.collective)
+    named = kind is not None and kind.by_name and not entry.relays and entry.goal() is None
+    root = program.root if entry.root is None or not named else entry.group.index(entry.root)
+    for what, is_so, stated in (
+        ("collective", program.collective, entry.collective if named else CUSTOM),
+        ("ranks", program.nranks, len(entry.communicator)),
+        ("root", program.root, root),
+        ("in place", program.inplace, entry.inplace),
+        ("protocol", TARGETS[entry.target].protocols.get(program.protocol), entry.protocol),
+    ):
+        if is_so != stated:
+            return f"{what}: is {is_so}; it must be {stated}, as its entry says"
+    return ""
 
 
 def _write(folder: Path, entries: Sequence[Entry], files: dict[str, bytes]) -> Folder:

@@ -75,6 +75,10 @@ SCHEDULES = "schedules"  # their folder
 ISOMORPHIC = "isomorphic_groups"
 MAX_INDEX_BYTES = 24 << 20  # of hostile text Python makes thirty times as much
 _MOST = (1 << 63) - 1  # what executors' readers take for a size
+_MOST_US = 1e18
+_WORST = "bytes", "time_us", "bound_us", "gap"
+_MEMBER = {"ranks", "collective", "size_bytes", "chunks"}  # what `groups` states of each
+_DEFAULTS: dict[str, Any] = {"costs": {}, "groups": [dict.fromkeys(_MEMBER)], "sha256": {}}  # where one is not there
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
 
 
@@ -244,6 +248,7 @@ def _entry(table: Fields, folder: Path) -> Entry:
         _json(table.values)
     except (ValueError, RecursionError):
         table.fail("", "holds a number beyond all floats, or is nested too deeply")
+    check_types(table)
     target = TARGETS[words["target"]]
     return Entry(
         **words,
@@ -262,6 +267,59 @@ def _entry(table: Fields, folder: Path) -> Entry:
         values=table.values,
         isomorphic_groups=_groups(table, group, relays),
     )
+
+
+def check_types(table: Fields) -> None:
+    """Raise InputError where a figure that an entry may state is not of its type; one that is null states nothing."""
+    given = {key for key, value in table.values.items() if value is not None}
+    for key in given & {"shown_bytes"}:
+        table.integer(key, 1, _MOST)
+    for key in given & {"steps", "rounds", "chunks", "sends", "threadblocks"}:
+        table.integer(key, 0, _MOST)
+    for key in given & {"optimal", "switch_ops"}:
+        table.boolean(key, False)
+    for key in given & {"proof", "engine", "otherwise"}:
+        if not (isinstance(table.values[key], str) and len(table.values[key]) <= 4000):
+            table.fail(key, "must be a text of at most 4000 characters")
+    for key in given & {"time_us", "bound_us", "gap", "vs_baseline", "vs_healthy"}:
+        table.number(key, 0.0, _MOST_US, "µs or as a ratio")
+    padding = table.values.get("padding", 0.0)
+    if type(padding) not in (int, float) or not 0 <= padding < 1:
+        table.fail("padding", f"is {shown(padding)}; it must be a number from 0 to below 1")
+    if not _is_curve(table.values.get("curve")):
+        table.fail("curve", "must be an array of rows [bytes, time in µs, bound in µs]")
+    worst = table.values.get("worst")
+    if worst is not None and not (isinstance(worst, dict) and _is_point([worst.get(key) for key in _WORST])):
+        table.fail("worst", f"must be an object of figures {', '.join(_WORST)}, or null")
+    libraries = table.values.get("libraries")
+    if libraries is not None and not (
+        isinstance(libraries, dict)
+        and all(isinstance(row, dict) and is_figure(row.get("vs")) for row in libraries.values())
+    ):
+        table.fail("libraries", "must be an object of objects, each with a number vs above 0")
+    _check_models(table)
+
+
+def _check_models(table: Fields) -> None:
+    """Raise InputError where `costs`, `groups` or `sha256` is there and is not what the head of this module says."""
+    costs, groups, digests = (table.values.get(key, default) for key, default in _DEFAULTS.items())
+    if not isinstance(costs, dict) or (costs and costs.keys() != {"protocols", "source"}):
+        table.fail("costs", "must be an object with protocols and source; it must not be there where costs are off")
+    members = groups if isinstance(groups, list) else [None]
+    if not all(isinstance(row, dict) and row.keys() == _MEMBER for row in members):
+        table.fail("groups", f"must be an array of objects with {', '.join(sorted(_MEMBER))}")
+    if not isinstance(digests, dict) or not all(isinstance(value, str) for value in digests.values()):
+        table.fail("sha256", "must be an object of texts")
+
+
+def _is_curve(value: object) -> bool:
+    rows = [] if value is None else value
+    return isinstance(rows, list) and all(isinstance(row, list) and len(row) == 3 and _is_point(row) for row in rows)
+
+
+def _is_point(values: Sequence[object]) -> bool:
+    """Whether these are a whole number of bytes, and then figures."""
+    return type(values[0]) is int and values[0] <= _MOST and all(map(is_figure, values))
 
 
 def _check_together(entries: Sequence[Entry], top: Fields) -> None:

@@ -74,7 +74,12 @@ def load_library(path: str | Path) -> list[Entry]:
     if fault is None:
         return load_index(path)
     own = load_index(folder) if (folder / INDEX).exists() else []  # where nothing has an answer there is none
-    return [*own, *(replace(entry, folder=folder) for entry in _held(fault, folder / _UP))]
+    return [*own, *held(fault, folder)]
+
+
+def held(fault: Fault, folder: Path) -> list[Entry]:
+    """Return what a failure leaves of the healthy library, as named from the failure's folder."""
+    return [replace(entry, folder=folder) for entry in _held(fault, folder / _UP)]
 
 
 def read_fault(folder: Path) -> Fault | None:

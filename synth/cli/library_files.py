@@ -6,15 +6,16 @@ from pathlib import Path
 
 import click
 
-from emit.library.check import check_library
+from emit.library.check import Report, check_fault, check_library
 from emit.library.export import export_folders, load_line
-from emit.library.index import load_index
+from emit.library.index import INDEX, load_index
 from emit.library.nccl_tuner import measured_lines, model_lines, text_of
-from emit.library.overlay import load_as_one, load_library
+from emit.library.overlay import FAULT, FAULTS, load_as_one, load_library
 from emit.library.table import HEADER, table_bytes
 from emit.targets import TARGETS
 from synth.baselines.nccl.figures import VERSION
 from synth.cli.options import json_option, print_json
+from synth.library.placing import unfiled_schedules
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
 from synth.present.text import format_count, format_listed
@@ -22,6 +23,7 @@ from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of
+from topologies.topology import Topology
 
 TABLE, TUNER = "table", "nccl-tuner"
 _RANKS = 1 << 20  # that a group may name
@@ -41,15 +43,15 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
     \b
     synth library check lib
     """
-    entries = load_index(folder)
     topology = None if topo is None else load(topo)
     where = as_folder(folder, "LIB")
     where = where if where.is_dir() else where.parent
-    report = check_library(where, entries, topology)
+    report = _check_folder(where, folder, topology)
     if as_json:
         wrong = [{"file": name, "why": why} for name, why in report.wrong]
         counts = {"files": report.files, "schedules": report.schedules, "proofs": report.proofs}
-        print_json({**counts, "wrong": wrong, "remarks": dict(report.remarks)})
+        unproved = {what: sorted(names) for what, names in sorted(report.unproved.items())}
+        print_json({**counts, "wrong": wrong, "remarks": dict(report.remarks), "not_proved": unproved})
     else:
         for name, why in report.wrong:
             click.echo(f"{origin_of(where / name)}: wrong: {why}")
@@ -57,9 +59,24 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
             click.echo(f"{remark} ({format_count(many, 'file')})")
         parts = [(report.files, "file"), (report.schedules, "schedule"), (report.proofs, "proof")]
         counted = ", ".join(format_count(*part) for part in parts)
-        verdict = f"{len(report.wrong)} wrong" if report.wrong else "all right"
+        for what, names in sorted(report.unproved.items()):
+            click.echo(f"not proved: {what} ({format_count(len(names), 'file')}, {min(names)})")
+        open_files = len(report.unproved_files)
+        right = f"nothing wrong, {format_count(open_files, 'file')} not proved" if open_files else "all right"
+        verdict = f"{len(report.wrong)} wrong" if report.wrong else right
         click.echo(f"{origin_of(folder)}: {counted}: {verdict}")
     raise SystemExit(1 if report.wrong else 0)
+
+
+def _check_folder(where: Path, folder: str, topology: Topology | None) -> Report:
+    """Check a library and the folders of its failures; the report's paths begin at the library."""
+    failures = sorted((where / FAULTS).glob("*"))
+    entries = [] if (where / FAULT).exists() and not (where / INDEX).exists() else load_index(folder)
+    report = check_library(where, entries, topology, unfiled_schedules(where))
+    for failure in failures if not (where / FAULT).exists() else ():
+        if (failure / FAULT).exists() or (failure / INDEX).exists():
+            report.add(_check_folder(failure, str(failure), topology), f"{FAULTS}/{failure.name}/")
+    return report
 
 
 @click.command("export")
@@ -101,6 +118,8 @@ def export(
         _export_tuner(folder, Path(out), topo, measured)
     else:
         asked = [parse_ranks(group, "--group", _RANKS) for group in groups]
+        where = as_folder(folder, "LIB")
+        check_fault(where if where.is_dir() else where.parent)
         written = export_folders(load_library(folder), form, out, asked)
         for one in written[:_SHOWN]:
             files = format_count(one.files, "file")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from emit.library.check import check_fault
 from emit.library.compare import Difference, differences
 from emit.library.index import Entry, vs_library
 from emit.library.overlay import folder_without, load_library
@@ -18,6 +19,7 @@ from runtime.dtypes import TYPES, parse_type
 from synth.baselines.libraries import LIBRARIES
 from synth.cli.options import json_option, print_json
 from synth.library.placing import unfiled_schedules
+from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
 from synth.model.registry import KINDS, find_kind, parse_name
 from synth.model.sizes import parse_size
@@ -171,7 +173,9 @@ def pick_(
     synth library pick lib allreduce 0-7 64K
     synth library pick lib allreduce 0-7 64K --without link:3-5
     """
-    entries = load_library(folder_without(folder, without) if without else folder)
+    where = folder_without(folder, without) if without else as_folder(folder, "LIB")
+    check_fault(where if where.is_dir() else where.parent)
+    entries = load_library(where)
     wanted = named(entries, collective) or collective
     ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize

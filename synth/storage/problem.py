@@ -7,6 +7,8 @@ Of a named collective the name is kept; any other is kept in full, as columns co
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -274,6 +276,30 @@ def _rebuild_collective(file: ColumnFile, about: Fields, nranks: int) -> Collect
         raise InputError(f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(held))} before")
     reduces = file.column("collective/reduces", "bool", (nchunks,))
     return Collective(name, nranks, chunks, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
+
+
+def means_its_name(stated: Collective) -> bool:
+    """Return whether chunks of any sizes make up, between the same ranks, the data that the collective's name says."""
+    if stated.name not in KINDS or not find_kind(stated.name).by_name:
+        return True
+    plain = named(stated.name, stated.nranks, 1, stated.root)
+    own, right = _amounts(stated), _amounts(plain)
+    return own.keys() == right.keys() and all(math.isclose(own[key], right[key], rel_tol=1e-6) for key in right)
+
+
+def _amounts(collective: Collective) -> dict[tuple[bool, bytes, bytes], float]:
+    """Return how much of the message is at the same ranks before and after, and reduced or not."""
+    sides = []
+    for rows in (collective.pre, collective.post):
+        order = np.lexsort((rows[:, 0], rows[:, 1]))
+        ends = np.searchsorted(rows[order, 1], np.arange(collective.nchunks + 1))
+        ranks = rows[order, 0].astype(np.int64)
+        sides.append([ranks[low:high].tobytes() for low, high in pairwise(ends.tolist())])
+    amounts: dict[tuple[bool, bytes, bytes], float] = defaultdict(float)
+    columns = collective.reduces.tolist(), *sides, collective.fraction.tolist()
+    for reduces, before, after, fraction in zip(*columns, strict=True):
+        amounts[reduces, before, after] += fraction
+    return amounts
 
 
 def _cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int) -> tuple[Ints, Ints]:

@@ -1,0 +1,232 @@
+"""The figures that an index states of an algorithm, held against what the files prove.
+
+A row (`synth.present.statement.row`) states times, bounds, gaps and comparisons. Each of them follows from the program,
+the witnesses and the named topology, but for what a search alone knows (`UNPROVABLE`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from synth.bounds.prove import OPTIMAL, Bound
+from synth.bounds.witness import Witness
+from synth.model.pairs import ordinary
+from synth.model.problem import Problem
+from synth.present.statement import compare
+from synth.present.text import format_size, format_time
+from synth.search.result import SearchResult
+from synth.storage.proof import EQUAL
+from synth.storage.schedule_file import Stored
+from synth.verify.algorithm import Algorithm
+
+FIGURES = (
+    "steps", "rounds", "chunks", "sends", "engine", "switch_ops", "shown_bytes", "time_us", "bound_us", "gap",
+    "optimal", "proof", "vs_baseline", "libraries", "vs_healthy", "worst", "curve",
+)  # fmt: skip
+SHAPE = "steps", "rounds", "chunks", "sends", "engine", "switch_ops"
+UNPROVABLE = ("vs_baseline", "vs_healthy")  # they compare with algorithms that no file holds
+_OF_BOUND = ("bound_us", "gap", "optimal", "proof", "worst", "curve")
+_ALWAYS = "gap", "optimal", "proof", "worst", "curve"  # stated wherever a bound is
+_OF_FILE = "threadblocks", "otherwise", "network", "padding"  # stated beside the figures
+_LONG = 1_000_000  # sends, with more of which there is no curve
+_CLOSE = 1e-6  # relative: what rounding may lose of a time
+_HUGE, _TINY, _LIMIT = 1 << 60, 1e-6, 1e-7  # bytes, bytes, and the rounding in which a regime is met
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the files prove of one row.
+
+    Attributes:
+        time_us: time in µs at a message size; None where it cannot be worked out.
+        serves: whether the row is for a message size in bytes.
+        witnesses: what its proof proves, checked; empty without a proof.
+        problem: the question on the named topology; None where it is not known.
+        stored: the row's own schedule; None without one.
+        anew: whether the witnesses were found by this check, so that their words may be others.
+    """
+
+    time_us: Callable[[float], float] | None
+    serves: Callable[[int], bool]
+    witnesses: tuple[Witness, ...] = ()
+    problem: Problem | None = None
+    stored: Stored | None = None
+    anew: bool = False
+
+
+@dataclass
+class Findings:
+    """What a check of one row came to.
+
+    Attributes:
+        wrong: a sentence for each field that states what is not so.
+        unproved: the fields that could be so and that no file proves.
+    """
+
+    wrong: list[str] = field(default_factory=list)
+    unproved: list[str] = field(default_factory=list)
+
+
+def check_figures(values: Mapping[str, Any], evidence: Evidence) -> Findings:
+    """Check every figure of a row; its types are those that `emit.library.index` takes."""
+    findings = Findings()
+    if any(values.get(key) is not None for key in _OF_BOUND):  # a hand-written algorithm's entry claims none
+        findings.unproved += [key for key in FIGURES if key not in values]
+        findings.unproved += [key for key in _OF_FILE if values.get(key) is None]
+        short = (values.get("sends") or 0) <= _LONG
+        findings.unproved += [key for key in _ALWAYS if values.get(key) is None or (short and values[key] == [])]
+    findings.unproved += [key for key in UNPROVABLE if values.get(key) is not None]
+    for check in (_shape, _times, _bounds, _libraries):
+        findings.wrong += check(values, evidence, findings)
+    findings.unproved = list(dict.fromkeys(findings.unproved))
+    return findings
+
+
+def _shape(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
+    """What is wrong with the fields that describe the schedule."""
+    shape = _shape_of(evidence.stored)
+    if shape is None:
+        findings.unproved += [key for key in SHAPE if values.get(key) is not None]
+        return
+    for key, right in shape.items():
+        if key in values and values[key] != right:
+            yield f"{key}: is {values[key]!r}; it must be {right!r}, as in its schedule"
+
+
+def _shape_of(stored: Stored | None) -> dict[str, Any] | None:
+    """Return the fields that a stored schedule determines."""
+    if stored is None:
+        return None
+    schedule, problem = stored.schedule, stored.problem
+    algorithm = Algorithm(problem, schedule, str(stored.header["engine"]), size_bytes=schedule.size_bytes)
+    return {
+        "steps": algorithm.steps,
+        "rounds": algorithm.rounds,
+        "chunks": problem.collective.chunks,
+        "sends": len(schedule) * stored.orbit,
+        "engine": algorithm.engine,
+        "switch_ops": not ordinary(problem.network, schedule.link),
+    }
+
+
+def _times(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
+    """What is wrong with the times."""
+    stated = [row for row in _rows(values) if row[1] is not None]
+    if evidence.time_us is None:
+        findings.unproved += [key for key in ("time_us", *_OF_BOUND, "libraries") if values.get(key) is not None]
+        return
+    if values.get("shown_bytes") is None and values.get("time_us") is not None:
+        findings.unproved.append("time_us")
+    for where, size, claimed, _ in stated:
+        taken = evidence.time_us(size)
+        if not math.isclose(taken, claimed, rel_tol=_CLOSE):
+            yield f"{where}: takes {format_time(taken)} at {format_size(size)}, its entry says {format_time(claimed)}"
+            return
+
+
+def _rows(values: Mapping[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
+    """(field, bytes, time, bound) of every place that states a time."""
+    size, worst = values.get("shown_bytes"), values.get("worst")
+    if size is not None and values.get("time_us") is not None:
+        yield "time_us", size, values["time_us"], values.get("bound_us")
+    if isinstance(worst, Mapping):
+        yield "worst", worst["bytes"], worst["time_us"], worst["bound_us"]
+    for row in values.get("curve") or ():
+        yield "curve", *row
+
+
+def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
+    """What is wrong with the bounds, and with what follows from them."""
+    bound = Bound(evidence.witnesses) if evidence.witnesses else None
+    if bound is None:
+        findings.unproved += [key for key in _OF_BOUND if values.get(key) is not None]
+    for where, size, time_us, bound_us in _rows(values):
+        if bound_us is None:
+            continue
+        proved = math.inf if bound is None else bound.at(size)[0]
+        if bound_us > time_us * (1 + _CLOSE):
+            at = f"{format_time(bound_us)} at {format_size(size)}"
+            yield f"{where}: states a bound of {at} and takes {format_time(time_us)}"
+            return
+        if bound_us > proved * (1 + EQUAL) and evidence.anew:  # a search may have found a better one
+            findings.unproved += [key for key in _OF_BOUND if values.get(key) is not None]
+            continue
+        if bound_us > proved * (1 + EQUAL):
+            yield (
+                f"{where}: states a bound of {format_time(bound_us)} at {format_size(size)}, "
+                f"the proof {format_time(proved)}"
+            )
+            return
+    yield from _gaps(values, evidence)
+    if bound is not None and evidence.time_us is not None and "proof" not in findings.unproved:
+        yield from _words(values, evidence.time_us, bound, evidence.anew)
+
+
+def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
+    """What is wrong with gaps, by the times and bounds that stand beside them."""
+    time_us, bound_us, gap, size = (values.get(key) for key in ("time_us", "bound_us", "gap", "shown_bytes"))
+    least = 1.0
+    if time_us is not None and bound_us:
+        least = max(1.0, time_us / bound_us)
+        if gap is not None and not math.isclose(gap, least, rel_tol=_CLOSE):
+            yield f"states a gap of {gap:.4f}, its time and bound say {least:.4f}"
+        optimal = time_us / bound_us <= OPTIMAL
+        if values.get("optimal") is not None and values["optimal"] != optimal:
+            yield f"optimal: is {values['optimal']}; it must be {optimal}, as its time and bound say"
+    elif gap is not None or values.get("optimal"):
+        yield "states a gap and neither time nor bound; it must state both"
+    worst = values.get("worst")
+    if not isinstance(worst, Mapping):
+        return
+    stated = max(1.0, worst["time_us"] / worst["bound_us"])
+    if not math.isclose(worst["gap"], stated, rel_tol=_CLOSE):
+        yield f"worst: states a gap of {worst['gap']:.4f}, its time and bound say {stated:.4f}"
+    if worst["bytes"] != size and not evidence.serves(worst["bytes"]):
+        yield f"worst: is at {format_size(worst['bytes'])}, which the file does not serve"
+    inside = [time / bound for at, time, bound in values.get("curve") or () if bound and evidence.serves(at)]
+    if max([least, *inside]) > worst["gap"] * (1 + _CLOSE):
+        yield f"worst: states a gap of {worst['gap']:.4f}; it must be {max([least, *inside]):.4f}, as the curve says"
+
+
+def _words(values: Mapping[str, Any], time_us: Callable[[float], float], bound: Bound, anew: bool) -> Iterator[str]:
+    """What is wrong with the words that say what proves the bound."""
+    words, size = values.get("proof"), values.get("shown_bytes")
+    if words is None or size is None or values.get("bound_us") is None:
+        return
+    proved = bound.at(size)[0]
+    texts = [one.text for one in bound.witnesses if math.isclose(one.at(size), proved, rel_tol=EQUAL)]
+    regimes = {"": True, "optimal: ": time_us(size) / proved <= OPTIMAL}
+    regimes["bandwidth-optimal: "] = time_us(_HUGE) <= bound.at(_HUGE)[0] * (1 + _LIMIT)
+    regimes["latency-optimal: "] = time_us(_TINY) <= bound.at(_TINY)[0] * (1 + _LIMIT)
+    if anew:
+        texts = [words.partition(": ")[2] if words.partition("optimal: ")[1] else words]
+        texts = [text for text in texts if "optimal" not in text] or ["words of a witness"]
+    if not any(words == regime + text for text in texts for regime, met in regimes.items() if met):
+        yield f"proof: is {words[:80]!r}; it must be {texts[0][:80]!r}, as in its proof, after a regime that is met"
+
+
+def _libraries(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
+    """What is wrong with what other libraries would take."""
+    stated, size = values.get("libraries"), values.get("shown_bytes")
+    if not stated:
+        return
+    if evidence.problem is None or evidence.time_us is None or size is None or not evidence.witnesses:
+        findings.unproved.append("libraries")
+        return
+    found = SearchResult(evidence.problem, [], bound=Bound(evidence.witnesses))
+    right = compare(found, evidence.time_us(size), size)["libraries"]
+    for name, row in stated.items():
+        own = right.get(name)
+        if "time_us" not in row:
+            findings.unproved.append("libraries")
+        elif own is None or row.keys() != own.keys() or not all(_same(row[key], own[key]) for key in own):
+            yield f"libraries: states of {name!r} {row!r:.120}; its model says {own!r:.120}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=_CLOSE)
+    return bool(one == other)
