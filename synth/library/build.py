@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from emit.library.write import LibraryHeldError
+from synth.library.answer_check import checked_answer
 from synth.library.local import Pool
 from synth.library.placing import Placing
 from synth.library.plan import Plan, Share, estimated_s
@@ -106,7 +107,7 @@ class _Build:
                 self.shares.setdefault(share.task.key, []).append(number)
         sources = {share.task.key: share.source for share in self.plan.shares if share.source is not None}
         for key in list(self.shares):
-            packed = self.cache.get(key)
+            packed = self._checked(key, self.cache.get(key), "of the cache")
             if packed is not None and self._place(key, packed):
                 self.built.progress.cached += len(self.shares[key])
                 continue
@@ -124,7 +125,23 @@ class _Build:
                 self.pool.submit(replace(share.task, known=packed))
         self._tell()
 
+    def _checked(self, key: str, packed: bytes | None, source: str) -> bytes | None:
+        """Return an answer that somebody else may have made, checked; None where it is not right, which is said."""
+        if packed is None or key not in self.shares:
+            return packed
+        try:
+            return checked_answer(self.plan.shares[self.shares[key][0]], unpacked(packed)).packed()
+        except InputError as error:
+            self._remark(f"an answer {source} is not believed: {error}")
+            self.cache.remove(key)
+            return None
+
     def _solved(self, task: Task, packed: bytes) -> None:
+        believed = packed if self.pool.is_own else self._checked(task.key, packed, "of a worker")
+        if believed is None:
+            self._leave_out(task, "the answer of a worker is not right")
+            return
+        packed = believed
         if not self._place(task.key, packed):
             self._leave_out(task, "its answer cannot be read")
             return

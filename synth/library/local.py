@@ -34,9 +34,15 @@ class Done:
 
 
 class Pool(Protocol):
-    """Who solves problems; used as a context, at whose end all that still run are stopped. processes: at once."""
+    """Who solves problems; used as a context, at whose end all that still run are stopped.
+
+    Attributes:
+        processes: How many problems are solved at once.
+        is_own: Whether only this user's processes on this machine solve them, so that answers need no check.
+    """
 
     processes: int
+    is_own: bool
 
     def submit(self, task: Task) -> None:
         """Have a task solved after those before it."""
@@ -65,6 +71,8 @@ class _Worker:
 
 class Local:
     """So many processes of this machine. work: what they do of a task, found by its name there."""
+
+    is_own = True
 
     def __init__(self, processes: int, work: Callable[[Task], bytes] = solve) -> None:
         self.processes, self.work = processes, work

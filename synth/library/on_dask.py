@@ -34,6 +34,8 @@ _LOST = "distributed.deploy.lost-worker-timeout"  # after which a local worker t
 class OnDask:
     """A Dask cluster as a pool. on: "dask", or a scheduler's address; jobs: workers of a local one."""
 
+    is_own = False
+
     def __init__(self, on: str, jobs: int | None = None, work: Callable[[Task], bytes] = solve) -> None:
         if on != LOCAL and not _ADDRESS.fullmatch(on):
             raise InputError(f"--on {on[:60]!r}: is not known; it must be dask, or a scheduler's tcp://HOST:PORT")

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 
 from emit.formats import restate_program
-from emit.library.index import ISOMORPHIC
+from emit.library.index import ISOMORPHIC, Entry
 from emit.library.save import stem_of_problem
 from emit.library.standing import network_digest
-from emit.library.write import Library, standing, writing
+from emit.library.write import standing, writing
 from emit.targets import TARGETS
 from synth.bounds.witness import Witness
 from synth.library.carried import carried
@@ -124,7 +124,7 @@ class Placing:
                     entry.isomorphic_groups
                 )
             for share, packed in waiting:
-                named = _in_its_name(share, unpacked(packed), library)
+                named = in_its_name(share, unpacked(packed), library.entries)
                 for name, data in named.files.items():
                     library.write(name, data)
                 rows[_place_of(share)] = []
@@ -204,12 +204,16 @@ def _plain(name: str) -> str:
     return "".join(c if c.isalnum() or c in "._" else "-" for c in name)[:60]
 
 
-def _in_its_name(share: Share, answer: Answer, library: Library) -> Answer:
-    """The answer with names, ranks and topology of the share's first question, in whose name its files stand."""
+def in_its_name(share: Share, answer: Answer, entries: Sequence[Entry] = ()) -> Answer:
+    """Return an answer with names, ranks and topology of the share's first question, in whose name its files stand.
+
+    Args:
+        entries: Entries of the library for which the files are: no name of theirs is taken.
+    """
     problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
     asked = question(problem)
     stem = stem_of_problem(problem)
-    others = {entry.file for entry in library.entries if any(entry.values[key] != asked[key] for key in asked)}
+    others = {entry.file for entry in entries if any(entry.values[key] != asked[key] for key in asked)}
     if any(Path(name).name.startswith(f"{stem}-") for name in others):
         stem += f"-{answer.key[:8]}"  # a topology whose name differs in what no file name has
     if stem == answer.stem and all(asked[key] == answer.instance[key] for key in answer.instance):

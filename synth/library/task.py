@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ from synth.storage.bundle import pack, unpack
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError
+from topologies.errors import InputError, VerificationError
 from topologies.text.fields import Fields
 from topologies.topology import Topology
 
@@ -45,7 +46,7 @@ FORMAT = "synth-answer-3"
 _STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects")
 _MOST_GAP = 1e18
 _LINEAR_RANKS = 32  # up to which the linear program of bounds is small
-_BASELINE_SENDS = 15_000  # of queues that run no longer than the search beside them
+BASELINE_SENDS = 15_000  # of queues that run no longer than the search beside them
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # seconds of work below which, sends
 
 
@@ -163,7 +164,7 @@ def tuning(task: Task, ranks: int) -> Tuning:
     return Tuning(
         turns=(
             Turn("switch"),
-            Turn("baseline", most_sends=_BASELINE_SENDS, always=True),
+            Turn("baseline", most_sends=BASELINE_SENDS, always=True),
             Turn("route", most_ranks=16),
             Turn("flow", gap=1.001),
         ),
@@ -184,7 +185,10 @@ def rank_sends(work_s: float) -> int | None:
 
 
 def _found(task: Task) -> SearchResult:
-    return _searched(task) if task.known is None else _carried(task, unpacked(task.known))
+    if task.known is not None:
+        with suppress(InputError, VerificationError):  # what is known may come from a cache, which may be wrong
+            return _carried(task, unpacked(task.known))
+    return _searched(task)
 
 
 def _searched(task: Task) -> SearchResult:

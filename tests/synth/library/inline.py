@@ -13,6 +13,7 @@ class Inline:
     """work: what is done of a task. solved: keys in the order in which they were."""
 
     processes = 1
+    is_own = True
 
     def __init__(self, work: Callable[[Task], bytes] = solve) -> None:
         self.work, self.waiting, self.solved = work, deque[Task](), list[str]()

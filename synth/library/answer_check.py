@@ -1,0 +1,83 @@
+"""The check of an answer that another user may have made: one from a cache, or from a cluster's worker.
+
+Such an answer is put into a library of its own, which is then checked as `synth library check` does it. So nothing in
+it is believed that its files do not prove.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from emit.library.check import check_library
+from emit.library.index import index_text, parse_index
+from synth.baselines import baseline
+from synth.engines.estimates import estimated_sends
+from synth.library.placing import in_its_name
+from synth.library.plan import Share
+from synth.library.task import BASELINE_SENDS, Answer
+from synth.model.problem import Problem
+from topologies.errors import InputError, VerificationError
+
+_NAMES = ("file", "schedule", "proof_file")
+_MOST_WORDS = 300  # characters of a text that says why there is no file
+
+
+def checked_answer(share: Share, answer: Answer) -> Answer:
+    """Return an answer whose every schedule, program, time and bound was checked for a share of a plan.
+
+    Comparisons with what libraries run, which no file proves, are worked out again.
+
+    Raises:
+        InputError: Something in the answer is not right.
+    """
+    if answer.key != share.task.key:
+        raise InputError("is the answer to another problem")
+    try:
+        named = in_its_name(share, answer)
+        with tempfile.TemporaryDirectory() as folder:
+            _check_as_library(share, named, Path(folder))
+    except (VerificationError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{type(error).__name__}: {error}") from None
+    problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
+    rows, unfiled = ([_compared(row, problem) for row in part] for part in (answer.rows, answer.unfiled))
+    gap = max((row["gap"] for row in (*rows, *unfiled) if "gap" in row), default=1.0)
+    return replace(answer, rows=rows, unfiled=unfiled, gap=gap)
+
+
+def _check_as_library(share: Share, answer: Answer, folder: Path) -> None:
+    """Write an answer as a library and check it; raise InputError for the first thing that is wrong or not proved."""
+    for name, data in answer.files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in answer.files.items()}
+    rows = [{**row, "sha256": {key: digests[row[key]] for key in _NAMES if row.get(key)}} for row in answer.rows]
+    entries = parse_index(index_text(rows), "its index", folder)
+    root = None if share.first.root is None else share.first.group.index(share.first.root)
+    about = {"collective": share.first.collective, "groups": [list(share.first.group)], "root": root}
+    unfiled = [{**about, **row} for row in answer.unfiled if row.get("schedule")]
+    report = check_library(folder, entries, share.task.topology, unfiled)
+    for row in answer.unfiled:
+        why = row.get("refused")
+        if not isinstance(why, str) or not why.isprintable() or len(why) > _MOST_WORDS:
+            raise InputError("refused: must say in a line why there is no file")
+    if report.wrong:
+        raise InputError(": ".join(report.wrong[0]))
+    if report.unproved_files:
+        what = next(what for what, names in sorted(report.unproved.items()) if names & report.unproved_files)
+        raise InputError(f"{min(report.unproved_files)}: does not prove {what}")
+
+
+def _compared(row: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+    """Return a row whose comparison with what libraries run is worked out again, where it states one."""
+    if row.get("vs_baseline") is None:
+        return dict(row)
+    size = row["shown_bytes"]
+    few = problem.quotient is None and estimated_sends(problem) <= BASELINE_SENDS
+    times_us = [algorithm.time_us(size) for algorithm in baseline(problem)] if few else []
+    return {**row, "vs_baseline": min(times_us) / row["time_us"] if times_us else None}
