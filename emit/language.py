@@ -300,25 +300,28 @@ def load_scripts(path: str | Path, settings: Sequence[str] = ()) -> list[Script]
     names: dict[str, Any] = {"__name__": where.stem, "__file__": str(where)}
     try:
         code = compile(text, str(where), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise InputError(f"{where}{line}: no Python: {getattr(error, 'msg', error)}") from None
+        raise InputError(
+            f"{where}{line}: no Python: {getattr(error, 'msg', error) or 'nested too deeply'}; it must"
+            " be a Python script"
+        ) from None
     _call(where, lambda: exec(code, names))
     function = names.get(_FUNCTION)
     if not callable(function):
         raise InputError(f"{where}: has no function {_FUNCTION}(); it must return a Script, or a list of them")
     asked = _settings(settings)
-    signature = inspect.signature(function)
     try:
+        signature = _call(where, lambda: inspect.signature(function))
         signature.bind(**asked)
     except TypeError as error:
-        takes = ", ".join(str(p) for p in signature.parameters.values()) or "none"
+        takes = ", ".join(signature.parameters) or "none"
         raise InputError(f"{where}: {_FUNCTION}() with these settings: {error}; it takes {takes}") from None
     returned = _call(where, lambda: function(**asked))
-    scripts = list(returned) if isinstance(returned, (list, tuple)) else [returned]
-    wrong = next((one for one in scripts if not isinstance(one, Script)), None)
-    if wrong is not None or not scripts:
-        what = "nothing" if not scripts else type(wrong).__name__
+    scripts = list(returned) if type(returned) in (list, tuple) else [returned]
+    others = [type(one).__name__ for one in scripts if type(one) is not Script or not vars(one)]
+    if others or not scripts:
+        what = "nothing" if not scripts or returned is None else others[0]
         raise InputError(f"{where}: {_FUNCTION}() returned {what}; it must be a Script, or a list of them")
     return scripts
 
@@ -342,8 +345,20 @@ def _call(where: Path, call: Any) -> Any:
         return call()
     except InputError:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a script may raise whatever it likes
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(where)]
         line = f", line {lines[-1]}" if lines else ""
-        message = str(error).strip().splitlines()
+        message = _words_of(error).strip().splitlines()
         raise InputError(f"{where}{line}: {type(error).__name__}{': ' + message[0] if message else ''}") from None
+
+
+def _words_of(error: BaseException) -> str:
+    """Return what an error of the user's file says, or nothing where its own __str__ fails."""
+    try:
+        return str(error)[:1000]
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return ""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,9 +22,13 @@ from topologies.clusters import Machine
 from topologies.costs import KINDS, known
 from topologies.errors import InputError
 from topologies.families import DEFAULT_ALPHA_US, DEFAULT_GBS
+from topologies.text.fields import shown
+from topologies.text.files import parse_json
 from topologies.topology import (
+    MAX_CAPABILITY,
     MAX_LINKS,
     MAX_RANKS,
+    MAX_SMS,
     NAMED,
     Limit,
     SwitchOps,
@@ -38,8 +41,10 @@ if TYPE_CHECKING:
     from networkx import Graph
 
 _ASSUMED = (("gbs", DEFAULT_GBS), ("alpha_us", DEFAULT_ALPHA_US))
+_DEVICE_FIGURES = (("sms", MAX_SMS), ("compute_capability", MAX_CAPABILITY))
+_MOST = 1e300  # of any figure
 FORMS = ("graphml", "gml", "json")
-_GML = re.compile(r"\s*(?:(?:#|Creator|Version|Comment)[^\n]*\n\s*)*graph\s*\[", re.IGNORECASE)
+_GML = re.compile(r"\s*+(?:(?:#|Creator|Version|Comment)[^\n]*+\n\s*+)*+graph\s*+\[", re.IGNORECASE)
 
 
 def is_graph(value: object) -> bool:
@@ -61,13 +66,15 @@ def read_graph(text: str, origin: str) -> Machine:
         raise InputError(f"{origin}: declares a document type; it must be GraphML without")
     try:
         if text.lstrip().startswith("{"):
-            document = json.loads(text)
+            document = parse_json(text, origin, "node-link JSON as networkx reads it", constants=True)
             edges = "links" if "links" in document else "edges"
             graph = nx.node_link_graph(document, edges=edges)
         elif "<graphml" in text[:4000]:
             graph = nx.read_graphml(io.BytesIO(text.encode()))
         else:
             graph = _parsed_gml(nx, text)
+    except InputError:
+        raise
     except Exception as error:  # each reader has its own kinds, for what a stranger wrote
         said = " ".join(str(error).split())[:160] or type(error).__name__
         raise InputError(f"{origin}: {said}; it must be GraphML, GML or node-link JSON as networkx reads it") from None
@@ -104,6 +111,8 @@ def _parsed_gml(nx: Any, text: str) -> Graph[Any]:
 
 
 def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ...]]:
+    if not isinstance(graph.graph, Mapping):
+        raise InputError(f"{origin}: graph: {shown(graph.graph)}; it must be an object")
     if graph.number_of_nodes() > MAX_RANKS or graph.number_of_edges() > MAX_LINKS:
         raise InputError(f"{origin}: too large; it must have at most {MAX_RANKS} nodes and {MAX_LINKS} edges")
     about = graph.graph
@@ -145,6 +154,7 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         rate = _figure(rates, name, f"{origin}: limits", None)
         limits.append(Limit(name, np.array([place[way] for way in ways]), rate))
     chassis = [data[node].get("chassis", 0) for node in ranks]
+    devices = {key: _device_figure(about, key, origin, most) for key, most in _DEVICE_FIGURES}
     # others may call something else by these names
     named: dict[str, Any] = {
         key: value
@@ -162,9 +172,11 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         link_kind=figures[:, 2].astype(np.int64),
         limits=tuple(limits),
         alpha_assumed=bool(about.get("alpha_assumed")) or not stated["alpha_us"],
-        nodes=np.array(chassis if all(type(one) is int for one in chassis) else [], dtype=np.int64),
-        sms=about["sms"] if type(about.get("sms")) is int else 0,
-        compute_capability=about["compute_capability"] if type(about.get("compute_capability")) is int else 0,
+        nodes=np.array(
+            chassis if all(type(one) is int and 0 <= one < MAX_RANKS for one in chassis) else [], dtype=np.int64
+        ),
+        sms=devices["sms"],
+        compute_capability=devices["compute_capability"],
         **named,
         summary=" ".join(str(about.get("summary", "")).split()),
         source=" ".join(str(about.get("source", "")).split()),
@@ -184,8 +196,8 @@ def _switch_ops(data: Mapping[Any, Mapping[str, Any]], switches: list[Any], orig
 def _limits(about: Mapping[str, Any], origin: str) -> dict[str, Any]:
     stated = about.get("limits", {})
     try:
-        stated = json.loads(stated) if isinstance(stated, str) else stated
-    except (ValueError, RecursionError):
+        stated = parse_json(stated, origin, "GB/s by name") if isinstance(stated, str) else stated
+    except InputError:
         stated = None
     if not isinstance(stated, dict):
         raise InputError(f"{origin}: limits is no table; it must be GB/s by name")
@@ -194,9 +206,19 @@ def _limits(about: Mapping[str, Any], origin: str) -> dict[str, Any]:
 
 def _figure(values: Mapping[str, Any], key: str, where: str, missing: float | None) -> float:
     value = values.get(key, missing)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{where}: {key} {value!r:.40}; it must be a number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_MOST <= value <= _MOST:
+        raise InputError(f"{where}: {key[:40]} {shown(value)}; it must be a number")
     return float(value)
+
+
+def _device_figure(about: Mapping[str, Any], key: str, origin: str, most: int) -> int:
+    """Return what a graph states of its devices, 0 where that is no whole number. Raises InputError: out of range."""
+    value = about.get(key)
+    if type(value) is not int:
+        return 0
+    if not 0 <= value <= most:
+        raise InputError(f"{origin}: {key} {shown(value)}; it must be at most {most}")
+    return value
 
 
 def _switch_names(nodes: list[Any], origin: str) -> Iterator[str]:

@@ -47,7 +47,7 @@ from topologies.errors import InputError
 from topologies.faults.apply import degraded
 from topologies.load import load
 from topologies.text.fields import Fields
-from topologies.text.files import origin_of
+from topologies.text.files import check_below, opened, origin_of
 from topologies.topology import Topology
 
 _MOST_RANKS = 32  # of a question whose bound is proved anew in a fraction of a second
@@ -237,6 +237,9 @@ def _stored(
     path = folder / name
     report.schedules += 1
     try:
+        check_below(folder, path)
+        if proof is not None:
+            check_below(folder, folder / proof)
         stored = load_schedule(path)
         if not stored.as_named and not means_its_name(stored.problem.collective):
             kind = stored.problem.collective.name
@@ -293,12 +296,22 @@ def _faults(
     report: Report,
 ) -> Iterator[str]:
     """What is wrong with one entry and its file; proved: checked witnesses of each question."""
-    if not entry.path.is_file():
+    try:
+        is_there = entry.path.is_file()
+        for name in (entry.schedule, entry.proof_file):
+            if name is not None:
+                entry.inside(name)
+    except InputError as error:
+        yield str(error)
+        return
+    if not is_there:
         yield "is not there"
         return
     for key, name in (("file", entry.file), ("schedule", entry.schedule), ("proof_file", entry.proof_file)):
-        stated, path = entry.stated_digest(key), entry.folder / (name or "")
-        if stated is not None and name is not None and path.is_file() and stated != (digest := _digest(path)):
+        if name is None:
+            continue
+        stated, path = entry.stated_digest(key), entry.inside(name)
+        if stated is not None and path.is_file() and stated != (digest := _digest(path)):
             which = "" if key == "file" else f"{name} "
             yield f"{which}has other bytes than were written (SHA-256 {digest[:12]}…, the index says {stated[:12]}…)"
     topology, known = networks.named(entry.topology), True
@@ -568,5 +581,5 @@ def _other_plan(entry: Entry, asked: Problem) -> Iterator[str]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with opened(path, "a file of the library") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

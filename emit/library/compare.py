@@ -37,7 +37,7 @@ class Difference:
     @property
     def ratio(self) -> float | None:
         """The other's time over the first's."""
-        return None if self.one_us is None or self.other_us is None else self.other_us / self.one_us
+        return None if not self.one_us or self.other_us is None else self.other_us / self.one_us
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Times:
         if topology is None:
             return None
         form = FORMATS[TARGETS[entry.target].format]
-        text = read_text(entry.path, "a file of the library", MOST_BYTES)
+        text = read_text(entry.path, "a file of the library", MOST_BYTES, entry.folder, None)
         program = verify_program(entry.path, entry.goal()).right_program(str(entry.path))
         return form.predictor(text, program, topology, entry.communicator)
 

@@ -20,6 +20,7 @@ from emit.formats import FORMATS, verify_file, verify_program
 from emit.library.environment import environments
 from emit.library.index import ISOMORPHIC, Entry, load_index
 from emit.library.selector import Selector, entries_in_order
+from emit.library.standing import MOST_BYTES
 from emit.library.write import writing
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, target_named
@@ -27,7 +28,7 @@ from synth.model.registry import KINDS
 from synth.present.text import format_listed
 from synth.storage.columns import replaced
 from topologies.errors import InputError
-from topologies.text.files import origin_of
+from topologies.text.files import origin_of, read_bytes
 
 _LONGEST = 40  # characters of ranks in a folder's name
 
@@ -89,10 +90,7 @@ def _checked(entry: Entry) -> bytes:
 
     Raises InputError where they are not, or are not those that the index was written for.
     """
-    try:
-        data = entry.path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{origin_of(entry.path)}: {error.strerror}; it must be a file of the library") from None
+    data = read_bytes(entry.path, "a file of the library", MOST_BYTES, entry.folder)
     stated = entry.stated_digest("file")
     if stated is not None and stated != hashlib.sha256(data).hexdigest():
         raise InputError(f"{origin_of(entry.path)}: is not what its entry says; see synth library check")

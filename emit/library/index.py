@@ -48,7 +48,6 @@ where the form is not the collective's usual one.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,13 +66,15 @@ from synth.model.numbers import as_folder
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
-from topologies.text.files import origin_of, read_bytes
+from topologies.text.files import check_below, origin_of, read_bytes
 
 FORMAT = "synth-index-2"
 INDEX = "index.json"
 SCHEDULES = "schedules"  # their folder
 ISOMORPHIC = "isomorphic_groups"
 MAX_INDEX_BYTES = 24 << 20  # of hostile text Python makes thirty times as much
+_MOST_FIGURE, _MOST_POINTS = 1e200, 10_000  # of a number, of a curve
+_MOST_ISOMORPHIC = 100_000  # groups of an entry, as a cluster file may name
 _MOST = (1 << 63) - 1  # what executors' readers take for a size
 _MOST_US = 1e18
 _WORST = "bytes", "time_us", "bound_us", "gap"
@@ -110,8 +111,13 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        """The executor's file."""
-        return self.folder / self.file
+        """The executor's file. Raises InputError where a link leads to it: none is followed inside a library."""
+        return self.inside(self.file)
+
+    def inside(self, name: str) -> Path:
+        """Return where a file of the library stands. Raises InputError where a link leads to it."""
+        check_below(self.folder, self.folder / name)
+        return self.folder / name
 
     @property
     def communicator(self) -> tuple[int, ...]:
@@ -173,7 +179,7 @@ def vs_library(values: Mapping[str, Any], name: str) -> float | None:
 
 def is_figure(value: object) -> TypeGuard[float]:
     """Whether it is a positive number, as times and sizes that an entry states must be."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_FIGURE
 
 
 def load_index(path: str | Path) -> list[Entry]:
@@ -217,7 +223,7 @@ def index_text(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 def read_index(path: Path) -> bytes:
     """The bytes of a file that should be an index. Raises InputError as `topologies.text.files.read_bytes` does."""
-    return read_bytes(path, f"a library's {INDEX}", MAX_INDEX_BYTES)
+    return read_bytes(path, f"a library's {INDEX}", MAX_INDEX_BYTES, inside=path.parent)
 
 
 def _json(value: object) -> str:
@@ -287,7 +293,7 @@ def check_types(table: Fields) -> None:
     if type(padding) not in (int, float) or not 0 <= padding < 1:
         table.fail("padding", f"is {shown(padding)}; it must be a number from 0 to below 1")
     if not _is_curve(table.values.get("curve")):
-        table.fail("curve", "must be an array of rows [bytes, time in µs, bound in µs]")
+        table.fail("curve", f"must be an array of at most {_MOST_POINTS} rows [bytes, time in µs, bound in µs]")
     worst = table.values.get("worst")
     if worst is not None and not (isinstance(worst, dict) and _is_point([worst.get(key) for key in _WORST])):
         table.fail("worst", f"must be an object of figures {', '.join(_WORST)}, or null")
@@ -314,7 +320,11 @@ def _check_models(table: Fields) -> None:
 
 def _is_curve(value: object) -> bool:
     rows = [] if value is None else value
-    return isinstance(rows, list) and all(isinstance(row, list) and len(row) == 3 and _is_point(row) for row in rows)
+    return (
+        isinstance(rows, list)
+        and len(rows) <= _MOST_POINTS
+        and all(isinstance(row, list) and len(row) == 3 and _is_point(row) for row in rows)
+    )
 
 
 def _is_point(values: Sequence[object]) -> bool:
@@ -363,8 +373,10 @@ def _ranks(table: Fields, key: str) -> tuple[int, ...]:
 
 def _groups(table: Fields, group: tuple[int, ...], relays: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     rows = table.values.get(ISOMORPHIC, [])
-    if not isinstance(rows, list) or (rows and relays):
-        table.fail(ISOMORPHIC, "must be an array of groups, and none where there are relays")
+    if not isinstance(rows, list) or (rows and relays) or len(rows) > _MOST_ISOMORPHIC:
+        table.fail(
+            ISOMORPHIC, f"must be an array of at most {_MOST_ISOMORPHIC} groups, and none where there are relays"
+        )
     found = tuple(_ranks(Fields({ISOMORPHIC: row}, "", table.origin), ISOMORPHIC) for row in rows)
     if any(len(one) != len(group) for one in found) or len({group, *found}) <= len(found):
         table.fail(ISOMORPHIC, f"must each be {len(group)} ranks as the group is, and no group twice")

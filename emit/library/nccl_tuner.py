@@ -117,7 +117,15 @@ def measured_lines(path: str | Path) -> list[Line]:
     Raises InputError, naming line and column.
     """
     origin = origin_of(path)
-    rows = csv.DictReader(io.StringIO(read_text(path, "a CSV file of measured times", _MAX_FILE_BYTES)))
+    text = read_text(path, "a CSV file of measured times", _MAX_FILE_BYTES)
+    try:
+        return _lines_of(csv.DictReader(io.StringIO(text, newline="")), origin)
+    except csv.Error as error:
+        raise InputError(f"{origin}: not CSV ({str(error)[:100]}); it must be rows of fields with commas") from None
+
+
+def _lines_of(rows: csv.DictReader[str], origin: str) -> list[Line]:
+    """Return the lines of a table's rows. Raises InputError, naming line and column, and csv.Error."""
     lacking = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
     if lacking:
         raise InputError(f"{origin}: has no column {lacking[0]}; its head must name {','.join(_COLUMNS)}")
@@ -200,9 +208,13 @@ def _one_of(text: str | None, known: Sequence[str], where: str) -> str:
     return word
 
 
+_MOST_DIGITS = 20
+
+
 def _whole(text: str | None, least: int, most: int, where: str) -> int:
     plain = (text or "").strip()
-    if not plain.removeprefix("-").isdecimal() or not plain.isascii() or not least <= int(plain) <= most:
+    digits = plain.removeprefix("-")
+    if not (digits.isdecimal() and digits.isascii() and len(digits) <= _MOST_DIGITS) or not least <= int(plain) <= most:
         raise InputError(f"{where}: {shown(text)} must be a whole number, {least} to {most}")
     return int(plain)
 

@@ -28,7 +28,7 @@ from synth.model.numbers import as_folder
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields
-from topologies.text.files import origin_of, read_bytes
+from topologies.text.files import check_below, origin_of, read_bytes
 
 FAULTS = "faults"  # the folder of all of them, in the healthy library's
 FAULT = "fault.json"
@@ -92,7 +92,9 @@ def read_fault(folder: Path) -> Fault | None:
     if not there:
         return None
     top = Fields(
-        json_object(read_bytes(path, f"a failure's {FAULT}", MAX_INDEX_BYTES), origin_of(path)), "", origin_of(path)
+        json_object(read_bytes(path, f"a failure's {FAULT}", MAX_INDEX_BYTES, inside=folder), origin_of(path)),
+        "",
+        origin_of(path),
     )
     if top.string("format") != FORMAT:
         top.fail("format", f"must be {FORMAT}")
@@ -144,7 +146,9 @@ def _raised(name: str | None) -> str | None:
 
 def failures_in(library: str | Path) -> dict[Path, Fault]:
     """The failures that a library has answers for, by their folders."""
-    folders = sorted((_folder(library) / FAULTS).glob("*"))
+    whole = _folder(library)
+    check_below(whole, whole / FAULTS)
+    folders = sorted(folder for folder in (whole / FAULTS).glob("*") if not folder.is_symlink())
     return {folder: fault for folder in folders if (fault := read_fault(folder)) is not None}
 
 

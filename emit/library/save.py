@@ -223,7 +223,7 @@ class _Form:
             path, served = f"{SCHEDULES}/{name}.synth", ranges[number]
             if self.made[number] is not None or path in listed:
                 continue
-            look = partial(schedule_again, library.folder / path, served.algorithm, _sizes(served))
+            look = partial(schedule_again, library.inside(path), served.algorithm, _sizes(served))
             try:
                 there, beside = limited(until + GRACE_S / 2, look)
             except TimeUp:

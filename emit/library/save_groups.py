@@ -102,7 +102,7 @@ def save_groups(
         unlisted = not anew and all(entry.schedule != f"{name}.synth" for entry in library.entries)
         better = None
         if unlisted and not documents:
-            better, _ = schedule_again(library.folder / f"{name}.synth", found.algorithm, [found.size_bytes])
+            better, _ = schedule_again(library.inside(f"{name}.synth"), found.algorithm, [found.size_bytes])
             found = found if better is None else replace(found, algorithm=better)
         schedules = _place_schedules(library, found, name, proof)
         entries = [entry | {"schedule": schedules[0]} for _, entry in documents]
@@ -162,7 +162,7 @@ def _beside(library: Library, entry: Mapping[str, Any]) -> Iterator[dict[str, An
             file = other.file if least == low else f"{other.file.removesuffix(suffix)}-from{least}{suffix}"
             with suppress(InputError):  # it takes no message of these, or is gone
                 if least <= most:
-                    text = read_text(other.path, "a file of the library", MOST_BYTES)
+                    text = read_text(other.path, "a file of the library", MOST_BYTES, other.folder, None)
                     cut = restate_program(text, Path(file).name.removesuffix(suffix), least, end, target)
                     library.write(file, cut.encode())
                     yield {**other.values, "file": file, "min_bytes": least, "max_bytes": end}

@@ -127,7 +127,7 @@ def read_right(entry: Entry, wanted: Wanted) -> tuple[str, Program]:
     """The text and the program of a file that was there; errors as those of `read_again`."""
     target = TARGETS[entry.target]
     try:
-        text = read_text(entry.path, "a file of the library", MOST_BYTES)
+        text = read_text(entry.path, "a file of the library", MOST_BYTES, entry.folder, None)
         goal = entry.goal()
     except InputError as error:
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None

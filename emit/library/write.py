@@ -22,9 +22,10 @@ from typing import Any
 
 from emit.library.index import INDEX, Entry, index_text, load_index, parse_index
 from synth.model.deadline import now
+from synth.storage.leftovers import remove_leftovers, staging_folder
 from synth.storage.proof import proof_path
 from topologies.errors import InputError
-from topologies.text.files import origin_of
+from topologies.text.files import check_below, origin_of
 
 _PATIENCE_S = 10.0  # for another writer, where nothing else limits it
 _LEAST_S = 0.3  # for another writer, also where the time is over: most hold a library for some milliseconds
@@ -65,11 +66,25 @@ class Library:
     moving: bool = False  # to its place
 
     def place(self, name: str) -> Path:
-        """Where to write a file for now; `name` is its path in the library, once."""
+        """Return where to write a file for now; `name` is its path in the library, once.
+
+        Raises InputError for a name that leads out of the library, and where a link stands on the way to its place.
+        """
+        if not _is_inside(name):
+            raise InputError(
+                f"{origin_of(self.folder)}: {origin_of(name)} leads elsewhere; it must be NAME or FOLDER/NAME"
+            )
+        if "/" in name:  # what stands in the file's own place is replaced, never followed
+            check_below(self.folder, (self.folder / name).parent)
         path = self.staging / name
         path.parent.mkdir(exist_ok=True)
         self.placed.append(name)
         return path
+
+    def inside(self, name: str) -> Path:
+        """Return where a file of the library stands. Raises InputError where a link leads to it."""
+        check_below(self.folder, self.folder / name)
+        return self.folder / name
 
     def write(self, name: str, data: bytes) -> None:
         """Write a whole file; OSError where it cannot be."""
@@ -106,10 +121,11 @@ class Library:
         try:
             for name in self.placed:
                 path = self.folder / name
-                if not path.parent.is_dir():
+                if not os.path.lexists(path.parent):
                     path.parent.mkdir()
                     fresh.append(path.parent)
-                os.replace(self.staging / name, path)
+                with _unlinked(self.folder, name) as target:
+                    os.replace(self.staging / name, target)
         except BaseException:
             for folder in fresh:
                 with suppress(OSError):  # it holds what was moved there
@@ -117,7 +133,8 @@ class Library:
             self.moving = False
             raise
         for name in sorted(gone - set(self.placed)):
-            (self.folder / name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError), _unlinked(self.folder, name) as target:
+                target.unlink()
         self.moving = False
         return [self.folder / name for name in self.placed]
 
@@ -169,10 +186,8 @@ def writing(
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
-        with (
-            _locked(where, option, until, elsewhere) as where,
-            tempfile.TemporaryDirectory(prefix=".synth-", dir=where) as staging,
-        ):
+        with _locked(where, option, until, elsewhere) as where, staging_folder(where) as staging:
+            remove_leftovers(where)
             _open.append(library := Library(where, Path(staging), standing(where, option)))
             try:
                 yield library
@@ -242,6 +257,28 @@ def _new_folder_beside(folder: Path) -> Path:
             break
         return beside
     return Path(tempfile.mkdtemp(prefix="synth-"))
+
+
+def _is_inside(name: str) -> bool:
+    """Return whether a name is that of a file in the library's folder or in a folder of it."""
+    parts = name.split("/")
+    return len(parts) <= 2 and "\0" not in name and all(part not in ("", ".", "..") for part in parts)
+
+
+@contextmanager
+def _unlinked(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the place of a library's file, reached through the opened folder that holds it and not through a link.
+
+    A link that is put in that folder's place meanwhile leads nowhere, where the system names opened folders in /proc.
+    Raises OSError where a link stands there, or nothing.
+    """
+    inner, _, base = name.rpartition("/")
+    handle = os.open(folder / inner, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if inner else 0))
+    try:
+        through = Path(f"/proc/self/fd/{handle}")
+        yield (through if through.exists() else folder / inner) / base
+    finally:
+        os.close(handle)
 
 
 def _files(entries: Iterable[Entry]) -> set[str]:

@@ -74,7 +74,7 @@ def read(path: Path) -> tuple[list[list[Operation]], str | None]:
 
     One statement a line, as all generators write it. Raises InputError with file and line.
     """
-    text = read_text(path, "a GOAL file", MAX_BYTES)
+    text = read_text(path, "a GOAL file", MAX_BYTES, most_lines=None)
     reader = _Reader()
     for number, line in enumerate(text.split("\n"), 1):
         try:

@@ -5,7 +5,6 @@ It is drawn from the file that `synth place -o` writes (`synth.present.placement
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from html import escape
@@ -16,7 +15,7 @@ from emit.report.static_page import static_page, tiles
 from synth.present.placement import FORMAT
 from synth.present.text import format_count, format_listed, format_size, format_time
 from topologies.errors import InputError
-from topologies.text.files import origin_of, read_text
+from topologies.text.files import origin_of, parse_json, read_text
 
 NAME = "placement.json"
 MAX_FILE_BYTES = 256 << 20
@@ -32,8 +31,9 @@ def find_placement(path: str | Path) -> dict[str, Any] | None:
     if where.suffix != ".json" or not where.is_file():
         return None
     try:
-        found = json.loads(read_text(where, "a ranking of placements", MAX_FILE_BYTES))
-    except (ValueError, RecursionError, InputError):
+        text = read_text(where, "a ranking of placements", MAX_FILE_BYTES)
+        found = parse_json(text, origin_of(where), "a ranking of placements")
+    except InputError:
         return None
     return found if isinstance(found, dict) and found.get("format") == FORMAT else None
 
@@ -41,8 +41,8 @@ def find_placement(path: str | Path) -> dict[str, Any] | None:
 def placement_page(document: dict[str, Any], name: str) -> str:
     """The page. name: of the file, for messages. Raises InputError where the ranking lacks or contradicts something."""
     try:
-        return _page(document)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        return _page(document).encode("utf-8", "backslashreplace").decode()  # halves of characters, as JSON may hold
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(
             f"{origin_of(name)}: is no whole ranking ({type(error).__name__}: {error});"
             " it must be what synth place -o wrote"

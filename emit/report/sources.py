@@ -10,7 +10,7 @@ from emit.formats import FORMATS, Format, format_of
 from emit.library.index import INDEX, SCHEDULES, Entry, load_index
 from emit.targets import TARGETS
 from topologies.errors import InputError
-from topologies.text.files import opened, origin_of
+from topologies.text.files import check_below, opened, origin_of
 
 _WANTED = f"a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's {INDEX}, or a folder of these"
 
@@ -58,13 +58,19 @@ def _folder(where: Path) -> list[Source]:
     own = {target.folder for target in TARGETS.values()}
     for folder in ("", SCHEDULES, *(target.folder for target in TARGETS.values() if target.runs_here)):
         inner = where / folder
+        check_below(where, inner)
         try:
             files = sorted(inner.iterdir()) if inner.is_dir() else []
         except OSError as error:
             raise InputError(f"{origin_of(inner)}: cannot be read ({error.strerror or error})") from None
         for file in files:
             kind = kinds.get(file.suffix)
-            if kind is not None and file not in known and (file.suffix in plain or folder in own):
+            if (
+                kind is not None
+                and file not in known
+                and not file.is_symlink()
+                and (file.suffix in plain or folder in own)
+            ):
                 found.append(Source(file, kind, file.name))
     if not found:
         raise InputError(f"{origin_of(where)}: holds neither .synth nor .xml nor plans; it must be {_WANTED}")
@@ -86,7 +92,7 @@ def sources_of(entries: Sequence[Entry], origin: str) -> list[Source]:
         for kind, file in (("schedule", entry.schedule), ("program", program)):
             if file is None:
                 continue
-            path = entry.folder / file
+            path = entry.inside(file)
             if not path.is_file():
                 raise InputError(f"{origin}: names {file}, which is not there; it must be beside it")
             found.setdefault(path, Source(path, kind, path.name, entry))

@@ -78,7 +78,7 @@ def _content(entry: Entry) -> str:
     if not _runs_here(entry):
         return ""
     try:
-        data = read_bytes(entry.path, "a file of the library", MAX_FILE_BYTES)
+        data = read_bytes(entry.path, "a file of the library", MAX_FILE_BYTES, entry.folder)
     except InputError as error:
         raise InputError(f"library {error}") from None
     return blake2b(data, digest_size=16).hexdigest()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from synth.cli import interrupts
+from synth.cli import interrupts, streams
 from synth.cli.defects import say_defects
 from synth.cli.interrupts import Unanswered
 from synth.cli.values import StrictGroup
@@ -22,6 +22,8 @@ from synth.model.defects import DefectError, describe_defect
 from synth.model.registry import KINDS, parse_name
 from topologies.errors import InputError, in_one_line
 from topologies.text.files import origin_of
+
+_LONGEST = 2000  # letters of a refusal
 
 
 class Row(NamedTuple):
@@ -128,12 +130,15 @@ def cli() -> None:
 
 
 def _refuse(why: str, code: int) -> NoReturn:
-    click.echo(f"synth: {in_one_line(why)}", err=True)
+    line = in_one_line(why)
+    line = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 600]} … {line[-500:]}"
+    click.echo(f"synth: {line}", err=True)
     raise SystemExit(code) from None
 
 
 def main() -> None:
     """Entry point of the command `synth`."""
+    streams.prepare()
     interrupts.install()
     restart()
     try:

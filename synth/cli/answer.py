@@ -20,6 +20,7 @@ from synth.cli.defects import say_defects
 from synth.cli.known import Known, keep, known_key, of_question, take
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
+from synth.cli.streams import clear_line
 from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -40,7 +41,6 @@ from topologies.load import load
 
 _STOPPING_S = 0.6  # after Ctrl-C, in which what was found becomes files
 _LOGGED_S = 15.0  # between two lines of what is tried where there is no terminal
-_CLEAR = "\r\x1b[2K"  # of a terminal's line
 
 
 def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Callable[[], None]:
@@ -124,7 +124,8 @@ def progress_line(begun: float) -> Report:
         so_far = "" if best is None else f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
         line = f"{time.monotonic() - begun:5.1f} s  {text}{so_far}"
         if terminal:
-            sys.stderr.write(f"{_CLEAR}{line}")
+            clear_line()
+            sys.stderr.write(line)
             sys.stderr.flush()
         elif time.monotonic() - said >= _LOGGED_S:
             said = time.monotonic()
@@ -137,7 +138,7 @@ def progress_line(begun: float) -> Report:
 def clear_progress() -> None:
     """Take that line away."""
     if sys.stderr.isatty():
-        sys.stderr.write(_CLEAR)
+        clear_line()
 
 
 def ending(ended: str, begun: float, found: bool = True) -> list[str]:
@@ -175,7 +176,8 @@ def _report(
         known: The answer, where it comes from the cache.
     """
     if sys.stderr.isatty():
-        sys.stderr.write(f"{_CLEAR}checking and writing")
+        clear_line()
+        sys.stderr.write("checking and writing")
         sys.stderr.flush()
     with collected() as defects:
         written = save(

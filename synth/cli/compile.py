@@ -17,6 +17,7 @@ from emit.formats import FORMATS, format_of, write_program
 from emit.goal import Goal
 from emit.language import load_scripts
 from emit.library.lookup import goal_path, goal_text
+from emit.library.standing import MOST_BYTES
 from emit.program import Program
 from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, on_devices, target_for
 from synth.cli.options import declare, replace_option, scratch_option, sms_option, target_option
@@ -32,6 +33,7 @@ from synth.cli.programs import (
 )
 from synth.model.sizes import parse_size
 from topologies.errors import InputError
+from topologies.text.files import read_text
 
 
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
@@ -207,7 +209,7 @@ def optimize(
         # a plan takes another time than its program
         before, after = (form.predictor(one, program, *place).times_us(_SIZES) for one in (file, text))
         if (after > before * (1 + 1e-9)).any():
-            text = Path(file).read_text(encoding="utf-8")
+            text = read_text(file, "an MSCCL XML or a plan", MOST_BYTES, most_lines=None)
             made = Compiled(program, [*made.log, "kept as it was: the plan would be slower"])
     _write(made, goal, chosen, file, out, explain, place if topo else None, text)
 

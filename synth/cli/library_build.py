@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from emit.library.write import standing
 from synth.cli.answer import check_writable
 from synth.cli.options import cache_option, json_option, print_json
+from synth.cli.streams import drawing_stream
 from synth.library.build import Built, build
 from synth.library.build import Progress as State
 from synth.library.cluster import read_cluster
@@ -152,7 +153,7 @@ def library_progress(plan: Plan, quiet: bool) -> Iterator[Callable[[State], None
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.fields[left]} left  worst gap {task.fields[worst]:.3f}"),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(file=drawing_stream()), transient=True) as bar:
         shown = bar.add_task(_heading(plan), total=len(plan.shares), left="…", worst=1.0)
 
         def show(state: State) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.present.text import format_count
+from synth.storage.leftovers import staging_folder
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of
@@ -90,7 +90,7 @@ def _library(
     sources = {question: sources_of(its, origin_of(path)) for question, its in questions.items()}  # none lacks a file
     chosen = sorted(questions, key=lambda q: (-largest_gap(questions[q]), q))[: MOST_PAGES if pages else 0]
     try:
-        with tempfile.TemporaryDirectory(prefix=".synth-", dir=out.parent) as staging:
+        with staging_folder(out.parent) as staging:
             for question in chosen:
                 first = questions[question][0]
                 made = _question_page(question, sources[question], networks.of(first), first.communicator)

@@ -43,15 +43,20 @@ from synth.library.plan import Plan, Question, Share
 from synth.library.task import Answer, unpacked
 from synth.model.collective import Ints
 from synth.model.problem import Problem, question
+from synth.storage.columns import json_object
 from synth.storage.proof import load_proof, save_proof
 from synth.storage.schedule_file import load_schedule, save_schedule
 from synth.symmetry.canonical import resource_order
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, ProofRefused
+from topologies.text.fields import Fields
+from topologies.text.files import origin_of, read_bytes
 
 RECORDS = "builds"
 FORMAT = "synth-build-1"
 _KINDS = ("schedule", "proof_file")
+_MOST = (1 << 63) - 1
+_MOST_RECORD_BYTES, _MOST_FILE_BYTES = 24 << 20, 1 << 30
 
 
 class Placing:
@@ -68,10 +73,10 @@ class Placing:
     def known(self) -> set[int]:
         """The shares, by their places, whose files stand in the library already, every byte as it was written."""
         try:
-            written = json.loads((self.folder / self._record).read_bytes())
-            before = {row["key"]: row for row in written["shares"]}
-        except (OSError, ValueError, KeyError, TypeError):
+            written = read_record(self.folder, self.folder / self._record)
+        except InputError:
             return set()
+        before = {row["key"]: row for row in written["shares"]}
         listed = {entry.file: entry for entry in standing(self.folder)}
         for number, share in enumerate(self.plan.shares):
             row = before.get(share.task.key)
@@ -165,11 +170,62 @@ def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
     """
     found = []
     for path in sorted((Path(folder) / RECORDS).glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            for share in json.loads(path.read_bytes())["shares"]:
+        with suppress(InputError):
+            for share in read_record(Path(folder), path)["shares"]:
                 about = {key: share[key] for key in ("collective", "groups", "root")}
-                found += [{**about, **row} for row in share["unfiled"] if row.get("schedule")]
+                found += [{**about, **row} for row in share.get("unfiled", []) if row.get("schedule")]
     return found
+
+
+def read_record(folder: Path, path: Path) -> dict[str, Any]:
+    """Return what a build recorded of a library, each of its fields of the type that its readers expect.
+
+    Raises InputError for what is no such record, and where a link inside the library leads to it.
+    """
+    origin = origin_of(path)
+    data = read_bytes(path, "a record of synth library build", _MOST_RECORD_BYTES, inside=folder)
+    top = Fields(json_object(data, origin), "", origin)
+    if top.string("format") != FORMAT:
+        top.fail("format", f"must be {FORMAT}")
+    left_out = top.values.get("left_out")
+    if not isinstance(left_out, list) or not isinstance(top.values.get("shares"), list):
+        top.fail("shares", "missing, or left_out is; both must be arrays")
+    for share in top.tables("shares"):
+        _check_share(share)
+    return dict(top.values)
+
+
+def _check_share(share: Fields) -> None:
+    share.string("collective")
+    share.string("key")
+    groups = share.values.get("groups")
+    if not isinstance(groups, list) or not groups or not all(map(_is_group, groups)):
+        share.fail("groups", "must be arrays of ranks, one at least")
+    if share.values.get("root") is not None:
+        share.integer("root", 0, len(groups[0]) - 1)
+    files = share.values.get("files", {})
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
+        share.fail("files", "must be an object of digests by the files' names")
+    for row in share.tables("unfiled"):
+        if row.values.get("schedule") is None:
+            continue
+        for key in ("schedule", "target", "engine"):
+            row.string(key)
+        row.integer("min_bytes", 0, _MOST)
+        if row.values.get("max_bytes") is not None:
+            row.integer("max_bytes", 0, _MOST)
+        for key in ("steps", "rounds", "chunks"):
+            if row.values.get(key) is not None:
+                row.integer(key, 0, _MOST)
+        row.integer("shown_bytes", 0, _MOST)
+        for key in ("time_us", "bound_us", "gap"):
+            row.number(key, 0.0, 1e200, "µs")
+
+
+def _is_group(ranks: object) -> bool:
+    return (
+        isinstance(ranks, list) and len(ranks) > 0 and all(type(rank) is int and 0 <= rank <= _MOST for rank in ranks)
+    )
 
 
 def cluster_digest(cluster: Cluster) -> str:
@@ -190,12 +246,13 @@ def _stands(folder: Path, row: Mapping[str, Any], listed: Mapping[str, Any]) -> 
     """Whether all files of a share are there as they were written, and the index has those of executors."""
     try:
         for name, digest in row["files"].items():
-            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+            data = read_bytes(folder / name, "a file of the library", _MOST_FILE_BYTES, inside=folder)
+            if hashlib.sha256(data).hexdigest() != digest:
                 return False
             inside = name.startswith("schedules/") or (name in listed and listed[name].values["answer"] == row["key"])
             if not inside:
                 return False
-    except (OSError, KeyError, TypeError, AttributeError):
+    except (InputError, KeyError, TypeError, AttributeError):
         return False
     return True
 

@@ -27,10 +27,10 @@ def parse_seconds(text: str, what: str) -> float:
                 break
             if not 0 < value < MOST_SECONDS:
                 raise InputError(
-                    f"{what} {text}: must be more than 0 seconds and less than {MOST_SECONDS:g}, as in 30s or 5m"
+                    f"{what} {text[:64]}: must be more than 0 seconds and less than {MOST_SECONDS:g}, as in 30s or 5m"
                 )
             return value
-    raise InputError(f"{what} {text!r}: is not a time; write it as in 30s, 500ms or 5m")
+    raise InputError(f"{what} {shown(text)}: is not a time; write it as in 30s, 500ms or 5m")
 
 
 def format_seconds(seconds: float) -> str:

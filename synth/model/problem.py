@@ -15,6 +15,7 @@ from topologies.costed import protocols_of
 from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.network import Network, network
+from topologies.text.fields import shown
 from topologies.topology import Topology
 
 SMALLEST, LARGEST = 1 << 10, 1 << 30  # message sizes in bytes that answers are compared over
@@ -187,7 +188,9 @@ def parse_ranks(text: str, what: str, nranks: int) -> tuple[int, ...]:
     for part in text.split(","):
         ends = part.strip().split("-")
         if len(ends) > 2 or not all(end.isdecimal() and len(end) < 10 for end in ends):
-            raise InputError(f"{what}: {part.strip()!r} is not a rank or a range of ranks; it must be as in 0,2,4-7")
+            raise InputError(
+                f"{what}: {shown(part.strip())} is not a rank or a range of ranks; it must be as in 0,2,4-7"
+            )
         low, high = int(ends[0]), int(ends[-1])
         if low > high:
             raise InputError(f"{what}: range {part.strip()} runs backwards; it must be {high}-{low}")

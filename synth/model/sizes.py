@@ -12,7 +12,7 @@ import numpy as np
 from synth.model.collective import Ints
 from topologies.errors import InputError
 from topologies.text.fields import shown
-from topologies.text.files import origin_of, read_text
+from topologies.text.files import nested_too_deeply, origin_of, read_text
 
 MAX_FILE_BYTES = 16 * 2**20
 MAX_POSITIONS = 4096
@@ -92,10 +92,10 @@ def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
 
 
 def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
+    if nested_too_deeply(text):
+        raise InputError(f"{origin}: nested too deeply; {_TABLE_FORM}")
     try:
         table = json.loads(text)
-    except RecursionError:
-        raise InputError(f"{origin}: nested too deeply; {_TABLE_FORM}") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{origin}:{error.lineno}: not JSON: {error.msg}, column {error.colno}") from None
     except ValueError:
@@ -114,7 +114,7 @@ def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
 
 
 def _json_size(value: Any, what: str) -> int:
-    if type(value) in (int, float) and abs(value) <= MAX_SIZE and value == int(value):
+    if type(value) in (int, float) and -MAX_SIZE <= value <= MAX_SIZE and value == int(value):
         value = str(int(value))
     if type(value) is not str:
         raise InputError(f"{what}: {shown(value)} is no size; {_SIZE_FORM}")

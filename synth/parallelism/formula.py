@@ -50,7 +50,7 @@ def _value(node: ast.expr, values: Mapping[str, float], where: str) -> float:
             return float(values[node.id])
         near = did_you_mean(node.id, list(values))
         hint = f"; {near}" if near else ""
-        known = ", ".join(values) or "none"
+        known = ", ".join(list(values)[:20]) + (", …" if len(values) > 20 else "") or "none"
         raise InputError(
             f"{where}: {shown(node.id)} has no value{hint}; it must be an axis or one of [values]: {known}"
         )

@@ -22,13 +22,15 @@ from synth.model.sizes import MAX_SIZE, parse_size
 from synth.parallelism.axes import Axis, axes_named
 from synth.parallelism.formula import evaluate
 from topologies.errors import InputError, did_you_mean
-from topologies.text.fields import shown
+from topologies.text.fields import parse_toml, shown
 from topologies.text.files import origin_of, read_text
 
 MAX_FILE_BYTES = 1 << 20
 _PLAIN_SIZE = re.compile(r"[+-]?\s*[0-9]+\s*[A-Za-z]*")  # else it is a formula
 _MOST_CALLS = 1000
 _MOST_TIMES = 1e12
+_MOST_VALUE = 1e300
+_MOST_BASES = 16  # of which one is below the other
 _FIELDS = ("collective", "over", "bytes", "times", "overlaps", "name")
 _TABLES = ("base", "axes", "values", "call", "summary", "source")
 
@@ -134,6 +136,10 @@ def _among(call: Call, count: int) -> Call:
 def _document(name: str, beside: Path | None, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     """A description with what its bases state, and what to call it in messages."""
     known = ready()
+    if len(seen) > _MOST_BASES:
+        raise InputError(f"{seen[0]}: a chain of more than {_MOST_BASES} bases; it must be at most so many")
+    if beside is not None and name not in known and (Path(name).is_absolute() or ".." in Path(name).parts):
+        raise InputError(f"{seen[-1]}: base {shown(name)} is elsewhere; it must be a file beside this one")
     path = Path(name) if beside is None else beside / name
     if name in known:
         origin, text = f"workload {name}", (files("synth.parallelism") / "workloads" / f"{name}.toml").read_text()
@@ -144,9 +150,9 @@ def _document(name: str, beside: Path | None, seen: tuple[str, ...]) -> tuple[di
     else:
         text, origin = read_text(path, "a workload (TOML)", MAX_FILE_BYTES), origin_of(path)
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{origin}: is no TOML ({error}); it must be [[call]] tables") from None
+        document = dict(parse_toml(text, origin, "[[call]] tables").values)
+    except InputError as error:
+        raise InputError(str(error).replace(": not TOML: ", ": is no TOML: ", 1)) from None
     for key in document:
         if key not in _TABLES:
             near = did_you_mean(key, _TABLES)
@@ -178,7 +184,7 @@ def _values(document: Mapping[str, Any], origin: str, sizes: Mapping[str, float]
             raise InputError(f"{where}: is the name of an axis; it must be another")
         if isinstance(value, str):
             found[key] = evaluate(value, {**sizes, **found}, where)
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_VALUE:
             raise InputError(f"{where}: {shown(value)}; it must be a number, 0 or more")
         else:
             found[key] = float(value)

@@ -14,7 +14,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -23,18 +23,20 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synth.storage.leftovers import PREFIX, lock_file, remove_leftovers
 from topologies.errors import InputError
 from topologies.text.fields import shown
-from topologies.text.files import opened, origin_of
+from topologies.text.files import opened, origin_of, parse_json
 
 HEADER = "header.json"
 MAX_HEADER_BYTES = 64 << 20
 MAX_MEMBERS = 32
-MAX_PARSED_BYTES = 450 << 20  # that parsed JSON may take
 _END = struct.Struct("<4s4H2LH")  # the last record of a zip file without a comment
 _NPY = re.compile(
     rb"\{'descr': '([<|][bif][1248])', 'fortran_order': False, 'shape': \(([0-9]{1,15}),(?: ([0-9]{1,3}))?\), \} *\n"
 )
+_LOCAL_HEAD_BYTES = 30  # of a member, before its name
+_MOST_GAP = 64  # bytes of a member's extra fields and its sum behind it, as zipfile writes them
 _KINDS = {"int": ("|i1", "<i2", "<i4", "<i8"), "float": ("<f8",), "bool": ("|b1",)}
 _WRONG = (
     OSError, EOFError, ValueError, LookupError, RuntimeError, OverflowError, struct.error, zlib.error,
@@ -50,10 +52,12 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
 
     Raises InputError: it cannot be written, or is a device or the like.
     """
-    where, temporary = Path(path), ""
+    where, temporary, held = Path(path), "", -1
     place = _place(where)
+    remove_leftovers(place.parent)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=".synth-", dir=place.parent)
+        handle, temporary = tempfile.mkstemp(prefix=PREFIX, dir=place.parent)
+        held = lock_file(handle)
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
@@ -66,6 +70,8 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
     finally:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+        if held >= 0:
+            os.close(held)
 
 
 def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
@@ -78,8 +84,10 @@ def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
         for path, content in files:
             where = Path(path)
             place = _place(where)
+            remove_leftovers(place.parent)
             try:
-                handle, temporary = tempfile.mkstemp(prefix=".synth-", dir=place.parent)
+                handle, temporary = tempfile.mkstemp(prefix=PREFIX, dir=place.parent)
+                stack.callback(os.close, lock_file(handle))
                 stack.callback(Path(temporary).unlink, missing_ok=True)
                 with os.fdopen(handle, "wb") as file:
                     file.write(content)
@@ -287,7 +295,21 @@ class ColumnFile:
             if info.file_size != info.compress_size or info.file_size > self.size:
                 raise InputError(f"{self.origin}: {name}: claims {info.file_size} bytes of a file of {self.size}")
             members[info.filename] = info
+        self._check_gaps()
         return members
+
+    def _check_gaps(self) -> None:
+        """Raise InputError where the file holds bytes that belong to no member: before the first or between two."""
+        end = 0
+        for info in sorted(self._archive.infolist(), key=lambda member: member.header_offset):
+            extra_bytes = info.header_offset - end
+            if extra_bytes < 0 or extra_bytes > (_MOST_GAP if end else 0):
+                where = "between members" if end else "before its first member"
+                raise InputError(
+                    f"{self.origin}: {shown(info.filename)}: {abs(extra_bytes)} bytes of something else {where}; it"
+                    " must be a zip of columns and nothing else"
+                )
+            end = info.header_offset + _LOCAL_HEAD_BYTES + len(info.filename.encode()) + info.compress_size
 
     def _read_header(self) -> dict[str, Any]:
         if HEADER not in self._members:
@@ -313,39 +335,15 @@ def _npy_head(stream: IO[bytes]) -> tuple[str, tuple[int, ...], int]:
 
 
 def json_object(data: bytes, origin: str) -> dict[str, Any]:
-    """The JSON object that the bytes are. NaN, infinities and repeated keys are refused.
+    """Return the JSON object that the bytes are.
 
-    Raises InputError: not UTF-8, not JSON, or not an object; the line begins with `origin`.
+    Raises InputError: not UTF-8, not JSON as `parse_json` has it, or not an object; the line begins with `origin`.
     """
-
-    def no_constant(name: str) -> None:
-        raise ValueError(f"{name} is no number here")
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("a key is given twice")
-        return found
-
-    if _parsed_bytes(data) > MAX_PARSED_BYTES:
-        raise InputError(f"{origin}: too many values: parsed it must take at most {MAX_PARSED_BYTES >> 20} MiB")
-    loads: Callable[..., Any] = json.loads
     try:
-        value = loads(data.decode(), parse_constant=no_constant, object_pairs_hook=once)
-    except RecursionError:
-        raise InputError(f"{origin}: nested too deeply") from None
+        text = data.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{origin}: byte {error.start} is not UTF-8") from None
-    except ValueError as error:
-        words = " ".join(str(error).split())[:120]
-        raise InputError(f"{origin}: not JSON ({words}); it must be as synth writes it") from None
+        raise InputError(f"{origin}: byte {error.start} is not UTF-8; it must be as synth writes it") from None
+    value = parse_json(text, origin, "as synth writes it")
     if not isinstance(value, dict):
         raise InputError(f"{origin}: is {shown(value)}; it must be an object")
     return value
-
-
-def _parsed_bytes(data: bytes) -> int:
-    """What Python takes for a JSON text and its values, at most: objects, their keys, arrays, numbers."""
-    text = len(data) if data.isascii() else 4 * len(data)
-    marks = ((b"{", 80), (b":", 130), (b"[", 72), (b",", 48))
-    return text + sum(data.count(mark) * each for mark, each in marks)

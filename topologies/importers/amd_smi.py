@@ -62,7 +62,10 @@ def _read_text(text: str, pairs: Pairs) -> None:
 
 def _read_csv(text: str, pairs: Pairs) -> None:
     lines = text.split("\n")
-    start = next(i for i, line in enumerate(lines) if line.startswith("gpu,") and "link_type_gpu_" in line)
+    heads = (i for i, line in enumerate(lines) if line.startswith("gpu,") and "link_type_gpu_" in line)
+    start = next(heads, None)
+    if start is None:
+        raise InputError(f"{pairs.origin}: has no line gpu,… that names the columns; it must be {_RIGHT}")
     try:
         rows = list(csv.DictReader(line for line in lines[start : start + 1 + MOST_DEVICES] if line.strip()))
     except csv.Error as error:

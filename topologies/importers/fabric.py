@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,8 @@ from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, SwitchOps, Topology, is_switch_name
 
+_LONGEST_NAME = 255  # letters of a host's or switch's name
+_LONGEST_PART = 1 << 20  # of a list: one name with its brackets
 _EXPANDED = 200_000  # names that one list in brackets may stand for
 _SERIES = re.compile(r"([^\[\],]*)\[([0-9,\-]+)\]([^\[\],]*)")
 _LEAST_GUID = 1 << 24  # less stands for none (virtual NICs have 0 or 1)
@@ -310,10 +312,16 @@ def _orders(guid: int) -> tuple[int, ...]:
 def expand(text: str, place: str) -> list[str]:
     """`n[1-3,7],m` as its names, as Slurm writes them. Raises InputError, which begins with `place`."""
     names: list[str] = []
-    for part in re.findall(r"[^,\[]*\[[^\]]*\][^,]*|[^,]+", text):
+    for part in _list_parts(text):
+        if len(names) >= _EXPANDED:
+            raise InputError(f"{place}: more names than {_EXPANDED}; it must be at most so many")
+        if len(part) > _LONGEST_PART:
+            raise InputError(
+                f"{place}: {part[:40]!r} is part of a list longer than {_LONGEST_PART} letters; it must be shorter"
+            )
         match = _SERIES.fullmatch(part)
-        if match is None:
-            if "[" in part or "]" in part:
+        if match is None or len(match[1]) + len(match[3]) > _LONGEST_NAME:
+            if "[" in part or "]" in part or len(part) > _LONGEST_NAME:
                 raise InputError(f"{place}: {part[:40]!r} is no list of names; it must be as in n[1-3,7]")
             names.append(part.strip())
             continue
@@ -328,6 +336,22 @@ def expand(text: str, place: str) -> list[str]:
                 )
             names += [f"{match[1]}{str(i).zfill(len(low))}{match[3]}" for i in range(int(low), last + 1)]
     return names
+
+
+def _list_parts(text: str) -> Iterator[str]:
+    """Yield the parts of a list between commas that stand in no brackets, in one pass over the text."""
+    start, end = 0, len(text)
+    while start < end:
+        comma = text.find(",", start)
+        comma = end if comma < 0 else comma
+        bracket = text.find("[", start, comma)
+        if bracket >= 0:  # up to the first comma behind the bracket that closes it
+            closing = text.find("]", bracket)
+            comma = end if closing < 0 else text.find(",", closing)
+            comma = end if comma < 0 else comma
+        if comma > start:
+            yield text[start:comma]
+        start = comma + 1
 
 
 def natural(names: Iterable[str]) -> list[str]:

@@ -22,9 +22,11 @@ from topologies.importers.tree import Tree
 from topologies.text.files import parse_json
 
 _MOST_YAML_BYTES = 2**20  # PyYAML reads some 200 KB in a second
+_MOST_YAML_MARKS = 60_000  # that begin or end keys and items, of which it reads some 12,000 in a second
 _DEEPEST = 16
+_MOST_TOPOLOGIES = 1000  # of one file of Slurm
 _YAML = re.compile(
-    r"(?:[ \t]*(?:#[^\n]*|---[^\n]*)?\n)*"
+    r"(?:[ \t]*+(?:#[^\n]*+|---[^\n]*+)?+\n)*+"
     r"(?:- *topology|topology|switches|blocks|instances|apiVersion|kind|items|data|metadata)\s*:(?:\s|$)"
 )
 _JSON = re.compile(r"\s*(?:\[\s*)?\{")
@@ -93,6 +95,8 @@ def _loaded(text: str, origin: str) -> Any:
         ) from None
     if len(text) > _MOST_YAML_BYTES:
         raise InputError(f"{origin}: {len(text)} characters of YAML; it must be at most {_MOST_YAML_BYTES}")
+    if sum(map(text.count, (": ", ":\n", "- ", "? ", ",", "[", "{"))) > _MOST_YAML_MARKS:
+        raise InputError(f"{origin}: too many keys and items of YAML; it must be fewer, or JSON")
 
     depth = 0
 
@@ -109,12 +113,14 @@ def _loaded(text: str, origin: str) -> Any:
     plain: Any = type("Plain", (yaml.BaseLoader,), {"compose_node": compose_node})
     try:
         return yaml.load(text, Loader=plain)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
         raise InputError(f"{origin}: not YAML: {' '.join(str(error).split())[:160]}; it must be {_RIGHT}") from None
 
 
 def _of_slurm(document: list[Any], origin: str) -> Fabric:
     """topology.yaml: of the topologies that say how nodes hang together the cluster's default, else the first."""
+    if len(document) > _MOST_TOPOLOGIES:
+        raise InputError(f"{origin}: {len(document)} topologies; it must be at most {_MOST_TOPOLOGIES}")
     tables = [
         (f"{origin}: topology {i + 1}", _table(entry, f"{origin}: entry {i + 1}")) for i, entry in enumerate(document)
     ]

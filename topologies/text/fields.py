@@ -19,6 +19,8 @@ MOST_DOTS = 8  # tomllib takes the square of a key's length
 # What tomllib takes for one of each, at most: a table, a value, an inline table, an array, a part of a key; an item of
 # an array takes less, but some µs each.
 _TABLE, _VALUE, _INLINE, _ARRAY, _PART, _ITEM = 1100, 300, 100, 70, 500, 240
+MOST_DIGITS = 20_000  # of a number; what reads it makes many objects of each digit
+_DIGITS = re.compile(rf"(?<![A-Za-z0-9_])(?:0[xob])?[0-9A-Fa-f_]{{{MOST_DIGITS + 1}}}")
 _HEAD = re.compile(r"^[ \t]*\[", re.MULTILINE)
 # Possessive, so that no text makes the search go back and forth.
 _PIECE = r"(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
@@ -177,6 +179,10 @@ def parse_toml(text: str, origin: str, right: str) -> Fields:
     if deep is not None:
         line = text.count("\n", 0, deep.start()) + 1
         raise InputError(f"{origin}:{line}: a key of more than {MOST_DOTS} dots; it must be {right}")
+    long_number = _DIGITS.search(text)
+    if long_number is not None:
+        line = text.count("\n", 0, long_number.start()) + 1
+        raise InputError(f"{origin}:{line}: a number of more than {MOST_DIGITS} digits; it must be {right}")
     if _estimate(text) > MOST_BYTES:
         raise InputError(f"{origin}: too many tables, keys and values for one document; it must be {right}")
     try:

@@ -1,48 +1,119 @@
-"""Files from a stranger: plain files only, read within bounded memory, every complaint one line with its place."""
+"""The one reader of files that somebody else wrote: regular files only, within limits, every refusal one line.
+
+A file is looked at before it is opened and again when it is open, so that neither a pipe nor a device holds the reader
+for ever. Below a library's folder no symbolic link is followed, whoever put it there.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
 
+MOST_LINES = 1_000_000  # of a text
+MOST_DEPTH = 64  # of lists and objects in each other in JSON
+MOST_PARSED_BYTES = 450 << 20  # that parsed JSON may take
+_BLOCK = 1 << 20  # characters that are scanned for brackets at a time
+_CHECKED = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+
 
 def origin_of(path: str | Path) -> str:
-    """A path as messages name it: one line, not too long."""
+    """Return a path as messages name it: one line, not too long."""
     text = str(path) if len(str(path)) <= 200 else "…" + str(path)[-200:]
     return text if text.isprintable() else repr(text)
 
 
-def opened(path: str | Path, wanted: str) -> BufferedReader:
-    """A plain file, open for reading. `wanted` says what it must be ("a pattern's .toml file"), as errors say."""
-    file = Path(path)
+def opened(path: str | Path, wanted: str, inside: str | Path | None = None) -> BufferedReader:
+    """Open a regular file for reading.
+
+    Args:
+        path: The file; a symbolic link to a regular file is followed unless `inside` is given.
+        wanted: What the file must be ("a pattern's .toml file"), as errors say.
+        inside: The library's folder that the file must be in; no link below that folder is followed.
+
+    Raises:
+        InputError: There is no such file, it is no regular file, a link leads to it, or it cannot be opened.
+    """
+    where = Path(path)
     try:
-        if file.is_file():  # a pipe or a device could hold the reader for ever
-            return file.open("rb")
-        kind = "a directory" if file.is_dir() else "not a plain file" if file.exists() else "no such file"
+        if inside is not None:
+            check_below(inside, where)
+        found = os.stat(where, follow_symlinks=inside is None)
+        if stat.S_ISREG(found.st_mode):
+            handle = os.open(where, _CHECKED) if inside is None else _open_below(Path(inside), where)
+            if stat.S_ISREG(os.fstat(handle).st_mode):  # another may stand there by now
+                return os.fdopen(handle, "rb")
+            os.close(handle)
+        problem = "a directory" if stat.S_ISDIR(found.st_mode) else "not a plain file"
+    except FileNotFoundError:
+        problem = "no such file"
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
-        kind = _unreadable(error)
-    raise InputError(f"{origin_of(path)}: {kind}; it must be {wanted}")
+        problem = _unreadable(error)
+    raise InputError(f"{origin_of(path)}: {problem}; it must be {wanted}")
 
 
-def read_bytes(path: str | Path, wanted: str, most_bytes: int) -> bytes:
-    """All of a plain file. Raises InputError as `opened` does, and where it is larger than `most_bytes`."""
-    with opened(path, wanted) as stream:
+def check_below(folder: str | Path, path: str | Path) -> None:
+    """Check that no part of a path below a folder is a symbolic link; what is not there is no link.
+
+    Raises:
+        InputError: One part is a link, or the path is not below the folder.
+    """
+    base, parts = _base_and_parts(Path(folder), Path(path))
+    for count in range(1, len(parts) + 1):
+        part = base.joinpath(*parts[:count])
+        try:
+            is_link = stat.S_ISLNK(os.lstat(part).st_mode)
+        except (OSError, ValueError):  # what reads or writes the file says why
+            return
+        if is_link:
+            raise InputError(
+                f"{origin_of(part)}: a symbolic link, which is not followed inside a library; it must be a file or"
+                " folder of the library itself"
+            )
+
+
+def read_bytes(path: str | Path, wanted: str, most_bytes: int, inside: str | Path | None = None) -> bytes:
+    """Return all of a regular file.
+
+    Raises:
+        InputError: The file cannot be opened (see `opened`), or it is larger than `most_bytes`.
+    """
+    with opened(path, wanted, inside) as stream:
         try:
             data = stream.read(most_bytes + 1)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise InputError(f"{origin_of(path)}: {_unreadable(error)}; it must be {wanted}") from None
-    if len(data) > most_bytes:
+    if data is None or len(data) > most_bytes:
         raise InputError(f"{origin_of(path)}: too large; it must be {wanted} of at most {most_bytes >> 20} MiB")
     return data
 
 
-def read_text(path: str | Path, wanted: str, most_bytes: int) -> str:
-    """The text (UTF-8) of a file, line ends \\n. Raises InputError as `read_bytes` does, and where it is no UTF-8."""
-    data = read_bytes(path, wanted, most_bytes)
+def read_text(
+    path: str | Path,
+    wanted: str,
+    most_bytes: int,
+    inside: str | Path | None = None,
+    most_lines: int | None = MOST_LINES,
+) -> str:
+    """Return the text (UTF-8) of a regular file, with \\n at the end of each line; most_lines: None for any number.
+
+    Raises:
+        InputError: The file cannot be read (see `read_bytes`), is not UTF-8, or has too many lines.
+    """
+    data = read_bytes(path, wanted, most_bytes, inside)
+    if most_lines is not None and data.count(b"\n") > most_lines:
+        raise InputError(
+            f"{origin_of(path)}: more than {most_lines} lines; it must be {wanted} of at most {most_lines} lines"
+        )
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -51,13 +122,100 @@ def read_text(path: str | Path, wanted: str, most_bytes: int) -> str:
         raise InputError(f"{origin_of(path)}:{line}: {what}; it must be saved as UTF-8") from None
 
 
-def parse_json(text: str, origin: str, wanted: str) -> Any:
-    """What a JSON text holds. Raises InputError, whose line says what the file at `origin` must be."""
+def parse_json(text: str, origin: str, wanted: str, constants: bool = False) -> Any:
+    """Return what a JSON text holds; constants: whether NaN and infinities are taken, for a reader that looks at each.
+
+    Raises:
+        InputError: The text is not JSON, gives a key twice, states NaN, an infinity or an integer of more digits than
+            Python reads (4300), is nested more than MOST_DEPTH deep, or would take more than MOST_PARSED_BYTES.
+    """
+    if _parsed_bytes(text) > MOST_PARSED_BYTES:
+        raise InputError(
+            f"{origin}: too many values: parsed it must take at most {MOST_PARSED_BYTES >> 20} MiB; it must be {wanted}"
+        )
+    if nested_too_deeply(text):
+        raise InputError(f"{origin}: not JSON of at most {MOST_DEPTH} levels: nested too deeply; it must be {wanted}")
+    loads: Callable[..., Any] = json.loads
+    refused = None if constants else _refused_constant
     try:
-        return json.loads(text)
+        return loads(text, parse_constant=refused, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
-        words = " ".join(str(error).split())[:100]
-        raise InputError(f"{origin}: not JSON: {words}; it must be {wanted}") from None
+        words = " ".join(str(error).split())[:120]
+        raise InputError(f"{origin}: not JSON ({words}); it must be {wanted}") from None
+
+
+def nested_too_deeply(text: str) -> bool:
+    """Return whether brackets and braces outside texts in quotes are open more than MOST_DEPTH deep somewhere.
+
+    The scan is by columns, because hostile texts have millions of brackets.
+    """
+    if text.count("[") + text.count("{") <= MOST_DEPTH:
+        return False
+    import numpy as np  # the command's start does not wait for it
+
+    if "\\" in text:
+        text = text.replace("\\\\", "__").replace('\\"', "__")
+    depth, quotes = 0, 0
+    for start in range(0, len(text), _BLOCK):
+        letters = np.frombuffer(text[start : start + _BLOCK].encode("ascii", "replace"), dtype=np.uint8)
+        quotes_before = quotes + np.cumsum(letters == ord('"'))
+        steps = ((letters == ord("[")) | (letters == ord("{"))).astype(np.int64)
+        steps -= (letters == ord("]")) | (letters == ord("}"))
+        steps[quotes_before % 2 == 1] = 0
+        depths = depth + np.cumsum(steps)
+        if depths.max() > MOST_DEPTH:
+            return True
+        depth, quotes = int(depths[-1]), int(quotes_before[-1])
+    return False
+
+
+def _refused_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number here")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a key is given twice")
+    return values
+
+
+def _parsed_bytes(text: str) -> int:
+    """Return what Python takes for a JSON text and its values, at most: objects, their keys, arrays, numbers."""
+    size = len(text) if text.isascii() else 4 * len(text)
+    marks = (("{", 80), (":", 130), ("[", 72), (",", 48))
+    return size + sum(text.count(mark) * each for mark, each in marks)
+
+
+def _base_and_parts(folder: Path, path: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return where the walk to a path begins, and the names of what it enters from there.
+
+    A failure's folder names files of the healthy library two folders up: the walk then begins there.
+    """
+    try:
+        parts = path.relative_to(folder).parts
+    except ValueError:
+        raise InputError(f"{origin_of(path)}: is elsewhere; it must be in {origin_of(folder)}") from None
+    climbs = 0
+    while climbs < len(parts) and parts[climbs] == "..":
+        climbs += 1
+    if ".." in parts[climbs:] or climbs > 2:
+        raise InputError(f"{origin_of(path)}: is elsewhere; it must be in {origin_of(folder)}")
+    return folder.joinpath(*parts[:climbs]), parts[climbs:]
+
+
+def _open_below(folder: Path, path: Path) -> int:
+    """Open a file by walking from the folder, so that a link put there meanwhile is not followed either."""
+    base, parts = _base_and_parts(folder, path)
+    here = os.open(base, _PASSED)
+    try:
+        for name in parts[:-1]:
+            below = os.open(name, _PASSED | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = below
+        return os.open(parts[-1], _CHECKED | os.O_NOFOLLOW, dir_fd=here)
+    finally:
+        os.close(here)
 
 
 def _unreadable(error: Exception) -> str:
