@@ -285,8 +285,9 @@ def check_types(table: Fields) -> None:
     for key in given & {"optimal", "switch_ops"}:
         table.boolean(key, False)
     for key in given & {"proof", "engine", "otherwise"}:
-        if not (isinstance(table.values[key], str) and len(table.values[key]) <= 4000):
-            table.fail(key, "must be a text of at most 4000 characters")
+        text = table.values[key]
+        if not (isinstance(text, str) and len(text) <= 4000 and text.isprintable()):
+            table.fail(key, "must be a text of at most 4000 printable characters")
     for key in given & {"time_us", "bound_us", "gap", "vs_baseline", "vs_healthy"}:
         table.number(key, 0.0, _MOST_US, "µs or as a ratio")
     padding = table.values.get("padding", 0.0)

@@ -31,7 +31,7 @@ from synth.engines.registry import ENGINES
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Collective, Floats
 from synth.model.deadline import TimeUp, limited, now
-from synth.model.defects import collected, contained
+from synth.model.defects import collected, contained, raise_first_defect
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.search.portfolio import Run, compiled_interrupts, race
@@ -193,7 +193,7 @@ class ConcurrentSearch:
         if (made := contained("direct plan", direct, None)) is not None:
             yield Run(DIRECT, iter([Candidate(*made, DIRECT)]), np.inf)
         self.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
-        if several:
+        if several and self.plans:
             contained("search for bounds", partial(self._tighten, quick=True), None)
             if self._best("makespan").makespan_us > self._least_us() * SEARCH.near:
                 try:
@@ -353,6 +353,8 @@ class ConcurrentSearch:
 
     def _conclude(self, *, hurried: bool = False) -> ConcurrentPlan:
         """The best plan that can be executed, and a bound if there is none yet; hurried: the first that can be."""
+        if not self.plans:
+            raise_first_defect()
         if not any(plan.method == AT_ONCE for plan in self.plans):
             self._take_isolated()
         if not self.bound.witnesses:
