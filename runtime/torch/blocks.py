@@ -15,14 +15,27 @@ from topologies.errors import InputError
 Tensor: TypeAlias = Any
 
 
+def holds_values(tensor: Tensor) -> bool:
+    """Return whether a tensor's memory is its values, one after the other.
+
+    A view may have gaps, and it may negate or conjugate what its memory holds (the imaginary part of a conjugate does).
+    """
+    return bool(tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj())
+
+
+def as_values(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy of its values where its memory does not hold them."""
+    return tensor if holds_values(tensor) else tensor.resolve_neg().resolve_conj().contiguous()
+
+
 def flat(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of it where it is not contiguous, in one dimension."""
-    return tensor.contiguous().view(-1)
+    """Return `as_values` of a tensor in one dimension."""
+    return as_values(tensor).view(-1)
 
 
 def write_back(tensor: Tensor, values: Tensor) -> None:
     """Put `flat`'s values into the tensor where they are a copy."""
-    if not tensor.is_contiguous():
+    if not holds_values(tensor):
         tensor.copy_(values.view(tensor.shape))
 
 

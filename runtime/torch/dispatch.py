@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from runtime.torch.blocks import Blocks, Buffers
+from runtime.torch.blocks import Blocks, Buffers, as_values, holds_values
 from runtime.torch.choice import CHOSEN
 from runtime.torch.core import Core, Issued, Terms, type_name, type_text
 from runtime.torch.counters import counters
@@ -53,20 +53,20 @@ def _as_they_are(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 class Copies(dict[int, Tensor]):
-    """Contiguous copies for Gloo, which takes a tensor for its memory: it mixes up layouts and runs over gaps."""
+    """Copies of values for Gloo, which takes a tensor for its memory: it mixes up layouts, gaps and signs."""
 
     def __init__(self, wanted: bool) -> None:
         super().__init__()
         self._wanted = wanted
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors, or copies of those that are not contiguous."""
+        """Return the tensors, or copies of those whose memory does not hold their values."""
         return [self._one(tensor) for tensor in tensors]
 
     def _one(self, tensor: Tensor) -> Tensor:
-        if not self._wanted or tensor.layout != torch.strided or tensor.is_contiguous():
+        if not self._wanted or tensor.layout != torch.strided or holds_values(tensor):
             return tensor
-        return self.setdefault(id(tensor), tensor.contiguous())
+        return self.setdefault(id(tensor), as_values(tensor))
 
     def write_back(self, tensors: Sequence[Tensor]) -> None:
         """Put what the copies hold into the tensors."""

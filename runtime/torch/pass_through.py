@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Work
 
-from runtime.torch.blocks import Buffers
+from runtime.torch.blocks import Buffers, holds_values
 from runtime.torch.choice import CHOSEN, Method
 from runtime.torch.core import Core, asked_method, type_text
 from runtime.torch.counters import HELD, Tally, counters
@@ -87,9 +87,7 @@ class PassThrough:
             if opts is None or modes() or profiled() or theirs or left or ends or watch.cause is not None:
                 return other(tensors, opts)
             for tensor in tensors:  # whose history may be any: Gloo does not look at it
-                if not (
-                    type(tensor) is plain and tensor.is_cpu and tensor.layout is strided and tensor.is_contiguous()
-                ):
+                if not (type(tensor) is plain and tensor.is_cpu and tensor.layout is strided and holds_values(tensor)):
                     return other(tensors, opts)
             size_bytes, kind, held = tensor.nbytes if buffers is None else buffers.size_bytes, tensor.dtype, last
             if asked() is not None:

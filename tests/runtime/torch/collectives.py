@@ -168,6 +168,31 @@ def subgroups() -> None:
         same(tensor, values(ranks[-1], 10))
 
 
+def negated() -> None:
+    """Contiguous views whose memory holds the opposite of their values."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    every = [-values(rank, 2 * n) for rank in range(n)]
+
+    def given() -> torch.Tensor:
+        return torch._neg_view(values(me, 2 * n))
+
+    for tensor, call, want in (
+        (given(), dist.all_reduce, folded(every, "sum")),
+        (given(), partial(dist.broadcast, src=0), every[0]),
+    ):
+        call(tensor)
+        same(tensor, want)
+    blocks = [torch.zeros(2 * n) for _ in range(n)]
+    dist.all_gather(blocks, given())
+    same(torch.cat(blocks), torch.cat(every))
+    whole = torch.zeros(2 * n * n)
+    dist.all_gather_into_tensor(whole, given())
+    same(whole, torch.cat(every))
+    own = torch.zeros(2 * n)
+    dist.all_to_all_single(own, given())
+    same(own, torch.cat([one[2 * me : 2 * me + 2] for one in every]))
+
+
 def coalesced() -> None:
     me, n = dist.get_rank(), dist.get_world_size()
     tensors = [values(me, 10 + k) for k in range(3)]
@@ -321,6 +346,7 @@ COLLECTIVES = {
     "asynchronous": asynchronous,
     "messages": messages,
     "subgroups": subgroups,
+    "negated": negated,
     "coalesced": coalesced,
     "refusals": refusals,
 }
