@@ -417,7 +417,11 @@ for _name, _earlier in EARLIER.items():
     setattr(Group, _earlier, getattr(Group, _name))
 
 
-def _create(options: Any, _: Any) -> Group:
+def _create(options: Any, backend_options: Any) -> Group:
+    """Return a rank's group. Raises InputError for options of torch's that this back end would ignore."""
+    if backend_options is not None:
+        given = type(backend_options).__qualname__
+        raise InputError(f"pg_options: {given} is not for the back end synth; it must be None, as synth has no options")
     ranks, name = options.global_ranks_in_group, options.group_id
     return Group(options.store, options.group_rank, options.group_size, options.timeout, ranks, name)
 

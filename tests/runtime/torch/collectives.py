@@ -289,6 +289,7 @@ def refusals() -> None:
         lambda: dist.all_to_all_single(torch.zeros(n), torch.zeros(n), [1] * n, [1] * (n - 1) + [2]),
         lambda: dist.all_to_all_single(torch.zeros(n + 1), torch.zeros(n + 1)),
         lambda: dist.send(torch.zeros(1), (dist.get_rank() + 1) % n, tag=1 << 30),
+        lambda: dist.new_group(list(range(n)), pg_options=object()),
     ):
         expect(["it must be"], call, ValueError)
 
