@@ -1,8 +1,8 @@
 # Needs python3 (3.11 or newer) with venv; everything else comes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# questions that use all compiled loops: they are kept on disk, and the first of its kind need not wait. It only saves
-# time later, so that none of them fails what was done before: beside load one may run out of its own
+# These questions compile all loops, which are kept on disk, so that later commands need not wait. They only save time:
+# one that runs out of its budget, as on a busy machine, does not fail the steps before it.
 COMPILE_LOOPS = warm=$$(mktemp -d); trap 'rm -rf "$$warm"' EXIT; \
 	for asked in "allreduce --topo dgx1 --size 1M --engine lns" "broadcast --topo torus:4x4 --size 1M --engine lns" \
 	"alltoall --topo mesh:8x8x8 --chunks 1 --size 1G" "allgather --topo torus:4x4x4 --engine flow --size 64M"; \

@@ -81,6 +81,10 @@ class MessageLost(SynthError, RuntimeError):
         self.peer = peer
 
 
+# what code that reads a stranger's file may raise where it meets a value of a kind that no check has named
+HOSTILE = (SynthError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
+
+
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """ "did you mean A or B?" for the names that are most like `name`, "" where none is."""
     near = get_close_matches(name[:60], known[:2000], 3, 0.5)

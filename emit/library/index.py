@@ -276,7 +276,10 @@ def _entry(table: Fields, folder: Path) -> Entry:
 
 
 def check_types(table: Fields) -> None:
-    """Raise InputError where a figure that an entry may state is not of its type; one that is null states nothing."""
+    """Raise InputError where what an entry states is not of its type.
+
+    A figure that is null states nothing. `padding`, `costs`, `groups` and `sha256` are left out where there are none.
+    """
     given = {key for key, value in table.values.items() if value is not None}
     for key in given & {"shown_bytes"}:
         table.integer(key, 1, _MOST)

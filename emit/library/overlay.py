@@ -103,7 +103,7 @@ def read_fault(folder: Path) -> Fault | None:
     try:
         for row in rows if isinstance(rows, list) else ():
             touched |= {(str(row["collective"]), row["root"], tuple(map(int, ranks))) for ranks in row["groups"]}
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         rows = None
     if not isinstance(rows, list):
         top.fail("touched", "must be an array of objects with collective, root and groups")

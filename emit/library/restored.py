@@ -6,6 +6,7 @@ how long it takes can be worked out from the file, the algorithm and the network
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -19,6 +20,7 @@ from emit.library.standing import read_right, wanted_by
 from emit.program import Program
 from emit.targets import most_bytes
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
+from synth.model.pairs import ordinary
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
@@ -38,6 +40,7 @@ def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> 
         InputError: The file is not right, it is for something else, or it cannot be lowered from this algorithm.
     """
     text, program = read_right(entry, wanted_by(programs))
+    goes_by_links = ordinary(algorithm.problem.network, algorithm.schedule.link)
     target, form = programs.target, FORMATS[programs.target.format]
     if program.inplace != programs.inplace:
         raise InputError(f"{entry.file}: is for the other form of calls, in or out of place")
@@ -47,7 +50,13 @@ def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> 
     exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
     if entry.goal() is None and not common.padding and exact_scale != 1.0:
         raise InputError(f"{entry.file}: is for messages {scale:.3g} times as large as the schedule's")
-    largest = most_bytes(program, target.limits) if form.holds_program else form.largest_message(text)
+    if form.holds_program:
+        largest = most_bytes(program, target.limits)
+    elif goes_by_links:
+        whole = programs.text(replace(program, min_bytes=0, max_bytes=0), entry.goal())
+        largest = form.largest_message(whole)  # the file's own text is cut to the sizes that it serves
+    else:
+        largest = form.largest_message(text)
     return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)
 
 

@@ -133,7 +133,7 @@ class Library:
             self.moving = False
             raise
         for name in sorted(gone - set(self.placed)):
-            with suppress(FileNotFoundError), _unlinked(self.folder, name) as target:
+            with suppress(OSError), _unlinked(self.folder, name) as target:  # no entry names it any more
                 target.unlink()
         self.moving = False
         return [self.folder / name for name in self.placed]

@@ -95,7 +95,10 @@ def claims_less(key: str, word: str) -> bool:
 
 def forge(honest: Path, every: int) -> Iterator[tuple[str, str]]:
     """Yield each forgery of a library's entries with the check's verdict."""
-    before = unproved(check_library(honest, load_index(honest)))
+    report = check_library(honest, load_index(honest))
+    if report.wrong:
+        sys.exit(f"the honest library {honest.name} is wrong: {report.wrong[0]}")
+    before = unproved(report)
     rows = json.loads((honest / INDEX).read_bytes())["algorithms"]
     number = 0
     for key in rows[0]:

@@ -102,10 +102,8 @@ class PassThrough:
                 with watch.guard(waiting, new=True, closes=False):
                     work = method(tensors, opts) if buffers is None else method(*arguments, opts)
                 tally.start(size_bytes)
-                wait, written = (
-                    partial(wait_in_turns, work, watch.is_left),
-                    tensors if buffers is None else buffers.written,
-                )
+                wait = partial(wait_in_turns, work, watch.is_left)
+                written = tensors if buffers is None else buffers.written
                 return WrappedWork(work, tally.end, watch, waiting, wait, written)
 
             number = 0

@@ -31,20 +31,22 @@ from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
 from synth.cli.options import Asked
 from synth.engines.registry import ENGINES
-from synth.model.problem import LARGEST, Problem, question
+from synth.model.problem import LARGEST, question
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
+from synth.search.suited import is_for
+from synth.search.tuning import TUNING
 from synth.storage.bundle import pack, unpack
 from synth.storage.cache import Cache, engines_version
 from synth.storage.proof import check_proof, load_proof, save_proof
 from synth.storage.schedule_file import load_schedule, save_schedule
 from synth.synthesis import Question
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError, VerificationError
+from topologies.errors import HOSTILE, InputError, VerificationError
 from topologies.text.fields import Fields
 from topologies.text.files import origin_of
 
-_FORMAT = "synth-known-2"
+_FORMAT = "synth-known-3"
 _OPTIONS_OF_THE_ANSWER = ("size", "chunks", "steps", "rounds", "engine", "seed", "proof")
 _PROOF = "bound.proof.json"
 _MOST_ALGORITHMS = 1000
@@ -114,7 +116,6 @@ def keep(cache: Cache, key: str, written: Saved) -> None:
         "algorithms": len(algorithms),
         "forms": [[_state_range(served, file, place) for served, file in _ranges_and_files(form)] for form in forms],
         "refused": [[place[id(one.algorithm)], one.refused] for one in found.refused],
-        "baselines": sorted({(one.problem.topology.protocol, one.engine) for one in found.baselines}),
         "decisive": found.bound.witnesses.index(found.bound.at(found.ranges[0].shown)[1]),
         "bound_s": [found.bound_s.get(witness) for witness in found.bound.witnesses],
         "queue": found.queue,
@@ -151,7 +152,7 @@ def take(cache: Cache, key: str, folder: Path, problem: Question) -> Known | Non
     try:
         about, files = unpack(data, origin)
         known = _restore(Fields(about, "", origin), files, problem)
-    except (InputError, VerificationError) as error:
+    except HOSTILE as error:
         cache.remove(key)
         why = str(error).removeprefix(f"{origin}: ")
         raise InputError(f"{origin} is not believed ({why}); it is removed, and the question is searched") from None
@@ -216,7 +217,7 @@ def _restore(about: Fields, files: Mapping[str, bytes], asked: Question) -> Know
         problem,
         ranges=ranges[0],
         bound=_bound(proof.witnesses, about),
-        baselines=_baselines(about, problem),
+        baselines=_baselines(asked, Bound(proof.witnesses)),
         engine=asked.options.engine,
         unsaid=asked.unsaid,
         ended=about.matching("ended", "budget", "budget, or empty"),
@@ -289,14 +290,14 @@ def _check_sizes(found: SearchResult, asked: Question, about: Fields) -> None:
         about.fail("forms", "must cover the sizes that are asked for")
 
 
-def _baselines(about: Fields, problem: Problem) -> list[Algorithm]:
-    """Return what a library would run, as far as the search looked at it."""
-    stated = about.values.get("baselines")
-    pairs = {tuple(pair) for pair in stated if isinstance(pair, list)} if isinstance(stated, list) else set()
+def _baselines(asked: Question, bound: Bound) -> list[Algorithm]:
+    """Return what a library would run, for the questions of which a search makes it."""
+    problem, options = asked.problem, asked.options
+    [stage] = [turn for turn in TUNING.turns if turn.engine == "baseline"]
+    if ENGINES["baseline"].accepts(problem, options) or not is_for(stage, problem, options.size, bound):
+        return []
     problems = [problem.under(name) for name in problem.protocols] or [problem]
-    sought = [one for one in problems if any(protocol == one.topology.protocol for protocol, *_ in pairs)]
-    made = [algorithm for one in sought for algorithm in baseline(one)]
-    return [algorithm for algorithm in made if (algorithm.problem.topology.protocol, algorithm.engine) in pairs]
+    return [algorithm for one in problems for algorithm in baseline(one)]
 
 
 def _add_figures(found: SearchResult, about: Fields, algorithms: Sequence[Algorithm]) -> None:
@@ -316,6 +317,8 @@ def _add_figures(found: SearchResult, about: Fields, algorithms: Sequence[Algori
         found.refutable = about.integer("refutable", 1, _MOST_BYTES)
     refused = about.values.get("refused")
     for pair in refused if isinstance(refused, list) else []:
+        if not isinstance(pair, list) or len(pair) != 2:
+            about.fail("refused", "must be pairs of an algorithm and why it has no file")
         table = Fields(dict(zip(("algorithm", "refused"), pair, strict=False)), "", f"{about.origin}: refused")
         number = table.integer("algorithm", 0, len(algorithms) - 1)
         found.refused.append(Contender(algorithms[number], refused=_words(table, "refused")))

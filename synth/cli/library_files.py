@@ -22,7 +22,7 @@ from synth.present.text import format_count, format_listed
 from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
-from topologies.text.files import origin_of
+from topologies.text.files import check_below, origin_of
 from topologies.topology import Topology
 
 TABLE, TUNER = "table", "nccl-tuner"
@@ -70,7 +70,8 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
 
 def _check_folder(where: Path, folder: str, topology: Topology | None) -> Report:
     """Check a library and the folders of its failures; the report's paths begin at the library."""
-    failures = sorted((where / FAULTS).glob("*"))
+    check_below(where, where / FAULTS)
+    failures = sorted(path for path in (where / FAULTS).glob("*") if not path.is_symlink())
     entries = [] if (where / FAULT).exists() and not (where / INDEX).exists() else load_index(folder)
     report = check_library(where, entries, topology, unfiled_schedules(where))
     for failure in failures if not (where / FAULT).exists() else ():

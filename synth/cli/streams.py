@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import re
@@ -54,6 +55,8 @@ def prepare() -> None:
                     os.dup2(null, number)
                     os.close(null)
     sys.stdout, sys.stderr = _plain(sys.stdout, 1), _plain(sys.stderr, 2)
+    for name in ("stdout", "stderr"):  # libraries ask the originals how wide the terminal is
+        setattr(sys, f"__{name}__", getattr(sys, name))
 
 
 def _plain(stream: TextIO | None, number: int) -> TextIO:
@@ -62,10 +65,12 @@ def _plain(stream: TextIO | None, number: int) -> TextIO:
     if type(stream) is not io.TextIOWrapper:  # somebody else's, as a test's
         return stream
     stream.flush()
-    encoding = stream.encoding
+    # click puts a stream of its own in the place of an ASCII one, which would escape nothing
+    encoding = "utf-8" if codecs.lookup(stream.encoding).name == "ascii" else stream.encoding
     return PlainStream(
         stream.detach(),
         encoding=encoding,
         errors="backslashreplace",
         line_buffering=number == 2 or os.isatty(number),
+        write_through=stream.write_through,
     )

@@ -353,10 +353,10 @@ class ConcurrentSearch:
 
     def _conclude(self, *, hurried: bool = False) -> ConcurrentPlan:
         """The best plan that can be executed, and a bound if there is none yet; hurried: the first that can be."""
+        if not any(plan.method == AT_ONCE for plan in self.plans):
+            contained("plan of isolated schedules", self._take_isolated, None)
         if not self.plans:
             raise_first_defect()
-        if not any(plan.method == AT_ONCE for plan in self.plans):
-            self._take_isolated()
         if not self.bound.witnesses:
             self.bound = prove(self.problem, max_flow=False)
         settled = self._best(self.asked.objective) if hurried else self._settled()

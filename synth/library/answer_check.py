@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from emit.library.check import check_library
-from emit.library.index import index_text, parse_index
+from emit.library.index import check_types, index_text, parse_index
 from synth.baselines import baseline
 from synth.engines.estimates import estimated_sends
 from synth.library.placing import in_its_name
 from synth.library.plan import Share
 from synth.library.task import BASELINE_SENDS, Answer
-from synth.model.problem import Problem
-from topologies.errors import InputError, VerificationError
+from synth.verify.algorithm import Algorithm
+from topologies.errors import HOSTILE, InputError
+from topologies.text.fields import Fields
 
 _NAMES = ("file", "schedule", "proof_file")
 _MOST_WORDS = 300  # characters of a text that says why there is no file
@@ -36,17 +37,21 @@ def checked_answer(share: Share, answer: Answer) -> Answer:
         InputError: Something in the answer is not right.
     """
     if answer.key != share.task.key:
-        raise InputError("is the answer to another problem")
+        raise InputError("it is the answer to another problem")
     try:
         named = in_its_name(share, answer)
         with tempfile.TemporaryDirectory() as folder:
             _check_as_library(share, named, Path(folder))
-    except (VerificationError, KeyError, TypeError, AttributeError) as error:
+        problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
+        few = problem.quotient is None and estimated_sends(problem) <= BASELINE_SENDS
+        rivals = baseline(problem) if few else []
+        rows, unfiled = ([_compared(row, rivals) for row in part] for part in (answer.rows, answer.unfiled))
+        gap = max((row["gap"] for row in (*rows, *unfiled) if row.get("gap") is not None), default=1.0)
+        return replace(answer, rows=rows, unfiled=unfiled, gap=gap)
+    except InputError:
+        raise
+    except HOSTILE as error:
         raise InputError(f"{type(error).__name__}: {error}") from None
-    problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
-    rows, unfiled = ([_compared(row, problem) for row in part] for part in (answer.rows, answer.unfiled))
-    gap = max((row["gap"] for row in (*rows, *unfiled) if "gap" in row), default=1.0)
-    return replace(answer, rows=rows, unfiled=unfiled, gap=gap)
 
 
 def _check_as_library(share: Share, answer: Answer, folder: Path) -> None:
@@ -60,9 +65,12 @@ def _check_as_library(share: Share, answer: Answer, folder: Path) -> None:
     entries = parse_index(index_text(rows), "its index", folder)
     root = None if share.first.root is None else share.first.group.index(share.first.root)
     about = {"collective": share.first.collective, "groups": [list(share.first.group)], "root": root}
-    unfiled = [{**about, **row} for row in answer.unfiled if row.get("schedule")]
+    unfiled = [{**row, **about} for row in answer.unfiled if row.get("schedule")]
     report = check_library(folder, entries, share.task.topology, unfiled)
     for row in answer.unfiled:
+        check_types(Fields(row, "", "its schedules without a file"))
+        if not isinstance(row.get("target"), str) or (not row.get("schedule") and row.keys() - {"target", "refused"}):
+            raise InputError("unfiled: states more than why there is no file, and no schedule that proves it")
         why = row.get("refused")
         if not isinstance(why, str) or not why.isprintable() or len(why) > _MOST_WORDS:
             raise InputError("refused: must say in a line why there is no file")
@@ -73,11 +81,10 @@ def _check_as_library(share: Share, answer: Answer, folder: Path) -> None:
         raise InputError(f"{min(report.unproved_files)}: does not prove {what}")
 
 
-def _compared(row: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+def _compared(row: Mapping[str, Any], rivals: Sequence[Algorithm]) -> dict[str, Any]:
     """Return a row whose comparison with what libraries run is worked out again, where it states one."""
     if row.get("vs_baseline") is None:
         return dict(row)
     size = row["shown_bytes"]
-    few = problem.quotient is None and estimated_sends(problem) <= BASELINE_SENDS
-    times_us = [algorithm.time_us(size) for algorithm in baseline(problem)] if few else []
+    times_us = [algorithm.time_us(size) for algorithm in rivals]
     return {**row, "vs_baseline": min(times_us) / row["time_us"] if times_us else None}

@@ -173,7 +173,7 @@ def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
         with suppress(InputError):
             for share in read_record(Path(folder), path)["shares"]:
                 about = {key: share[key] for key in ("collective", "groups", "root")}
-                found += [{**about, **row} for row in share.get("unfiled", []) if row.get("schedule")]
+                found += [{**row, **about} for row in share.get("unfiled", []) if row.get("schedule")]
     return found
 
 
@@ -215,8 +215,7 @@ def _check_share(share: Fields) -> None:
         if row.values.get("max_bytes") is not None:
             row.integer("max_bytes", 0, _MOST)
         for key in ("steps", "rounds", "chunks"):
-            if row.values.get(key) is not None:
-                row.integer(key, 0, _MOST)
+            row.integer(key, 0, _MOST)
         row.integer("shown_bytes", 0, _MOST)
         for key in ("time_us", "bound_us", "gap"):
             row.number(key, 0.0, 1e200, "µs")

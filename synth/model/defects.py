@@ -52,7 +52,8 @@ def collected() -> Iterator[dict[str, Defect]]:
 def contained(part: str, work: Callable[[], Answer], otherwise: Answer) -> Answer:
     """Return what `work` returns, or `otherwise` where it fails by a defect, which is collected.
 
-    InputError and interrupts are raised. Where nobody collects, as in the test of one engine, every error is raised.
+    InputError, interrupts and the end of a pipe are raised. Where nobody collects, as in the test of one engine, every
+    error is raised.
 
     Args:
         part: What fails, in words that begin a line ("engine flow").
@@ -62,7 +63,7 @@ def contained(part: str, work: Callable[[], Answer], otherwise: Answer) -> Answe
         return work()
     try:
         return work()
-    except InputError:
+    except (InputError, BrokenPipeError):
         raise
     except Exception as error:
         _raise_interrupt(error)

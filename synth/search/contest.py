@@ -204,7 +204,7 @@ class Contest:
             part = f"lowering of {one.algorithm.engine}"
             one.execution = limited(until, partial(contained, part, lower, None))
             if one.execution is None:
-                self._refuse(one, f"{part} failed")
+                raise InputError(f"{part} failed")
         except TimeUp:
             self._took(sends, now() - begun)
             if self.racing:

@@ -89,7 +89,8 @@ def read_bytes(path: str | Path, wanted: str, most_bytes: int, inside: str | Pat
     """
     with opened(path, wanted, inside) as stream:
         try:
-            data = stream.read(most_bytes + 1)
+            size = os.fstat(stream.fileno()).st_size  # reading allocates what it is asked for
+            data = stream.read(min(most_bytes, size or most_bytes) + 1)
         except (OSError, ValueError) as error:
             raise InputError(f"{origin_of(path)}: {_unreadable(error)}; it must be {wanted}") from None
     if data is None or len(data) > most_bytes:

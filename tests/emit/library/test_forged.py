@@ -16,10 +16,15 @@ import pytest
 
 from emit.library.check import Report, check_fault, check_library
 from emit.library.export import export_folders
+from emit.library.group_programs import GroupPrograms
 from emit.library.index import INDEX, index_text, load_index
 from emit.library.programs import Programs, run_by
 from emit.library.save import save
+from emit.library.save_groups import save_groups
 from synth import synthesize
+from synth.concurrent.search import plan
+from synth.concurrent.union import Member
+from synth.model.collective import named
 from synth.storage.columns import write_columns
 from topologies.errors import InputError
 
@@ -180,6 +185,15 @@ def test_honest_libraries_are_right(honest: Path) -> None:
     assert (plain.wrong, costs.wrong) == ([], [])
     assert all(set(what.split(", ")) <= {"vs_baseline", "steps", "rounds", "chunks", "sends", "engine", "switch_ops"}
                for what in (*plain.unproved, *costs.unproved))  # fmt: skip
+
+
+def test_honest_files_of_several_groups_are_right(tmp_path: Path) -> None:
+    members = [Member(ranks, named("allgather", 2, 1), 1e6) for ranks in ((0, 1), (2, 3))]
+    found = plan("ring:4", members, budget=1.0)
+    save_groups(found, tmp_path, GroupPrograms("executor-nccl"), proof=True)
+    report = checked(tmp_path)
+    assert report.wrong == []
+    assert report.unproved_files == set()
 
 
 @pytest.mark.parametrize(("library", "name"), [("plain", name) for name in PLAIN] + [("costs", name) for name in COSTS])

@@ -92,6 +92,8 @@ FORGERIES: dict[str, Callable[[About, Files], object]] = {
     "a negative place": lambda about, _files: about["forms"][0][0].update(algorithm=-1),
     "words with an escape": lambda about, _files: about["forms"][0][0].update(refused="\x1b[2J"),
     "seconds that are none": lambda about, _files: about.update(seconds="long"),
+    "baselines that are none": lambda about, _files: about.update(baselines=[[["a"]]], refused=[3]),
+    "a list in place of a number": lambda about, _files: about.update(decisive=[0]),
     "nothing": lambda about, _files: about.clear(),
 }
 
@@ -134,6 +136,14 @@ def test_figures_of_an_entry_are_worked_out_again(synth: Call) -> None:
     answer = json.loads(synth(*ASKED, "--out", "forged", "--json").out)
     assert answer["cached"]
     assert {name: answer["algorithms"][0][name] for name in right} == right
+
+
+@pytest.mark.parametrize("stated", [[], [[]], [["", "ring"]], [[["a"]]]])
+def test_what_a_library_would_run_is_not_taken_from_a_cache(synth: Call, stated: list[Any]) -> None:
+    key, about, files = kept(synth, *ASKED)
+    Cache(Path("cache")).put(key, pack({**about, "baselines": stated}, files))
+    honest = about["forms"][0][0]["entry"]["vs_baseline"]
+    assert json.loads(synth(*ASKED, "--out", "forged", "--json").out)["algorithms"][0]["vs_baseline"] == honest
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\x1f\x8b\x08\x00", b"null", b"[" * 60_000])

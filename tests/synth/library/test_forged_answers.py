@@ -67,6 +67,12 @@ FORGERIES = {
     "another root": change_row(root=1),
     "another key": lambda answer: replace(answer, key="0" * 40),
     "another instance": lambda answer: replace(answer, instance={"topology": "ring:4"}, rows=[{}]),
+    "a range without a schedule that states a gap": lambda answer: replace(
+        answer, unfiled=[{"target": "msccl", "refused": "x", "gap": 9e9}]
+    ),
+    "a row without figures": lambda answer: replace(answer, unfiled=[{"refused": "x", "vs_baseline": 1.0}]),
+    "a gap that is a text": lambda answer: replace(answer, unfiled=[{"target": "msccl", "refused": "x", "gap": "z"}]),
+    "a file in the place of a folder": lambda answer: replace(answer, files={**answer.files, "AA": b"", "AA/b": b""}),
     "a reason with an escape": lambda answer: replace(answer, unfiled=[{"target": "msccl", "refused": "\x1b[2J"}]),
 }
 
