@@ -90,7 +90,9 @@ class _Build:
         except KeyboardInterrupt:
             self.built.interrupted = True
         if self.placing.changed:
-            self.placing.commit()
+            written = self.placing.commit(elsewhere=True)
+            if written != self.placing.folder:
+                self._remark(f"another process holds the library: the last answers are in {written}")
         self.built.seconds = now() - begun
         return self.built
 

@@ -111,15 +111,19 @@ class Placing:
         """Whether something is not written yet."""
         return bool(self._waiting) or self._recorded != (len(self.shares), len(self.left_out))
 
-    def commit(self, until: float = math.inf) -> None:
-        """Write what was added since the last time.
+    def commit(self, until: float = math.inf, elsewhere: bool = False) -> Path:
+        """Write what was added since the last time, and return the folder in which it is.
 
-        until: of `now`, when a wait for another writer ends. Raises InputError where the folder cannot be written;
-        nothing of what was added is lost then.
+        Args:
+            until: The time of `now` when a wait for another writer ends.
+            elsewhere: Whether to write to a new folder beside the library where that wait ends in vain.
+
+        Raises:
+            InputError: The folder cannot be written. Nothing of what was added is lost then.
         """
         waiting = list(self._waiting)
         numbers = {id(share): number for number, share in enumerate(self.plan.shares)}
-        with writing(self.folder, until=until) as library:
+        with writing(self.folder, until=until, elsewhere=elsewhere) as library:
             rows: dict[tuple[str, str, tuple[int, ...]], list[Mapping[str, Any]]] = {}
             served: dict[object, list[tuple[int, ...]]] = {}  # further groups, which another build may have named
             for entry in library.entries:
@@ -149,6 +153,7 @@ class Placing:
             library.commit([row for share in self.plan.shares for row in rows.get(_place_of(share), ())], indexed=True)
         self._waiting = self._waiting[len(waiting) :]
         self._recorded = (len(self.shares), len(self.left_out))
+        return library.folder
 
     def _text(self) -> bytes:
         cluster = self.plan.cluster
