@@ -44,6 +44,7 @@ _ASSUMED = (("gbs", DEFAULT_GBS), ("alpha_us", DEFAULT_ALPHA_US))
 _DEVICE_FIGURES = (("sms", MAX_SMS), ("compute_capability", MAX_CAPABILITY))
 _MOST = 1e300  # of any figure
 FORMS = ("graphml", "gml", "json")
+_MOST_ELEMENTS = 500_000  # of GraphML, each of which takes half a KB; an edge with its figures is four
 _GML = re.compile(r"\s*+(?:(?:#|Creator|Version|Comment)[^\n]*+\n\s*+)*+graph\s*+\[", re.IGNORECASE)
 
 
@@ -64,6 +65,8 @@ def read_graph(text: str, origin: str) -> Machine:
     nx = load_networkx()
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise InputError(f"{origin}: declares a document type; it must be GraphML without")
+    if text.lstrip().startswith("<") and text.count("<") - text.count("</") > _MOST_ELEMENTS:
+        raise InputError(f"{origin}: has too many elements; it must be GraphML of at most {_MOST_ELEMENTS} elements")
     try:
         if text.lstrip().startswith("{"):
             document = parse_json(text, origin, "node-link JSON as networkx reads it", constants=True)
