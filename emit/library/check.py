@@ -10,9 +10,7 @@ import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from emit.formats import FORMATS
+from emit.library.fault_check import find_fault_errors
 from emit.library.figures import SHAPE, UNPROVABLE, Evidence, check_figures
-from emit.library.index import INDEX, SCHEDULES, Entry, check_types, is_figure, load_index
-from emit.library.overlay import FAULT, held, read_fault
+from emit.library.index import INDEX, SCHEDULES, Entry, check_types, is_figure
+from emit.library.networks import Networks, largest_rank
+from emit.library.overlay import FAULT
 from emit.library.standing import Wanted, network_digest, read_right, states_goal
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, divisor
@@ -44,7 +44,6 @@ from synth.verify.algorithm import Algorithm
 from topologies.costed import protocols_of, under, with_costs
 from topologies.costs import ANY
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
 from topologies.load import load
 from topologies.text.fields import Fields
 from topologies.text.files import check_below, opened, origin_of
@@ -88,34 +87,6 @@ class Report:
         self.proofs += other.proofs
 
 
-class Networks:
-    """The topologies of entries: one that was given, a failure's, or the one that its name is known by."""
-
-    def __init__(self, given: Topology | None = None, hurt: Topology | None = None) -> None:
-        self._given = {one.name: one for one in (hurt, given) if one is not None}
-        self._load = lru_cache(64)(_known)
-
-    def named(self, name: str) -> Topology | None:
-        """Return the topology of a name; None where it is not known."""
-        return self._given[name] if name in self._given else self._load(name)
-
-    def of(self, entry: Entry) -> Topology | None:
-        """Return an entry's topology; None where it is not known, or has fewer ranks than the entry names."""
-        found = self.named(entry.topology)
-        return found if found is not None and _largest(entry) < found.nranks else None
-
-
-def _largest(entry: Entry) -> int:
-    return max(rank for group in (entry.communicator, *entry.isomorphic_groups) for rank in group)
-
-
-def _known(name: str) -> Topology | None:
-    with suppress(InputError):
-        found = None if "/" in name or name.endswith((".toml", ".xml", ".json")) else load(name)
-        return found if found is not None and found.name == name else None
-    return None
-
-
 def check_library(
     folder: Path,
     entries: Sequence[Entry],
@@ -129,7 +100,11 @@ def check_library(
         unfiled: Rows of builds' records that state a schedule for which there is no file.
     """
     report = Report()
-    networks = Networks(topology, _check_fault(folder, entries, topology, report))
+    fault = find_fault_errors(folder, entries, topology)
+    report.wrong += [(FAULT, why) for why in fault.wrong]
+    if fault.unproved:
+        report.unproved[fault.unproved].add(FAULT)
+    networks = Networks(topology, fault.hurt)
     stored: dict[str, tuple[Stored, Checked] | None] = {}
     for name in dict.fromkeys(e.schedule for e in entries if e.schedule is not None):
         proof = next((e.proof_file for e in entries if e.schedule == name and e.proof_file is not None), None)
@@ -171,63 +146,6 @@ def _asked(entry: Entry) -> object:
     """Return an entry's question as `_proved` names it."""
     costs = (entry.values.get("costs") or {}).get("source")
     return entry.collective, entry.topology, entry.group, entry.relays, entry.root, costs
-
-
-def check_fault(folder: Path, topology: Topology | None = None) -> Topology | None:
-    """Check what the fault.json of a folder leaves of the healthy library; return the hurt topology, None without one.
-
-    Raises InputError where it leaves what the failure changes, or states another failure than its own index.
-    """
-    report, entries = Report(), load_index(folder) if (folder / FAULT).exists() and (folder / INDEX).exists() else []
-    hurt = _check_fault(folder, entries, topology, report)
-    if report.wrong:
-        name, why = report.wrong[0]
-        raise InputError(f"{origin_of(folder / name)}: {why}; see synth library check")
-    return hurt
-
-
-def _check_fault(
-    folder: Path, entries: Sequence[Entry], topology: Topology | None, report: Report
-) -> Topology | None:  # fmt: skip
-    """Check what a failure's folder leaves of the healthy library; return the hurt topology, None without a failure."""
-    try:
-        fault = read_fault(folder)
-        if fault is None:
-            return None
-        healthy = Networks(topology).named(fault.topology)
-        if healthy is None:
-            report.unproved[f"the network {fault.topology} of {FAULT} is not known: give it as --topo"].add(FAULT)
-            return None
-        hurt = degraded(healthy, fault.without, ())
-        for entry in entries:
-            if entry.topology != hurt.name:
-                words = f"without: the failure's network is {hurt.name}; {entry.file} is for {entry.topology}"
-                report.wrong.append((FAULT, words))
-        for entry in held(fault, folder):
-            for group in (entry.group, *entry.isomorphic_groups):
-                if not _same_network(entry, group, healthy, hurt):
-                    report.wrong.append(
-                        (FAULT, f"touched: leaves out {entry.collective} of {format_listed(group)}, whose network the"
-                         f" failure changes; {entry.file} must not serve it")
-                    )  # fmt: skip
-    except InputError as error:
-        report.wrong.append((FAULT, str(error).removeprefix(f"{origin_of(folder / FAULT)}: ")))
-        return None
-    return hurt
-
-
-def _same_network(entry: Entry, group: tuple[int, ...], healthy: Topology, hurt: Topology) -> bool:
-    """Return whether a failure leaves the network of a group, and of the relays of its file, as it is."""
-    kind = KINDS.get(entry.collective)
-    name = entry.collective if kind is not None and kind.by_name else "allgather"
-    root = group[0] if find_kind(name).rooted else None
-    try:
-        forms = [
-            network_digest(make_problem(one, name, group, relays=entry.relays, root=root)) for one in (healthy, hurt)
-        ]
-    except InputError:  # its ranks no longer reach each other
-        return False
-    return forms[0] == forms[1]
 
 
 def _stored(
@@ -295,7 +213,7 @@ def _faults(
     proved: Mapping[object, tuple[Witness, ...]],
     report: Report,
 ) -> Iterator[str]:
-    """What is wrong with one entry and its file; proved: checked witnesses of each question."""
+    """Yield what is wrong with one entry and its file; proved: checked witnesses of each question."""
     try:
         is_there = entry.path.is_file()
         for name in (entry.schedule, entry.proof_file):
@@ -327,8 +245,8 @@ def _faults(
         elif stored is None:
             report.remarks[words] += 1
         report.unproved[words].add(entry.file)
-    if topology is not None and _largest(entry) >= topology.nranks:
-        yield f"names rank {_largest(entry)}, {topology.name} has {topology.nranks}"
+    if topology is not None and largest_rank(entry) >= topology.nranks:
+        yield f"names rank {largest_rank(entry)}, {topology.name} has {topology.nranks}"
         return
     planned = "groups" in entry.values  # with other groups: the schedule is of all
     try:
@@ -455,7 +373,7 @@ def _other_program(entry: Entry, program: Program, text: str) -> Iterator[str]:
 def _unfiled_faults(
     row: Mapping[str, Any], networks: Networks, stored: Mapping[str, tuple[Stored, Checked] | None], report: Report
 ) -> Iterator[str]:
-    """What is wrong with a row of a build's record that has a schedule and no file."""
+    """Yield what is wrong with a row of a build's record that has a schedule and no file."""
     name = str(row.get("schedule"))
     where = f"unfiled row of {name[:80]!r}"
     found = stored.get(name)
@@ -537,7 +455,7 @@ def _wanted(entry: Entry, topology: Topology | None, problem: Problem | None) ->
 
 
 def _other_question(entry: Entry, asked: Problem) -> Iterator[str]:
-    """Where the stored schedule is for something else."""
+    """Yield where the stored schedule is for something else."""
     root = asked.group[asked.collective.root] if asked.collective.kind.rooted else None
     own = asked.collective.name, asked.group, asked.relays, root, asked.topology.name
     said = entry.collective, entry.group, entry.relays, entry.root, entry.topology
@@ -567,7 +485,7 @@ def _other_groups(entry: Entry, problem: Problem | None) -> Iterator[str]:
 
 
 def _other_plan(entry: Entry, asked: Problem) -> Iterator[str]:
-    """Where the stored schedule of several groups is not this one's too."""
+    """Yield where the stored schedule of several groups is not this one's too."""
     if asked.topology.name != entry.topology:
         yield f"{entry.schedule} is for topology {asked.topology.name}, its entry says {entry.topology}"
     if missing := sorted(set(entry.group) - set(asked.group)):

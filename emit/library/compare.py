@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from emit.formats import FORMATS, verify_program
-from emit.library.check import Networks
 from emit.library.index import Entry
+from emit.library.networks import Networks
 from emit.library.selector import Selector
 from emit.library.standing import MOST_BYTES
 from emit.targets import TARGETS

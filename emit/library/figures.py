@@ -86,7 +86,7 @@ def check_figures(values: Mapping[str, Any], evidence: Evidence) -> Findings:
 
 
 def _shape(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """What is wrong with the fields that describe the schedule."""
+    """Yield what is wrong with the fields that describe the schedule."""
     shape = _shape_of(evidence.stored)
     if shape is None:
         findings.unproved += [key for key in SHAPE if values.get(key) is not None]
@@ -113,7 +113,7 @@ def _shape_of(stored: Stored | None) -> dict[str, Any] | None:
 
 
 def _times(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """What is wrong with the times."""
+    """Yield what is wrong with the times."""
     stated = [row for row in _rows(values) if row[1] is not None]
     if evidence.time_us is None:
         findings.unproved += [key for key in ("time_us", *_OF_BOUND, "libraries") if values.get(key) is not None]
@@ -139,7 +139,7 @@ def _rows(values: Mapping[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
 
 
 def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """What is wrong with the bounds, and with what follows from them."""
+    """Yield what is wrong with the bounds, and with what follows from them."""
     bound = Bound(evidence.witnesses) if evidence.witnesses else None
     if bound is None:
         findings.unproved += [key for key in _OF_BOUND if values.get(key) is not None]
@@ -170,7 +170,7 @@ def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -
 
 
 def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
-    """What is wrong with gaps, by the times and bounds that stand beside them."""
+    """Yield what is wrong with gaps, by the times and bounds that stand beside them."""
     time_us, bound_us, gap, size = (values.get(key) for key in ("time_us", "bound_us", "gap", "shown_bytes"))
     least = 1.0
     if time_us is not None and bound_us:
@@ -196,7 +196,7 @@ def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
 
 
 def _words(values: Mapping[str, Any], time_us: Callable[[float], float], bound: Bound) -> Iterator[str]:
-    """What is wrong with the words that say what proves the bound."""
+    """Yield what is wrong with the words that say what proves the bound."""
     words, size = values.get("proof"), values.get("shown_bytes")
     if words is None or size is None or values.get("bound_us") is None:
         return
@@ -221,7 +221,7 @@ def _met_regimes(size: int, time_us: Callable[[float], float], bound: Bound) -> 
 
 
 def _libraries(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """What is wrong with what other libraries would take."""
+    """Yield what is wrong with what other libraries would take."""
     stated, size = values.get("libraries"), values.get("shown_bytes")
     if not stated:
         return

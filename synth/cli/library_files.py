@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from emit.library.check import Report, check_fault, check_library
+from emit.library.check import Report, check_library
 from emit.library.export import export_folders, load_line
+from emit.library.fault_check import check_fault
 from emit.library.index import INDEX, load_index
 from emit.library.nccl_tuner import measured_lines, model_lines, text_of
 from emit.library.overlay import FAULT, FAULTS, load_as_one, load_library

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from emit.library.check import check_fault
 from emit.library.compare import Difference, differences
+from emit.library.fault_check import check_fault
 from emit.library.index import Entry, vs_library
 from emit.library.overlay import folder_without, load_library
 from emit.library.pick import pick, why_none

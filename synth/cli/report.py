@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import click
 
-from emit.library.check import Networks
 from emit.library.index import Entry
+from emit.library.networks import Networks
 from emit.report.library import MOST_PAGES, Question, find_library, largest_gap, library_page
 from emit.report.page import Page, report_sources
 from emit.report.page import report as made_page

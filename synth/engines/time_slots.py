@@ -135,9 +135,12 @@ class SlotModel:
 def slot_model(
     problem: Problem, size_bytes: float, ceiling_us: float, slots: int, most: int | None = None
 ) -> SlotModel | None:
-    """The program for messages of `size_bytes`, given that `ceiling_us` can be reached, in so many slots or more.
+    """Return the program for messages of `size_bytes`; None where it would have more than `most` sends.
 
-    None where its sends × slots are more than `most`: that is counted before there is anything.
+    Args:
+        ceiling_us: A time that can be reached, in µs.
+        slots: The least number of time slots.
+        most: The most sends (chunk, link, slot), counted before any is made; None for any number.
     """
     net, collective = problem.network, problem.collective
     hold = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
@@ -183,7 +186,11 @@ def _add_row(
 
 
 def _starts(problem: Problem, chunk: int, takes_us: Floats, slot: float, ceiling_us: float) -> tuple[Floats, Floats]:
-    """Of each link the first slot in which a chunk may be sent, and how many there are; `takes_us`: over each link."""
+    """Return for each link the first slot in which a chunk may be sent, and the number of slots from there on.
+
+    Args:
+        takes_us: Time of the chunk over each link in µs, shape (links,).
+    """
     net = problem.network
     away = least_latency(net.nranks, net.src, net.dst, takes_us)
     here = away[problem.collective.holds[chunk].nonzero()[0]].min(axis=0, initial=np.inf)

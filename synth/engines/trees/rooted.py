@@ -51,7 +51,12 @@ class RootedTrees:
     """
 
     def __init__(self, problem: Problem, least: Fraction, links: Ints | None = None) -> None:
-        """Of a copying problem. least: µs a byte that the worst cut takes. links: these alone; None: `unshared`."""
+        """Prepare trees of a copying problem.
+
+        Args:
+            least: The time that the worst cut takes, in µs a byte.
+            links: The links that trees may use; None for those of `unshared`.
+        """
         net, self.least = problem.network, least
         self.links = kept = unshared(problem) if links is None else links
         collective = problem.collective
@@ -79,7 +84,10 @@ class RootedTrees:
         return us_per_byte * 1000 * gbs / self.share
 
     def capacity(self, k: int, us_per_byte: Fraction) -> Ints:
-        """Trees that every link may be in, at most all: links may be wider by more than a whole number holds."""
+        """Return the number of trees that each link may be in, at most all trees.
+
+        A link may be wider than others by more than an integer holds.
+        """
         most = k * self.nroots
         each = {gbs: min(math.floor(self._trees(us_per_byte, gbs) * k), most) for gbs in set(self.gbs)}
         return np.array([each[gbs] for gbs in self.gbs], dtype=np.int64)
@@ -121,7 +129,7 @@ class RootedTrees:
         return steps[last]
 
     def _counts_between(self, k: int, gbs: Fraction, low: Fraction, high: Fraction) -> range:
-        """How many trees a link may be in between two times, no more than there are."""
+        """Return the numbers of trees that a link may be in between two times."""
         most = min(math.floor(self._trees(high, gbs) * k), k * self.nroots)
         return range(math.floor(self._trees(low, gbs) * k), most + 1)
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emit.library.check import Report, check_fault, check_library
+from emit.library.check import Report, check_library
 from emit.library.export import export_folders
+from emit.library.fault_check import check_fault
 from emit.library.group_programs import GroupPrograms
 from emit.library.index import INDEX, index_text, load_index
 from emit.library.programs import Programs, run_by
