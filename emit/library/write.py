@@ -27,7 +27,7 @@ from synth.storage.proof import proof_path
 from topologies.errors import InputError
 from topologies.text.files import check_below, origin_of
 
-_PATIENCE_S = 10.0  # for another writer, where nothing else limits it
+_PATIENCE_S = 60.0  # for another writer, where nothing else limits it
 _LEAST_S = 0.3  # for another writer, also where the time is over: most hold a library for some milliseconds
 _LOOK_S = 0.02  # between two looks whether it is free
 _stops_waiting = False
