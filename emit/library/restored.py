@@ -70,11 +70,10 @@ def _cells(entry: Entry, program: Program, algorithm: Algorithm) -> tuple[Common
         ratio = Fraction(len(goal["initial"][0]), len(plain.cells.pre))
     is_uniform = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
     cells = ratio * plain.cells.chunks
-    if cells.denominator != 1 or not collective.chunks <= cells <= _MOST_CELLS or not (is_uniform or ratio >= 1):
+    is_whole = (cells if is_uniform else ratio).denominator == 1
+    if not is_whole or not collective.chunks <= cells <= _MOST_CELLS:
         raise InputError(f"{entry.file}: its chunks are not those of the schedule")
     if not is_uniform:
-        if ratio.denominator != 1:
-            raise InputError(f"{entry.file}: its chunks are not those of the schedule")
         return plain, int(ratio)
     width, rest = divmod(int(cells), collective.chunks)
     widths = [width + (chunk < rest) for chunk in range(collective.chunks)]

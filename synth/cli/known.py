@@ -148,18 +148,16 @@ def take(cache: Cache, key: str, folder: Path, problem: Question) -> Known | Non
     data = cache.get(key)
     if data is None:
         return None
-    origin = "the cache's answer"
+    origin, entries = "the cache's answer", of_question(standing(folder), problem)
     try:
         about, files = unpack(data, origin)
-        known = _restore(Fields(about, "", origin), files, problem)
+        if not all(_has_bytes(entry.path, files.get(entry.file)) for entry in entries):
+            return None
+        return _restore(Fields(about, "", origin), files, problem)
     except HOSTILE as error:
         cache.remove(key)
         why = str(error).removeprefix(f"{origin}: ")
         raise InputError(f"{origin} is not believed ({why}); it is removed, and the question is searched") from None
-    for entry in of_question(standing(folder), problem):
-        if not _has_bytes(entry.path, files.get(entry.file)):
-            return None
-    return known
 
 
 def _ranges_and_files(form: Saved) -> Iterator[tuple[Range, File | None]]:

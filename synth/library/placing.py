@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from emit.formats import restate_program
-from emit.library.index import ISOMORPHIC, Entry
+from emit.library.index import ISOMORPHIC, Entry, check_types
 from emit.library.save import stem_of_problem
 from emit.library.standing import network_digest
 from emit.library.write import standing, writing
@@ -214,16 +214,15 @@ def _check_share(share: Fields) -> None:
     for row in share.tables("unfiled"):
         if row.values.get("schedule") is None:
             continue
-        for key in ("schedule", "target", "engine"):
+        for key in ("schedule", "target"):
             row.string(key)
         row.integer("min_bytes", 0, _MOST)
         if row.values.get("max_bytes") is not None:
             row.integer("max_bytes", 0, _MOST)
-        for key in ("steps", "rounds", "chunks"):
-            row.integer(key, 0, _MOST)
-        row.integer("shown_bytes", 0, _MOST)
-        for key in ("time_us", "bound_us", "gap"):
-            row.number(key, 0.0, 1e200, "µs")
+        for key in ("engine", "steps", "rounds", "chunks", "shown_bytes", "time_us", "bound_us", "gap"):
+            if row.values.get(key) is None:
+                row.fail(key, "missing; it must be what the search states of its schedule")
+        check_types(row)
 
 
 def _is_group(ranks: object) -> bool:

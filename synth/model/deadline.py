@@ -30,6 +30,12 @@ class TimeUp(KeyboardInterrupt):
     """The time of what runs is over: whatever can be interrupted by Ctrl-C can be by this."""
 
 
+def interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the Ctrl-C, or the end of time, that a compiled function reports by another error; None without one."""
+    cause = error.__cause__ or error.__context__
+    return cause if isinstance(cause, KeyboardInterrupt) or cause is None else interrupt_behind(cause)
+
+
 class _Apart:
     """What did not count so far, in seconds, and since when nothing counts (0: it counts)."""
 

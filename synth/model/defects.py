@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from synth.model.deadline import interrupt_behind
 from topologies.errors import InputError, in_one_line
 
 Answer = TypeVar("Answer")
@@ -66,7 +67,9 @@ def contained(part: str, work: Callable[[], Answer], otherwise: Answer) -> Answe
     except (InputError, BrokenPipeError):
         raise
     except Exception as error:
-        _raise_interrupt(error)
+        interrupt = interrupt_behind(error) if isinstance(error, SystemError) else None
+        if interrupt is not None:
+            raise type(interrupt) from error
         defect = describe_defect(part, error)
         defects.setdefault(defect.line, defect)
         return otherwise
@@ -98,12 +101,3 @@ def describe_defect(part: str, error: BaseException) -> Defect:
     words = str(error)[:_MOST_WORDS]
     line = in_one_line(f"{part} failed ({type(error).__name__}{place}{': ' if words else ''}{words})")
     return Defect(line, "".join(traceback.format_exception(error)))
-
-
-def _raise_interrupt(error: BaseException) -> None:
-    """Raise the Ctrl-C, or the end of time, that a compiled function reports as a SystemError."""
-    cause = error.__cause__ or error.__context__
-    while isinstance(error, SystemError) and cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            raise type(cause) from error
-        cause = cause.__cause__ or cause.__context__

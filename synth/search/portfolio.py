@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from synth.engines.request import Outcome
-from synth.model.deadline import now
+from synth.model.deadline import interrupt_behind, now
 from synth.model.defects import contained
 from topologies.errors import InputError
 
@@ -115,7 +115,7 @@ def compiled_interrupts() -> Iterator[None]:
     try:
         yield
     except SystemError as error:
-        interrupt = _interrupt(error)
+        interrupt = interrupt_behind(error)
         if interrupt is not None:
             raise type(interrupt) from error
         raise
@@ -150,9 +150,3 @@ def race(runs: Iterable[Run], ledger: Ledger, deadline: float, waiting: list[Run
 def in_order(waiting: Iterable[Run]) -> list[Run]:
     """The runs as they are to go on."""
     return sorted(waiting, key=lambda run: -run.gained)
-
-
-def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
-    """The Ctrl-C at the beginning of what raised an error, as compiled functions have it; None where there is none."""
-    cause = error.__cause__ or error.__context__
-    return cause if isinstance(cause, KeyboardInterrupt) or cause is None else _interrupt(cause)
