@@ -15,11 +15,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from results.measuring.measure import TABLES, grid, page, save, write
-from results.scripts.groups import groups_up_to_symmetry
 from synth.engines.registry import AUTO, processes
 from synth.model.problem import make_problem
 from synth.present.statement import next_minute
@@ -28,6 +28,8 @@ from synth.solvers.workers import Workers
 from synth.synthesis import synthesize
 from topologies.errors import InputError
 from topologies.load import load
+from topologies.network import network
+from topologies.symmetry.automorphism import automorphisms
 from topologies.topology import Topology
 
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
@@ -111,6 +113,21 @@ def question(seed: int, number: int) -> Question:
 
 def _others(topology: Topology, group: Sequence[int]) -> list[int]:
     return [rank for rank in range(topology.nranks) if rank not in group]
+
+
+def groups_up_to_symmetry(topo: str, least: int = 2) -> list[tuple[int, ...]]:
+    """Return one process group of each kind, where a symmetry of the machine maps groups of one kind to each other."""
+    topology = load(topo)
+    ranks = tuple(range(topology.nranks))
+    symmetries = [p.tolist() for p in automorphisms(network(topology, ranks), [ranks])]
+    representatives: list[tuple[int, ...]] = []
+    for size in range(least, topology.nranks + 1):
+        images: set[tuple[int, ...]] = set()
+        for group in combinations(ranks, size):
+            if group not in images:
+                images.update(tuple(sorted(symmetry[rank] for rank in group)) for symmetry in symmetries)
+                representatives.append(group)
+    return representatives
 
 
 def dgx1_questions() -> list[Question]:

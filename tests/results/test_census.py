@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from results.scripts.census import COLLECTIVES, SIZES, Question, answered, dgx1_questions, question, summary
+from results.scripts.census import (
+    COLLECTIVES,
+    SIZES,
+    Question,
+    answered,
+    dgx1_questions,
+    groups_up_to_symmetry,
+    question,
+    summary,
+)
 from synth.solvers.workers import Workers
 
 
@@ -26,3 +35,8 @@ def test_every_fourth_group_is_of_all_collectives_and_sizes() -> None:
 def test_the_same_seed_draws_the_same() -> None:
     assert question(1, 7) == question(1, 7)
     assert question(1, 0).topology.nranks == question(1, 0).topology.nranks
+
+
+def test_groups_of_a_kind_are_counted_once() -> None:
+    assert [group for group in groups_up_to_symmetry("ring:4") if len(group) == 2] == [(0, 1), (0, 2)]
+    assert len(groups_up_to_symmetry("dgx1")) == 73  # (247 groups + those that a symmetry maps to themselves) / 4

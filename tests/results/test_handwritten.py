@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from results.scripts import handwritten, host
+from results.scripts import handwritten
 
 
 def test_kept_figures_are_complete() -> None:
@@ -52,11 +52,3 @@ def test_instances_that_cost_more_than_their_number_are_named(monkeypatch: pytes
     figures = iter([handwritten.Shape(9, 1, 0, 1), *(handwritten.Shape(n, 1, 0, 1) for n in (18, 37, 72))])
     monkeypatch.setattr(handwritten, "shape_of", lambda _: next(figures))
     assert handwritten.instances(kept)[1] == ["examples/ring.py --set instances=4"]
-
-
-def test_host_on_little_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "BYTES", 1 << 12)
-    seconds, moved, wrong = host.timed("ring", {"ranks": 4})
-    assert seconds > 0
-    assert (moved, wrong) == (2 * 3 * (1 << 12), 0)
-    assert host.copy_rate(2, 1 << 12) > 0

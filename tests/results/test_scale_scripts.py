@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from results.measuring import scale_runs
 from results.measuring.scale_runs import Answer, Ended, Processes
-from results.scripts import growth, process_groups, published, scale
+from results.scripts import process_groups, published, scale
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import named
@@ -160,44 +159,6 @@ def test_every_question_of_the_large_problems_is_there() -> None:
     for row in rows:
         if not row.topo.endswith(".toml"):
             load(row.topo)
-
-
-def _points(executors: int = 0) -> list[growth.Point]:
-    """Cubes that take 2 µs a pair beside 1.5 s, and one go half of that; the first ones write files for executors."""
-    found = []
-    for at, side in enumerate(range(4, 11)):
-        row = {"file": "x.xml"} if at < executors else {}
-        both = (_answer(seconds=1.5 + part * side**6, **row) for part in (2e-6, 1e-6))
-        found.append(growth.Point(side**3, *both))
-    return found
-
-
-def test_the_fit_finds_an_exponent() -> None:
-    line = growth.fitted([125, 216, 1000], [3 * n**1.7 for n in (125, 216, 1000)])
-    assert (line.exponent, line.factor) == (pytest.approx(1.7), pytest.approx(3.0))
-    assert line.at(1000) == pytest.approx(3 * 1000**1.7)
-    points = _points(executors=2)
-    fits = growth.lines_of(1.5, growth.large(points))
-    assert fits[growth.LESS].exponent == pytest.approx(2)
-    assert fits["one go, less the start"].exponent == pytest.approx(2)
-    assert fits["whole command"].exponent < 1
-    assert f"| {growth.LESS} | 2.00 | 2.00 |" in growth.text(_answer(seconds=1.5), points)
-    points[3] = replace(points[3], one_go=replace(points[3].one_go, wrong="refused"))
-    assert growth.lines_of(1.5, points)[growth.LESS].exponent == pytest.approx(2)
-    assert "refused" in growth.text(_answer(seconds=1.5), points)
-    assert growth.lines_of(1.5, points[:1]) == {}
-
-
-def test_the_drawing_is_one_and_the_same() -> None:
-    points = _points()
-    drawn = growth.drawing(1.5, points)
-    assert drawn == growth.drawing(1.5, points)
-    root = ET.fromstring(drawn)
-    size = [float(value) for value in root.attrib["viewBox"].split()[2:]]
-    dots = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in root.iter("{http://www.w3.org/2000/svg}circle")]
-    assert len(dots) == 7 + 6 + 2 + 3  # whole, less the start (one is next to nothing), PCCL, the legend
-    assert all(0 < x < size[0] and 0 < y < size[1] for x, y in dots)
-    assert "devices^2.00" in drawn
 
 
 def test_published_bandwidths_beside_ours() -> None:

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from results.measuring import measure, points
-from results.scripts import exact_rows, groups, pareto_dgx1, sccl_tables
-from synth.engines.registry import AUTO, processes
-from synth.solvers.workers import Workers
+from results.scripts import exact_rows, sccl_tables
 
 
 def test_a_row_is_measured_and_told() -> None:
@@ -55,13 +53,6 @@ def test_all_published_rows_are_there() -> None:
     assert len(exact_rows.ROWS) == 34
     assert sum(row.published == "unsat" for row in exact_rows.ROWS) == 3
     assert sum(row.published == "none" for row in exact_rows.ROWS) == 5
-
-
-def test_the_pareto_page() -> None:
-    seconds, said = pareto_dgx1.measured("ring:4", times=1)
-    text = pareto_dgx1.text(seconds, said)
-    assert "not the same as" in text
-    assert "| (2,2,3) | fewest rounds a chunk in 2 steps for any number of chunks" in text
 
 
 def test_the_points_of_an_all_reduce_are_of_the_whole() -> None:
@@ -113,33 +104,6 @@ def test_lines_of_a_collective() -> None:
     lines = sccl_tables.lines("allgather", "ring:4", timed.seconds, said)
     assert lines[0][:2] == ["allgather", "(2,2,3)"]
     assert lines[0][-1] == "–"
-
-
-def test_groups() -> None:
-    pairs = [g for g in groups.groups_up_to_symmetry("ring:4") if len(g) == 2]
-    assert pairs == [(0, 1), (0, 2)]
-    with Workers(processes(AUTO)) as workers:
-        answers = [groups.answered("ring:4", group, "allgather", 5.0, workers) for group in pairs]
-    assert "joined by relays" in answers[1].refusal
-    assert "- 0,2: `group: rank 2 cannot reach rank 0" in groups.refusals(answers)
-    assert "relays" in groups.table(answers)
-    assert "2 questions" in groups.summary(answers)
-
-
-def test_a_question_without_an_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(groups, "synthesize", broken)
-    with Workers(()) as workers:
-        answer = groups.answered("ring:4", (0, 1), "allgather", 5.0, workers)
-    assert groups.failures([answer]) == "- ring:4 allgather 0,1: `RuntimeError: no`"
-    assert groups.summary([answer]) == "1 questions, none answered"
-    assert "failed" in groups.table([answer])
-
-
-def test_a_dgx1_has_73_kinds_of_groups() -> None:
-    assert len(groups.groups_up_to_symmetry("dgx1")) == 73  # (247 + those that a symmetry keeps) / 4
 
 
 def test_files_are_whole(tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""Wrong command lines: one line, exit code 2, nothing written; wrong calls in Python: InputError of one line.
-
-results/scripts/wrong_inputs.py asks real processes.
-"""
+"""Wrong command lines end in one line and exit code 2, and write nothing; wrong calls in Python raise InputError."""
 
 from __future__ import annotations
 
