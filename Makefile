@@ -23,9 +23,11 @@ demo: .venv/.installed
 # what is compiled of Python is kept, also where the environment says that it is not: hundreds of commands are started
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.installed-dev
+	@$(BIN)/python -m tests.emit.report.get_browser .venv/browser || echo "the tests of the report in a browser are skipped" >&2
 	@( $(COMPILE_LOOPS) ) > /dev/null 2>&1 & \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports || exit; wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15
+	@test -x .venv/browser/browser || echo "Skipped without a browser: tests/emit/report/test_in_browser.py (SYNTH_BROWSER=… make test)"
 
 results: .venv/.installed
 	@for table in $$(LC_ALL=C ls results/scripts); do case $$table in [a-z]*.py) echo "== $$table"; $(BIN)/python -m results.scripts.$${table%.py} || exit;; esac; done

@@ -1,7 +1,7 @@
-"""A headless browser for tests, spoken to over a pipe (the DevTools protocol): no package is needed, only a browser.
+"""Drive a headless browser in tests over a pipe (the DevTools protocol): no package is needed, only a browser.
 
-Found is the program that SYNTH_BROWSER names, else a Chromium or Chrome on the PATH, else one that Playwright put into
-the user's cache. A test that needs one skips itself where there is none.
+It is the program that SYNTH_BROWSER names, else a Chromium or Chrome on the PATH, else the one that `make test` fetched
+(`get_browser.py`), else one that Playwright put into the user's cache. A test that needs one skips itself without one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ PROGRAMS = (
     "chrome-headless-shell",
 )  # fmt: skip
 WAIT_S = 60.0
+FETCHED = Path(sys.prefix, "browser", "browser")
 # the protocol wants its pipe at 3 and 4, wherever it is now
 LAUNCH = """
 import fcntl, os, sys
@@ -35,18 +36,16 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-def found() -> str | None:
-    """The browser's path."""
-    named = os.environ.get("SYNTH_BROWSER")
-    if named:
-        return shutil.which(named)
-    for program in PROGRAMS:
-        path = shutil.which(program)
-        if path:
-            return path
+def find_browser() -> str | None:
+    """Return the path of the browser that tests use, or None where there is none."""
+    chosen = os.environ.get("SYNTH_BROWSER")
+    if chosen:
+        return shutil.which(chosen)
+    on_path = next((path for program in PROGRAMS if (path := shutil.which(program))), None)
     cache = Path.home() / ".cache" / "ms-playwright"
-    inner = ("chromium*/chrome-linux*/chrome", "chromium*/chrome-linux*/headless_shell")
-    return next((str(p) for pattern in inner for p in sorted(cache.glob(pattern)) if os.access(p, os.X_OK)), None)
+    patterns = ("chromium*/chrome-linux*/chrome", "chromium*/chrome-linux*/headless_shell")
+    candidates = [FETCHED, *(path for pattern in patterns for path in sorted(cache.glob(pattern)))]
+    return on_path or next((str(path) for path in candidates if os.access(path, os.X_OK)), None)
 
 
 class BrowserError(RuntimeError):
@@ -181,7 +180,7 @@ class Tab:
 @contextmanager
 def browsing() -> Iterator[Tab]:
     """A browser with one page, ended afterwards. BrowserError where it does not start."""
-    program = found()
+    program = find_browser()
     if program is None:
         raise BrowserError("there is none")
     with tempfile.TemporaryDirectory() as profile:

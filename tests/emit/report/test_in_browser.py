@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from emit.msccl.format import write_msccl
+from emit.report import layout as report_layout
 from emit.report import schedule as report_schedule
 from emit.report.page import report
 from synth.model.problem import make_problem
@@ -23,8 +24,8 @@ from tests.emit.small_programs import allpairs_allreduce, ring_allgather
 from topologies.load import load
 
 pytestmark = pytest.mark.skipif(
-    browser.found() is None,
-    reason="no browser: put chromium or chrome on the PATH, name one in SYNTH_BROWSER, or: playwright install chromium",
+    browser.find_browser() is None,
+    reason="no browser: `make test` fetches one; or put chromium on the PATH, or name one in SYNTH_BROWSER",
 )
 
 
@@ -46,7 +47,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "several": both,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_schedule, "MOST_VERTICES", 8)
+        for module in (report_schedule, report_layout):
+            patch.setattr(module, "MOST_VERTICES", 8)
         made = {"not drawn": folder / "not drawn.html"}
         made["not drawn"].write_text(report(sources["16 ranks"]).html, encoding="utf-8")
     stored(both, make_problem(load("dgx1"), "allgather", (0, 1, 2, 3)), proof=True)
@@ -257,7 +259,8 @@ def test_a_fault_in_the_script_is_seen(tab: browser.Tab, pages: dict[str, Path],
     """The tests above would notice an exception, and a page that asks for something."""
     html = pages["8 ranks"].read_text(encoding="utf-8")
     broken = tmp_path / "broken.html"
-    broken.write_text(html.replace("\nstarted();\n", "\nstarted();\nnowhere.at.all();\n"), encoding="utf-8")
+    assert html.count("\nstart();\n") == 1
+    broken.write_text(html.replace("\nstart();\n", "\nstart();\nnowhere.at.all();\n"), encoding="utf-8")
     tab.open(broken)
     assert any("nowhere" in error for error in tab.errors)
     (tmp_path / "x.png").write_bytes(b"")
