@@ -23,7 +23,7 @@ from synth.model.schedule import Schedule
 from synth.model.sizes import parse_size
 from synth.present.statement import statement
 from synth.present.table import table
-from synth.search.least_budget import check_budget
+from synth.search.budget import check_budget
 from synth.search.protocols import search_protocols
 from synth.search.result import Report, SearchResult
 from synth.search.search import search

@@ -31,8 +31,9 @@ from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.deadline import now
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
-from synth.search.contest import Contest
+from synth.search.budget import Budget
 from synth.search.frontier import Contender, Range
+from synth.search.pool import Pool
 from synth.search.result import SearchResult
 from synth.verify.algorithm import Algorithm
 from topologies.costed import protocols_of
@@ -319,8 +320,7 @@ def run_by(found: SearchResult, programs: Programs, until: float = math.inf) -> 
             stopped = [replace(one, contender=Contender(one.algorithm, refused=INTERRUPTED)) for one in found.ranges]
             return replace(found, ranges=stopped)
         until = 0.0  # one is enough
-    contest = Contest(programs, deadline=until)
-    contest.contenders = [Contender(a) for a in dict.fromkeys(algorithms)]
+    pool = Pool(programs, Budget.until(until), contenders=[Contender(a) for a in dict.fromkeys(algorithms)])
     pinned = [served.low for served in found.ranges if served.low == served.high]
-    ranges = contest.files(pinned[0] if pinned else None)
-    return replace(found, ranges=ranges, refused=[*found.refused, *contest.refused])
+    ranges = pool.files(pinned[0] if pinned else None)
+    return replace(found, ranges=ranges, refused=[*found.refused, *pool.refused])

@@ -25,8 +25,8 @@ from synth.model.defects import contained
 from synth.model.problem import LARGEST, Problem, question
 from synth.present.statement import row
 from synth.present.text import format_size, format_time
+from synth.search.budget import GRACE_S
 from synth.search.frontier import Contender, Range
-from synth.search.least_budget import GRACE_S
 from synth.search.result import SearchResult
 from synth.storage.proof import save_proof, state_costs
 from synth.storage.schedule_file import save_schedule

@@ -24,7 +24,7 @@ from synth.engines.registry import ENGINES, Engine
 from synth.engines.request import Candidate, Options, Request
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import Problem, make_problem
-from synth.search.portfolio import compiled_interrupts
+from synth.search.runner import compiled_interrupts
 from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand

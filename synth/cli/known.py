@@ -33,9 +33,8 @@ from synth.cli.options import Asked
 from synth.engines.registry import ENGINES
 from synth.model.problem import LARGEST, question
 from synth.search.frontier import Contender, Range
+from synth.search.plans import SINGLE
 from synth.search.result import SearchResult
-from synth.search.suited import is_for
-from synth.search.tuning import TUNING
 from synth.storage.bundle import pack, unpack
 from synth.storage.cache import Cache, engines_version
 from synth.storage.proof import check_proof, load_proof, save_proof
@@ -291,8 +290,8 @@ def _check_sizes(found: SearchResult, asked: Question, about: Fields) -> None:
 def _baselines(asked: Question, bound: Bound) -> list[Algorithm]:
     """Return what a library would run, for the questions of which a search makes it."""
     problem, options = asked.problem, asked.options
-    [stage] = [turn for turn in TUNING.turns if turn.engine == "baseline"]
-    if ENGINES["baseline"].accepts(problem, options) or not is_for(stage, problem, options.size, bound):
+    [stage] = [stage for stage in SINGLE.stages if stage.engine == "baseline"]
+    if ENGINES["baseline"].accepts(problem, options) or not stage.suits(problem, options.size, bound):
         return []
     problems = [problem.under(name) for name in problem.protocols] or [problem]
     return [algorithm for one in problems for algorithm in baseline(one)]

@@ -17,11 +17,10 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.search.contest import Executor
-from synth.search.portfolio import Turn
+from synth.search.plans import SearchPlan, Stage
+from synth.search.pool import Executor
 from synth.search.result import Report
 from synth.search.search import search
-from synth.search.tuning import Tuning
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import time_us, timed
@@ -30,13 +29,13 @@ from synth.verify.replay import replay
 from topologies.network import links_among
 
 # A group's isolated run is one of many and has a part of a second: constructive engines only.
-ISOLATED = Tuning(
-    turns=(
-        Turn("baseline", most_sends=300_000, always=True),
-        Turn("route", most_ranks=16),
-        Turn("flow", share=0.75, gap=FLOW.near),  # the rest is for the bound
+ISOLATED = SearchPlan(
+    stages=(
+        Stage("baseline", most_sends=300_000, always=True),
+        Stage("route", most_ranks=16),
+        Stage("flow", share=0.75, gap=FLOW.near),  # the rest is for the bound
     ),
-    others=False,
+    rest=False,
     work_s=0.5,
     patient=True,
     met=FLOW.near,

@@ -34,8 +34,8 @@ from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import collected, contained, raise_first_defect
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.search.portfolio import Run, compiled_interrupts, race
 from synth.search.result import Report
+from synth.search.runner import EngineRun, compiled_interrupts, race
 from synth.solvers.workers import Workers
 from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
@@ -181,24 +181,24 @@ class ConcurrentSearch:
         with compiled_interrupts():
             contained("search for bounds", self._tighten, None)
 
-    def _runs(self) -> Iterator[Run]:
+    def _runs(self) -> Iterator[EngineRun]:
         """Who is asked, each when its turn has come; all but the last are done at once."""
         several = len(self.problem.members) > 1
         if several and self.problem.allowed is None:
-            yield Run(WITHIN, self._within(), np.inf)
+            yield EngineRun(WITHIN, self._within(), np.inf)
         for method, candidate in self._from_isolated():
-            yield Run(method, iter([candidate]), np.inf)
+            yield EngineRun(method, iter([candidate]), np.inf)
         self._say("direct")
         direct = partial(plans.direct, self.problem, self._restated, self.asked.chunks)
         if (made := contained("direct plan", direct, None)) is not None:
-            yield Run(DIRECT, iter([Candidate(*made, DIRECT)]), np.inf)
+            yield EngineRun(DIRECT, iter([Candidate(*made, DIRECT)]), np.inf)
         self.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
         if several and self.plans:
             contained("search for bounds", partial(self._tighten, quick=True), None)
             if self._best("makespan").makespan_us > self._least_us() * SEARCH.near:
                 try:
                     for answers in self._union():
-                        yield Run(TOGETHER, answers, np.inf)
+                        yield EngineRun(TOGETHER, answers, np.inf)
                 except InputError:
                     return  # more chunks than is held in memory; other plans are there
 

@@ -33,6 +33,7 @@ class Engine:
         processes: solver processes that are worth starting before the question is read.
         constructive: whether it answers at once; one that does not has others answer before it.
         asked: whether `auto` asks it; a variant of another engine is for those who name it.
+        is_near: Whether its answers come so near to the bound that better bounds are searched while it works.
         form: which of the module's algorithms it is, handed on as a last argument; empty: the module is one engine.
     """
 
@@ -43,6 +44,7 @@ class Engine:
     processes: tuple[str, ...] = ()
     constructive: bool = True
     asked: bool = True
+    is_near: bool = False
     form: str = ""
 
     def accepts(self, problem: Problem, options: Options) -> str:
@@ -60,6 +62,7 @@ class Engine:
 
 
 _CLOSED = "synth.engines.closed_forms"
+_STEINER, _LNS = "synth.engines.steiner.search", "synth.engines.lns.search"
 _KSYNC, _EXACT = "synth.engines.ksync.search", ("cpsat", "linear")
 ENGINES: dict[str, Engine] = {
     engine.name: engine
@@ -84,9 +87,9 @@ ENGINES: dict[str, Engine] = {
         Engine("two-hops", "broadcast and reduce where all ranks are linked", "synth.engines.two_hops"),
         Engine("levels", "across nodes and inside them, composed and overlapped", "synth.engines.levels.search"),
         Engine("trees", "spanning trees at the throughput optimum, pipelined", "synth.engines.trees.search"),
-        Engine("steiner", "trees through relays at the throughput optimum, pipelined", "synth.engines.steiner.search"),
-        Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
-        Engine("lns", "large neighbourhood search, routes and times together", "synth.engines.lns.search"),
+        Engine("steiner", "trees through relays at the throughput optimum, pipelined", _STEINER, is_near=True),
+        Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search", is_near=True),
+        Engine("lns", "large neighbourhood search, routes and times together", _LNS, is_near=True),
         Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),
         Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),
         Engine("smt", "Z3 alone", _KSYNC, ("smt",), _EXACT, constructive=False, asked=False),

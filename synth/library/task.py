@@ -28,11 +28,10 @@ from synth.model.deadline import now
 from synth.model.defects import collected, contained
 from synth.model.problem import Problem, make_problem, question
 from synth.search.frontier import Contender, Range, frontier
-from synth.search.portfolio import Turn
+from synth.search.plans import SearchPlan, Stage
 from synth.search.protocols import search_protocols
 from synth.search.result import SearchResult
 from synth.search.search import search
-from synth.search.tuning import Tuning
 from synth.solvers.workers import Workers
 from synth.storage.bundle import pack, unpack
 from synth.storage.schedule_file import load_schedule
@@ -157,18 +156,18 @@ def solve(task: Task) -> bytes:
     return replace(answer, defects=sorted(defects)).packed()
 
 
-def tuning(task: Task, ranks: int) -> Tuning:
+def plan_for(task: Task, ranks: int) -> SearchPlan:
     """Engines that count their work, and bounds that no clock ends."""
     linear_s = np.inf if ranks <= _LINEAR_RANKS else 0.0
     middle = 1 << ((task.low.bit_length() + task.high.bit_length()) // 2)
-    return Tuning(
-        turns=(
-            Turn("switch"),
-            Turn("baseline", most_sends=BASELINE_SENDS, always=True),
-            Turn("route", most_ranks=16),
-            Turn("flow", gap=1.001),
+    return SearchPlan(
+        stages=(
+            Stage("switch"),
+            Stage("baseline", most_sends=BASELINE_SENDS, always=True),
+            Stage("route", most_ranks=16),
+            Stage("flow", gap=1.001),
         ),
-        others=False,
+        rest=False,
         work_s=task.work_s,
         patient=True,
         sizes=tuple(dict.fromkeys((task.high, max(task.low, min(task.high, middle)), task.low))),
@@ -205,10 +204,10 @@ def _searched(task: Task) -> SearchResult:
         if one is not None and (not problem.protocols or one.able(problem.protocols)):
             executor = one
             break
-    how = tuning(task, problem.nranks)
+    plan = plan_for(task, problem.nranks)
     with Workers(()) as workers:
         by = search_protocols if problem.protocols else search
-        return by(problem, options, workers, None, how, executor)
+        return by(problem, options, workers, None, plan, executor)
 
 
 def _carried(task: Task, known: Answer) -> SearchResult:
@@ -230,12 +229,12 @@ def _carried(task: Task, known: Answer) -> SearchResult:
     else:
         ranges = frontier(each)
     found = SearchResult(problem, bound=prove(problem), ranges=ranges)
-    largest, how = found.ranges[-1], tuning(task, problem.nranks)
+    largest, plan = found.ranges[-1], plan_for(task, problem.nranks)
     loads = partial(resource_loads_us, largest.algorithm.problem, largest.algorithm.timed(task.high))
-    enough_us = largest.time_us(task.high) / how.met
+    enough_us = largest.time_us(task.high) / plan.met
     with Workers(()) as workers:
         until = now() + task.limit_s
-        for better in tighten(problem, found.bound, loads, task.high, enough_us, workers, until, effort=how.effort):
+        for better in tighten(problem, found.bound, loads, task.high, enough_us, workers, until, effort=plan.effort):
             found.bound = better
     return found
 

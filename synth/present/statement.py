@@ -15,8 +15,8 @@ from synth.engines.request import StepClaim
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, describe_alpha, question
 from synth.present.text import format_count
-from synth.search.contest import WORTH_SAYING
 from synth.search.frontier import Range
+from synth.search.pool import WORTH_SAYING
 from synth.search.result import SearchResult
 
 _LONG = 1_000_000  # sends whose time at a further size takes a second

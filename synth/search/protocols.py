@@ -1,9 +1,9 @@
-"""The search where an executor's costs are on: each protocol is a network of its own, and a call has one protocol.
+"""The search with an executor's costs: each protocol has a network of its own, and a call uses one protocol.
 
-The first protocol's problem is searched as any other, at those sizes at which its bound is near the least. The others
-differ from it in times alone: they get what it found, and what constructive engines make for their own latencies. All
-that was found then competes, each algorithm under the protocol that it was found for: what wins by its schedule's time
-is lowered, until all winners are. The bound is the least of the protocols'.
+The problem of the most promising protocol is searched like any other, at the sizes at which its bound is near the least
+bound. The other protocols differ in times alone, so they start from its algorithms, and only engines that mind
+latencies run for them. Then all algorithms compete, each under its protocol. The bound is the least of the protocols'
+bounds.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.problem import LARGEST, SMALLEST, Problem
-from synth.search.contest import Contest, Executor, contender
+from synth.search.budget import Budget
 from synth.search.frontier import Contender
-from synth.search.portfolio import Turn, compiled_interrupts
+from synth.search.plans import SINGLE, SearchPlan, Stage
+from synth.search.pool import Executor, Pool, contender_of
 from synth.search.result import Report, SearchResult
+from synth.search.runner import compiled_interrupts
 from synth.search.search import search
-from synth.search.tuning import TUNING, Tuning
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-_AHEAD = Turn("flow", share=0.15, once=True, refined=1_500, most_ranks=8, gap=1.05)
+_AHEAD = Stage("flow", share=0.15, once=True, refined=1_500, most_ranks=8, gap=1.05)
 
 
 @dataclass(frozen=True)
-class ProtocolTuning:
-    """Which protocols are searched at which sizes.
+class ProtocolPlan:
+    """The choice of the protocols and sizes that are searched, and their shares of the budget.
 
     Attributes:
-        sizes: message sizes in bytes, the largest first, of which each protocol's are chosen.
-        near: a protocol's bound over the least of all, up to which it is searched at a size: what is found above its
-            bound is seldom further from it than this.
-        most: sizes of a protocol.
-        searching: the part of the budget in which schedules are looked for, where an executor's programs are made in
-            the rest. first: the part of it that is the first protocol's. exact: of
-            this, what exact search may take.
-        others: engines that are asked under the others, too.
-        taken_over: sends of the schedules that these get from the first.
-        ahead: before exact search, which counts steps and rounds and knows nothing of latencies and gaps.
+        sizes: Message sizes in bytes, the largest first, from which those of each protocol are chosen.
+        near: A protocol is searched at a size if its bound is at most this multiple of the least bound there.
+        most: Most sizes of a protocol.
+        searching: Share of the budget for schedules, if an executor's programs are made in the rest.
+        first: Share of that for the first protocol.
+        exact: Share of that for exact search.
+        engines: Engines that run for the protocols after the first.
+        taken_over: Most sends of a schedule that the other protocols take over from the first.
+        ahead: Stage before exact search, which counts steps and rounds and ignores latencies and gaps.
+        exact_engine: Engine of the exact search.
+        last_engine: Engine that runs after all others.
     """
 
     sizes: tuple[int, ...] = (LARGEST, 16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10, 16 << 10, SMALLEST)
@@ -54,12 +56,42 @@ class ProtocolTuning:
     searching: float = 0.6
     first: float = 0.75
     exact: float = 0.8
-    others: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "flow", "lns")
+    engines: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "flow", "lns")
     taken_over: int = 3_000
-    ahead: Turn = _AHEAD
+    ahead: Stage = _AHEAD
+    exact_engine: str = "ksync"
+    last_engine: str = "lns"
+
+    def sizes_of(
+        self, bounds: dict[str, Bound], able: Sequence[str], sizes: Sequence[int]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the sizes in bytes at which each protocol is searched, the protocol with the most sizes first.
+
+        Among protocols with as many sizes, the one with the least bound at its first size is first.
+        """
+        least_us = {size: min(bounds[name].at(size)[0] for name in able) for size in sizes}
+        near = {
+            name: [size for size in sizes if bounds[name].at(size)[0] <= self.near * least_us[size]][: self.most]
+            for name in able
+        }
+        order = sorted((name for name in able if near[name]), key=lambda name: bounds[name].at(near[name][0])[0])
+        return {name: tuple(near[name]) for name in sorted(order, key=lambda name: -len(near[name]))}
+
+    def plan_for(self, plan: SearchPlan, options: Options, is_first: bool) -> SearchPlan:
+        """Return the plan for one protocol: all engines for the first one, those that mind latencies for the others."""
+        if options.engine != AUTO or options.pinned:
+            return plan
+        if not is_first:
+            stages = tuple(stage for stage in plan.stages if stage.engine in self.engines)
+            return replace(plan, stages=stages, rest=False)
+        # What all protocols can use is worth more than what fits the latencies of one.
+        order = [replace(s, share=self.exact) if s.engine == self.exact_engine else s for s in plan.stages]
+        order.sort(key=lambda stage: stage.engine == self.last_engine)
+        at = next((place for place, stage in enumerate(order) if stage.engine == self.exact_engine), len(order))
+        return replace(plan, stages=(*order[:at], self.ahead, *order[at:]))
 
 
-PROTOCOL_TUNING = ProtocolTuning()
+PROTOCOLS = ProtocolPlan()
 
 
 def search_protocols(
@@ -67,17 +99,26 @@ def search_protocols(
     options: Options,
     workers: Workers,
     report: Report | None = None,
-    tuning: Tuning = TUNING,
+    plan: SearchPlan = SINGLE,
     executor: Executor | None = None,
-    chosen: ProtocolTuning = PROTOCOL_TUNING,
+    protocols: ProtocolPlan = PROTOCOLS,
 ) -> SearchResult:
-    """`search` of a problem on which costs are on and no protocol is chosen (`Problem.protocols`).
+    """Return the answer of a problem with costs for which no protocol is chosen (`Problem.protocols`).
 
-    executor: what is to run the answers; protocols that it cannot are not searched.  Raises InputError as `search`, and
-    where the executor can none of the protocols.
+    Args:
+        problem: The problem, with one chunk a block.
+        options: What the user pins.
+        workers: Solver processes.
+        report: Receives what is tried and the best algorithm so far.
+        plan: The stages for one protocol.
+        executor: Executor of the answers; protocols that it does not have are not searched. None for schedules.
+        protocols: Which protocols are searched at which sizes.
+
+    Raises:
+        InputError: As `search`, or the executor has none of the protocols.
     """
     with collected() as defects:
-        result = _search_each(problem, options, workers, report, tuning, executor, chosen)
+        result = _search_each(problem, options, workers, report, plan, executor, protocols)
     result.defects = tuple(defects.values())
     return result
 
@@ -87,12 +128,12 @@ def _search_each(
     options: Options,
     workers: Workers,
     report: Report | None,
-    tuning: Tuning,
+    plan: SearchPlan,
     executor: Executor | None,
-    chosen: ProtocolTuning,
+    protocols: ProtocolPlan,
 ) -> SearchResult:
-    """Search the protocols one by one and join what was found."""
-    begun = now() if options.begun is None else options.begun
+    """Run a search for each protocol, one after another, and merge their results."""
+    budget = Budget(options.budget_s, now() if options.begun is None else options.begun)
     able = problem.protocols if executor is None else executor.able(problem.protocols)
     if not able:
         names = " ".join(problem.protocols)
@@ -100,124 +141,98 @@ def _search_each(
             f"costs: of {problem.topology.name} are of {names}; it must be a --target that has one of them"
         )
     problems = {name: problem.under(name) for name in problem.protocols}
-    bounds = {name: prove(one, max_flow=False) for name, one in problems.items()}
-    until = begun + options.budget_s * (1.0 if executor is None else chosen.searching)
-    most = None if executor is None else executor.rank_sends
-    least = {name: 0 if executor is None else executor.least_bytes(one) for name, one in problems.items()}
-    asked = _sizes(bounds, able, chosen.sizes if options.size is None else (options.size,), chosen)
-    found: dict[str, SearchResult] = {}
-    for place, (name, sizes) in enumerate(asked.items()):
-        if found and now() >= until:
+    bounds = {name: prove(under, max_flow=False) for name, under in problems.items()}
+    until = budget.begun + options.budget_s * (1.0 if executor is None else protocols.searching)
+    rank_sends = None if executor is None else executor.rank_sends
+    least_bytes = {name: 0 if executor is None else executor.least_bytes(under) for name, under in problems.items()}
+    sizes = protocols.sizes_of(bounds, able, protocols.sizes if options.size is None else (options.size,))
+    results: dict[str, SearchResult] = {}
+    for place, name in enumerate(sizes):
+        if results and now() >= until:
             break
-        part = 1.0 / (len(asked) - place) if found or len(asked) == 1 else chosen.first
-        share = replace(
-            options, begun=now(), budget_s=max(until - now(), 0.05) * part, rank_sends=most, least_bytes=least[name]
+        share = 1.0 / (len(sizes) - place) if results or len(sizes) == 1 else protocols.first
+        budget_s = max(until - now(), 0.05) * share
+        own_options = replace(
+            options, begun=now(), budget_s=budget_s, rank_sends=rank_sends, least_bytes=least_bytes[name]
         )
-        its = _tuning(replace(tuning, sizes=sizes, only_sizes=True), options, bool(found), chosen)
+        own_plan = replace(plan, sizes=sizes[name], only_sizes=True)
+        own_plan = protocols.plan_for(own_plan, options, is_first=not results)
         try:
-            found[name] = search(problems[name], share, workers, report, its)
+            results[name] = search(problems[name], own_options, workers, report, own_plan)
         except (InputError, KeyboardInterrupt) as error:
-            if not found:
-                raise  # what cannot be under this protocol cannot be at all, or there is nothing to show yet
+            if not results:
+                raise  # What is impossible under this protocol is impossible at all; or there is nothing to show yet.
             if isinstance(error, KeyboardInterrupt):
-                list(found.values())[-1].ended = "interrupted"
-        if name in found and found[name].ended == "interrupted":
+                list(results.values())[-1].ended = "interrupted"
+        if name in results and results[name].ended == "interrupted":
             break
-    deadline = math.inf if tuning.patient else begun + options.budget_s
-    contest = Contest(executor, lambda text: report and report(text, None), deadline)
-    contest.contenders = [c for one in found.values() for c in _contenders(one)]
-    contest.contenders += _taken_over(problems, found, able, chosen, least)
-    contest.begun = begun
-    result = _merged(problem, options, found, bounds, contest)
-    result.seconds = now() - begun
-    return result
+    contenders = [contender for result in results.values() for contender in _contenders(result)]
+    contenders += _taken_over(problems, results, able, protocols.taken_over, least_bytes)
+    lowering = Budget(math.inf, budget.begun) if plan.patient else budget
+    pool = Pool(executor, lowering, lambda text: report and report(text, None), contenders)
+    merged = _merged(problem, options, results, bounds, pool)
+    merged.seconds = now() - budget.begun
+    return merged
 
 
-def _sizes(
-    bounds: dict[str, Bound], able: Sequence[str], sizes: Sequence[int], chosen: ProtocolTuning
-) -> dict[str, tuple[int, ...]]:
-    """The sizes at which each protocol is searched, the protocol of the least bound at the first size first."""
-    least = {size: min(bounds[name].at(size)[0] for name in able) for size in sizes}
-    near = {
-        name: [size for size in sizes if bounds[name].at(size)[0] <= chosen.near * least[size]][: chosen.most]
-        for name in able
-    }
-    order = sorted((name for name in able if near[name]), key=lambda name: bounds[name].at(near[name][0])[0])
-    return {name: tuple(near[name]) for name in sorted(order, key=lambda name: -near[name][0])}
-
-
-def _tuning(tuning: Tuning, options: Options, again: bool, chosen: ProtocolTuning) -> Tuning:
-    """How a protocol is searched: the first with all engines, one `again` with those that mind latencies."""
-    if options.engine != AUTO or options.pinned:
-        return tuning
-    if again:
-        turns = tuple(turn for turn in tuning.turns if turn.engine in chosen.others)
-        return replace(tuning, turns=turns, others=False)
-    # what all protocols share is worth more than what fits the latencies of one
-    order = [replace(t, share=chosen.exact) if t.engine == "ksync" else t for t in tuning.turns]
-    order.sort(key=lambda turn: turn.engine == "lns")
-    at = next((place for place, turn in enumerate(order) if turn.engine == "ksync"), len(order))
-    return replace(tuning, turns=(*order[:at], chosen.ahead, *order[at:]))
-
-
-def _contenders(found: SearchResult) -> list[Contender]:
-    """All that a search found and that can be shown, each once."""
-    return list({id(c): c for c in (*(served.contender for served in found.ranges), *found.others)}.values())
+def _contenders(result: SearchResult) -> list[Contender]:
+    """Return every algorithm of a result that can be shown, each once."""
+    return list({id(c): c for c in (*(served.contender for served in result.ranges), *result.others)}.values())
 
 
 def _taken_over(
     problems: dict[str, Problem],
-    found: dict[str, SearchResult],
+    results: dict[str, SearchResult],
     able: Sequence[str],
-    chosen: ProtocolTuning,
+    most_sends: int,
     least_bytes: dict[str, int],
 ) -> list[Contender]:
-    """What was found under the first protocol, under the others: the same sends at other times."""
-    first = next(iter(found))
-    made = []
-    for one in _contenders(found[first]):
-        algorithm = one.algorithm
-        if algorithm.problem.quotient is not None or len(algorithm.schedule) > chosen.taken_over:
+    """Return the algorithms of the first protocol under the other protocols: the same sends at other times."""
+    first = next(iter(results))
+    contenders = []
+    for contender in _contenders(results[first]):
+        algorithm = contender.algorithm
+        if algorithm.problem.quotient is not None or len(algorithm.schedule) > most_sends:
             continue
         for name in able:
-            # what switches sum or multicast may be no part of its network
+            # Another protocol's network may lack what switches reduce or multicast.
             if name != first and max(algorithm.schedule.link, default=0) < problems[name].network.ncarriers:
                 problem = replace(problems[name], collective=algorithm.problem.collective)
-                same = Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
-                made.append(contender(same, least_bytes[name]))
-    return made
+                same_sends = Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
+                contenders.append(contender_of(same_sends, least_bytes[name]))
+    return contenders
 
 
 def _merged(
-    problem: Problem, options: Options, found: dict[str, SearchResult], bounds: dict[str, Bound], contest: Contest
+    problem: Problem, options: Options, results: dict[str, SearchResult], bounds: dict[str, Bound], pool: Pool
 ) -> SearchResult:
-    """All that was found, by size the fastest, under the bound over all protocols."""
-    each = [(found[name].bound if name in found else bounds[name]).of_protocol(name) for name in bounds]
-    first = next(iter(found.values()))
-    ended = {one.ended for one in found.values()}
+    """Return the fastest algorithm of all protocols by size, with the bound over all protocols."""
+    proved = [(results[name].bound if name in results else bounds[name]).of_protocol(name) for name in bounds]
+    first = next(iter(results.values()))
+    ended = {result.ended for result in results.values()}
     if "interrupted" in ended:
-        contest.stop()
+        pool.stop()
     try:
         with compiled_interrupts():
-            ranges = contest.files(options.size)
+            ranges = pool.files(options.size)
     except KeyboardInterrupt:
         ended.add("interrupted")
-        contest.stop()
-        ranges = contest.files(options.size)
-    if now() >= contest.deadline:
+        pool.stop()
+        ranges = pool.files(options.size)
+    if pool.budget.left_s <= 0:
         ended.add("budget")
-    served = {one.algorithm for one in ranges}
+    shown = {served.algorithm for served in ranges}
     return SearchResult(
         problem,
         ranges=ranges,
-        others=[c for c in contest.contenders if c.algorithm not in served],
-        bound=Bound(tuple(w for bound in each for w in bound.witnesses)),
-        baselines=[algorithm for one in found.values() for algorithm in one.baselines],
+        others=[contender for contender in pool.contenders if contender.algorithm not in shown],
+        bound=Bound(tuple(witness for bound in proved for witness in bound.witnesses)),
+        baselines=[algorithm for result in results.values() for algorithm in result.baselines],
         claims=first.claims,
-        impossible=next((one.impossible for one in found.values() if one.impossible), ""),
-        refused=contest.refused,
+        impossible=next((result.impossible for result in results.values() if result.impossible), ""),
+        refused=pool.refused,
         engine=first.engine,
-        queue=tuple(dict.fromkeys(name for one in found.values() for name in one.queue)),
-        other_engines=tuple(dict.fromkeys(name for one in found.values() for name in one.other_engines)),
-        ended=next((why for why in ("interrupted", "budget") if why in ended), ""),
+        queue=tuple(dict.fromkeys(name for result in results.values() for name in result.queue)),
+        other_engines=tuple(dict.fromkeys(name for result in results.values() for name in result.other_engines)),
+        ended=next((reason for reason in ("interrupted", "budget") if reason in ended), ""),
     )

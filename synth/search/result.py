@@ -1,4 +1,4 @@
-"""What a search came to."""
+"""The result of a search."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import NotModelled
 
 Answer = TypeVar("Answer")
-Report = Callable[[str, "Algorithm | None"], None]  # what is tried, and the best so far
+Report = Callable[[str, "Algorithm | None"], None]  # It receives what is tried, and the best algorithm so far.
 
 
 @dataclass
 class SearchResult:
-    """What a search came to.
+    """The answer of a search: algorithms by message size, their bound, and what else is known.
 
     Attributes:
-        ranges: the frontier, or one range at the pinned size.
-        others: what else was found and could be shown.
-        bound: on the time of any algorithm.
-        baselines: what a vendor library would run.
-        claims: per copying phase and number of steps, what is proved in the k-synchronous model.
-        slots: what the dual bounds of time-slot programs prove.
-        impossible: why no schedule of the pinned shape exists, where that was proved.
-        refused: what was found and is in no range, since the executor that was asked for can hold no program of it; in
-            the ranges too where it can hold none at all.
-        healthy: the same for the healthy network, where this one has dead or slow parts.
-        engine: that was named (`auto`: none); other_engines: what else found algorithms of the ranges, if one was.
-        unsaid: why the problem's switches only forward though the topology's can do more.
-        bound_s: when each witness was found, in seconds since the search began.
-        queue: engines that have not ended, the one first that would go on first.
-        asked_sizes: those in bytes about which engines were asked one by one, since their gaps were large.
-        refutable: a size in bytes for which bounds by windows of time would be looked for; None: for none.
-        ended: "" or why the search stopped early ("budget", "interrupted").
-        defects: Parts of our own that failed; their answers are missing.
-        seconds: that it took.
+        problem: The problem, with one chunk a block.
+        ranges: The frontier, or one range at the pinned size.
+        others: Algorithms that could be shown but serve no size.
+        bound: Lower limit on the time of any algorithm.
+        baselines: Algorithms that a vendor library would run.
+        claims: What is proved in the k-synchronous model, for each copying phase and number of steps.
+        slots: What the dual bounds of time-slot programs prove.
+        impossible: Why no schedule of the pinned shape exists, where that was proved.
+        refused: Algorithms of which the executor can hold no program. They are in the ranges too if it can hold none at
+            all.
+        healthy: The result for the healthy network, if this network has dead or slow parts.
+        engine: Engine that the user named, or `auto`.
+        other_engines: Other engines that found algorithms of the ranges, if the user named one.
+        unsaid: Why the switches of the problem only forward although those of the topology can do more.
+        bound_s: When each witness was found, in seconds since the search began.
+        queue: Engines that have not ended, in the order in which they would go on.
+        asked_sizes: Message sizes in bytes that engines were asked about one by one, because their gaps were large.
+        refutable: Message size in bytes that bounds by windows of time would look at next; None for no size.
+        ended: Why the search stopped early ("budget", "interrupted"), or "".
+        defects: Parts of synth that failed, so that their answers are missing.
+        seconds: Seconds that the search took.
     """
 
     problem: Problem
@@ -71,29 +73,29 @@ class SearchResult:
     seconds: float = 0.0
 
     def raise_bound(self, bound: Bound, at_s: float) -> None:
-        """Take a bound with further witnesses, found so many seconds after the search began."""
+        """Set a bound with further witnesses, found so many seconds after the search began."""
         for witness in bound.witnesses:
             self.bound_s.setdefault(witness, at_s)
         self.bound = bound
 
     @cached_property
     def _models(self) -> dict[str, Model | NotModelled]:
-        found: dict[str, Model | NotModelled] = {}
+        models: dict[str, Model | NotModelled] = {}
         for library in LIBRARIES.values():
             ask = partial(library.model, self.problem.topology, self.problem.group)
-            found[library.name] = _modelled(library.name, ask)
-        return found
+            models[library.name] = _modelled(library.name, ask)
+        return models
 
     def library(self, name: str, size_bytes: int) -> Choice | NotModelled:
-        """What a library of LIBRARIES would take itself, or why that is not known."""
+        """Return what a library of LIBRARIES would choose for a message size in bytes, or why that is not known."""
         model = self._models[name]
         if isinstance(model, NotModelled):
             return model
         return _modelled(name, partial(model.choose, self.problem.collective.name, size_bytes))
 
     def fastest(self, size_bytes: int) -> Range:
-        """What serves a message size."""
-        served = (one for one in self.ranges if one.high is None or size_bytes <= one.high)
+        """Return the range that serves a message size in bytes."""
+        served = (candidate for candidate in self.ranges if candidate.high is None or size_bytes <= candidate.high)
         return next(served, self.ranges[-1])
 
 

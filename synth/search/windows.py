@@ -1,4 +1,4 @@
-"""Bounds by windows of time, found by a solver's process while engines work: the budget goes where the gap is."""
+"""Bounds by windows of time, which a solver's process finds while engines work, for the size with the largest gap."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from synth.bounds.prove import refute
 from synth.bounds.search import DEFAULT
 from synth.model.deadline import now
 from synth.model.problem import Problem
-from synth.search.farthest import Farthest, Reached
+from synth.search.budget import Budget
+from synth.search.gaps import LargestGap, Progressing
 from synth.solvers.workers import Workers
 
-_MET = 1.003  # time / bound from which on a size is left
-_FINER = (81,)  # slots of time, where it is still worth it when engines have ended
+_MET = 1.003  # Time / bound below which a size needs no better bound.
+_FINER = (81,)  # Numbers of slots of time that are still worth it once engines have ended.
 
 
-class Asking(Reached, Protocol):
-    """The search whose bounds they are."""
+class BoundedSearch(Progressing, Protocol):
+    """A search whose bounds are to be raised."""
 
     problem: Problem
     workers: Workers
-    begun: float
-    deadline: float
+    budget: Budget
 
 
 class Windows:
-    """Asks for one linear program after another, for the size whose gap is largest.
+    """A sequence of linear programs, each for the size whose gap is largest.
 
     Attributes:
-        farthest: which size that is.
+        next_gap: The choice of that size.
     """
 
-    def __init__(self, asking: Asking, sizes: Sequence[int], gap: float) -> None:
-        """gap: time / bound from which on a size is looked at."""
-        self.farthest = Farthest(asking, sizes, gap)
-        self._asking, self._tuning = asking, DEFAULT
+    def __init__(self, search: BoundedSearch, sizes: Sequence[int], gap: float) -> None:
+        """Set up bounds for a search; gap: time / bound above which a size is looked at."""
+        self.next_gap = LargestGap(search, sizes, gap)
+        self._search, self._tuning = search, DEFAULT
         self._steps: Iterator[None] | None = None
 
     def step(self) -> bool:
-        """Take what has been solved and ask for more; False where there is nothing more to ask for."""
+        """Collect the programs that are solved and send the next ones; return False if there is nothing to send."""
         if self._steps is None:
             self._steps = self._run()
         try:
@@ -51,29 +51,30 @@ class Windows:
         return True
 
     def finish(self, until: float, finer_s: float) -> None:
-        """Steps until `until` of `now`, and for so many seconds of these with more and more slots of time."""
+        """Run steps until a reading of `now`, and then for so many seconds of that time with finer slots of time."""
         while now() < until and self.step():
             pass
         until = min(until, now() + finer_s)
         for slots in _FINER if finer_s > 0 else ():
             self._tuning = replace(DEFAULT, window_slots=(slots,))
-            self.farthest.restart()
+            self.next_gap.restart()
             while now() < until and self.step():
                 pass
         self._tuning = DEFAULT
 
     def _run(self) -> Iterator[None]:
-        asking = self._asking
-        while (size := self.farthest.size()) is not None:
-            self.farthest.done(size)
-            reached_us = asking.scheduled_us(size)
-            before = asking.result.bound
+        search = self._search
+        while (size := self.next_gap.size()) is not None:
+            self.next_gap.mark_tried(size)
+            reached_us = search.scheduled_us(size)
+            before = search.result.bound
             for bound in refute(
-                asking.problem, before, size, reached_us, asking.workers, asking.deadline, self._tuning
+                search.problem, before, size, reached_us, search.workers, search.budget.deadline, self._tuning
             ):
                 if bound is not before:
                     before = bound
-                    asking.result.raise_bound(asking.result.bound.merged(bound.witnesses), now() - asking.begun)
+                    merged = search.result.bound.merged(bound.witnesses)
+                    search.result.raise_bound(merged, now() - search.budget.begun)
                 yield
-                if asking.scheduled_us(size) <= asking.result.bound.at(size)[0] * _MET:
+                if search.scheduled_us(size) <= search.result.bound.at(size)[0] * _MET:
                     break

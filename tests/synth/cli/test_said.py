@@ -14,7 +14,7 @@ import pytest
 from synth.cli import answer as of_one
 from synth.cli import concurrent as of_groups
 from synth.concurrent.search import ConcurrentSearch
-from synth.search.contest import Contest
+from synth.search.pool import Pool
 from synth.synthesis import synthesize
 from tests.synth.cli.calling import Call, without_progress
 from topologies.faults.apply import degraded
@@ -116,18 +116,18 @@ def test_an_interrupt_while_it_is_written(synth: Call, here: Path, monkeypatch: 
     assert (here / "out" / "index.json").is_file()
 
 
-@pytest.mark.parametrize("moment", ["files", "_is_lowered"])
+@pytest.mark.parametrize("moment", ["files", "_settle"])
 def test_an_interrupt_at_the_end_of_a_search(synth: Call, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     came: list[bool] = []
-    made = getattr(Contest, moment)
+    made = getattr(Pool, moment)
 
-    def interrupted(self: Contest, *given: Any) -> Any:
+    def interrupted(self: Pool, *given: Any) -> Any:
         if not came:
             came.append(True)
             raise KeyboardInterrupt
         return made(self, *given)
 
-    monkeypatch.setattr(Contest, moment, interrupted)
+    monkeypatch.setattr(Pool, moment, interrupted)
     said = synth("allgather", "--topo", "ring:4", "--engine", "route", "--budget", "2s")
     assert came
     assert (said.code, said.err) == (130, "")

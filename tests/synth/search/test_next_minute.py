@@ -6,25 +6,24 @@ from synth.engines.request import Options
 from synth.model.problem import make_problem
 from synth.present.statement import statement
 from synth.present.table import format_next_minute
-from synth.search.portfolio import Turn
+from synth.search.plans import SearchPlan, Stage
 from synth.search.search import search
-from synth.search.tuning import Tuning
 from synth.solvers.workers import Workers
 from topologies.load import load
 
-PLAIN = Tuning((Turn("route"), Turn("baseline", always=True), Turn("ksync")), others=False, windows=0)
+PLAIN = SearchPlan((Stage("route"), Stage("baseline", always=True), Stage("ksync")), rest=False, windows=0)
 
 
 def test_what_is_proved_ends_the_search(workers: Workers) -> None:
-    found = search(make_problem(load("full:4"), "alltoall"), Options(size=1 << 20), workers, tuning=PLAIN)
+    found = search(make_problem(load("full:4"), "alltoall"), Options(size=1 << 20), workers, plan=PLAIN)
     assert (found.ended, found.queue, found.refutable, found.claims) == ("", (), None, [])
     assert found.baselines  # what stands beside the answer is there nevertheless
     assert format_next_minute(statement(found)["next_minute"]) == "next minute: nothing, all is proved optimal"
 
 
 def test_the_largest_gap_is_named(workers: Workers) -> None:
-    tuning = Tuning(PLAIN.turns[:2], others=False, windows=0)
-    found = search(make_problem(load("ring:4"), "broadcast"), Options(), workers, tuning=tuning)
+    tuning = SearchPlan(PLAIN.stages[:2], rest=False, windows=0)
+    found = search(make_problem(load("ring:4"), "broadcast"), Options(), workers, plan=tuning)
     document = statement(found)
     told, worst = document["next_minute"], max(row["worst"]["gap"] for row in document["algorithms"])
     assert told["gap"] == worst > 1

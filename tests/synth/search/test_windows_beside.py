@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from synth.bounds.prove import prove
 from synth.bounds.registry import check
 from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
+from synth.search.budget import Budget
 from synth.search.result import SearchResult
 from synth.search.windows import Windows
 from synth.solvers.workers import Workers
@@ -20,8 +21,7 @@ class _Asking:
     workers: Workers
     result: SearchResult
     reached_us: dict[int, float]
-    begun: float = 0.0
-    deadline: float = float("inf")
+    budget: Budget = field(default_factory=Budget)
 
     def scheduled_us(self, size_bytes: float) -> float:
         return self.reached_us[int(size_bytes)]

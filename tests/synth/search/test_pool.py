@@ -15,10 +15,11 @@ from synth.baselines import baseline
 from synth.engines.request import Candidate, Options
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, Problem, make_problem
-from synth.search.contest import Contest
+from synth.search.budget import Budget
 from synth.search.frontier import _ENDS, Contender, Range, _losses, winners
-from synth.search.search import _Search
-from synth.search.tuning import TUNING
+from synth.search.plans import SINGLE
+from synth.search.pool import Pool
+from synth.search.state import SearchState
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -72,11 +73,19 @@ def algorithms() -> list[Algorithm]:
     return sorted(baseline(problem), key=lambda algorithm: algorithm.time_us(LARGEST))
 
 
-def contest(executor: Executor, algorithms: Sequence[Algorithm], deadline: float = math.inf) -> Contest:
-    made = Contest(executor, deadline=deadline)
+def make_pool(
+    executor: Executor,
+    algorithms: Sequence[Algorithm],
+    seconds: float = math.inf,
+    searching: bool = False,
+    send_s: float | None = None,
+) -> Pool:
+    """Return a pool to which algorithms are added one by one."""
+    pool = Pool(executor, Budget(seconds))
+    pool.searching, pool.send_s = searching, pool.send_s if send_s is None else send_s
     for algorithm in algorithms:
-        made.add(algorithm, LARGEST)
-    return made
+        pool.add(algorithm, LARGEST)
+    return pool
 
 
 def test_every_size_is_served_by_the_fastest_program(algorithms: list[Algorithm]) -> None:
@@ -84,7 +93,7 @@ def test_every_size_is_served_by_the_fastest_program(algorithms: list[Algorithm]
     best = algorithms[0].engine
     for factor in (1.0, 1.5, 40.0):
         executor = Executor(factors={best: factor})
-        made = contest(executor, algorithms)
+        made = make_pool(executor, algorithms)
         ranges = made.frontier()
         assert all(isinstance(served.contender.execution, Slower) for served in ranges)
         for served in ranges:
@@ -98,7 +107,7 @@ def test_every_size_is_served_by_the_fastest_program(algorithms: list[Algorithm]
 
 def test_what_cannot_win_is_not_lowered(algorithms: list[Algorithm]) -> None:
     executor = Executor()
-    made = contest(executor, algorithms)
+    made = make_pool(executor, algorithms)
     assert made.best(LARGEST) is not None
     assert executor.lowered == [algorithms[0].engine]
 
@@ -110,7 +119,7 @@ def test_chunks_too_small_for_an_executor_are_not_lowered_for_that_size(algorith
     assert fine.time_us(size) < coarse.time_us(size)
     for least_bytes, best in ((int(chunk * size), fine), (int(chunk * size) + 1, coarse)):
         executor = Executor()
-        made = Contest(executor, least_bytes=least_bytes)
+        made = Pool(executor, least_bytes=least_bytes)
         for one in (coarse, fine):
             made.add(one, size)
         served = made.best(size)
@@ -122,10 +131,10 @@ def test_chunks_too_small_for_an_executor_are_not_lowered_for_that_size(algorith
 
 def test_what_is_refused_is_shown_only_where_everything_is(algorithms: list[Algorithm]) -> None:
     fewest = min(len(a.schedule) for a in algorithms)
-    made = contest(Executor(most_sends=fewest), algorithms)
+    made = make_pool(Executor(most_sends=fewest), algorithms)
     assert all(len(served.algorithm.schedule) == fewest for served in made.frontier())
     assert all(one.refused == "too many sends" for one in made.refused)
-    nothing = contest(Executor(most_sends=0), algorithms)
+    nothing = make_pool(Executor(most_sends=0), algorithms)
     ranges = nothing.frontier()
     assert ranges
     assert all(served.contender.refused for served in ranges)
@@ -133,7 +142,7 @@ def test_what_is_refused_is_shown_only_where_everything_is(algorithms: list[Algo
 
 def test_nothing_is_lowered_after_the_deadline(algorithms: list[Algorithm]) -> None:
     executor = Executor()
-    made = contest(executor, algorithms, deadline=now() - 1)
+    made = make_pool(executor, algorithms, seconds=-1)
     ranges = made.frontier()
     assert executor.lowered == []
     assert ranges
@@ -149,7 +158,7 @@ def test_what_is_lowered_too_long_is_given_up(algorithms: list[Algorithm]) -> No
                 sum(range(1000))
             raise AssertionError
 
-    made = contest(Endless(), algorithms[:2], deadline=now() + 0.2)
+    made = make_pool(Endless(), algorithms[:2], seconds=0.2)
     assert not made.lowering
     assert made.contenders == []
     budgets = [re.search(r"give --budget (\d+)s or more", one.refused) for one in made.refused]
@@ -169,14 +178,13 @@ def test_what_takes_long_waits_until_all_engines_were_asked(algorithms: list[Alg
                 sum(range(1000))
             return super().lower(algorithm, _until, _sizes)
 
-    executor, begun = Patient(), now()
-    made = Contest(executor, deadline=begun + 1.5, racing=True)
-    made.add(algorithms[0], LARGEST)
+    executor = Patient()
+    made = make_pool(executor, algorithms[:1], 1.5, searching=True)
     assert executor.lowered == []
     assert made.best_us(LARGEST) == algorithms[0].time_us(LARGEST)
-    assert made.until() < made.deadline
-    executor.racing = made.racing = False
-    made.s_a_send = 0.0  # however slow this machine is
+    assert made.search_deadline() < made.budget.deadline
+    executor.racing = made.searching = False
+    made.send_s = 0.0  # however slow this machine is
     assert all(isinstance(served.contender.execution, Slower) for served in made.frontier())
 
 
@@ -185,13 +193,9 @@ def test_no_time_is_kept_for_what_cannot_be_lowered_or_not_in_time(algorithms: l
     one = algorithms[0]
     sends = len(one.schedule)
     for never, needs_s, kept in (((one.engine,), 2.0, False), ((), 2.0, True), ((), 6.0, False)):
-        begun = now()
-        made = Contest(
-            Executor(never=never), deadline=begun + 10.0, racing=True, s_a_send=needs_s / 2 / sends, begun=begun
-        )
-        made.add(one, LARGEST)
+        made = make_pool(Executor(never=never), [one], 10.0, searching=True, send_s=needs_s / 2 / sends)
         assert made.executor is not None
-        assert (made.until() < made.deadline) is kept
+        assert (made.search_deadline() < made.budget.deadline) is kept
         assert [each.refused for each in made.refused] == [f"known to be no {name}" for name in never]
 
 
@@ -204,28 +208,25 @@ def test_who_searches_for_long_is_given_its_time(algorithms: list[Algorithm]) ->
                 sum(range(1000))
             return super().lower(algorithm, _until, _sizes)
 
-    for racing in (True, False):
+    for searching in (True, False):
         executor = Thorough()
-        made = Contest(executor, deadline=now() + 1.0, racing=racing, s_a_send=0.0)
-        made.add(algorithms[0], LARGEST)
+        made = make_pool(executor, algorithms[:1], 1.0, searching, send_s=0.0)
         assert executor.lowered == [algorithms[0].engine]
         assert isinstance(made.contenders[0].execution, Slower)
-        assert now() < made.deadline
+        assert made.budget.left_s > 0
 
 
 def test_nothing_is_lowered_too_late_while_engines_are_asked(algorithms: list[Algorithm]) -> None:
     executor = Executor()
-    made = Contest(executor, deadline=now() - 1, racing=True)
-    for algorithm in algorithms:
-        made.add(algorithm, LARGEST)
+    made = make_pool(executor, algorithms, -1, searching=True)
     assert executor.lowered == []
     assert made.best_us(LARGEST) == algorithms[0].time_us(LARGEST)
 
 
 def test_one_size_has_one_range(algorithms: list[Algorithm]) -> None:
-    (served,) = contest(Executor(), algorithms).frontier(SMALLEST)
+    (served,) = make_pool(Executor(), algorithms).frontier(SMALLEST)
     assert (served.low, served.high, served.shown) == (SMALLEST, SMALLEST, SMALLEST)
-    assert Contest().frontier() == []
+    assert Pool().frontier() == []
 
 
 def test_what_a_small_program_takes_says_little_of_large_ones(
@@ -240,9 +241,9 @@ def test_what_a_small_program_takes_says_little_of_large_ones(
             clock[0] += 1.0
             return super().lower(algorithm, _until, _sizes)
 
-    made = contest(Slow(first_s=1.0), algorithms[:1], deadline=100.0)
+    made = make_pool(Slow(first_s=1.0), algorithms[:1], seconds=100.0)
     assert len(algorithms[0].schedule) < 100
-    assert made.s_a_send <= 1e-3
+    assert made.send_s <= 1e-3
 
 
 def test_where_time_is_short_every_size_has_a_program_before_one_has_its_best(
@@ -258,14 +259,14 @@ def test_where_time_is_short_every_size_has_a_program_before_one_has_its_best(
             clock[0] += max(until - now(), 0.0)
             return super().lower(algorithm, until, sizes)
 
-    made = Contest(Thorough(), deadline=now() + 10.0)
+    made = Pool(Thorough(), Budget(10.0))
     made.contenders = [Contender(algorithm) for algorithm in algorithms]
     waiting = len({id(one) for one, _ in winners(made.contenders)})
     assert waiting > 1
     assert len(made.frontier()) == waiting
     assert until_s[0] <= 10.0 / waiting
     assert len(until_s) == waiting
-    late = Contest(Executor(), deadline=now() + 1.0)
+    late = Pool(Executor(), Budget(1.0))
     late.contenders = [Contender(algorithm) for algorithm in algorithms]
     late.best(LARGEST)
     clock[0] += 2.0
@@ -281,7 +282,7 @@ def test_a_program_is_made_for_the_sizes_that_its_schedule_won(algorithms: list[
             asked[algorithm] = list(sizes)
             return super().lower(algorithm, until, sizes)
 
-    made = Contest(Asking())
+    made = Pool(Asking())
     made.contenders = [Contender(algorithm) for algorithm in algorithms]
     won = [(one.algorithm, sizes) for one, sizes in winners(made.contenders)]
     made.frontier()
@@ -310,13 +311,13 @@ def test_whoever_is_missed_least_is_left_out_first() -> None:
 def test_what_is_lowered_stays_until_what_is_better_is(algorithms: list[Algorithm]) -> None:
     """An engine's better schedule that is left for later may find no time then."""
     problem, (better, worse) = algorithms[0].problem, (algorithms[0], algorithms[-1])
-    search = _Search(problem, Options(budget_s=10.0), Workers(), lambda _, __: None, TUNING, Executor())
-    search.contest.racing = True
+    state = SearchState(problem, Options(budget_s=10.0), SINGLE, Workers(), lambda _, __: None, Executor())
+    state.pool.searching = True
     for algorithm in (worse, better):
-        search.take(Candidate(algorithm.problem, algorithm.schedule, "toy", LARGEST, supersedes=True), "toy")
-        search.contest.s_a_send = 2.0 / len(better.schedule)  # so that the other is to wait
-    assert search.contest.best_us(LARGEST) == better.time_us(LARGEST)
-    search.contest.racing, search.contest.deadline = False, now() - 1
-    (served,) = search.contest.frontier()
+        state.take(Candidate(algorithm.problem, algorithm.schedule, "toy", LARGEST, supersedes=True), "toy")
+        state.pool.send_s = 2.0 / len(better.schedule)  # so that the other is to wait
+    assert state.pool.best_us(LARGEST) == better.time_us(LARGEST)
+    state.pool.searching, state.pool.budget = False, Budget(-1.0)
+    (served,) = state.pool.frontier()
     assert isinstance(served.contender.execution, Slower)
     assert served.time_us(LARGEST) == worse.time_us(LARGEST)

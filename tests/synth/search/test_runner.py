@@ -9,13 +9,14 @@ import pytest
 
 from synth.bounds.prove import prove
 from synth.engines.greedy import route
-from synth.engines.registry import Engine, chosen
+from synth.engines.registry import Engine
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem, make_problem
-from synth.search.portfolio import Run, Turn, in_order, race
-from synth.search.search import _Search, search
-from synth.search.tuning import TUNING, Tuning
+from synth.search.plans import SINGLE, SearchPlan, Stage
+from synth.search.runner import EngineRun, by_gain, race
+from synth.search.search import StagedSearch, search
+from synth.search.state import SearchState
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.load import load
@@ -37,6 +38,11 @@ class Ledger:
         return float(answer.text)
 
 
+def staged(problem: Problem, options: Options, workers: Workers) -> StagedSearch:
+    """Return a search that has not begun."""
+    return StagedSearch(SearchState(problem, options, SINGLE, workers, lambda _, __: None, None))
+
+
 def gains(*numbers: float) -> Iterator[Outcome]:
     for number in numbers:
         yield Progress(str(number))
@@ -44,15 +50,15 @@ def gains(*numbers: float) -> Iterator[Outcome]:
 
 def test_who_has_time_ends_before_the_next_begins() -> None:
     ledger = Ledger()
-    race([Run("a", gains(0, 0), 60), Run("b", gains(0), 60)], ledger, LATER)
+    race([EngineRun("a", gains(0, 0), 60), EngineRun("b", gains(0), 60)], ledger, LATER)
     assert ledger.order == ["a", "a", "b"]
 
 
 def test_a_turn_goes_on_for_half_as_long_again_while_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     def order(gained: float) -> list[str]:
         ledger = Ledger()
-        monkeypatch.setattr("synth.search.portfolio.now", lambda: float(len(ledger.order)))  # a second an answer
-        race([Run("a", gains(*[gained] * 30), 10, once=True), Run("b", gains(0), 10)], ledger, 50.0)
+        monkeypatch.setattr("synth.search.runner.now", lambda: float(len(ledger.order)))  # a second an answer
+        race([EngineRun("a", gains(*[gained] * 30), 10, once=True), EngineRun("b", gains(0), 10)], ledger, 50.0)
         return ledger.order
 
     assert order(0.0) == ["a"] * 10 + ["b"]
@@ -62,9 +68,9 @@ def test_a_turn_goes_on_for_half_as_long_again_while_it_gains(monkeypatch: pytes
 def test_after_the_first_turns_the_one_that_gained_most_goes_on() -> None:
     ledger = Ledger()
     runs = [
-        Run("poor", gains(0.1, 0, 0), 0),
-        Run("rich", gains(0.5, 0.4, 0), 0),
-        Run("once", gains(1, 1), 0, once=True),
+        EngineRun("poor", gains(0.1, 0, 0), 0),
+        EngineRun("rich", gains(0.5, 0.4, 0), 0),
+        EngineRun("once", gains(1, 1), 0, once=True),
     ]
     race(runs, ledger, LATER)
     assert ledger.order[:3] == ["poor", "rich", "once"]
@@ -73,32 +79,33 @@ def test_after_the_first_turns_the_one_that_gained_most_goes_on() -> None:
 
 def test_what_was_gained_long_ago_counts_less_and_less() -> None:
     ledger = Ledger()
-    runs = [Run("past", gains(0.4, 0, 0, 0, 0), 0), Run("slow", gains(0.15, 0.15, 0.15), 0)]
+    runs = [EngineRun("past", gains(0.4, 0, 0, 0, 0), 0), EngineRun("slow", gains(0.15, 0.15, 0.15), 0)]
     race(runs, ledger, LATER)
     assert ledger.order == ["past", "slow", "past", "past", "slow", "slow", "past", "past"]
 
 
 def test_late_everybody_still_answers_once() -> None:
     ledger = Ledger()
-    race([Run("a", gains(0, 0), 60), Run("b", gains(0, 0), 60)], ledger, now() - 1)
+    race([EngineRun("a", gains(0, 0), 60), EngineRun("b", gains(0, 0), 60)], ledger, now() - 1)
     assert ledger.order == ["a", "b"]
 
 
 def test_proved_nobody_goes_on_but_who_always_answers() -> None:
     ledger = Ledger()
     ledger.proved = True
-    waiting: list[Run] = []
-    race([Run("a", gains(0, 0), 60), Run("b", gains(0, 0), 60, always=True)], ledger, LATER, waiting)
+    waiting: list[EngineRun] = []
+    race([EngineRun("a", gains(0, 0), 60), EngineRun("b", gains(0, 0), 60, always=True)], ledger, LATER, waiting)
     assert ledger.order == ["a", "b", "b"]
     assert [run.engine for run in waiting] == ["a"]
 
 
 def test_who_has_not_ended_is_known_when_the_race_is_interrupted() -> None:
-    ledger, waiting = Ledger(), list[Run]()
-    runs = [Run("past", gains(0.4, 0, 0), 0), Run("ended", gains(1), 60), Run("rich", gains(0.5, 0.5), 0)]
+    ledger, waiting = Ledger(), list[EngineRun]()
+    answers = {"past": (gains(0.4, 0, 0), 0), "ended": (gains(1), 60), "rich": (gains(0.5, 0.5), 0)}
+    runs = [EngineRun(name, *stage) for name, stage in answers.items()]
     with pytest.raises(KeyboardInterrupt):
-        race([*runs, Run("loop", interrupted_in_compiled_code(), 60)], ledger, LATER, waiting)
-    assert [run.engine for run in in_order(waiting)] == ["rich", "past", "loop"]
+        race([*runs, EngineRun("loop", interrupted_in_compiled_code(), 60)], ledger, LATER, waiting)
+    assert [run.engine for run in by_gain(waiting)] == ["rich", "past", "loop"]
 
 
 def unable() -> Iterator[Outcome]:
@@ -108,10 +115,10 @@ def unable() -> Iterator[Outcome]:
 
 def test_what_one_engine_cannot_others_may() -> None:
     ledger = Ledger()
-    race([Run("unable", unable(), 60), Run("able", gains(0), 60)], ledger, LATER)
+    race([EngineRun("unable", unable(), 60), EngineRun("able", gains(0), 60)], ledger, LATER)
     assert ledger.order == ["unable", "able"]
     with pytest.raises(InputError, match="one way"):
-        race([Run("unable", unable(), 60)], Ledger(answered=False), LATER)
+        race([EngineRun("unable", unable(), 60)], Ledger(answered=False), LATER)
 
 
 def interrupted_in_compiled_code() -> Iterator[Outcome]:
@@ -124,17 +131,15 @@ def interrupted_in_compiled_code() -> Iterator[Outcome]:
 
 def test_an_interrupt_that_compiled_code_noticed_is_one() -> None:
     with pytest.raises(KeyboardInterrupt):
-        race([Run("loop", interrupted_in_compiled_code(), 60)], Ledger(), np.inf)
+        race([EngineRun("loop", interrupted_in_compiled_code(), 60)], Ledger(), np.inf)
 
 
 @pytest.mark.parametrize(("size", "asked"), [(1 << 30, True), (64, False), (None, False)])
 def test_engines_for_bulk_are_asked_where_bytes_count(workers: Workers, size: int | None, asked: bool) -> None:
-    one = _Search(
-        make_problem(load("line:3"), "broadcast"), Options(size=size), workers, lambda _, __: None, TUNING, None
-    )
-    one.result.bound = prove(one.problem)
-    assert one._is_asked(Turn("flow", bulk=True), chosen("auto")) == asked
-    assert one._is_asked(Turn("flow"), chosen("auto"))
+    one = staged(make_problem(load("line:3"), "broadcast"), Options(size=size), workers)
+    one.state.result.bound = prove(one.state.problem)
+    assert one._runs_now(Stage("flow", bulk=True)) == asked
+    assert one._runs_now(Stage("flow"))
 
 
 @pytest.mark.parametrize(
@@ -143,14 +148,14 @@ def test_engines_for_bulk_are_asked_where_bytes_count(workers: Workers, size: in
 def test_engines_for_unlike_links_are_asked_on_these(
     workers: Workers, spec: str, size: int | None, asked: bool
 ) -> None:
-    one = _Search(make_problem(load(spec), "broadcast"), Options(size=size), workers, lambda _, __: None, TUNING, None)
-    assert one._is_asked(Turn("lns", unlike=True), chosen("auto")) == asked
+    one = staged(make_problem(load(spec), "broadcast"), Options(size=size), workers)
+    assert one._runs_now(Stage("lns", unlike=True)) == asked
 
 
 def test_who_comes_second_gains_nothing(workers: Workers) -> None:
     problem = make_problem(load("ring:4"), "broadcast")
-    one = _Search(problem, Options(size=1 << 20), workers, lambda _, __: None, TUNING, None)
-    one.result.bound = prove(problem)
+    one = staged(problem, Options(size=1 << 20), workers)
+    one.state.result.bound = prove(problem)
     for depth, size, gained in ((1.0, 1 << 20, 1.0), (1.0, 0, 0.0), (1.0, 1 << 20, 0.0)):
         answer = Candidate(problem, route.solve(problem, LARGEST, depth), f"route {size}", size)
         assert one.take(answer, "route") == gained
@@ -164,6 +169,6 @@ def test_who_is_asked_again_begins_elsewhere(workers: Workers, monkeypatch: pyte
         yield Candidate(problem, route.solve(problem, LARGEST, 1.0), engine.name)
 
     monkeypatch.setattr(Engine, "solve", solve)
-    tuning = Tuning((Turn("route"), Turn("lns"), Turn("flow"), Turn("lns")), others=False, windows=0)
-    search(make_problem(load("ring:4"), "broadcast"), Options(seed=7), workers, tuning=tuning)
+    tuning = SearchPlan((Stage("route"), Stage("lns"), Stage("flow"), Stage("lns")), rest=False, windows=0)
+    search(make_problem(load("ring:4"), "broadcast"), Options(seed=7), workers, plan=tuning)
     assert seeds == [("route", 7), ("lns", 7), ("flow", 7), ("lns", 8)]

@@ -10,17 +10,16 @@ import pytest
 from synth.bounds.prove import prove
 from synth.engines.request import Options
 from synth.model.problem import make_problem
-from synth.search.farthest import Farthest
 from synth.search.frontier import POWERS
-from synth.search.portfolio import Turn
+from synth.search.gaps import LargestGap
+from synth.search.plans import SearchPlan, Stage
 from synth.search.result import SearchResult
 from synth.search.search import search
-from synth.search.tuning import Tuning
 from synth.solvers.workers import Workers
 from topologies.load import load
 
-FEW = Tuning((Turn("route"), Turn("baseline", always=True)), others=False, windows=0)
-AGAIN = replace(FEW, again=((Turn("trees", gap=1.02),),), again_gap=1.5)
+FEW = SearchPlan((Stage("route"), Stage("baseline", always=True)), rest=False, windows=0)
+AGAIN = replace(FEW, retries=((Stage("trees", gap=1.02),),), retry_gap=1.5)
 
 
 @dataclass
@@ -38,17 +37,17 @@ def test_the_largest_gap_comes_first_and_again_where_it_fell() -> None:
     least = {size: result.bound.at(size)[0] for size in (1 << 10, 1 << 20, 1 << 30)}
     low, middle, high = least
     reached = _Reached(result, {low: 1.01 * least[low], middle: 1.1 * least[middle], high: 1.2 * least[high]})
-    farthest = Farthest(reached, (*least, 1 << 25), 1.02)
+    farthest = LargestGap(reached, (*least, 1 << 25), 1.02)
     assert farthest.size() == high
-    farthest.done(high)
+    farthest.mark_tried(high)
     assert farthest.size() == middle
-    farthest.done(middle, for_good=True)
+    farthest.mark_tried(middle, for_good=True)
     assert farthest.size() is None  # the others are near, or nothing is known of them
     reached.us[high] *= 0.99
     assert farthest.size() is None
     reached.us[high], reached.us[middle] = 1.15 * least[high], 1.05 * least[middle]
     assert farthest.size() == high
-    farthest.done(high)
+    farthest.mark_tried(high)
     farthest.restart()
     assert farthest.size() == high
 
@@ -56,7 +55,7 @@ def test_the_largest_gap_comes_first_and_again_where_it_fell() -> None:
 def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
     problem = make_problem(load("line:4"), "allreduce")
     before, after, same = (
-        search(problem, Options(budget_s=600), workers, tuning=tuning) for tuning in (FEW, AGAIN, AGAIN)
+        search(problem, Options(budget_s=600), workers, plan=tuning) for tuning in (FEW, AGAIN, AGAIN)
     )
     gaps, closer = (
         {size: one.fastest(size).time_us(size) / one.bound.at(size)[0] for size in POWERS} for one in (before, after)
@@ -64,9 +63,9 @@ def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
     assert (before.asked_sizes, before.ended, after.ended) == (set(), "", "")
     worst = max(gaps, key=lambda size: (gaps[size], -size))
     assert worst in after.asked_sizes
-    assert gaps[worst] > AGAIN.again_gap
+    assert gaps[worst] > AGAIN.retry_gap
     assert closer[worst] < gaps[worst]
-    assert all(gap <= AGAIN.again_gap or size in after.asked_sizes for size, gap in closer.items())
+    assert all(gap <= AGAIN.retry_gap or size in after.asked_sizes for size, gap in closer.items())
     assert after.asked_sizes == same.asked_sizes
     times = [[one.fastest(size).time_us(size) for size in POWERS] for one in (after, same)]
     assert times[0] == times[1]
@@ -75,13 +74,13 @@ def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
 @pytest.mark.parametrize("options", [Options(chunks=2), Options(engine="route")])
 def test_nobody_is_asked_again_where_more_than_the_fastest_is_asked(workers: Workers, options: Options) -> None:
     problem = make_problem(load("line:4"), "allreduce")
-    assert search(problem, replace(options, budget_s=600), workers, tuning=AGAIN).asked_sizes == set()
+    assert search(problem, replace(options, budget_s=600), workers, plan=AGAIN).asked_sizes == set()
 
 
 def test_of_one_size_only_the_last_are_asked_again(workers: Workers) -> None:
     problem = make_problem(load("line:4"), "allreduce")
-    rounds = ((Turn("flow", gap=1.0),), *AGAIN.again)
+    rounds = ((Stage("flow", gap=1.0),), *AGAIN.retries)
     options = Options(size=1 << 16, budget_s=600)
-    found = search(problem, options, workers, tuning=replace(AGAIN, again=rounds, again_gap=1.02))
+    found = search(problem, options, workers, plan=replace(AGAIN, retries=rounds, retry_gap=1.02))
     by = {served.algorithm.engine for served in found.ranges} | {one.algorithm.engine for one in found.others}
     assert (found.asked_sizes, "trees" in by, "flow" in by) == ({1 << 16}, True, False)

@@ -1,0 +1,129 @@
+"""The time of a search: which share of it each kind of work may take, and the least that a question needs.
+
+All deadlines are readings of `synth.model.deadline.now`, in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from synth.model.deadline import now
+from synth.model.numbers import format_seconds
+from topologies.errors import InputError
+from topologies.topology import Topology
+
+# After the end of the budget a search waits so long for its first answer, and half as long for a first program.
+GRACE_S = 1.0
+_SPARE = 1.25  # The budget that a message proposes, over the estimated one, so that following the message is enough.
+_WRITING = 2.0  # The time to lower a program in haste and to write its file, over the time to lower it in haste.
+_IMPROVING = 0.4  # The share of the time left in which the best program of an algorithm is looked for.
+_MOST_RESERVED = 0.5  # The largest share of the budget that is reserved for lowering and writing.
+_WHILE_SEARCHING = 0.1  # The share of the budget that one program may take while engines still have stages.
+_PATIENCE = 2.0  # The factor on that share until there is any program of the algorithm.
+_BASE_S, _RANK_S, _LINK_S, _SEND_S = 0.2, 6e-6, 8e-6, 3e-6  # A first answer, its replay, bound and file, on one core.
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time of one search, from which every stage, bound and lowering gets its deadline.
+
+    Attributes:
+        seconds: Seconds in all; infinite for a search whose answer must not depend on the clock.
+        begun: When the budget began to count.
+    """
+
+    seconds: float = math.inf
+    begun: float = field(default_factory=now)
+
+    @classmethod
+    def until(cls, deadline: float) -> Budget:
+        """Return a budget that begins now and ends at a deadline."""
+        begun = now()
+        return cls(deadline - begun, begun)
+
+    @property
+    def deadline(self) -> float:
+        """Return when the budget ends."""
+        return self.begun + self.seconds
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left; negative once the budget has ended."""
+        return self.deadline - now()
+
+    def without_last(self, share: float) -> float:
+        """Return the deadline of work that leaves the last share of the budget to others."""
+        return self.deadline - share * self.seconds
+
+    def windows_deadline(self, share: float) -> float:
+        """Return when bounds by windows of time end: after their share of the budget, or half of the time left."""
+        left_s = self.left_s
+        return now() + min(left_s, max(share * self.seconds, left_s / 2))
+
+    def search_deadline(self, longest_lowering_s: float, postponed_s: Iterable[float]) -> float:
+        """Return when engines and bounds must end, so that programs can still be lowered and written.
+
+        Args:
+            longest_lowering_s: Seconds that it took to find one best program.
+            postponed_s: Seconds that each postponed program needs for lowering and writing.
+        """
+        most_s = _MOST_RESERVED * self.seconds
+        # A program that needs more than can be reserved would have no file, so the engines keep its time.
+        improving_s = (seconds / _IMPROVING for seconds in postponed_s if seconds <= most_s)
+        return self.deadline - min(max(_WRITING * longest_lowering_s, max(improving_s, default=0.0)), most_s)
+
+    def lowering_deadlines(self, searching: bool, sharing: int, first: bool) -> tuple[float, float]:
+        """Return when lowering stops improving a program, and when it is cut off.
+
+        Args:
+            searching: Whether engines still have stages.
+            sharing: Number of algorithms that share the time left for lowering.
+            first: Whether there is no program of any algorithm yet.
+        """
+        begun = now()
+        enough, cutoff = begun + self.left_s * _IMPROVING / max(1, sharing), begun + self.left_s / _WRITING
+        if searching:
+            share_s = _WHILE_SEARCHING * self.seconds
+            return min(enough, begun + share_s), min(cutoff, begun + _PATIENCE * share_s)
+        return enough, max(cutoff, self.deadline + GRACE_S / 2) if first else cutoff
+
+    def writing_s(self, lowering_s: float) -> float:
+        """Return the seconds for lowering a program in haste and writing its file, from those for lowering alone."""
+        return _WRITING * lowering_s
+
+    def is_too_long_while_searching(self, needs_s: float) -> bool:
+        """Return whether a program takes too long to be lowered before all engines had their stages."""
+        return needs_s > _WHILE_SEARCHING * self.seconds < math.inf
+
+    def enough_for(self, needs_s: float) -> str:
+        """Return the least budget, in words, in which a program that takes so many seconds would be written."""
+        return format_seconds(max(1.2 * self.seconds, self.seconds / 2 + _WRITING * needs_s))
+
+
+def least_seconds(topology: Topology, sends: int = 0) -> float:
+    """Estimate the seconds from the start of a search to the first written schedule, without any program.
+
+    Args:
+        topology: The network of the question.
+        sends: Number of sends of the first answer, as far as it is known.
+    """
+    return _BASE_S + _RANK_S * topology.nranks + _LINK_S * topology.nlinks + _SEND_S * sends
+
+
+def too_short(topology: Topology, sends: int, budget_s: float) -> str:
+    """Return the message for a budget in which there is no answer, with a budget that is enough."""
+    least_s = _SPARE * max(least_seconds(topology, sends), budget_s)
+    size = f"{topology.nranks} ranks and {topology.nlinks} links"
+    return f"budget {format_seconds(budget_s)}: is too short for {size}; it must be {format_seconds(least_s)} or more"
+
+
+def check_budget(topology: Topology, sends: int, budget_s: float) -> None:
+    """Refuse a budget that is surely too short, before any time is spent.
+
+    Raises:
+        InputError: The first answer alone would take longer than the budget.
+    """
+    if least_seconds(topology, sends) > budget_s + GRACE_S:
+        raise InputError(too_short(topology, sends, budget_s))

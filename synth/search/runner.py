@@ -1,0 +1,128 @@
+"""Run the stages of a search plan: every engine has its stage, then the engine that gained most lately goes on.
+
+An engine is a generator of answers. Its stage lasts until the engine ends or its share of the budget is used, or half
+as long again while it gains. What is left of the budget goes, answer by answer, to the engine that gained most. The
+runner does not know what is searched: a ledger takes the answers and says what each is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from synth.engines.request import Outcome
+from synth.model.deadline import interrupt_behind, now
+from synth.model.defects import contained
+from topologies.errors import InputError
+
+_FADING = 0.5  # The factor on what an engine gained before, each time that it answers again.
+_WORTH = 0.01  # The gain of an answer after which a stage goes on.
+_MORE, _LONGEST = 0.4, 1.5  # Shares of a stage: how long it then goes on, and how long it may last in all.
+
+
+class Ledger(Protocol):
+    """The receiver of all answers of a race."""
+
+    @property
+    def answered(self) -> bool:
+        """Return whether there is an answer already."""
+
+    @property
+    def proved(self) -> bool:
+        """Return whether nothing can be gained any more."""
+
+    def take(self, answer: Outcome, source: str) -> float:
+        """Keep an answer after replaying it; return what it gained (0 for nothing)."""
+
+
+@dataclass
+class EngineRun:
+    """An engine at work on a problem.
+
+    Attributes:
+        engine: Name of the engine.
+        answers: What it yields.
+        stage_s: Seconds that its stage may take; more while it gains.
+        once: Whether it does not go on after its stage.
+        always: Whether its stage runs though everything is proved.
+        gained: What its answers gained, older answers counting less and less.
+        latest: What its last answer gained.
+    """
+
+    engine: str
+    answers: Iterator[Outcome]
+    stage_s: float
+    once: bool = False
+    always: bool = False
+    gained: float = 0.0
+    latest: float = 0.0
+
+    def step(self, ledger: Ledger) -> bool:
+        """Ask for one more answer; return False if there is none, or if the engine or its answer has a defect."""
+        self.latest = 0.0
+        return contained(f"engine {self.engine}", partial(self._step, ledger), otherwise=False)
+
+    def _step(self, ledger: Ledger) -> bool:
+        try:
+            answer = next(self.answers)
+        except StopIteration:
+            return False
+        except InputError:
+            # Other engines may have done what this one cannot do.
+            if not ledger.answered:
+                raise
+            return False
+        self.latest = ledger.take(answer, self.engine)
+        self.gained = _FADING * self.gained + self.latest
+        return True
+
+
+@contextmanager
+def compiled_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt where a compiled function noticed Ctrl-C, which it reports as a SystemError."""
+    try:
+        yield
+    except SystemError as error:
+        interrupt = interrupt_behind(error)
+        if interrupt is not None:
+            raise type(interrupt) from error
+        raise
+
+
+@compiled_interrupts()
+def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: list[EngineRun] | None = None) -> None:
+    """Run the stage of every engine; then let the engine that gained most go on, until the deadline.
+
+    Once everything is proved no engine goes on.
+
+    Args:
+        runs: Engines in the order of their stages.
+        ledger: Receiver of the answers.
+        deadline: Reading of `now`.
+        waiting: Kept up to date with the engines that have not ended, also if the race is interrupted.
+    """
+    waiting = [] if waiting is None else waiting
+    for run in runs:
+        begun = now()
+        until = min(deadline, begun + run.stage_s)
+        waiting.append(run)
+        while goes_on := run.step(ledger):
+            if run.latest >= _WORTH:
+                longer = min(now() + _MORE * run.stage_s, begun + _LONGEST * run.stage_s)
+                until = max(until, min(deadline, longer))
+            if now() >= until or (ledger.proved and not run.always):
+                break
+        if run.once or not goes_on:
+            waiting.remove(run)
+    while waiting and now() < deadline and not ledger.proved:
+        best = by_gain(waiting)[0]
+        if not best.step(ledger):
+            waiting.remove(best)
+
+
+def by_gain(runs: Iterable[EngineRun]) -> list[EngineRun]:
+    """Return engines in the order in which they would go on."""
+    return sorted(runs, key=lambda run: -run.gained)
