@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from runtime.measure.fits import MOST_BLOCKS, Measured, Meter, check_repeated, each_direction, worst_within
+from runtime.measure.fits import MOST_BLOCKS, Measured, Meter, each_direction, worst_within
 from synth.model.collective import Floats, Ints
 from topologies.costs import KINDS, PROTOCOLS, Costs, Protocol
 from topologies.errors import InputError
@@ -57,11 +57,13 @@ class Calibration:
     Attributes:
         links: by pair of ranks. shared_gbs: by limit, what all its pairs carry at once.
         costs: by protocol and kind of link.
+        noise: What was seen of each figure that was accepted although its times say too little, a line each.
     """
 
     links: Mapping[tuple[int, int], MeasuredLink]
     shared_gbs: Mapping[str, float]
     costs: Mapping[str, Mapping[str, OnKind]]
+    noise: tuple[str, ...] = ()
 
 
 Report = Callable[[str, int, int], None]  # what is measured, how many are done, of how many
@@ -71,7 +73,7 @@ def measure_machine(meter: Meter, topology: Topology, report: Report, apart: boo
     """Measure every link, every limit, and on a sample of every kind of link each protocol.
 
     apart: whether programs run otherwise under another protocol; where not, one is measured for all. Raises InputError
-    for a topology without links, or for a figure that does not repeat.
+    for a topology without links, or for a figure whose times say too little, unless the meter accepts noise.
     """
     asked, by_kind = linked_pairs(topology), _pairs_by_kind(topology)
     costs = _measure_kinds(meter, topology, by_kind, report, apart)
@@ -86,7 +88,7 @@ def measure_machine(meter: Meter, topology: Topology, report: Report, apart: boo
         alpha[pair], _ = meter.latency_and_start(pair, quickest[kind], block_gbs)
         raw[pair] = meter.rate([pair], fastest[kind], costs[fastest[kind]][kind].blocks)
         for what, figure in (("α", alpha[pair]), ("bandwidth", raw[pair])):
-            check_repeated(f"link {pair[0]}→{pair[1]}: {what}", figure)
+            meter.noise.check_repeated(f"link {pair[0]}→{pair[1]}: {what}", figure)
         report("links", len(raw), len(asked))
     links = {}
     for (a, b), there in raw.items():
@@ -97,7 +99,7 @@ def measure_machine(meter: Meter, topology: Topology, report: Report, apart: boo
         slowest = max((kinds[pair] for pair in held), key=KINDS.index)  # a program has one protocol for all its links
         protocol = fastest[slowest]
         shared[limit] = _shared(meter, limit, held, protocol, costs[protocol][slowest].blocks)
-    return Calibration(links, shared, costs)
+    return Calibration(links, shared, costs, tuple(meter.noise.remarks))
 
 
 def _measure_kinds(
@@ -131,7 +133,7 @@ def _shared(meter: Meter, limit: str, pairs: Sequence[tuple[int, int]], protocol
     """GB/s of a limit that these pairs share, each by as many threadblocks as fill a link, if a rank can have them."""
     each = max(sum(rank in pair for pair in pairs) for rank in {rank for pair in pairs for rank in pair})
     found = meter.rate(pairs, protocol, max(1, min(blocks, MOST_BLOCKS // each)))
-    check_repeated(f"limit {limit}: bandwidth", found)
+    meter.noise.check_repeated(f"limit {limit}: bandwidth", found)
     return found.value
 
 
@@ -151,7 +153,7 @@ def _on_kind(meter: Meter, pairs: Sequence[tuple[int, int]], protocol: str, what
         max(one.blocks for _, one in rates),
     )
     for name in ("latency_us", "threadblock_gbs", "link_gbs"):
-        check_repeated(f"{what}: {name}", getattr(found, name))
+        meter.noise.check_repeated(f"{what}: {name}", getattr(found, name))
     return found
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.measure.probes import Probe
 from topologies.errors import InputError
@@ -38,6 +38,7 @@ ENOUGH = 0.1  # of it: how far they may lie apart without more measurements
 CLOSER = (ENOUGH, 0.03, 0.01)  # the same, tried in turn while a figure is not known
 NOISE = 0.5  # of a figure: one that is known no better is measured more closely
 MOST = 40  # measurements of one time, in each turn
+ACCEPT_NOISE = "--accept-noise"  # the option of `synth calibrate` that accepts times which say too little
 
 
 @dataclass(frozen=True)
@@ -112,23 +113,51 @@ def repeated_least(measure: Callable[[], float], times: list[float], enough: flo
         times.append(measure())
 
 
-def check_repeated(what: str, figure: Measured) -> None:
-    """Raises InputError for a figure of times that do not repeat: it is of what else ran, not of the machine.
+@dataclass
+class NoisePolicy:
+    """The choice between refusing and accepting times that say too little of the machine.
 
-    One that is not known though its times repeat is so little that they say no more.
+    Such times come from machines that do other work too, and from links that something else limits (shaped links).
+
+    Attributes:
+        accept: True if such times are used all the same; False if the first of them is refused.
+        remarks: What was seen of each figure that was accepted so, a line each, in the order of measurement.
     """
-    if figure.spread > NOISE and figure.unrest > ENOUGH:
-        raise InputError(
-            f"{what}: does not repeat, the least {AGREE} times that were measured lie {figure.unrest:.0%} apart;"
-            f" it must be {ENOUGH:.0%} or less, on a machine that is less busy"
-        )
+
+    accept: bool = False
+    remarks: list[str] = field(default_factory=list)
+
+    def object_to(self, what: str, seen: str, required: str) -> None:
+        """Add a remark on a figure whose times say too little. Raises InputError unless noise is accepted."""
+        if not self.accept:
+            raise InputError(
+                f"{what}: {seen}; it must be {required}, on a machine that is less busy and on links that nothing else"
+                f" limits, or {ACCEPT_NOISE} must be given to write the figure all the same"
+            )
+        remark = f"{what}: {seen}"
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+
+    def check_repeated(self, what: str, figure: Measured) -> None:
+        """Object to a figure of times that do not repeat: it describes what else ran, not the machine.
+
+        A figure that is not known although its times repeat is so small that its times say no more.
+        """
+        if figure.spread > NOISE and figure.unrest > ENOUGH:
+            seen = f"does not repeat, the least {AGREE} times that were measured lie {figure.unrest:.0%} apart"
+            self.object_to(what, seen, f"{ENOUGH:.0%} or less")
 
 
 class Meter:
-    """Times of probes between `nranks` ranks, by one executor; each is measured until it repeats."""
+    """Times of probes between `nranks` ranks, by one executor; each is measured until it repeats.
 
-    def __init__(self, timer: Timer, nranks: int) -> None:
+    Attributes:
+        noise: Decides about times that say too little, and keeps what was seen of those that were accepted.
+    """
+
+    def __init__(self, timer: Timer, nranks: int, accept_noise: bool = False) -> None:
         self._timer, self._nranks = timer, nranks
+        self.noise = NoisePolicy(accept_noise)
         self._times: dict[tuple[Probe, int], list[float]] = {}  # µs, all that were measured
         self._sizes: dict[Probe, int] = {}  # of the shorter of two large messages
 
@@ -175,7 +204,9 @@ class Meter:
     def rate(self, pairs: Sequence[tuple[int, int]], protocol: str, blocks: int) -> Measured:
         """GB/s that all pairs carry in all when they send at once, each by so many threadblocks.
 
-        The messages back count as if they were as fast. Raises InputError where many bytes take no longer than few.
+        The messages back count as if they were as fast. Where many bytes take no longer than few, their difference says
+        nothing. The meter's noise policy then refuses them (InputError), or accepts what the larger messages move in
+        their whole time, which is less than the link carries.
         """
         probe = self._probe(pairs, protocol, blocks, MESSAGES)
         size = self._sizes.get(probe, FIRST_BYTES)
@@ -188,14 +219,20 @@ class Meter:
                 break
             size *= 4
         self._sizes[probe] = size
-        apart = _over(*self._apart((probe, size), (probe, 4 * size)), 1)
+        shorter, longer = self._apart((probe, size), (probe, 4 * size))
+        apart = _over(shorter, longer, 1)
+        chunks = blocks * (MESSAGES + 1) * len(pairs)
         if not apart.value:
-            raise InputError(
-                f"{probe.name}: messages of {4 * size} bytes take no longer than of {size}; it must be longer,"
-                " on a machine that is less busy"
+            seen = (
+                f"messages of {4 * size} bytes take no longer than of {size} bytes"
+                f" ({longer.value:.4g} µs and {shorter.value:.4g} µs)"
             )
-        moved = 3 * size * blocks * (MESSAGES + 1) * len(pairs)
-        return Measured(moved / apart.value / 1e3, apart.spread, apart.unrest)
+            (a, b), *more_pairs = pairs
+            links = f"link {a}→{b}" + (f" and {len(more_pairs)} beside it" if more_pairs else "")
+            threadblocks = "1 threadblock" if blocks == 1 else f"{blocks} threadblocks"
+            self.noise.object_to(f"{links}: bandwidth under {protocol}, {threadblocks}", seen, "longer")
+            return Measured(4 * size * chunks / longer.value / 1e3, math.inf, apart.unrest)
+        return Measured(3 * size * chunks / apart.value / 1e3, apart.spread, apart.unrest)
 
     def _probe(
         self,

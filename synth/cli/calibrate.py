@@ -15,7 +15,7 @@ from runtime.backends import BACKENDS, Backend, choose_backend
 from runtime.bench import Request, Settings
 from runtime.measure.calibrate import Calibration, measure_machine
 from runtime.measure.calibrate import calibrate as calibrate_topology
-from runtime.measure.fits import Measured, Meter, worst_within
+from runtime.measure.fits import ACCEPT_NOISE, Measured, Meter, worst_within
 from runtime.measure.probes import Probe
 from runtime.torch.launch import ranks_of_job
 from synth.cli.programs import write_text
@@ -24,6 +24,8 @@ from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.writer import to_toml
 from topologies.topology import Topology
+
+SHOWN_REMARKS = 10  # of a noisy measurement, on the terminal; the file holds all of them
 
 
 @click.command("calibrate")
@@ -42,7 +44,17 @@ from topologies.topology import Topology
 )
 @click.option("--devices", metavar="LIST", help="Several GPUs, as 0,1: each stands for its share of the ranks.")
 @click.option("-o", "--out", default="measured.toml", metavar="FILE", help="Default: measured.toml.")
-def calibrate(backend: str, spec: str | None, ranks: int | None, devices: str | None, out: str) -> None:
+@click.option(
+    ACCEPT_NOISE,
+    "accept_noise",
+    is_flag=True,
+    help="Write the file also where times do not repeat, or where larger messages take no longer, as on a busy machine"
+    " or a rate-limited link. The file then says which figures are affected and what was seen of them."
+    " Without this option such a measurement is refused.",
+)
+def calibrate(
+    backend: str, spec: str | None, ranks: int | None, devices: str | None, out: str, accept_noise: bool
+) -> None:
     """Measure every link, and what calls, protocols and threadblocks cost; write the topology.
 
     Of every link α and bandwidth; by protocol and kind of link a call's start, the latency of a step, the gap between
@@ -70,15 +82,16 @@ def calibrate(backend: str, spec: str | None, ranks: int | None, devices: str | 
             if prints and sys.stderr.isatty():
                 click.echo(f"\r{what}: {done} of {of}", nl=done == of, err=True)
 
-        found = measure_machine(Meter(timer, count), topology, tell, used.tells_protocols)
+        found = measure_machine(Meter(timer, count, accept_noise), topology, tell, used.tells_protocols)
     if not prints:
         return
     made = replace(
         calibrate_topology(topology, found, _source(topology, found, used)),
         name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
     )
-    write_text(out, to_toml(made))
+    write_text(out, to_toml(made, remarks=_remarks(found)))
     _print(found)
+    _warn(found, out)
     click.echo(f"wrote {out}: equal links have their median; --topo {out} --costs machine counts what a call costs")
 
 
@@ -119,6 +132,30 @@ def _print(found: Calibration) -> None:
         click.echo(f"{limit:<18}{'–':>20}{f'{rate:.3g}':>20}")
 
 
+def _remarks(found: Calibration) -> list[str]:
+    """Return the lines at the head of the file: none, or what was seen of each figure that is noisy."""
+    if not found.noise:
+        return []
+    return [f"This measurement is noisy. {ACCEPT_NOISE} accepted what follows.", *found.noise]
+
+
+def _warn(found: Calibration, out: str) -> None:
+    """Print a warning with what was seen of the figures that are noisy, the first SHOWN_REMARKS of them."""
+    if not found.noise:
+        return
+    click.echo(f"warning: {_noise_summary(found)}; searches with {out} may choose wrongly:", err=True)
+    for remark in found.noise[:SHOWN_REMARKS]:
+        click.echo(f"  {remark}", err=True)
+    if len(found.noise) > SHOWN_REMARKS:
+        click.echo(f"  and {len(found.noise) - SHOWN_REMARKS} more, which stand at the head of {out}", err=True)
+
+
+def _noise_summary(found: Calibration) -> str:
+    """Return in a few words how many figures are noisy."""
+    figures = "1 figure is" if len(found.noise) == 1 else f"{len(found.noise)} figures are"
+    return f"{figures} noisy and accepted by {ACCEPT_NOISE}"
+
+
 def _shown(figure: Measured) -> str:
     """A figure and how far it is known."""
     return f"{figure.value:.3g} ±{figure.within}" if figure.value else figure.within
@@ -128,9 +165,10 @@ def _source(topology: Topology, found: Calibration, used: Backend) -> str:
     """What was measured, on what, when and how well."""
     alpha = worst_within(Measured(link.alpha_us, link.alpha_spread) for link in found.links.values())
     gbs = worst_within(Measured(link.gbs, link.gbs_spread) for link in found.links.values())
+    noise = f"; {_noise_summary(found)}, the first: {found.noise[0]}" if found.noise else ""
     return (
         f"{topology.name}, measured by synth calibrate --backend {used.name} on {date.today().isoformat()},"
-        f" {used.machine()}; known within: α {alpha}, bandwidth {gbs}"
+        f" {used.machine()}; known within: α {alpha}, bandwidth {gbs}{noise}"
     )
 
 

@@ -22,12 +22,13 @@ from runtime.measure.fits import (
     ENOUGH,
     MESSAGES,
     MOST,
+    MOST_BYTES,
     NOISE,
     SMALL_BYTES,
     Measured,
     Meter,
+    NoisePolicy,
     Timer,
-    check_repeated,
     each_direction,
     repeated_least,
     worst_within,
@@ -258,10 +259,20 @@ def test_a_time_that_never_repeats_is_refused() -> None:
     doubling = count()
     found = repeated_least(lambda: 2.0 ** next(doubling), [])
     assert (found.value, found.spread, next(doubling)) == (1.0, 2.0 ** (AGREE - 1) - 1, MOST)
-    check_repeated("link 0→1: α", Measured(1.0, NOISE, found.unrest))
-    check_repeated("link 0→1: α", Measured(0.0, math.inf, ENOUGH))
-    with pytest.raises(InputError, match="link 2→3: α: does not repeat"):
-        check_repeated("link 2→3: α", found)
+    policy = NoisePolicy()
+    policy.check_repeated("link 0→1: α", Measured(1.0, NOISE, found.unrest))
+    policy.check_repeated("link 0→1: α", Measured(0.0, math.inf, ENOUGH))
+    with pytest.raises(InputError, match=r"link 2→3: α: does not repeat.*--accept-noise must be given"):
+        policy.check_repeated("link 2→3: α", found)
+    assert policy.remarks == []
+
+
+def test_an_accepted_time_that_never_repeats_leaves_one_remark() -> None:
+    policy = NoisePolicy(accept=True)
+    policy.check_repeated("link 0→1: α", Measured(1.0, NOISE, 3.0))
+    for _ in range(2):
+        policy.check_repeated("link 2→3: α", Measured(1.0, 3.0, 3.0))
+    assert policy.remarks == ["link 2→3: α: does not repeat, the least 3 times that were measured lie 300% apart"]
 
 
 def test_times_that_agree_are_not_measured_again_but_for_closer_ones() -> None:
@@ -352,8 +363,29 @@ def test_what_is_not_seen_is_said_so() -> None:
 
 
 def test_messages_that_take_no_longer_when_larger_are_refused() -> None:
-    with pytest.raises(InputError, match="take no longer than of"):
+    with pytest.raises(InputError, match=r"take no longer than of.*--accept-noise must be given"):
         measure_machine(Meter(lambda *_: 20_000.0, 2), two_ranks(START_DOMINATED), lambda *_: None)
+
+
+def test_accepted_messages_that_take_no_longer_when_larger_count_with_their_whole_time() -> None:
+    """The rate of a machine that takes 20 ms for a run of any size is at least what the largest messages move."""
+    meter = Meter(lambda *_: 20_000.0, 2, accept_noise=True)
+    rate = meter.rate([(0, 1)], "Simple", 1)
+    assert rate == Measured(MOST_BYTES * (MESSAGES + 1) / 20_000.0 / 1e3, math.inf, 0.0)
+    assert meter.noise.remarks == [
+        f"link 0→1: bandwidth under Simple, 1 threadblock: messages of {MOST_BYTES} bytes take no longer"
+        f" than of {MOST_BYTES // 4} bytes (2e+04 µs and 2e+04 µs)"
+    ]
+
+
+def test_an_accepted_noisy_machine_has_figures_that_a_topology_can_hold() -> None:
+    plain, runs = wired(), count()
+    timer = simulated(with_costs(plain, Costs(PLANTED)))
+    noisy = Meter(lambda probe, size: timer(probe, size) * 2.0 ** (next(runs) % 50), 4, accept_noise=True)
+    calibration = measure_machine(noisy, plain, lambda *_: None)
+    assert any("does not repeat" in remark for remark in calibration.noise)
+    written = from_toml(to_toml(calibrate(plain, calibration, "here"), remarks=calibration.noise), "noisy.toml")
+    assert (written.bandwidth_gbs > 0).all()
 
 
 def test_what_is_measured_is_told_in_both_phases() -> None:
