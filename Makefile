@@ -10,7 +10,7 @@ COMPILE_LOOPS = warm=$$(mktemp -d); trap 'rm -rf "$$warm"' EXIT; \
 	echo "not all loops are compiled yet; the first large search compiles the others" >&2; done
 EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
 
-.PHONY: demo test results torch gpu clean
+.PHONY: demo test results torch gpu lock clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -44,6 +44,19 @@ gpu: .venv/.installed-dev
 	$(BIN)/python -m pytest tests/runtime/gpu/test_gpu.py
 	$(BIN)/python -m results.scripts.gpu
 	$(BIN)/python -m results.scripts.emulated
+
+# Every package that `make test` installs, at one version and with the hashes of its files, for every system and Python
+# that pyproject.toml allows. It names no index: pip takes the files from the one that it is set up for.
+LOCK := .ci/requirements-dev.lock
+UV ?= uv==0.13.9
+lock: | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)'
+	@{ echo "# The runtime and dev dependencies of pyproject.toml, and setuptools for the test of the wheel, with hashes."; \
+	echo "# It covers CPython 3.11 and newer on Linux (x86_64 first of all), macOS and Windows, where packages have wheels."; \
+	echo "# Install it: python -m pip install --require-hashes -r $(LOCK)"; \
+	echo "# Make it anew, with the newest releases: make lock"; \
+	echo 'setuptools>=77' | $(BIN)/uv pip compile --quiet --no-config --no-header --universal --python-version 3.11 \
+	--generate-hashes --extra dev pyproject.toml -; } > $(LOCK).new && mv $(LOCK).new $(LOCK) || { rm -f $(LOCK).new; exit 1; }
 
 clean:
 	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
