@@ -10,7 +10,7 @@ COMPILE_LOOPS = warm=$$(mktemp -d); trap 'rm -rf "$$warm"' EXIT; \
 	echo "not all loops are compiled yet; the first large search compiles the others" >&2; done
 EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
 
-.PHONY: demo test results torch gpu lock clean
+.PHONY: demo test results torch gpu lock release clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -45,18 +45,37 @@ gpu: .venv/.installed-dev
 	$(BIN)/python -m results.scripts.gpu
 	$(BIN)/python -m results.scripts.emulated
 
+# Tools of the lock file and of a release have an environment of their own: their dependencies must not reach the tests.
+TOOLS := .venv/tools/bin
+
 # Every package that `make test` installs, at one version and with the hashes of its files, for every system and Python
 # that pyproject.toml allows. It names no index: pip takes the files from the one that it is set up for.
 LOCK := .ci/requirements-dev.lock
 UV ?= uv==0.13.9
-lock: | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)'
+lock: | $(TOOLS)/python
+	$(TOOLS)/python -m pip install --quiet --disable-pip-version-check '$(UV)'
 	@{ echo "# The runtime and dev dependencies of pyproject.toml, and setuptools for the test of the wheel, with hashes."; \
 	echo "# It covers CPython 3.11 and newer on Linux (x86_64 first of all), macOS and Windows, where packages have wheels."; \
 	echo "# Install it: python -m pip install --require-hashes -r $(LOCK)"; \
 	echo "# Make it anew, with the newest releases: make lock"; \
-	echo 'setuptools>=77' | $(BIN)/uv pip compile --quiet --no-config --no-header --universal --python-version 3.11 \
+	echo 'setuptools>=77' | $(TOOLS)/uv pip compile --quiet --no-config --no-header --universal --python-version 3.11 \
 	--generate-hashes --extra dev pyproject.toml -; } > $(LOCK).new && mv $(LOCK).new $(LOCK) || { rm -f $(LOCK).new; exit 1; }
+
+# The sdist and the wheel in dist/, and beside them the SBOM (CycloneDX) of the wheel: it is installed into an empty
+# environment, at the releases of the lock file, and what is there then is listed. The times in the files are those of
+# the last commit, so that the same commit makes the same SBOM.
+CYCLONEDX ?= cyclonedx-bom==7.5.0
+release: | $(TOOLS)/python
+	$(TOOLS)/python -m pip install --quiet --disable-pip-version-check 'build>=1' '$(UV)' '$(CYCLONEDX)'
+	rm -rf dist .venv/release
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct || date +%s) && \
+	$(TOOLS)/python -m build --outdir dist && \
+	$(BIN)/python -m venv --without-pip .venv/release && \
+	$(TOOLS)/uv pip install --quiet --no-config --python .venv/release/bin/python --constraint $(LOCK) dist/*.whl && \
+	wheel=$$(basename dist/*.whl) && \
+	$(TOOLS)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+	--output-file "dist/$${wheel%-py3-none-any.whl}.cdx.json" .venv/release/bin/python
+	@ls -l dist
 
 clean:
 	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -65,6 +84,9 @@ clean:
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or newer (make PYTHON=python3.11 …)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
+
+$(TOOLS)/python: | .venv/bin/python
+	$(BIN)/python -m venv .venv/tools
 
 # the stamps: a second run installs nothing unless pyproject.toml changed
 .venv/.installed: pyproject.toml | .venv/bin/python

@@ -1,4 +1,4 @@
-"""`make demo`: red where the demonstration fails, and never because loops were not compiled in time for later."""
+"""`make demo` and `make release`: red where a step fails, not because loops were not compiled in time for later."""
 
 from __future__ import annotations
 
@@ -43,3 +43,46 @@ def test_a_step_of_the_demonstration_that_fails_is_red(tmp_path: Path, step: str
     code, asked, _ = demo(tmp_path, step)
     assert code != 0
     assert not [line for line in asked if "--budget" in line]
+
+
+FAKE_BUILD = """case "$*" in "-m build"*) mkdir dist && touch dist/synth_collectives-9.8-py3-none-any.whl;; esac
+"""
+
+
+def release(folder: Path, fails: str) -> tuple[int, list[str]]:
+    """Return the exit code of `make release` and its commands, with tools in place of the real ones.
+
+    fails: A pattern; a command whose arguments match it fails.
+    """
+    if shutil.which("make") is None:
+        pytest.skip("no make")
+    log = folder / "log"
+    for name in ("python", "uv", "cyclonedx-py"):
+        tool = folder / name
+        tool.write_text(FAKE.format(log=log, fails=fails) + FAKE_BUILD)
+        tool.chmod(0o755)
+    command = ["make", "-f", ROOT / "Makefile", f"BIN={folder}", f"TOOLS={folder}", "release"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return ended.returncode, log.read_text().splitlines()
+
+
+def test_the_bill_of_materials_is_named_after_the_wheel(tmp_path: Path) -> None:
+    code, commands = release(tmp_path, "nothing")
+    assert code == 0
+    assert commands[-1].startswith("environment --pyproject pyproject.toml")
+    assert "--output-file dist/synth_collectives-9.8.cdx.json .venv/release/bin/python" in commands[-1]
+
+
+@pytest.mark.parametrize(
+    ("fails", "last_command"),
+    [
+        ("*build?--outdir*", "-m build --outdir dist"),
+        ("*-m?venv*", "-m venv --without-pip .venv/release"),
+        ("pip*dist/*", "pip install --quiet --no-config"),
+        ("environment*", "environment --pyproject"),
+    ],
+)
+def test_a_step_of_the_release_that_fails_is_red(tmp_path: Path, fails: str, last_command: str) -> None:
+    code, commands = release(tmp_path, fails)
+    assert code != 0
+    assert commands[-1].startswith(last_command)
