@@ -1,4 +1,4 @@
-"""Which of several plans for concurrent groups is run: the one whose programs take least."""
+"""Choose among plans for concurrent groups the one whose programs are fastest."""
 
 from __future__ import annotations
 
@@ -19,37 +19,44 @@ from topologies.errors import InputError
 
 
 class GroupExecutor(Protocol):
-    """What lowers plans for an executor."""
+    """The lowering of plans for one executor."""
 
     def isolated(self, problem: Problem) -> Executor | None:
-        """What lowers the algorithms of one group; None where that is no question for it."""
+        """Return the executor for the algorithms of one group; None if its programs are not compared."""
 
     def rank_sends(self, union: UnionProblem) -> int | None:
-        """How many sends a rank may take part in for each of its groups; see `Options`."""
+        """Return how many sends a rank may take part in for each of its groups; see `Options`."""
 
     def time_us(self, union: UnionProblem, algorithm: Algorithm) -> float:
-        """What a plan takes when it is executed, in µs. Raises InputError where it cannot be."""
+        """Return the time of a plan's programs in µs.
+
+        Raises:
+            InputError: The executor can hold no program of the plan.
+        """
 
 
 def choose_executable(
     ranked: Sequence[ConcurrentPlan], executor: GroupExecutor, most: int, until: float, say: Callable[[str], None]
 ) -> ConcurrentPlan:
-    """The plan whose programs take least; the first where the executor can hold none.
+    """Return the plan whose programs are fastest; the first plan if the executor can hold none.
 
     Args:
-        ranked: the best first, by their schedules. most: that become programs.
-        until: of `now`: of the whole budget; half of what is left of it is for the files of what is chosen.
+        ranked: Plans, the best first by their schedules.
+        executor: The lowering of plans.
+        most: Most plans that become programs.
+        until: Reading of `now` at which the budget ends; half of the time left is for the files of the chosen plan.
+        say: Receives a line before a step that takes long.
     """
-    chosen, least_us, made = ranked[0], np.inf, 0
+    chosen, least_us, lowered = ranked[0], np.inf, 0
     until = now() + (until - now()) / 2
     for plan in dict.fromkeys(ranked):
-        over = made >= most or plan.makespan_us >= least_us
+        over = lowered >= most or plan.makespan_us >= least_us
         if now() >= until or (np.isfinite(least_us) and over):
             break
         say("lowering")
         with suppress(InputError, TimeUp):
             time_us = limited(until, partial(executor.time_us, plan.problem, plan.algorithm))
-            made += 1
+            lowered += 1
             if time_us < least_us * (1 - 1e-9):
                 chosen, least_us = plan, time_us
     return chosen

@@ -1,4 +1,4 @@
-"""Isolated runs: each group's best answer while all others are idle, with which concurrent plans are compared."""
+"""Isolated runs: each group's best answer while all other groups are idle, to compare concurrent plans with."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from topologies.network import links_among
 
-# A group's isolated run is one of many and has a part of a second: constructive engines only.
+# There are many isolated runs, each with a part of a second, so only constructive engines run.
 ISOLATED = SearchPlan(
     stages=(
         Stage("baseline", most_sends=300_000, always=True),
         Stage("route", most_ranks=16),
-        Stage("flow", share=0.75, gap=FLOW.near),  # the rest is for the bound
+        Stage("flow", share=0.75, gap=FLOW.near),  # The rest is for the bound.
     ),
     rest=False,
     work_s=0.5,
@@ -46,12 +46,13 @@ ISOLATED = SearchPlan(
 
 @dataclass(frozen=True, eq=False)
 class Isolated:
-    """A group's best answer while all others are idle.
+    """A group's best answer while all other groups are idle.
 
     Attributes:
-        problem: of the group's ranks and everybody who may relay for it, with the chunks that the schedule has.
-        schedule: replayed, and timed at the group's size.
-        bound: on the time of any algorithm of that problem; message sizes are the group's own.
+        problem: Problem of the group's ranks and its relays, with the chunks of the schedule.
+        schedule: Schedule, replayed, and timed at the group's size.
+        engine: Name of the engine that found it.
+        bound: Lower limit on the time of any algorithm of that problem, by the group's own message size.
     """
 
     problem: Problem
@@ -61,24 +62,25 @@ class Isolated:
 
     @property
     def size_bytes(self) -> float:
-        """The group's."""
+        """Return the group's message size in bytes."""
         return self.schedule.size_bytes
 
     @cached_property
     def time_us(self) -> float:
-        """When its last send has arrived."""
+        """Return when the last send has arrived, in µs."""
         return time_us(self.problem, self.schedule)
 
     @cached_property
     def bound_us(self) -> float:
-        """The bound at its size."""
+        """Return the bound at the group's size, in µs."""
         return self.bound.at(self.size_bytes)[0]
 
 
 def problem_digest(problem: Problem, size_bytes: float) -> bytes:
-    """The same for problems that differ only in which ranks of the topology they are about.
+    """Return a digest that is equal for problems that differ only in which ranks of the topology they are about.
 
-    Local ranks, links and resources have the same numbers, so one's schedule is the other's.
+    Local ranks, links and resources of such problems have the same numbers, so a schedule of one is a schedule of the
+    other.
     """
     net, collective = problem.network, problem.collective
     digest = hashlib.sha256(repr((collective.name, collective.chunks, net.nranks, float(size_bytes))).encode())
@@ -92,7 +94,7 @@ def problem_digest(problem: Problem, size_bytes: float) -> bytes:
 
 
 def with_blocks_as_chunks(problem: Problem) -> Problem:
-    """The problem with every chunk called a block of its own, as baselines want it stated."""
+    """Return the problem with every chunk called a block of its own, which is how baselines want it stated."""
     if problem.collective.chunks == 1:
         return problem
     return replace(problem, collective=replace(problem.collective, chunks=1))
@@ -106,133 +108,154 @@ def run_isolated(
     report: Report | None = None,
     executor: Executor | None = None,
 ) -> tuple[Isolated, bool]:
-    """The best answer found for one group by itself, with its bound; and whether Ctrl-C cut it short.
+    """Search the best answer of one group by itself.
 
     Args:
-        problem: with the chunks that the group's collective has.
-        options: chunks (of each of these; any where None), engine, sends a rank, and budget: there is an answer even
-            where it is 0.
-        executor: what is to run the answer; None: its schedule is all that counts.
+        problem: Problem with the chunks that the group's collective has.
+        size_bytes: The group's message size.
+        options: Chunks (of each chunk; any number if None), engine, sends a rank, and budget. There is an answer even
+            with a budget of 0.
+        workers: Solver processes.
+        report: Receives what is tried and the best algorithm so far.
+        executor: Executor of the answer; None if only its schedule counts.
+
+    Returns:
+        The answer with its bound, and whether Ctrl-C cut the search short.
 
     Raises:
-        InputError: chunks that cannot get to where they are wanted.
+        InputError: Chunks cannot get to where they are wanted.
+        KeyboardInterrupt: Ctrl-C came before there was an answer.
     """
     options = Options(
         max(1, round(size_bytes)), options.chunks, engine=options.engine, budget_s=options.budget_s,
         rank_sends=options.rank_sends,
     )  # fmt: skip
-    found = search(problem, options, workers, report, ISOLATED, executor)
-    if not found.ranges and found.ended == "interrupted":
-        raise KeyboardInterrupt  # before there was anything
-    best = found.ranges[0].algorithm
+    result = search(problem, options, workers, report, ISOLATED, executor)
+    if not result.ranges and result.ended == "interrupted":
+        raise KeyboardInterrupt  # Ctrl-C came before any answer.
+    best = result.ranges[0].algorithm
     schedule = timed(best.problem, best.schedule, size_bytes)
-    return Isolated(best.problem, schedule, best.engine, found.bound), found.ended == "interrupted"
+    return Isolated(best.problem, schedule, best.engine, result.bound), result.ended == "interrupted"
 
 
 def run_each_isolated(
-    asked: UnionProblem,
+    union: UnionProblem,
     options: Options,
     workers: Workers,
     until: float,
     report: Callable[[str], None],
     executor_of: Callable[[Problem], Executor | None] = lambda _: None,
 ) -> tuple[list[Isolated], bool]:
-    """Every group's isolated run; isomorphic groups are searched once.
+    """Search the isolated run of every group; isomorphic groups are searched once.
 
     Args:
-        options: see `run_isolated`.
-        until: of `now`: what there is time for is shared out evenly.
-        executor_of: what is to run a group's answer, by its problem.
+        union: The groups as one problem.
+        options: See `run_isolated`.
+        workers: Solver processes.
+        until: Reading of `now`; the time until then is shared evenly.
+        report: Receives what is tried.
+        executor_of: Returns the executor of a group's answer, by its problem.
 
     Returns:
-        The answers, and whether Ctrl-C came: what was left was done in haste.
+        The answers, and whether Ctrl-C came, so that the later ones were made in haste.
     """
-    isomorphic = IsomorphicGroups(asked.topology)
-    problems = isolated_problems(asked)
-    sources = _first_of_a_kind(asked, problems, isomorphic)
-    left = sum(group == source for group, (source, _) in enumerate(sources))
-    found: list[Isolated] = []
+    isomorphic = IsomorphicGroups(union.topology)
+    problems = isolated_problems(union)
+    sources = _first_of_a_kind(union, problems, isomorphic)
+    to_search = sum(group == source for group, (source, _) in enumerate(sources))
+    answers: list[Isolated] = []
     interrupted = False
     for group, (source, by) in enumerate(sources):
-        problem, member = problems[group], asked.members[group]
+        problem, member = problems[group], union.members[group]
         if group == source:
             tell = partial(_report_group, report, member.label)
-            share_s = 0.0 if interrupted else max(0.0, until - now()) / left
+            share_s = 0.0 if interrupted else max(0.0, until - now()) / to_search
             executor = executor_of(problem)
             try:
                 hurried = replace(options, budget_s=share_s)
-                one, cut = run_isolated(problem, member.size_bytes, hurried, workers, tell, executor)
+                answer, cut = run_isolated(problem, member.size_bytes, hurried, workers, tell, executor)
             except KeyboardInterrupt:
                 if interrupted:
                     raise
                 hurried = replace(options, budget_s=0.0)
-                one, _ = run_isolated(problem, member.size_bytes, hurried, workers, tell, executor)
+                answer, _ = run_isolated(problem, member.size_bytes, hurried, workers, tell, executor)
                 cut = True
             interrupted |= cut
-            found.append(one)
-            left -= 1
+            answers.append(answer)
+            to_search -= 1
         elif by is None:
-            found.append(found[source])
+            answers.append(answers[source])
         else:
-            known = found[source]
-            refined = problem.with_chunks(known.problem.collective.nchunks // problem.collective.nchunks)
-            moved = isomorphic.translate_schedule(known.problem, known.schedule, refined, by)
+            source_answer = answers[source]
+            refined = problem.with_chunks(source_answer.problem.collective.nchunks // problem.collective.nchunks)
+            moved = isomorphic.translate_schedule(source_answer.problem, source_answer.schedule, refined, by)
             replay(refined, moved)
-            found.append(replace(known, problem=refined, schedule=moved))
-    return found, interrupted
+            answers.append(replace(source_answer, problem=refined, schedule=moved))
+    return answers, interrupted
 
 
 def engine_of(answers: Sequence[Isolated]) -> str:
-    """What found them, by name."""
-    return ", ".join(sorted({one.engine for one in answers}))
+    """Return the names of the engines that found some answers."""
+    return ", ".join(sorted({answer.engine for answer in answers}))
 
 
 def _report_group(report: Callable[[str], None], label: str, text: str, _: Algorithm | None) -> None:
+    """Report what is tried for one group."""
     report(f"group {label} alone: {text}")
 
 
 def _first_of_a_kind(
-    asked: UnionProblem, problems: Sequence[Problem], isomorphic: IsomorphicGroups
+    union: UnionProblem, problems: Sequence[Problem], isomorphic: IsomorphicGroups
 ) -> list[tuple[int, tuple[int, ...] | None]]:
-    """For each group the first isomorphic to it (maybe itself), and the translation (None: numbers are the same)."""
+    """Return for each group the first group isomorphic to it, maybe itself, with the translation of ranks.
+
+    The translation is None if both problems have the same local numbers.
+    """
     digests: dict[bytes, int] = {}
     kinds: dict[tuple[int, int, float], list[tuple[int, Problem]]] = {}
-    found: list[tuple[int, tuple[int, ...] | None]] = []
-    for group, (problem, member) in enumerate(zip(problems, asked.members, strict=True)):
+    sources: list[tuple[int, tuple[int, ...] | None]] = []
+    for group, (problem, member) in enumerate(zip(problems, union.members, strict=True)):
         size = float(member.size_bytes)
         same = digests.setdefault(problem_digest(problem, size), group)
         if same != group:
-            found.append((same, None))
+            sources.append((same, None))
             continue
-        others = kinds.setdefault((len(problem.group), problem.nranks, size), [])
-        images = ((other, isomorphic.find_translation(known, problem)) for other, known in others)
-        first = next(((other, by) for other, by in images if by is not None), None)
+        candidates = kinds.setdefault((len(problem.group), problem.nranks, size), [])
+        images = (
+            (candidate, isomorphic.find_translation(candidate_problem, problem))
+            for candidate, candidate_problem in candidates
+        )
+        first = next(((candidate, by) for candidate, by in images if by is not None), None)
         if first is None:
-            others.append((group, problem))
-        found.append(first or (group, None))
-    return found
+            candidates.append((group, problem))
+        sources.append(first or (group, None))
+    return sources
 
 
 def isolated_parts(
-    asked: UnionProblem, schedule: Schedule, groups: Sequence[int] | None = None
+    union: UnionProblem, schedule: Schedule, groups: Sequence[int] | None = None
 ) -> Iterator[tuple[Problem, Schedule]]:
-    """Each group's sends (or those of some groups) as a schedule of the group's problem by itself.
+    """Yield the sends of each group, or of some groups, as a schedule of the group's isolated problem.
 
-    Raises ScheduleRefused where a chunk is at a rank at which its group's may not be.
+    Raises:
+        ScheduleRefused: A chunk is at a rank at which its group's chunks may not be.
     """
-    parts = split_by_group(asked, schedule)
+    parts = split_by_group(union, schedule)
     for group in range(len(parts)) if groups is None else groups:
         problem, part = parts[group]
-        (whole,) = isolated_problems(asked, [group])
+        (whole,) = isolated_problems(union, [group])
         place = {rank: i for i, rank in enumerate(whole.ranks)}
         links = links_among(whole.network, np.array([place[rank] for rank in problem.ranks]))[0]
         yield whole, replace(part, link=links[part.link])
 
 
 def own_witnesses(isolated: Sequence[Isolated], size_bytes: float) -> list[Witness]:
-    """The groups' own bounds at the sizes of a union whose message has `size_bytes`; good for their numbers only."""
-    found = []
-    for one in dict.fromkeys(isolated):
-        ratio = one.size_bytes / size_bytes
-        found += [replace(w, per_byte_us=w.per_byte_us * ratio) for w in one.bound.witnesses]
-    return found
+    """Return the groups' own bounds at the sizes of a union whose message has `size_bytes`.
+
+    Only their numbers are good; they are no proofs for the union.
+    """
+    witnesses = []
+    for answer in dict.fromkeys(isolated):
+        ratio = answer.size_bytes / size_bytes
+        witnesses += [replace(w, per_byte_us=w.per_byte_us * ratio) for w in answer.bound.witnesses]
+    return witnesses

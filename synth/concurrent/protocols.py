@@ -1,7 +1,7 @@
-"""Several groups where an executor's costs are on: each protocol is a network of its own, and all groups take one.
+"""Plan concurrent groups with an executor's costs: each protocol has a network of its own, and all groups use one.
 
-Protocols whose bound is near the least of all are planned one after another; the fastest plan is the answer, and its
-bound the least of all protocols'.
+Protocols whose bound is near the least bound are planned one after another. The fastest plan is the answer; its bound
+is the least of all protocols' bounds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks
 from topologies.topology import Topology, without_switch_ops
 
-_PLANNING = 0.8  # of the budget; in the rest files are written
-_NEAR = 1.3  # a protocol's bound over the least, up to which it is planned
+_PLANNING = 0.8  # The share of the budget for plans; files are written in the rest.
+_NEAR = 1.3  # A protocol is planned if its bound is at most this multiple of the least bound.
 
 
 def plan_protocols(
@@ -40,10 +40,20 @@ def plan_protocols(
     executor: GroupExecutor | None = None,
     **options: Any,
 ) -> ConcurrentResult:
-    """`plan` of a topology on which costs are on under whichever protocol is best; arguments and errors as there.
+    """Plan groups on a topology with costs, under the protocol that is best; other arguments as those of `plan`.
 
-    Protocols that the executor has not are not planned, but count for the bound. Raises InputError, too, where it has
-    none of them.
+    Protocols that the executor does not have are not planned, but count for the bound.
+
+    Args:
+        topology: The topology, with costs.
+        members: The groups.
+        budget: Seconds.
+        begun: Reading of `now` since which the budget counts; None for now.
+        executor: The lowering of plans; None for schedules.
+        **options: Further arguments of `plan`.
+
+    Raises:
+        InputError: As `plan`, or the executor has none of the protocols.
     """
     begun = now() if begun is None else begun
     without, degrade = options.get("without", ()), options.get("degrade", ())
@@ -59,44 +69,51 @@ def plan_protocols(
     near = [
         name for name in sorted(able, key=least.__getitem__) if least[name] <= _NEAR * min(least[one] for one in able)
     ]
-    found: dict[str, ConcurrentResult] = {}
+    results: dict[str, ConcurrentResult] = {}
     for place, name in enumerate(near):
         left_s = (begun + _PLANNING * budget - now()) / (len(near) - place)
-        if found and (left_s <= 0 or any(one.ended == "interrupted" for one in found.values())):
+        if results and (left_s <= 0 or any(one.ended == "interrupted" for one in results.values())):
             break
-        asked = {**options, "budget": max(left_s, 0.05), "executor": executor}
-        found[name] = plan(under(topology, name), members, begun=now(), **asked)
-    best = min(found, key=lambda name: _time_us(found[name], executor))
-    ended = next((why for why in ("interrupted", "budget") if any(one.ended == why for one in found.values())), "")
+        own_options = {**options, "budget": max(left_s, 0.05), "executor": executor}
+        results[name] = plan(under(topology, name), members, begun=now(), **own_options)
+    best = min(results, key=lambda name: _time_us(results[name], executor))
+    ended = next((why for why in ("interrupted", "budget") if any(one.ended == why for one in results.values())), "")
     rivals = (name for name in unions if name != best)
-    proved = tuple((found[name].bound if name in found else bounds[name]).of_protocol(name) for name in rivals)
-    defects = tuple(dict.fromkeys(defect for one in found.values() for defect in one.defects))
-    return replace(found[best], rivals=proved, ended=ended, seconds=now() - begun, defects=defects)
+    proved = tuple((results[name].bound if name in results else bounds[name]).of_protocol(name) for name in rivals)
+    defects = tuple(dict.fromkeys(defect for one in results.values() for defect in one.defects))
+    return replace(results[best], rivals=proved, ended=ended, seconds=now() - begun, defects=defects)
 
 
 def over_protocols(problem: Problem, bound: Bound, rivals: Sequence[Bound] = ()) -> tuple[Problem, Sequence[Witness]]:
-    """A problem and what proves its bound, as proofs state them: where costs are on, over all protocols.
+    """Return a problem and what proves its bound, as proofs state them: with costs, over all protocols.
 
-    bound: under the problem's protocol. rivals: of the others; none: they are proved now.
+    Args:
+        problem: The problem, under one protocol or without costs.
+        bound: Bound under the problem's protocol.
+        rivals: Bounds of the other protocols; if empty they are proved now.
     """
     own = problem.topology.protocol
     if not own:
         return problem, bound.witnesses
-    others = [name for name in protocols_of(problem.topology) if name != own]
-    rivals = rivals or [prove(problem.under(name), max_flow=False).of_protocol(name) for name in others]
+    other_names = [name for name in protocols_of(problem.topology) if name != own]
+    rivals = rivals or [prove(problem.under(name), max_flow=False).of_protocol(name) for name in other_names]
     return problem.under(ANY), [w for one in (bound.of_protocol(own), *rivals) for w in one.witnesses]
 
 
 def _has(executor: GroupExecutor, union: UnionProblem, name: str) -> bool:
+    """Return whether the executor has a protocol."""
     able = executor.isolated(union)
     return able is None or bool(able.able([name]))
 
 
-def _time_us(found: ConcurrentResult, executor: GroupExecutor | None) -> float:
-    """What its programs take together, or far more than any; its schedule where there is no executor."""
+def _time_us(result: ConcurrentResult, executor: GroupExecutor | None) -> float:
+    """Return the time of a result's programs in µs, or far more than any time if the executor can hold none.
+
+    Without an executor it is the time of the schedule.
+    """
     if executor is None:
-        return found.makespan_us
+        return result.makespan_us
     try:
-        return executor.time_us(found.problem, found.algorithm)
+        return executor.time_us(result.problem, result.algorithm)
     except InputError:
-        return float(np.finfo(float).max) / 2 + found.makespan_us
+        return float(np.finfo(float).max) / 2 + result.makespan_us

@@ -1,4 +1,4 @@
-"""What a search for concurrent groups came to, and that as one documented object of plain values."""
+"""The result of a search for concurrent groups, and the same as one documented object of plain values."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from synth.model.problem import describe_alpha
 
 @dataclass(frozen=True, eq=False)
 class ConcurrentResult(ConcurrentPlan):
-    """The answer for several groups at once: the plan that was chosen, and what it is compared with.
+    """The answer for several groups: the plan that was chosen, and what it is compared with.
 
     Attributes:
-        objective: makespan or fair.
-        relay: the rule: none, all, or ranks.
-        isolated: each group's best answer by itself, by the same rule for relays.
-        bound: on the time of the union, sizes are the largest group's.
-        rivals: bounds of other protocols, where an executor's costs are on; `bound` and `isolated` are of the plan's.
-        others: (makespan in µs, largest slowdown) of the best plan of every method, by that method.
-        ended: "" or why the search stopped early ("budget", "interrupted").
-        seconds: that it took.
-        defects: Parts of our own that failed; their plans are missing.
+        objective: "makespan" or "fair".
+        relay: Rule for relays: "none", "all", or ranks.
+        isolated: Each group's best answer by itself, by the same rule for relays.
+        bound: Lower limit on the time of the union, by the largest group's message size.
+        others: Makespan in µs and largest slowdown of the best plan of every method, by that method.
+        ended: Why the search stopped early ("budget", "interrupted"), or "".
+        seconds: Seconds that the search took.
+        rivals: Bounds of other protocols, if costs are on; `bound` and `isolated` are of the plan's protocol.
+        defects: Parts of synth that failed, so that their plans are missing.
     """
 
     objective: str
@@ -45,111 +45,110 @@ class ConcurrentResult(ConcurrentPlan):
 
     @property
     def size_bytes(self) -> float:
-        """The union's message size: the largest group's."""
+        """Return the union's message size in bytes, which is the largest group's."""
         return self.problem.size_bytes
 
     @cached_property
     def isolated_us(self) -> Floats:
-        """What each group takes by itself, shape (groups,)."""
-        return np.array([one.time_us for one in self.isolated])
+        """Return the time of each group by itself, in µs, shape (groups,)."""
+        return np.array([answer.time_us for answer in self.isolated])
 
     @cached_property
     def isolated_bound_us(self) -> Floats:
-        """A lower limit on what each group takes by itself, shape (groups,)."""
-        return np.array([one.bound_us for one in self.isolated])
+        """Return a lower limit on the time of each group by itself, in µs, shape (groups,)."""
+        return np.array([answer.bound_us for answer in self.isolated])
 
     @property
     def slowdowns(self) -> Floats:
-        """Time in the plan / time in isolation, shape (groups,)."""
+        """Return time in the plan / time in isolation, shape (groups,)."""
         return self.times_us / self.isolated_us
 
     @cached_property
     def decisive(self) -> tuple[float, Witness, int | None]:
-        """The bound on the makespan in µs, what proves it, and the group whose own it is (None: the union's)."""
+        """Return the bound on the makespan in µs, its witness, and the group whose own it is (None for the union)."""
         bound_us, witness = self.bound.at(self.size_bytes)
         group = int(np.argmax(self.isolated_bound_us))
         own = self.isolated[group]
-        found: tuple[float, Witness, int | None] = bound_us, witness, None
+        decisive: tuple[float, Witness, int | None] = bound_us, witness, None
         if own.bound_us > bound_us * (1 + 1e-9):
-            found = own.bound_us, own.bound.at(own.size_bytes)[1], group
+            decisive = own.bound_us, own.bound.at(own.size_bytes)[1], group
         rivals = [(*bound.at(self.size_bytes), None) for bound in self.rivals]
-        return min([found, *rivals], key=lambda one: one[0])
+        return min([decisive, *rivals], key=lambda limit: limit[0])
 
     @property
     def bound_us(self) -> float:
-        """A lower limit on the makespan: the union's, or a group's own."""
+        """Return a lower limit on the makespan in µs: the union's bound, or a group's own."""
         return self.decisive[0]
 
     @property
     def gap(self) -> float:
-        """Makespan / bound."""
+        """Return makespan / bound."""
         return self.makespan_us / self.bound_us
 
     @property
     def sum_us(self) -> float:
-        """What the groups take one after another, each in isolation."""
+        """Return the time of the groups one after another, each in isolation, in µs."""
         return float(self.isolated_us.sum())
 
     @property
     def direct_us(self) -> float | None:
-        """What Direct takes for all groups at once; None where there is no Direct for these collectives."""
-        known = self.others.get(DIRECT)
-        return None if known is None else known[0]
+        """Return the makespan of the direct plan in µs; None if there is none for these collectives."""
+        direct = self.others.get(DIRECT)
+        return None if direct is None else direct[0]
 
 
-def statement(found: ConcurrentResult) -> dict[str, Any]:
-    """Everything that was found, in plain values. Times in µs.
+def statement(result: ConcurrentResult) -> dict[str, Any]:
+    """Return everything about a result in plain values. Times are in µs.
 
-    Keys: collective, topology, summary, alpha, relay, objective;
-    groups: for each ranks, collective, size_bytes, time_us (together), alone_us, slowdown, alone_bound_us,
-    alone_gap, engine (that found the plan alone);
-    time_us (when the last group is done), bound_us, gap, optimal, proof (what proves the bound in words),
-    proved_by (the group whose own bound it is, from 0; None: the union's); slowdown (the largest);
-    sum_us, vs_sum (one after another / time_us); direct_us, vs_direct (None without a Direct);
-    by (the method of planning that won), plans (every method: time_us, slowdown); engine,
-    chunks (a block), steps, sends; bounds (the union's witnesses, as in a single group's statement); ended, seconds.
+    Keys: collective, topology, summary, alpha, relay, objective; groups (for each: ranks, collective, size_bytes,
+    time_us in the plan, alone_us, slowdown, alone_bound_us, alone_gap, engine that found the isolated run); time_us
+    (when the last group is done), bound_us, gap, optimal, proof (what proves the bound, in words), proved_by (the group
+    whose own bound it is, from 0; None for the union); slowdown (the largest); sum_us and vs_sum (groups one after
+    another, and that / time_us); direct_us and vs_direct (None without a direct plan); by (the method of the chosen
+    plan), plans (time_us and slowdown of every method); engine, chunks (a block), steps, sends; bounds (the union's
+    witnesses, as in a single group's statement); ended, seconds.
     """
-    problem, algorithm, direct = found.problem, found.algorithm, found.direct_us
-    bound_us, witness, group = found.decisive
+    problem, algorithm, direct = result.problem, result.algorithm, result.direct_us
+    bound_us, witness, group = result.decisive
     return {
         "collective": problem.collective.name,
         "topology": problem.topology.name,
         "summary": problem.topology.summary,
         "alpha": describe_alpha(problem),
-        "relay": found.relay,
-        "objective": found.objective,
+        "relay": result.relay,
+        "objective": result.objective,
         "groups": [
             {
                 "ranks": list(member.ranks),
                 "collective": member.collective.name,
                 "size_bytes": member.size_bytes,
-                "time_us": float(found.times_us[i]),
-                "alone_us": one.time_us,
-                "slowdown": float(found.slowdowns[i]),
-                "alone_bound_us": one.bound_us,
-                "alone_gap": one.time_us / one.bound_us,
-                "engine": one.engine,
+                "time_us": float(result.times_us[i]),
+                "alone_us": answer.time_us,
+                "slowdown": float(result.slowdowns[i]),
+                "alone_bound_us": answer.bound_us,
+                "alone_gap": answer.time_us / answer.bound_us,
+                "engine": answer.engine,
             }
-            for i, (member, one) in enumerate(zip(found.problem.members, found.isolated, strict=True))
+            for i, (member, answer) in enumerate(zip(result.problem.members, result.isolated, strict=True))
         ],
-        "time_us": found.makespan_us,
+        "time_us": result.makespan_us,
         "bound_us": bound_us,
-        "gap": max(1.0, found.gap),
-        "optimal": found.gap <= OPTIMAL,
+        "gap": max(1.0, result.gap),
+        "optimal": result.gap <= OPTIMAL,
         "proof": witness.text,
         "proved_by": group,
-        "slowdown": float(found.slowdowns.max()),
-        "sum_us": found.sum_us,
-        "vs_sum": found.sum_us / found.makespan_us,
+        "slowdown": float(result.slowdowns.max()),
+        "sum_us": result.sum_us,
+        "vs_sum": result.sum_us / result.makespan_us,
         "direct_us": direct,
-        "vs_direct": None if direct is None else direct / found.makespan_us,
-        "by": found.method,
-        "plans": {method: {"time_us": t, "slowdown": slow} for method, (t, slow) in found.others.items()},
+        "vs_direct": None if direct is None else direct / result.makespan_us,
+        "by": result.method,
+        "plans": {method: {"time_us": t, "slowdown": slow} for method, (t, slow) in result.others.items()},
         "engine": algorithm.engine,
         "chunks": algorithm.chunks,
         "steps": algorithm.steps,
         "sends": len(algorithm.schedule),
-        "bounds": found.bound.documents(),
-        "ended": found.ended,
-        "seconds": round(found.seconds, 3),
+        "bounds": result.bound.documents(),
+        "ended": result.ended,
+        "seconds": round(result.seconds, 3),
     }

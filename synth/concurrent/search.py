@@ -1,9 +1,9 @@
-"""The search for concurrent groups: one more portfolio, whose answers are plans for all groups at once.
+"""The search for concurrent groups: the runner of single searches, with plans for all groups as its answers.
 
-Three plans are always there: every group as it is best in isolation, all begun at once; the same one after another;
-and direct. The engine's plans for the union of all groups come on top, so that the answer is never slower than any of
-these. All times are those of `synth.timing.simulate`; every plan is replayed as one schedule of the union, and where
-chunks may not leave their group that is checked too.
+Three plans always exist: isolated schedules begun at once, the same in turn, and direct plans. Plans of the engine for
+the union of all groups come on top, so the answer is never slower than any of the three. All times are those of
+`synth.timing.simulate`. Every plan is replayed as one schedule of the union; if chunks may not leave their group, that
+is checked too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ from topologies.topology import Topology, without_switch_ops
 
 @dataclass(frozen=True)
 class Asked(Options):
-    """What is asked beside the groups; see `plan`. dead: ranks that are no relays."""
+    """A question about concurrent groups beside the groups themselves; see `plan`.
+
+    Attributes:
+        relays: Ranks that may relay: "none", "all", or ranks.
+        dead: Ranks that are no relays.
+        objective: "makespan" or "fair".
+    """
 
     relays: Relays = "none"
     dead: Sequence[int] = ()
@@ -73,87 +79,92 @@ def plan(
     begun: float | None = None,
     first: Sequence[ConcurrentPlan] = (),
 ) -> ConcurrentResult:
-    """Plan several groups together.
+    """Return a plan for several groups that share a network.
 
     Args:
-        topo: a machine, a family, a file, or a Topology.
-        members: the groups, each with a collective (one chunk a block) and a size of its own.
-        relays: who may forward chunks of a group beside its members: "none"; "all": every rank that lives; or
-            ranks, then these and the members of all groups.
-        without, degrade: dead and slow parts, as texts (see `topologies.faults.apply`).
-        objective: makespan: the end of the last group; fair: the largest slowdown of a group (see
+        topo: A machine, a family, a file, or a Topology.
+        members: The groups, each with a collective (one chunk a block) and a size of its own.
+        relays: Ranks that may forward chunks of a group beside its members: "none"; "all" for every living rank; or
+            ranks, which may relay like the members of all groups.
+        without: Dead parts, as texts (see `topologies.faults.apply`).
+        degrade: Slow parts, as texts.
+        objective: "makespan" for the end of the last group; "fair" for the largest slowdown of a group (see
             `synth.concurrent.plans.fairer`), then the makespan.
-        chunks: of every block; any when None.
-        engine: flow; or auto, which also tries what a vendor library would run.
-        budget: seconds.
-        seed: taken for likeness with other questions: these engines draw nothing at random.
-        workers: solver processes to use again.
-        progress: called with what is tried and the best so far.
-        executor: what is to run the plan; None: its schedule is all that counts.
-        begun: of `synth.model.deadline.now`, since when the budget counts; None: since now.
-        first: plans that there are already, of the same groups under the same rule for relays.
+        chunks: Chunks of every block; any number if None.
+        engine: "flow"; or "auto", which also tries what a vendor library would run.
+        budget: Seconds.
+        seed: Checked like that of other questions; these engines draw nothing at random.
+        workers: Solver processes to use again.
+        progress: Receives what is tried and the best algorithm so far.
+        executor: The lowering of plans; None if only schedules count.
+        begun: Reading of `synth.model.deadline.now` since which the budget counts; None for now.
+        first: Plans that exist already, of the same groups under the same rule for relays.
 
-    Raises InputError: anything that cannot be, in one line.
+    Raises:
+        InputError: The question cannot be answered; the message is one line.
     """
-    for name, value, known in (("objective", objective, ("makespan", "fair")), ("engine", engine, ("auto", "flow"))):
-        if value not in known:
-            raise InputError(f"{name}: {value!r} is not known for several groups; it is {' or '.join(known)}")
+    for name, value, allowed in (("objective", objective, ("makespan", "fair")), ("engine", engine, ("auto", "flow"))):
+        if value not in allowed:
+            raise InputError(f"{name}: {value!r} is not known for several groups; it is {' or '.join(allowed)}")
     Options(chunks=chunks, budget_s=budget, seed=seed).check()
     begun = now() if begun is None else begun
-    healthy = without_switch_ops(topo if isinstance(topo, Topology) else load(topo))  # plans have sends by links only
+    healthy = without_switch_ops(topo if isinstance(topo, Topology) else load(topo))  # Plans use links only.
     dead = dead_ranks(healthy, without)
     for member in members:
         live_ranks(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
     problem = union_problem(degraded(healthy, without, degrade), members, relays, dead)
-    asked = Asked(
+    question = Asked(
         chunks=chunks, engine=engine, budget_s=budget, relays=relays, dead=dead, objective=objective,
         rank_sends=None if executor is None else executor.rank_sends(problem),
     )  # fmt: skip
     with ExitStack() as stack, collected() as defects:
         workers = workers or stack.enter_context(Workers())
-        answer = ConcurrentSearch(problem, asked, workers, progress, executor, begun, first).run()
+        answer = ConcurrentSearch(problem, question, workers, progress, executor, begun, first).run()
     return replace(answer, defects=tuple(defects.values()))
 
 
 class ConcurrentSearch:
-    """One question on its way to its answer; where its engines answer, and what they know.
+    """The search for one question about concurrent groups; engines read it as `Known`, and the race gives it answers.
 
     Attributes:
-        isolated: each group's isolated run.
-        plans: every plan made. bound: on the union's time.
+        isolated: Each group's isolated run.
+        plans: Every plan so far.
+        bound: Lower limit on the union's time.
     """
 
-    proved = False  # plans are shown beside each other, so that all are made
+    proved = False  # All plans are made, because the table shows them.
 
     def __init__(
         self,
         problem: UnionProblem,
-        asked: Asked,
+        question: Asked,
         workers: Workers,
         report: Report | None,
         executor: GroupExecutor | None = None,
         begun: float | None = None,
         first: Sequence[ConcurrentPlan] = (),
     ) -> None:
-        self.problem, self.asked, self.workers = problem, asked, workers
+        self.problem, self.asked, self.workers = problem, question, workers
         self.report, self.executor = report or (lambda _, __: None), executor
-        self.tuning = Tuning().limited(asked.rank_sends, problem.nranks)
+        self.tuning = Tuning().limited(question.rank_sends, problem.nranks)
         self.isolated: list[Isolated] = []
         self.plans: list[ConcurrentPlan] = list(first)
         self.bound = Bound(())
         self.yielded: dict[str, tuple[Candidate, float]] = {}
         self.priced: ConcurrentPlan | None = None
         self.begun = now() if begun is None else begun
-        self.end = self.begun + asked.budget_s
+        self.end = self.begun + question.budget_s
         self.size = problem.size_bytes
-        self.deadline = self.end - (self.tuning.lowering if executor else self.tuning.writing) * asked.budget_s
+        self.deadline = self.end - (self.tuning.lowering if executor else self.tuning.writing) * question.budget_s
 
     def run(self) -> ConcurrentResult:
         """Make plans until one is near its bound, nothing more is to be tried, the budget ends or Ctrl-C."""
-        asked, ended = self.asked, ""
-        until = self.begun + self.tuning.isolated * asked.budget_s
+        question, ended = self.asked, ""
+        until = self.begun + self.tuning.isolated * question.budget_s
         executor_of = (lambda _: None) if self.executor is None else self.executor.isolated
-        self.isolated, interrupted = run_each_isolated(self.problem, asked, self.workers, until, self._say, executor_of)
+        self.isolated, interrupted = run_each_isolated(
+            self.problem, question, self.workers, until, self._say, executor_of
+        )
         try:
             if interrupted:
                 raise KeyboardInterrupt
@@ -164,46 +175,46 @@ class ConcurrentSearch:
             chosen = self._conclude()
         except KeyboardInterrupt:
             ended, chosen = "interrupted", self._conclude(hurried=True)
-        others: dict[str, tuple[float, float]] = {}
-        for made in sorted(self.plans, key=partial(self._key, asked.objective)):
-            others.setdefault(made.method, (made.makespan_us, made.slowdown(self._isolated_us())))
+        by_method: dict[str, tuple[float, float]] = {}
+        for plan in sorted(self.plans, key=partial(self._key, question.objective)):
+            by_method.setdefault(plan.method, (plan.makespan_us, plan.slowdown(self._isolated_us())))
         seconds = now() - self.begun
-        ended = ended or ("budget" if seconds >= asked.budget_s else "")
-        relay = asked.relays if isinstance(asked.relays, str) else ",".join(map(str, asked.relays)) or "none"
-        best, each = (chosen.problem, chosen.algorithm, chosen.method), tuple(self.isolated)
-        return ConcurrentResult(*best, asked.objective, relay, each, self.bound, others, ended, seconds)
+        ended = ended or ("budget" if seconds >= question.budget_s else "")
+        relay = question.relays if isinstance(question.relays, str) else ",".join(map(str, question.relays)) or "none"
+        best, isolated = (chosen.problem, chosen.algorithm, chosen.method), tuple(self.isolated)
+        return ConcurrentResult(*best, question.objective, relay, isolated, self.bound, by_method, ended, seconds)
 
-    # the race
+    # The race.
 
     def _work(self) -> None:
-        """Plans, and bounds on them."""
+        """Run the race of plans, then raise their bound."""
         race(self._runs(), self, self.deadline)
         with compiled_interrupts():
             contained("search for bounds", self._tighten, None)
 
     def _runs(self) -> Iterator[EngineRun]:
-        """Who is asked, each when its turn has come; all but the last are done at once."""
-        several = len(self.problem.members) > 1
-        if several and self.problem.allowed is None:
+        """Yield the makers of plans in order; all but those of the union end with their first plan."""
+        has_several = len(self.problem.members) > 1
+        if has_several and self.problem.allowed is None:
             yield EngineRun(WITHIN, self._within(), np.inf)
         for method, candidate in self._from_isolated():
             yield EngineRun(method, iter([candidate]), np.inf)
         self._say("direct")
         direct = partial(plans.direct, self.problem, self._restated, self.asked.chunks)
-        if (made := contained("direct plan", direct, None)) is not None:
-            yield EngineRun(DIRECT, iter([Candidate(*made, DIRECT)]), np.inf)
+        if (direct_plan := contained("direct plan", direct, None)) is not None:
+            yield EngineRun(DIRECT, iter([Candidate(*direct_plan, DIRECT)]), np.inf)
         self.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
-        if several and self.plans:
+        if has_several and self.plans:
             contained("search for bounds", partial(self._tighten, quick=True), None)
             if self._best("makespan").makespan_us > self._least_us() * SEARCH.near:
                 try:
                     for answers in self._union():
                         yield EngineRun(TOGETHER, answers, np.inf)
                 except InputError:
-                    return  # more chunks than is held in memory; other plans are there
+                    return  # There are more chunks than the memory holds; other plans exist.
 
     def take(self, answer: Outcome, source: str) -> float:
-        """Replay and keep a plan; what it gained: by how much of the best makespan it is faster."""
+        """Keep a plan after replaying it; return the part by which it is faster than the best plan before."""
         if isinstance(answer, Progress):
             self._say(f"together: {answer.text}")
         elif isinstance(answer, Candidate):
@@ -214,74 +225,75 @@ class ConcurrentSearch:
         return 0.0
 
     def _add(self, problem: Problem, schedule: Schedule, engine: str, method: str) -> float:
-        """Take a plan; its makespan in µs."""
+        """Add a plan; return its makespan in µs."""
         assert isinstance(problem, UnionProblem)
         check_within_groups(problem, schedule)
         self.plans.append(ConcurrentPlan(problem, Algorithm(problem, schedule, engine), method))
         return self.plans[-1].makespan_us
 
-    # what engines may know
+    # What engines may read.
 
     @property
     def answered(self) -> bool:
-        """Whether there is a plan already."""
+        """Return whether there is a plan."""
         return bool(self.plans)
 
     def best_us(self, _size_bytes: float) -> float:
-        """The best makespan so far, in µs; inf where there is none."""
+        """Return the best makespan so far, in µs; inf if there is none."""
         return min((plan.makespan_us for plan in self.plans), default=np.inf)
 
     def time_us(self, candidate: Candidate) -> float:
-        """The makespan of the plan that was yielded last, in µs; inf where it was of no use."""
+        """Return the makespan of the plan that was yielded last, in µs; inf if it was of no use."""
         return next((us for last, us in self.yielded.values() if last is candidate), np.inf)
 
     def fewest_steps(self) -> int | None:
-        """The fewest steps of any plan so far; None where there is none."""
+        """Return the fewest steps of any plan so far; None if there is none."""
         return min((plan.algorithm.steps for plan in self.plans), default=None)
 
     def shown_bytes(self) -> list[int]:
-        """The union's size."""
+        """Return the union's message size in bytes."""
         return [max(1, round(self.size))]
 
     def _within(self) -> Iterator[Outcome]:
-        """Where relays are allowed: every group as it is best within itself, if it is connected; all at once."""
+        """Yield the plan of isolated schedules without relays, if every group is connected by itself."""
         try:
             within = union_problem(self.problem.topology, self.problem.members)
         except InputError:
             return
         until = min(now() + self.tuning.within * self.asked.budget_s, self.deadline)
-        found, interrupted = run_each_isolated(within, self.asked, self.workers, until, self._say)
-        yield Candidate(*plans.within_groups(within, found, self._restated), engine_of(found))
+        isolated, interrupted = run_each_isolated(within, self.asked, self.workers, until, self._say)
+        yield Candidate(*plans.within_groups(within, isolated, self._restated), engine_of(isolated))
         self._learn_from(self.plans[-1])
         if interrupted:
             raise KeyboardInterrupt
 
     def _from_isolated(self) -> Iterator[tuple[str, Candidate]]:
-        """The plans that put isolated schedules together, with their methods."""
+        """Yield the plans that merge isolated schedules, with their methods."""
         for method, make in ((AT_ONCE, plans.at_once), (IN_TURN, plans.in_turn)):
             if method == AT_ONCE or len(self.isolated) > 1:
                 yield method, Candidate(*make(self.isolated, self._restated), engine_of(self.isolated))
 
     def _take_isolated(self) -> None:
+        """Take the plans that merge isolated schedules."""
         for method, candidate in self._from_isolated():
             self.take(candidate, method)
 
     def _learn_from(self, plan: ConcurrentPlan) -> bool:
-        """Take over what a plan does better for a group than its isolated run did. Whether anything was."""
+        """Replace isolated runs by parts of a plan that beat them; return whether there were any."""
         late = now() >= self.deadline
         own_plans = plan.method.removesuffix(REORDERED) in (AT_ONCE, IN_TURN)
-        some = [
+        groups = [
             group
             for group, own in enumerate(self.isolated)
             if plan.times_us[group] < own.time_us * (1 - 1e-9)
             or not (late or own_plans or own.time_us <= own.bound_us * SEARCH.near)
         ]
-        faster = plans.faster_parts(plan, {group: self.isolated[group] for group in some})
+        faster = plans.faster_parts(plan, {group: self.isolated[group] for group in groups})
         self.isolated = [faster.get(group, own) for group, own in enumerate(self.isolated)]
         return bool(faster)
 
     def _union(self) -> Iterator[Iterator[Outcome]]:
-        """The engine's plans for all groups as one problem, from a likely number of chunks to more."""
+        """Yield the engine's runs on all groups as one problem, from a likely number of chunks to more."""
         refined = plans.refined_union(self.problem, self._restated, self.asked.chunks)
         if self.asked.chunks is not None:
             yield self._searched(refined, pinned=True)
@@ -289,34 +301,34 @@ class ConcurrentSearch:
             yield from self._finer_and_finer(refined, 1)
         else:
             yield self._searched(refined)
-            made = [plan.parts_of(refined) for plan in self.plans if plan.method == TOGETHER]
-            finest = 4 * max(made, default=1)
-            # beyond the number of sends that is only estimated
-            if made and finest * estimated_sends(refined) > self.tuning.most_sends:
+            parts = [plan.parts_of(refined) for plan in self.plans if plan.method == TOGETHER]
+            finest = 4 * max(parts, default=1)
+            # Go beyond the number of sends that is only estimated.
+            if parts and finest * estimated_sends(refined) > self.tuning.most_sends:
                 yield from self._finer_and_finer(refined, finest)
 
     def _finer_and_finer(self, refined: UnionProblem, parts: int) -> Iterator[Iterator[Outcome]]:
-        """From so many parts of every chunk on to more, one number at a time, while that gains."""
+        """Yield runs with more and more parts of every chunk, while that gains."""
         until = self.begun + self.tuning.union * self.asked.budget_s
         enough_us = self._least_us() * SEARCH.near
         idle = 0
         while idle < 2:
-            made = [plan for plan in self.plans if plan.method == TOGETHER]
-            best_us = min((plan.makespan_us for plan in made), default=np.inf)
-            sends = min((len(plan.algorithm.schedule) // plan.parts_of(refined) for plan in made), default=0)
+            union_plans = [plan for plan in self.plans if plan.method == TOGETHER]
+            best_us = min((plan.makespan_us for plan in union_plans), default=np.inf)
+            sends = min((len(plan.algorithm.schedule) // plan.parts_of(refined) for plan in union_plans), default=0)
             late = now() >= until
-            if best_us <= enough_us or sends * parts > self.tuning.most_sends or (made and late):
+            if best_us <= enough_us or sends * parts > self.tuning.most_sends or (union_plans and late):
                 break
             before = len(self.plans)
             yield self._searched(refined.with_chunks(parts), pinned=True)
             took_us = min((plan.makespan_us for plan in self.plans[before:]), default=np.inf)
             if np.isinf(took_us):
-                break  # of sums where links go one way only; other plans are there
+                break  # Sums need links in both directions; other plans exist.
             idle = 0 if took_us < best_us * (1 - self.tuning.worth) else idle + 1
             parts *= 4
 
     def _searched(self, problem: UnionProblem, pinned: bool = False) -> Iterator[Outcome]:
-        """Plans by the engine, with the chunks of `problem` or, where they are not pinned, more."""
+        """Ask the engine for plans with the chunks of `problem`, or with more unless they are pinned."""
         (size,) = self.shown_bytes()
         request = Request(
             Options(size, problem.collective.chunks if pinned else None, budget_s=self.asked.budget_s),
@@ -330,7 +342,7 @@ class ConcurrentSearch:
         return ENGINES["flow"].solve(problem, request)
 
     def _tighten(self, quick: bool = False) -> None:
-        """Work on the bound where neither it nor a group's own is near the best plan."""
+        """Raise the bound if neither it nor a group's own bound is near the best plan."""
         best = self._best("makespan")
         enough_us = best.makespan_us / SEARCH.near
         if self._least_us() >= enough_us:
@@ -347,12 +359,16 @@ class ConcurrentSearch:
                 self.bound = better
 
     def _least_us(self) -> float:
-        """The highest bound on the makespan so far."""
-        own = max(one.bound_us for one in self.isolated)
+        """Return the highest bound on the makespan so far, in µs."""
+        own = max(answer.bound_us for answer in self.isolated)
         return max(own, self.bound.at(self.size)[0]) if self.bound.witnesses else own
 
     def _conclude(self, *, hurried: bool = False) -> ConcurrentPlan:
-        """The best plan that can be executed, and a bound if there is none yet; hurried: the first that can be."""
+        """Return the best plan that can be executed, and prove a bound if there is none yet.
+
+        Args:
+            hurried: Whether the first plan that can be executed is enough.
+        """
         if not any(plan.method == AT_ONCE for plan in self.plans):
             contained("plan of isolated schedules", self._take_isolated, None)
         if not self.plans:
@@ -364,14 +380,14 @@ class ConcurrentSearch:
             return settled
         ranked = sorted(self.plans, key=partial(self._key, self.asked.objective))
         fair = self.asked.objective == "fair"
-        # groups that are alike become programs once where each is as it is by itself
+        # With isolated schedules, isomorphic groups are lowered only once.
         first = [] if fair else [plan for plan in ranked if plan.method == AT_ONCE][:1]
         until = -np.inf if hurried else self.end
         most = 1 if fair else self.tuning.lowered
         return choose_executable([*first, settled, *ranked], self.executor, most, until, self._say)
 
     def _settled(self) -> ConcurrentPlan:
-        """The best plan, by isolated times that no plan's own part beats."""
+        """Return the best plan once no plan's part beats an isolated run."""
         for _ in range(self.tuning.settling):
             if self.asked.objective == "fair":
                 self._reorder()
@@ -381,7 +397,7 @@ class ConcurrentSearch:
         return self._best(self.asked.objective)
 
     def _reorder(self) -> None:
-        """More plans: the best ones with the sends of slowed groups earlier."""
+        """Add the best plans again with the sends of slowed groups earlier."""
         ranked = sorted(self.plans, key=partial(self._key, "fair"))
         for plan in dict.fromkeys([self._best("makespan"), *ranked[: self.tuning.reordered]]):
             self._say("fairer order")
@@ -390,18 +406,22 @@ class ConcurrentSearch:
                 self._add(plan.problem, better, plan.algorithm.engine, plan.method.removesuffix(REORDERED) + REORDERED)
 
     def _key(self, objective: str, plan: ConcurrentPlan) -> tuple[float, float]:
-        """Less is better; what rounding alone keeps apart is equal."""
+        """Return a key that is smaller for a better plan; differences of rounding do not count."""
         makespan, slow = (float(f"{x:.9g}") for x in (plan.makespan_us, plan.slowdown(self._isolated_us())))
         return (slow, makespan) if objective == "fair" else (makespan, slow)
 
     def _best(self, objective: str) -> ConcurrentPlan:
+        """Return the best plan by an objective."""
         return min(self.plans, key=partial(self._key, objective))
 
     def _isolated_us(self) -> Floats:
-        return np.array([one.time_us for one in self.isolated])
+        """Return the time of each group's isolated run in µs, shape (groups,)."""
+        return np.array([answer.time_us for answer in self.isolated])
 
     def _restated(self, collectives: Sequence[Collective]) -> UnionProblem:
+        """Return the union of the same groups with other collectives."""
         return self.problem.restated(collectives, self.asked.relays, self.asked.dead)
 
     def _say(self, text: str) -> None:
+        """Report what is tried, with the latest plan."""
         self.report(text, self.plans[-1].algorithm if self.plans else None)

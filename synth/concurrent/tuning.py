@@ -1,4 +1,4 @@
-"""What the search for concurrent groups is set to."""
+"""The shares of the budget of a search for concurrent groups, and when it stops."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Tuning:
-    """Shares of the budget, and when to stop.
+    """Shares of the budget, and limits of the work.
 
     Attributes:
-        isolated, within: the part of the budget for isolated runs, and for those without relays.
-        union: the part of it by which the union's search is over; the rest is for the bound.
-        max_flow_ranks: up to which the worst cut is looked for before there is a plan.
-        most_sends: to which chunks are refined.
-        worth: what refined chunks must gain.
-        reordered: plans whose order is made fairer.
-        settling: times that a plan may teach how a group is faster in isolation.
-        lowered: plans that become programs at most, the fastest first, beyond the first that can.
-        lowering: the part of the budget, at its end, in which plans become programs and these files.
-        writing: the part of it, likewise, where there is no program.
+        isolated: Share of the budget for isolated runs.
+        within: Share for isolated runs without relays.
+        union: Part of the budget after which the engine on the union ends; the rest is for the bound.
+        max_flow_ranks: Most ranks for which the worst cut is searched before there is a plan.
+        most_sends: Most sends to which chunks are refined.
+        worth: Part of the makespan that finer chunks must gain.
+        reordered: Number of plans whose order is made fairer.
+        settling: Times that a plan may replace isolated runs.
+        lowered: Most plans that become programs, the fastest first, after the first that can.
+        lowering: Share of the budget, at its end, in which plans become programs and files.
+        writing: The same share if there are no programs.
     """
 
     isolated: float = 0.25
@@ -35,5 +36,5 @@ class Tuning:
     writing: float = 0.05
 
     def limited(self, rank_sends: int | None, nranks: int) -> Tuning:
-        """The same for schedules of which a rank takes part in no more sends, on average; None: any number."""
+        """Return the tuning for schedules in which a rank takes part in at most so many sends; None for any number."""
         return self if rank_sends is None else replace(self, most_sends=min(self.most_sends, rank_sends * nranks))

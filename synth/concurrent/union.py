@@ -1,11 +1,12 @@
-"""Several groups at once, each with a collective and a size of its own, as one Problem on the links they share.
+"""State several groups, each with a collective and a size of its own, as one problem on the links that they share.
 
-The union's collective is over all ranks of all groups (its positions in order of first appearance; a rank may be
-in several groups) and has every group's chunks, one group's after the other's. Its message size is the largest
-group's: a chunk's fraction is its own times its group's size over that, so that all sizes go up and down together.
+The union's collective is over all ranks of all groups. Its positions are in order of first appearance, and a rank may
+be in several groups. It has the chunks of every group, one group after another. Its message size is the largest
+group's: the fraction of a chunk is its own times its group's size over that size, so all sizes grow and shrink
+together.
 
-Where nobody may relay, a group's chunks stay within the group: the table `allowed` says so, which a network of
-the union alone cannot. Where relays are allowed, every rank of the union may forward for every group.
+If no rank may relay, a group's chunks stay within the group: the table `allowed` states that, because the network of
+the union cannot. If relays are allowed, every rank of the union may forward for every group.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from topologies.network import links_among, subnetwork
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Topology
 
-_MAX_KINDS = 3  # collectives that the union's name still lists
-_LONG_NAME = 40  # characters that a schedule file takes
+_MAX_KINDS = 3  # Most collectives that the union's name lists.
+_LONG_NAME = 40  # Most characters of the name in a schedule file.
 
-Relays = Sequence[int] | str  # who may forward: none, all, or these ranks
+Relays = Sequence[int] | str  # The ranks that may forward: "none", "all", or ranks.
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One of the groups.
+    """A group of a question about concurrent groups.
 
     Attributes:
-        ranks: of the topology, in order.
-        collective: over positions 0..len(ranks)-1.
-        size_bytes: its message size.
-        name: what messages call it; its ranks when empty.
+        ranks: Ranks of the topology, in order.
+        collective: Collective over the positions 0..len(ranks)-1.
+        size_bytes: Message size of the group.
+        name: Name in messages; the group's ranks if empty.
     """
 
     ranks: tuple[int, ...]
@@ -52,7 +53,7 @@ class Member:
 
     @property
     def label(self) -> str:
-        """The name, or the ranks in short."""
+        """Return the name, or the ranks in short."""
         if self.name:
             return self.name
         ranks = format_set(self.ranks, max(self.ranks) + 1, ())
@@ -61,13 +62,13 @@ class Member:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class UnionProblem(Problem):
-    """All groups as one problem, and which part of it is whose.
+    """All groups as one problem, and which part of it belongs to which group.
 
     Attributes:
-        members: the groups in the order given.
-        positions: of each group, the union's position (= local rank) of each of its ranks.
-        first_chunk: int, shape (groups + 1,): group g has the union's chunks first_chunk[g]..first_chunk[g+1]-1,
-            in the order of its own.
+        members: The groups in the order of the question.
+        positions: For each group, the union's position (the local rank) of each of its ranks.
+        first_chunk: Int, shape (groups + 1,): group g has the union's chunks first_chunk[g]..first_chunk[g+1]-1, in its
+            own order.
     """
 
     members: tuple[Member, ...]
@@ -76,34 +77,34 @@ class UnionProblem(Problem):
 
     @cached_property
     def group_of_chunk(self) -> Ints:
-        """Int, shape (nchunks,)."""
+        """Return the group of each chunk, int, shape (nchunks,)."""
         return row_of_entry(self.first_chunk)
 
     @cached_property
     def size_bytes(self) -> float:
-        """The union's message size: the largest group's."""
+        """Return the union's message size in bytes, which is the largest group's."""
         return max(float(m.size_bytes) for m in self.members)
 
     def member_bytes(self, group: int, size_bytes: float) -> float:
-        """A group's message size when the union's is `size_bytes`."""
+        """Return a group's message size when the union's is `size_bytes`."""
         return size_bytes * (float(self.members[group].size_bytes) / self.size_bytes)
 
     def may_hold(self) -> Bools:
-        """Where each group's chunks may be, shape (groups, local ranks)."""
+        """Return where each group's chunks may be, shape (groups, local ranks)."""
         if self.allowed is None:
             return np.ones((len(self.members), self.nranks), dtype=bool)
         return self.allowed.ranks
 
     def with_chunks(self, chunks: int) -> UnionProblem:
-        """The same with every chunk of every group cut into equal parts."""
+        """Return the union with every chunk of every group cut into equal parts."""
         whole = super().with_chunks(chunks)
         assert isinstance(whole, UnionProblem)
-        subdivided_once = cache(subdivided)  # many groups have one collective
+        subdivided_once = cache(subdivided)  # Many groups have the same collective.
         members = tuple(replace(m, collective=subdivided_once(m.collective, chunks)) for m in self.members)
         return replace(whole, members=members, first_chunk=self.first_chunk * chunks)
 
     def restated(self, collectives: Sequence[Collective], relays: Relays, dead: Sequence[int]) -> UnionProblem:
-        """The same groups with other collectives, and the same rule for relays; see `union_problem`."""
+        """Return the union of the same groups with other collectives; arguments as those of `union_problem`."""
         members = [replace(m, collective=c) for m, c in zip(self.members, collectives, strict=True)]
         return union_problem(self.topology, members, relays, dead)
 
@@ -111,17 +112,19 @@ class UnionProblem(Problem):
 def union_problem(
     topology: Topology, members: Sequence[Member], relays: Relays = "none", dead: Sequence[int] = ()
 ) -> UnionProblem:
-    """State all groups as one problem.
+    """Return all groups as one problem.
 
     Args:
+        topology: The topology.
+        members: The groups.
         relays: "none" or no ranks: chunks stay within their group. "all": every rank may forward for every group.
-            Ranks: these and the ranks of all groups may; ranks that are in a group anyway may be among them.
-        dead: ranks that are no relays for "all".
+            Ranks: these ranks and the ranks of all groups may; ranks that are in a group may be among them.
+        dead: Ranks that are no relays for "all".
 
     Raises:
-        InputError: no groups, ranks that do not exist or are twice in one group, a collective for another number
-            of ranks, a size that is none, too much for the memory, or chunks that cannot get to where they are
-            wanted.
+        InputError: There are no groups; a rank does not exist or is twice in a group; a collective is for another
+            number of ranks; a size is not possible; the problem is too large for the memory; or chunks cannot get to
+            where they are wanted.
     """
     _check_members(topology, members)
     place: dict[int, int] = {}
@@ -137,16 +140,21 @@ def union_problem(
     for group, own in enumerate(positions):
         ranks[group, own] = True
     allowed = None if ranks.all() else Allowed(row_of_entry(first_chunk), ranks)
-    made = UnionProblem(
+    union = UnionProblem(
         topology, problem.collective, problem.group, problem.relays, problem.network, allowed=allowed,
         members=tuple(members), positions=positions, first_chunk=first_chunk,
     )  # fmt: skip
     if inside:
-        _check_joined(made)
-    return made
+        _check_joined(union)
+    return union
 
 
 def _check_members(topology: Topology, members: Sequence[Member]) -> None:
+    """Refuse groups that are not possible.
+
+    Raises:
+        InputError: See `union_problem`.
+    """
     if not members:
         raise InputError("groups: there is none; give at least one")
     rows = 0
@@ -170,7 +178,7 @@ def _check_members(topology: Topology, members: Sequence[Member]) -> None:
 
 
 def _union(members: Sequence[Member], positions: Sequence[Ints], nranks: int) -> tuple[Collective, Ints]:
-    """The collective of all, and the first chunk of each group (one entry more than groups)."""
+    """Return the collective of all groups, and the first chunk of each group (with one entry more than groups)."""
     parts = [m.collective for m in members]
     first = pointers(np.array([part.nchunks for part in parts]))
     largest = max(float(m.size_bytes) for m in members)
@@ -199,7 +207,7 @@ def _union(members: Sequence[Member], positions: Sequence[Ints], nranks: int) ->
 def _tables(
     tables: Sequence[tuple[Ints, Ints]], positions: Sequence[Ints], first: Ints, nranks: int
 ) -> tuple[Ints, Ints]:
-    """Rows (rank, chunk) of all groups and their places; on a rank in several groups, one after the other."""
+    """Return rows (rank, chunk) of all groups and their places; on a rank in several groups, group after group."""
     used = np.zeros(nranks, dtype=np.int64)
     ranks, chunks, places = [], [], []
     for (rows, index), own, start in zip(tables, positions, first.tolist(), strict=False):
@@ -217,119 +225,126 @@ def _tables(
     return np.column_stack([rank, chunk]), at
 
 
-def _check_joined(asked: UnionProblem) -> None:
-    """Every group on its own must be able to do what it has to."""
-    net = asked.network
-    sizes = np.array([len(own) for own in asked.positions])
+def _check_joined(union: UnionProblem) -> None:
+    """Raise InputError unless every group can do its collective by itself."""
+    net = union.network
+    sizes = np.array([len(own) for own in union.positions])
     offset = np.cumsum(sizes) - sizes
-    ends = [np.array(links_among(net, own)[1:]) + at for own, at in zip(asked.positions, offset, strict=True)]
+    ends = [np.array(links_among(net, own)[1:]) + at for own, at in zip(union.positions, offset, strict=True)]
     src, dst = np.concatenate(ends, axis=1)
     joined = np.ones(len(sizes), dtype=bool)
-    # all groups side by side: what each one's first rank reaches, and what reaches that
+    # For all groups at once: every rank is reached from the group's first rank, and reaches it.
     for tail, head in ((src, dst), (dst, src)):
         joined &= np.logical_and.reduceat(reached(int(sizes.sum()), tail, head, offset), offset)
     for group in np.flatnonzero(~joined).tolist():
-        member = asked.members[group]
+        member = union.members[group]
         try:
-            make_problem(asked.topology, member.collective, member.ranks)
+            make_problem(union.topology, member.collective, member.ranks)
         except InputError as error:
             raise InputError(str(error).replace("group:", f"group {member.label}:", 1)) from None
 
 
-def _in_order(asked: UnionProblem, group: int, may: Bools) -> Ints:
-    """Local ranks of the union: the group's in their order, then others that `may` by their number in the topology."""
+def _in_order(union: UnionProblem, group: int, may: Bools) -> Ints:
+    """Return local ranks of the union: the group's in their order, then others in `may` by topology number."""
     outside = may.copy()
-    outside[asked.positions[group]] = False
-    others = np.flatnonzero(outside)
-    return np.concatenate([asked.positions[group], others[np.argsort(asked.network.ranks[others])]])
+    outside[union.positions[group]] = False
+    relays = np.flatnonzero(outside)
+    return np.concatenate([union.positions[group], relays[np.argsort(union.network.ranks[relays])]])
 
 
-def _own_problem(asked: UnionProblem, group: int, may: Bools) -> tuple[Problem, Ints]:
-    """A group's problem with the other ranks of the union that `may` as relays, and its links' numbers in the union."""
-    net, links = subnetwork(asked.network, _in_order(asked, group, may))
-    collective = asked.members[group].collective
+def _own_problem(union: UnionProblem, group: int, may: Bools) -> tuple[Problem, Ints]:
+    """Return a group's problem, with the other ranks in `may` as relays, and the union's numbers of its links."""
+    net, links = subnetwork(union.network, _in_order(union, group, may))
+    collective = union.members[group].collective
     ranks = tuple(net.ranks.tolist())
     k = collective.nranks
-    return Problem(asked.topology, collective, ranks[:k], ranks[k:], net), links
+    return Problem(union.topology, collective, ranks[:k], ranks[k:], net), links
 
 
-def isolated_problems(asked: UnionProblem, groups: Sequence[int] | None = None) -> list[Problem]:
-    """Each group's problem (or those of some groups) by itself, all other ranks idle, by the same rule for relays."""
-    may, chosen = asked.may_hold(), range(len(asked.members)) if groups is None else groups
-    return [_own_problem(asked, group, may[group])[0] for group in chosen]
+def isolated_problems(union: UnionProblem, groups: Sequence[int] | None = None) -> list[Problem]:
+    """Return the problem of each group, or of some groups, while all other ranks are idle.
+
+    The rule for relays is the union's.
+    """
+    may, chosen = union.may_hold(), range(len(union.members)) if groups is None else groups
+    return [_own_problem(union, group, may[group])[0] for group in chosen]
 
 
-def merge_schedules(asked: UnionProblem, schedules: Sequence[Schedule]) -> Schedule:
-    """The union's schedule of the groups' own, each for its problem of `isolated_problems`: all begin at once.
+def merge_schedules(union: UnionProblem, schedules: Sequence[Schedule]) -> Schedule:
+    """Return the union's schedule of the groups' own schedules, all begun at once, without times.
 
-    Each group's order stays; the groups' sends are mixed by their times where all schedules are timed, else by
-    their steps. Times are to be set anew.
+    Each group's order stays. Sends of different groups are ordered by their times if all schedules are timed, else by
+    their steps.
+
+    Args:
+        union: The union.
+        schedules: For each group a schedule of its problem in `isolated_problems`.
     """
     columns: list[tuple[Ints, Ints, Ints, Bools, Floats]] = []
-    clocked, may = all(part.size_bytes > 0 for part in schedules), asked.may_hold()
+    clocked, may = all(part.size_bytes > 0 for part in schedules), union.may_hold()
     for group, part in enumerate(schedules):
-        links = links_among(asked.network, _in_order(asked, group, may[group]))[0]
+        links = links_among(union.network, _in_order(union, group, may[group]))[0]
         when = np.maximum.accumulate(part.start_us if clocked else part.step.astype(np.float64))
-        columns.append((part.chunk + asked.first_chunk[group], links[part.link], part.step, part.reduces, when))
+        columns.append((part.chunk + union.first_chunk[group], links[part.link], part.step, part.reduces, when))
     chunk, link, step, reduces, when = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.argsort(when, kind="stable")
     return untimed(chunk[order], link[order], step[order], reduces[order])
 
 
-def check_within_groups(asked: UnionProblem, schedule: Schedule) -> None:
-    """Raises `verify.ScheduleRefused` where a chunk goes to a rank at which its group's may not be."""
-    if asked.allowed is None:
+def check_within_groups(union: UnionProblem, schedule: Schedule) -> None:
+    """Raise ScheduleRefused if a chunk goes to a rank at which its group's chunks may not be."""
+    if union.allowed is None:
         return
-    net, allowed = asked.network, asked.allowed.ranks
-    group = asked.group_of_chunk[schedule.chunk]
+    net, allowed = union.network, union.allowed.ranks
+    group = union.group_of_chunk[schedule.chunk]
     src, dst = net.src[schedule.link], net.dst[schedule.link]
     stray = ~(allowed[group, src] & allowed[group, dst])
     if stray.any():
         row = int(np.argmax(stray))
         at = int(dst[row] if allowed[group[row], src[row]] else src[row])
         raise ScheduleRefused(
-            f"send {row}: chunk {schedule.chunk[row]} of group {asked.members[int(group[row])].label} is at rank"
-            f" {asked.ranks[at]}, which is not in that group and may not relay"
+            f"send {row}: chunk {schedule.chunk[row]} of group {union.members[int(group[row])].label} is at rank"
+            f" {union.ranks[at]}, which is not in that group and may not relay"
         )
 
 
-def split_by_group(asked: UnionProblem, schedule: Schedule) -> list[tuple[Problem, Schedule]]:
-    """Each group's sends as a schedule of its own problem, whose relays are the other ranks that they touch.
+def split_by_group(union: UnionProblem, schedule: Schedule) -> list[tuple[Problem, Schedule]]:
+    """Return each group's sends as a schedule of its own problem, whose relays are the other ranks that it touches.
 
-    Order and steps stay. So do times: a schedule that is timed in the union is a right one of each group alone,
-    only that it waits for the others; `simulate.timed` gives it without.
+    Order, steps and times stay. A schedule that is timed in the union is a right one of each group by itself, except
+    that it waits for the others; `simulate.timed` computes it without the waiting.
 
     Raises:
-        verify.ScheduleRefused: a chunk at a rank at which its group's may not be.
+        ScheduleRefused: A chunk is at a rank at which its group's chunks may not be.
     """
-    check_within_groups(asked, schedule)
-    net = asked.network
-    group_of_send = asked.group_of_chunk[schedule.chunk]
+    check_within_groups(union, schedule)
+    net = union.network
+    group_of_send = union.group_of_chunk[schedule.chunk]
     order = np.argsort(group_of_send, kind="stable")
-    cuts = np.searchsorted(group_of_send[order], np.arange(len(asked.members) + 1))
+    cuts = np.searchsorted(group_of_send[order], np.arange(len(union.members) + 1))
     parts = []
-    for group in range(len(asked.members)):
+    for group in range(len(union.members)):
         own = schedule.take(order[cuts[group] : cuts[group + 1]])
         touched = np.zeros(net.nranks, dtype=bool)
         touched[net.src[own.link]] = touched[net.dst[own.link]] = True
-        problem, links = _own_problem(asked, group, touched)
+        problem, links = _own_problem(union, group, touched)
         by_number = np.argsort(links)
         part = replace(
             own,
-            chunk=own.chunk - asked.first_chunk[group],
+            chunk=own.chunk - union.first_chunk[group],
             link=by_number[np.searchsorted(links[by_number], own.link)],
-            size_bytes=asked.member_bytes(group, schedule.size_bytes),
+            size_bytes=union.member_bytes(group, schedule.size_bytes),
         )
         parts.append((problem, part))
     return parts
 
 
-def times_by_group(asked: UnionProblem, schedule: Schedule) -> Floats:
-    """When the last of each group's sends has arrived, in µs, of a timed schedule; shape (groups,).
+def times_by_group(union: UnionProblem, schedule: Schedule) -> Floats:
+    """Return when the last send of each group has arrived in a timed schedule, in µs, shape (groups,).
 
     The latest of them is `simulate.time_us`.
     """
-    times = np.zeros(len(asked.members))
-    arrival = schedule.end_us + asked.network.alpha_us[schedule.link]
-    np.maximum.at(times, asked.group_of_chunk[schedule.chunk], arrival)
+    times = np.zeros(len(union.members))
+    arrival = schedule.end_us + union.network.alpha_us[schedule.link]
+    np.maximum.at(times, union.group_of_chunk[schedule.chunk], arrival)
     return times
