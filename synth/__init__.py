@@ -1,8 +1,10 @@
 """synth: topology-aware synthesis of collective-communication algorithms, with a proved gap on every answer.
 
-import synth
-a = synth.synthesize("allreduce", topo="dgx-a100", group=[0, 2, 4, 6])
-a.gap, a.table(), a.save("out/")
+The Python face of the product:
+
+    import synth
+    a = synth.synthesize("allreduce", topo="dgx-a100", group=[0, 2, 4, 6])
+    a.gap, a.table(), a.save("out/")
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # imported when asked for: solver processes import this package too, and start sooner without the rest
+    # Import a name only when it is used: solver processes import this package too, and start faster without the rest.
     if name == "__version__":
-        from importlib.metadata import version  # a quarter of what `synth --help` loads
+        from importlib.metadata import version  # It is a quarter of what `synth --help` loads.
 
         return version("synth-collectives")
     if name in _MODULES:

@@ -1,4 +1,7 @@
-"""The Python face of the product: ask, look, save. Like the command line it sees all rooms; nothing imports it."""
+"""The Python face of the product: state a question, search for its answer, look at it and save it.
+
+Like the command line, this module may import every room; no room imports it.
+"""
 
 from __future__ import annotations
 
@@ -41,53 +44,81 @@ from topologies.topology import Topology, without_switch_ops
 
 @dataclass(eq=False)
 class Synthesis:
-    """The answer to a question: algorithms by size, each replayed and right, with bounds.
+    """The answer to a question: one algorithm for each range of message sizes, each replayed, with proved bounds.
 
-    found: what was found, with the times of schedules or of a target's programs; once saved those of what was written.
+    Attributes:
+        found: The search result, with the times of schedules or of a target's programs; after `save`, with the times of
+            the written files.
+        sms: Threadblocks that a rank's program may have, as the question states it.
+        groups_overlap: Whether a rank is in several groups at a time, as the question states it.
+        scratch_limit: Bytes of scratch memory a rank that the executor may allocate, as the question states it.
     """
 
     found: SearchResult
-    sms: int | None = None  # as it was asked for
-    groups_overlap: bool = False  # likewise
-    scratch_limit: int | None = None  # likewise
+    sms: int | None = None
+    groups_overlap: bool = False
+    scratch_limit: int | None = None
 
     def __post_init__(self) -> None:
-        self._searched = self.found  # of which each target's files are made
+        self._searched = self.found  # Every call of `save` starts from it.
 
     @property
     def algorithms(self) -> list[dict[str, Any]]:
-        """One object an algorithm, as documented at `statement.row`."""
+        """Return one dictionary for each algorithm, with the keys that `statement.row` documents."""
         return list(statement(self.found)["algorithms"])
 
     @property
     def gap(self) -> float:
-        """The largest time / bound over the algorithms, each at the size it is shown for."""
+        """Return the largest time / bound over the algorithms, each at the size for which its row is shown."""
         return max(float(row["gap"]) for row in self.algorithms)
 
     def algorithm(self, size_bytes: int | str) -> Algorithm:
-        """The algorithm that serves a message size, as bytes or `64K`. Raises InputError where that is no size."""
+        """Return the algorithm that serves a message size.
+
+        Args:
+            size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
+
+        Raises:
+            InputError: The argument is no size.
+        """
         return self.found.fastest(_size(size_bytes, "size_bytes")).algorithm
 
     def schedule(self, size_bytes: int | str) -> Schedule:
-        """Its schedule, with the times of messages of this size."""
+        """Return the schedule that serves a message size, with the times of messages of this size.
+
+        Args:
+            size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
+
+        Raises:
+            InputError: The argument is no size.
+        """
         size = _size(size_bytes, "size_bytes")
         return self.algorithm(size).timed(size)
 
     def table(self) -> str:
-        """What the command line prints."""
+        """Return the table that the command line prints."""
         return table(statement(self.found), self.found.problem.topology.nranks)
 
     def save(
         self, folder: str | Path, target: str = "auto", *, proof: bool = False, replace: bool = False
     ) -> list[Path]:
-        """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them.
+        """Write the files as `emit.library.save.save` does, and return their paths.
 
-        replace: what the library has for the question gives way, also where it is faster. From then on the answer is
-        what was written: what there was no time to lower is lowered now, and has the times of its program.
+        From then on `found` is what was written: algorithms that the search had no time to lower are lowered now, and
+        have the times of their programs.
+
+        Args:
+            folder: The library's folder.
+            target: Name of an executor, or "auto" for the first that can express the question.
+            proof: Whether to write schedules and proofs of the bounds as well.
+            replace: Whether to replace the files that the library has for the question, even faster ones.
+
+        Raises:
+            InputError: The target or the folder cannot take the files.
         """
         folder, target = as_folder(folder, "folder"), as_text(target, "target")
         proof, replace = as_flag(proof, "proof"), as_flag(replace, "replace")
-        # what the target cannot express is said before anything is written
+        # Raise before anything is written.
         executor_for(self.found.problem, target, self.sms, self.groups_overlap, self.scratch_limit)
         written = save(
             self._searched,
@@ -105,11 +136,22 @@ class Synthesis:
         return written.paths
 
 
-_HURT_SHARE = 2 / 3  # of the budget, before the healthy network is looked at
+_HURT_SHARE = 2 / 3  # of the budget, for the network with dead and slow parts
 
 
 class Question(NamedTuple):
-    """A problem (one chunk a block), what is pinned, and the same problem on the healthy network, if it is hurt."""
+    """A problem with one chunk a block, with pinned shape, budget and target.
+
+    Attributes:
+        problem: The problem on the topology, with its dead and slow parts.
+        options: What is pinned, the budget and the seed.
+        healthy: The same problem without dead and slow parts; None if there are no such parts.
+        target: Name of the executor, "auto" or "none".
+        sms: Threadblocks that a rank's program may have; None for the default of its device.
+        groups_overlap: Whether a rank is in several groups at a time.
+        scratch_limit: Bytes of scratch memory a rank that the executor may allocate; None for the default.
+        unsaid: Why the problem's switches only forward although the topology's can do more; "" if they do all they can.
+    """
 
     problem: Problem
     options: Options
@@ -118,7 +160,7 @@ class Question(NamedTuple):
     sms: int | None = None
     groups_overlap: bool = False
     scratch_limit: int | None = None
-    unsaid: str = ""  # why the problem's switches only forward though the topology's can do more
+    unsaid: str = ""
 
 
 def ask(
@@ -145,12 +187,15 @@ def ask(
     switch_ops: bool = True,
     begun: float | None = None,
 ) -> Question:
-    """State a question without answering it; arguments and errors as those of `synthesize`.
+    """Build a question from the arguments of `synthesize`, without answering it.
 
-    begun: of `synth.model.deadline.now`, since when the budget counts; None: since now.
+    The argument `begun` is the time of `synth.model.deadline.now` from which the budget counts; None stands for now.
+
+    Raises:
+        InputError: An argument cannot be right; the message is one line.
     """
-    pinned = {"chunks": chunks, "steps": steps, "rounds": rounds}
-    shape = {name: None if value is None else whole(value, name) for name, value in pinned.items()}
+    shape_arguments = {"chunks": chunks, "steps": steps, "rounds": rounds}
+    shape = {name: None if value is None else whole(value, name) for name, value in shape_arguments.items()}
     budget_s = as_seconds(budget, "budget")
     size = None if size is None else _size(size, "size")
     begun = now() if begun is None else begun
@@ -159,7 +204,7 @@ def ask(
     )
     options.check()
     root = None if root is None else whole(root, "root")
-    chosen(engine)  # whether there is such an engine is said now
+    chosen(engine)  # Raise for an unknown engine.
     if not isinstance(collective, Collective):
         as_text(collective, "collective")
     if is_graph(topo):
@@ -178,15 +223,18 @@ def ask(
     members = list(live_ranks(healthy, dead, group, "group"))
     outsiders = relay_ranks(healthy, dead, relay, members)
 
-    def stated(where: Topology) -> Problem:
+    def stated(variant: Topology) -> Problem:
+        """Return the problem on a topology, or its quotient where nothing that a quotient cannot express is pinned."""
         plain = isinstance(collective, str) and (steps, rounds, root) == (None, None, None)
-        plain = plain and not where.protocol  # of a quotient's protocols there is no one bound
-        small = quotient_question(where, parse_name(str(collective)), members, outsiders, chunks) if plain else None
-        return small or make_problem(where, collective, members, outsiders, root=root)
+        plain = plain and not variant.protocol  # A bound covers only one protocol of a quotient.
+        quotient = (
+            quotient_question(variant, parse_name(str(collective)), members, outsiders, chunks) if plain else None
+        )
+        return quotient or make_problem(variant, collective, members, outsiders, root=root)
 
     problem = stated(topology)
     if chunks is not None:
-        problem.with_chunks(chunks)  # whether so many are possible is said now
+        problem.with_chunks(chunks)  # Raise for an impossible number of chunks.
     sms = None if sms is None else whole(sms, "sms")
     if sms is not None and sms < 1:
         raise InputError(f"sms {sms}: is not possible; it must be 1 or more")
@@ -194,50 +242,57 @@ def ask(
     groups_overlap = as_flag(groups_overlap, "groups_overlap")
     target = as_text(target, "target")
     hurt = topology is not healthy
-    # whether it can express the question is said now
+    # Raise if the target cannot express the question.
     executor = executor_for(problem, target, sms, groups_overlap, scratch_limit)
     unsaid = ""
     if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
-        unsaid = "no costs of what switches multicast and reduce are stated (with it: --costs none)"
+        unsaid = "the costs do not cover multicast and reduction in switches (--costs none allows them)"
     if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:
-        able = " or ".join([*(name for name, one in TARGETS.items() if one.switch_ops), NONE])
-        what = f"what switches multicast and reduce (with it: --target {able})"
-        unsaid = f"{executor.target.name}'s files cannot say {what}"
+        able = " or ".join([*(name for name, executor_target in TARGETS.items() if executor_target.switch_ops), NONE])
+        missing = f"multicast and reduction in switches (--target {able} allows them)"
+        unsaid = f"{executor.target.name}'s files cannot express {missing}"
         healthy = without_switch_ops(healthy)
         problem = stated(without_switch_ops(topology))
     if unsaid and engine == "switch":
         raise InputError(f"--engine switch: {unsaid}")
-    sick = stated(healthy) if hurt else None
-    return Question(problem, options, sick, target, sms, groups_overlap, scratch_limit, unsaid)
+    healthy_problem = stated(healthy) if hurt else None
+    return Question(problem, options, healthy_problem, target, sms, groups_overlap, scratch_limit, unsaid)
 
 
 def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
-    """Search, and for a network with dead or slow parts also the healthy one, to say what they cost.
+    """Find the answer; with dead or slow parts also the answer on the healthy network, to state what they cost.
 
-    That one has a third of the budget; it is left out where no time is left for an answer.
+    The healthy network's search gets a third of the budget. It is left out where no time remains for an answer.
     """
 
     def searched(problem: Problem, options: Options) -> SearchResult:
-        q = question
-        executor = executor_for(problem, q.target, q.sms, q.groups_overlap, q.scratch_limit, size=q.options.size)
-        by = search_protocols if problem.protocols else search
-        found = by(problem, options, workers, progress, executor=executor)
-        found.unsaid = q.unsaid
-        return found
+        """Run the search of one problem with its executor, over all protocols where the topology has several."""
+        executor = executor_for(
+            problem,
+            question.target,
+            question.sms,
+            question.groups_overlap,
+            question.scratch_limit,
+            size=question.options.size,
+        )
+        search_function = search_protocols if problem.protocols else search
+        result = search_function(problem, options, workers, progress, executor=executor)
+        result.unsaid = question.unsaid
+        return result
 
     options = question.options
     if question.healthy is None:
         return searched(question.problem, options)
-    found = searched(question.problem, replace(options, budget_s=_HURT_SHARE * options.budget_s))
-    if found.ended != "interrupted":
+    result = searched(question.problem, replace(options, budget_s=_HURT_SHARE * options.budget_s))
+    if result.ended != "interrupted":
         try:
-            found.healthy = searched(question.healthy, options)
-            found.ended = "interrupted" if found.healthy.ended == "interrupted" else found.ended
-        except KeyboardInterrupt:  # before there was anything; what dead and slow parts cost is not known then
-            found.ended = "interrupted"
-        except InputError:  # no time; likewise
-            found.ended = found.ended or "budget"
-    return found
+            result.healthy = searched(question.healthy, options)
+            result.ended = "interrupted" if result.healthy.ended == "interrupted" else result.ended
+        except KeyboardInterrupt:  # The cost of dead and slow parts remains unknown.
+            result.ended = "interrupted"
+        except InputError:  # No time is left, and the cost remains unknown.
+            result.ended = result.ended or "budget"
+    return result
 
 
 def synthesize(
@@ -249,34 +304,47 @@ def synthesize(
     workers: Workers | None = None,
     **options: Any,
 ) -> Synthesis:
-    """Search for algorithms. Raises InputError for anything that cannot be, in one line.
+    """Find the best algorithms of a collective on a topology.
 
     Args:
-        collective: a name (torch's spellings too) or a Collective.
-        topo: a machine, a family, a file, a Topology, or a graph of networkx (see `topologies.graphs`).
-        group: ranks that take part, in order, or text as on the command line (`0,2,4-7`); all when None.
-        progress: called with what is tried and the best so far.
-        workers: solver processes to use again.
-        options: relay: outsiders that may forward, "none", "all" or ranks. without, degrade: dead and slow parts (see
-            `topologies.faults.apply`); the answer then also has the healthy network's. root: rank of the root for
-            rooted collectives; the group's first when None. size: bytes, or `64K`; with it the one best algorithm,
-            without it the frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model).
-            engine: a name that `--engine` takes. budget: seconds, or `5m`. seed: of the solvers.
-            target: the executor whose programs the answer is made of (a key of `emit.targets.TARGETS`; auto: the first
-            that can express it); none: schedules. sms: threadblocks that a rank's program may have; the SMs of its
-            device but for `emit.targets.RESERVED_SMS` when None, any number where the topology does not state them.
-            groups_overlap: ranks are in several groups at a time, which MSCCL++'s packets (LL) do not bear.
-            scratch_limit: bytes of scratch a rank that the executor may allocate before it serves anything;
-            `emit.targets.SCRATCH_LIMIT` when None. costs: of an executor: those that the machine states ("machine"), of
-            a file's [costs], or Costs; "none": α and bandwidth alone. switch_ops: whether switches may multicast and
-            reduce where the topology says that they can, the target can say it, and costs that are on say what it
-            costs.
+        collective: A name (torch's spellings too) or a Collective.
+        topo: A machine, a family, a file, a Topology, or a graph of networkx (see `topologies.graphs`).
+        group: Ranks that take part, in order, or text as on the command line (`0,2,4-7`); None for all ranks.
+        progress: Function that is called with a text on the current attempt and with the best algorithm so far.
+        workers: Running solver processes to use instead of new ones.
+        **options: Further options, by keyword:
+
+            - relay: Ranks outside the group that may forward: "none", "all" or ranks.
+            - without, degrade: Dead and slow parts (see `topologies.faults.apply`); the answer then also has the
+              healthy network's.
+            - root: Rank of the root of a rooted collective; the group's first rank when None.
+            - size: Bytes, or text such as `64K`; with it the answer is the one best algorithm, without it the frontier
+              over all sizes.
+            - chunks, steps, rounds: The pinned shape in the k-synchronous model.
+            - engine: A name that `--engine` takes.
+            - budget: Seconds, or text such as `5m`.
+            - seed: Seed of the solvers.
+            - target: The executor whose programs are the answer (a key of `emit.targets.TARGETS`; auto: the first that
+              can express the question); none: schedules.
+            - sms: Threadblocks that a rank's program may have. None stands for the SMs of its device without
+              `emit.targets.RESERVED_SMS`, and for any number where the topology does not state them.
+            - groups_overlap: Whether ranks are in several groups at a time, which MSCCL++'s packets (LL) do not
+              support.
+            - scratch_limit: Bytes of scratch memory a rank that the executor may allocate before it serves a call;
+              `emit.targets.SCRATCH_LIMIT` when None.
+            - costs: The executor's costs: those that the machine states ("machine"), those of a file's [costs], or
+              Costs; "none" stands for α and bandwidth only.
+            - switch_ops: Whether switches may multicast and reduce. They do so only where the topology has such
+              switches, the target can express it, and the costs, if they are on, include it.
+
+    Raises:
+        InputError: An argument cannot be right; the message is one line.
     """
-    known = list(inspect.signature(ask).parameters)[3:-1]
+    names = list(inspect.signature(ask).parameters)[3:-1]
     for name in options:
-        if name not in known:
+        if name not in names:
             raise InputError(
-                f"{name}: is no option; {did_you_mean(name, known) or 'it must be one of ' + ', '.join(known)}"
+                f"{name}: is no option; {did_you_mean(name, names) or 'it must be one of ' + ', '.join(names)}"
             )
     if progress is not None and not callable(progress):
         raise InputError(
@@ -289,19 +357,19 @@ def synthesize(
         return Synthesis(
             answered(question, workers, progress), question.sms, question.groups_overlap, question.scratch_limit
         )
-    with Workers(processes(question.options.engine)) as own:
+    with Workers(processes(question.options.engine)) as own_workers:
         return Synthesis(
-            answered(question, own, progress), question.sms, question.groups_overlap, question.scratch_limit
+            answered(question, own_workers, progress), question.sms, question.groups_overlap, question.scratch_limit
         )
 
 
-def _size(value: Any, what: str) -> int:
-    """Bytes of a size as a number or as text."""
-    return parse_size(value if isinstance(value, str) else str(whole(value, what)), what)
+def _size(value: Any, argument: str) -> int:
+    """Return the bytes of a size that is a number or text; raise InputError with the argument's name if wrong."""
+    return parse_size(value if isinstance(value, str) else str(whole(value, argument)), argument)
 
 
-def _ranks(value: Any, what: str, topology: Topology) -> tuple[int, ...]:
-    """Ranks of a list, or of text such as `0,2,4-7`."""
+def _ranks(value: Any, argument: str, topology: Topology) -> tuple[int, ...]:
+    """Return the ranks of a list, or of text such as `0,2,4-7`; raise InputError with the argument's name if wrong."""
     if isinstance(value, str):
-        return parse_ranks(value, what, topology.nranks)
-    return whole_numbers(value, what)
+        return parse_ranks(value, argument, topology.nranks)
+    return whole_numbers(value, argument)

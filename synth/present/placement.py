@@ -1,4 +1,4 @@
-"""A ranking of placements as one object of plain values, and as the table that people read."""
+"""A ranking of placements as one dictionary of plain values, and as the table that people read."""
 
 from __future__ import annotations
 
@@ -14,62 +14,84 @@ FORMAT = "synth-placement-1"
 _ROWS = 12  # placements that the table shows
 
 
-def placement_statement(found: Ranking) -> dict[str, Any]:
-    """Keys: format; topology; ranks (at each position of the hierarchy); levels and axes (name: size, outermost level
-    and first axis first); calls; bound_us (no placement is faster); default (its place in `placements`, from 0); ended
-    ("interrupted", or ""); placements, best first, each with matrix (axis: parts by level; None where the order has
-    none), in_axes_order (whether the axes' digits are in the axes' order in every level), groups (axes: list of ranks
-    of each group), order (the rank of each position of the mesh, the last axis fastest), time_us (of a step), call_us
-    (one run of each call), bottleneck, busy_us, level_us (how long each level's busiest resource is busy), vs_default
-    (default's time / its time), searched (False: time_us is an estimate).
+def placement_statement(ranking: Ranking) -> dict[str, Any]:
+    """Return a ranking of placements as a dictionary of plain values.
+
+    Returns:
+        A dictionary with these keys:
+
+        - format: `FORMAT`.
+        - topology: Name of the topology.
+        - ranks: The rank at each position of the hierarchy.
+        - levels, axes: Size by name, with the outermost level and the first axis first.
+        - calls: The workload's calls of collectives.
+        - bound_us: Time in µs; no placement is faster.
+        - default: Index of the default order in `placements`, from 0.
+        - ended: "interrupted", or "".
+        - placements: Best first, each with:
+
+          - matrix: The number of parts in each level by axis; None for an order without a parallelism matrix.
+          - in_axes_order: Whether the axes' digits are in the axes' order in every level.
+          - groups: The ranks of each group, by the axes that the group lies along.
+          - order: The rank of each position of the mesh, the last axis fastest.
+          - time_us: Time of a step in µs.
+          - call_us: Time of one run of each call in µs.
+          - bottleneck, busy_us: The busiest resource, and how long it is busy in µs.
+          - level_us: How long each level's busiest resource is busy, in µs.
+          - vs_default: Time of the default order / time of this placement.
+          - searched: Whether schedules were searched; False means that time_us is an estimate.
     """
     return {
         "format": FORMAT,
-        "topology": found.topology.name,
-        "ranks": found.hierarchy.ranks.tolist(),
-        "levels": {level.name: level.size for level in found.hierarchy.levels},
-        "axes": {axis.name: axis.size for axis in found.axes},
+        "topology": ranking.topology.name,
+        "ranks": ranking.hierarchy.ranks.tolist(),
+        "levels": {level.name: level.size for level in ranking.hierarchy.levels},
+        "axes": {axis.name: axis.size for axis in ranking.axes},
         "calls": [
             {
                 "name": call.name,
                 "collective": call.collective,
-                "over": [found.axes[axis].name for axis in call.over],
+                "over": [ranking.axes[axis].name for axis in call.over],
                 "bytes": call.size_bytes,
                 "times": call.times,
                 "overlaps": list(call.overlaps),
             }
-            for call in found.workload.calls
+            for call in ranking.workload.calls
         ],
-        "bound_us": found.bound_us,
-        "default": found.default,
-        "ended": found.ended,
-        "placements": [_placement(found, placement) for placement in found.placements],
+        "bound_us": ranking.bound_us,
+        "default": ranking.default,
+        "ended": ranking.ended,
+        "placements": [_placement(ranking, placement) for placement in ranking.placements],
     }
 
 
-def _placement(found: Ranking, placement: Placement) -> dict[str, Any]:
-    names = [axis.name for axis in found.axes]
-    wanted = dict.fromkeys([*((axis,) for axis in range(len(names))), *(call.over for call in found.workload.calls)])
+def _placement(ranking: Ranking, placement: Placement) -> dict[str, Any]:
+    """Return one placement as a dictionary of plain values; `placement_statement` documents its keys."""
+    names = [axis.name for axis in ranking.axes]
+    axes_of_groups = dict.fromkeys(
+        [*((axis,) for axis in range(len(names))), *(call.over for call in ranking.workload.calls)]
+    )
     matrix, step = placement.matrix, placement.step
     return {
         "matrix": None if matrix is None else {name: list(row) for name, row in zip(names, matrix, strict=True)},
         "groups": {
-            ",".join(names[axis] for axis in over): process_groups(placement.mesh, over).tolist() for over in wanted
+            ",".join(names[axis] for axis in over): process_groups(placement.mesh, over).tolist()
+            for over in axes_of_groups
         },
-        "in_axes_order": matrix is not None and np.array_equal(mesh(found.hierarchy, matrix), placement.mesh),
+        "in_axes_order": matrix is not None and np.array_equal(mesh(ranking.hierarchy, matrix), placement.mesh),
         "order": placement.order,
         "time_us": step.time_us,
         "call_us": list(step.call_us),
         "bottleneck": step.bottleneck,
         "busy_us": step.busy_us,
         "level_us": list(step.level_us),
-        "vs_default": found.placements[found.default].step.time_us / step.time_us,
+        "vs_default": ranking.placements[ranking.default].step.time_us / step.time_us,
         "searched": step.searched,
     }
 
 
 def placement_table(document: dict[str, Any]) -> str:
-    """A `placement_statement` as text: heading, the ranking, the calls under the best, and the best's order."""
+    """Return a `placement_statement` as text: heading, ranking, the calls of the best placement, and its rank order."""
     rows, default = document["placements"], document["default"]
     levels = ",".join(f"{name}:{size}" for name, size in document["levels"].items())
     axes = ",".join(f"{name}={size}" for name, size in document["axes"].items())
@@ -89,7 +111,7 @@ def placement_table(document: dict[str, Any]) -> str:
     if estimated:
         text.append("~ estimated; all others are times of replayed schedules")
     if any(rows[i]["matrix"] is None for i in shown):
-        text.append("– an order that is no parallelism matrix, or one whose axes stand otherwise in a level")
+        text.append("– an order without a parallelism matrix, or with another order of the axes within a level")
     text.append(f"default order: place {default + 1} of {len(rows)}; {_gain(rows[default], best)}")
     if document["bound_us"] > 0:
         ratio = best["time_us"] / document["bound_us"]
@@ -100,8 +122,8 @@ def placement_table(document: dict[str, Any]) -> str:
     if best["in_axes_order"]:
         parts = ",".join(f"{axis}={'x'.join(map(str, row))}" for axis, row in best["matrix"].items())
         text.append(f"parallelism matrix: --matrix {parts} (for synth reduce-program)")
-    own = best["order"] == list(range(len(best["order"])))
-    text.append("rank order: the ranks' own" if own else f"rank order: {format_listed(best['order'])}")
+    is_own_order = best["order"] == list(range(len(best["order"])))
+    text.append("rank order: ascending" if is_own_order else f"rank order: {format_listed(best['order'])}")
     if document["ended"]:
         text.append(f"{document['ended']}: the best so far")
     return "\n".join(text)

@@ -1,4 +1,4 @@
-"""What a search found, as one documented object of plain values (`--json`, the index, the table)."""
+"""The statement of a search result: one documented dictionary of plain values (`--json`, the index, the table)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from synth.search.frontier import Range
 from synth.search.pool import WORTH_SAYING
 from synth.search.result import SearchResult
 
-_LONG = 1_000_000  # sends whose time at a further size takes a second
-_MANY = 20_000  # and with which the sizes of a curve take a moment; with more they are _SPREAD powers of two apart
+_LONG = 1_000_000  # sends; timing so many at one size takes a second
+# With more sends than this, the sizes of a curve are _SPREAD powers of two apart, to save time.
+_MANY = 20_000
 _SPREAD = 5
 
 
@@ -29,38 +30,55 @@ OverSizes = dict[str, Any]
 Row = dict[str, Any]
 
 
-def row(found: SearchResult, served: Range) -> dict[str, Any]:
-    """One algorithm and its sizes.
+def row(result: SearchResult, served: Range) -> dict[str, Any]:
+    """Return the row of an algorithm and the range of message sizes that it serves.
 
-    Times in µs at `shown_bytes`, of the program if there is one, else of the schedule; min_bytes..max_bytes inclusive,
-    max_bytes None where there is no end; gap is time / bound; vs_baseline is the best baseline's time / this time, None
-    where there is no baseline; libraries is by name what a library would take itself (algorithm, protocol, channels:
-    None where they are not known, time_us, and vs: its time / this time), without those that say nothing; vs_healthy is
-    this time / the healthy network's, None where no part is dead or slow.
-    sends counts all translated copies. switch_ops: whether switches multicast or reduce in it. worst: the size of the
-    range with the largest gap (bytes, time_us, bound_us, gap), of those in `curve` and the range's ends. curve: rows
-    (bytes, time_us, bound_us) at powers of two over all sizes, beyond the range too; empty of very many sends.
+    Times are in µs, at the size `shown_bytes`: of the program if there is one, otherwise of the schedule.
+
+    Returns:
+        A dictionary with the keys of `compare` and of `over_sizes`, and with:
+
+        - steps, rounds, chunks: The shape in the k-synchronous model; None where the algorithm has none.
+        - sends: Number of sends, with all translated copies.
+        - engine: Name of the engine.
+        - switch_ops: Whether switches multicast or reduce in it.
+        - min_bytes, max_bytes: The range of sizes, both inclusive; max_bytes is None where there is no end.
     """
     algorithm = served.algorithm
     return {
         "steps": algorithm.steps,
         "rounds": algorithm.rounds,
         "chunks": algorithm.chunks,
-        "sends": len(algorithm.schedule) * (1 if found.problem.quotient is None else found.problem.quotient.order),
+        "sends": len(algorithm.schedule) * (1 if result.problem.quotient is None else result.problem.quotient.order),
         "engine": algorithm.engine,
         "switch_ops": not ordinary(algorithm.problem.network, algorithm.schedule.link),
         "min_bytes": served.low,
         "max_bytes": served.high,
-        **compare(found, served.time_us(served.shown), served.shown, lambda: _regime(found, served)),
-        **over_sizes(found, served.taken_us, served.low, served.high, served.shown, len(algorithm.schedule)),
+        **compare(result, served.time_us(served.shown), served.shown, lambda: _regime(result, served)),
+        **over_sizes(result, served.taken_us, served.low, served.high, served.shown, len(algorithm.schedule)),
     }
 
 
-def over_sizes(found: SearchResult, time_us: TimeAt, low: int, high: int | None, shown: int, sends: int) -> OverSizes:
-    """`worst` and `curve` of a row whose time in µs at a size `time_us` says.
+def over_sizes(result: SearchResult, time_us: TimeAt, low: int, high: int | None, shown: int, sends: int) -> OverSizes:
+    """Return `worst` and `curve` of a row.
 
-    low, high: of the range in bytes, high None where there is no end. sends: with many, fewer sizes are looked at.
-    Sizes of which time_us says inf (no file takes them) are left out.
+    Sizes for which `time_us` returns infinity (no file takes them) are left out.
+
+    Args:
+        result: The search result, whose bound counts.
+        time_us: Function from a size in bytes to a time in µs.
+        low: Smallest size of the range in bytes.
+        high: Largest size of the range in bytes; None where there is no end.
+        shown: The size in bytes for which the row is shown.
+        sends: Number of sends; for many sends fewer sizes are timed.
+
+    Returns:
+        A dictionary with two keys:
+
+        - worst: The size with the largest gap (bytes, time_us, bound_us, gap), among the shown size, the range's ends
+          and the sizes of `curve` in the range.
+        - curve: Rows (bytes, time_us, bound_us) at powers of two over all sizes, outside the range too; empty for very
+          many sends.
     """
     sizes: set[int] = {shown}
     powers = range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), 1 if sends <= _MANY else _SPREAD)
@@ -69,23 +87,45 @@ def over_sizes(found: SearchResult, time_us: TimeAt, low: int, high: int | None,
         sizes |= {1 << e for e in powers}
     if sends <= _MANY:
         sizes |= {size for size in (low, last) if SMALLEST <= size <= LARGEST}
-    taken = {size: time_us(size) for size in sorted(sizes)}
-    at = {size: (us, found.bound.at(size)[0]) for size, us in taken.items() if us < np.inf}
-    inside = [size for size in at if low <= size <= last or size == shown]
-    size = max(inside, key=lambda size: at[size][0] / at[size][1])
-    taken_us, bound_us = at[size]
+    time_at_size = {size: time_us(size) for size in sorted(sizes)}
+    figures_at_size = {size: (us, result.bound.at(size)[0]) for size, us in time_at_size.items() if us < np.inf}
+    sizes_in_range = [size for size in figures_at_size if low <= size <= last or size == shown]
+    size = max(sizes_in_range, key=lambda size: figures_at_size[size][0] / figures_at_size[size][1])
+    worst_us, bound_us = figures_at_size[size]
     return {
-        "worst": {"bytes": size, "time_us": taken_us, "bound_us": bound_us, "gap": max(1.0, taken_us / bound_us)},
-        "curve": [[size, *figures] for size, figures in at.items() if sends <= _LONG and size & size - 1 == 0],
+        "worst": {"bytes": size, "time_us": worst_us, "bound_us": bound_us, "gap": max(1.0, worst_us / bound_us)},
+        "curve": [
+            [size, *figures] for size, figures in figures_at_size.items() if sends <= _LONG and size & size - 1 == 0
+        ],
     }
 
 
-def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[], str] = str) -> dict[str, Any]:
-    """What a row says of a time in µs for messages of `size` bytes; regime: what to say of one that is not optimal."""
-    bound_us, witness = found.bound.at(size)
-    others = [a.time_us(size) for a in found.baselines]
+def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[], str] = str) -> dict[str, Any]:
+    """Return the keys of a row that compare its time with bounds, baselines, libraries and the healthy network.
+
+    Args:
+        result: The search result.
+        time_us: The row's time in µs.
+        size: The message size in bytes.
+        regime: Function that returns the beginning of `proof` for a time that is not optimal.
+
+    Returns:
+        A dictionary with these keys:
+
+        - shown_bytes, time_us: The arguments.
+        - bound_us: The bound in µs.
+        - gap: time / bound, at least 1.
+        - optimal: Whether the time is proved optimal.
+        - proof: What proves the bound.
+        - vs_baseline: Time of the best baseline / this time; None where there is no baseline.
+        - libraries: By name, what a library would run by its own choice: algorithm, protocol, channels (None where they
+          are not known), time_us, and vs (its time / this time). Libraries without a model of the question are missing.
+        - vs_healthy: This time / the time on the healthy network; None where no part is dead or slow.
+    """
+    bound_us, witness = result.bound.at(size)
+    baselines_us = [a.time_us(size) for a in result.baselines]
     optimal = time_us / bound_us <= OPTIMAL
-    healthy = found.healthy.fastest(size).time_us(size) if found.healthy and found.healthy.ranges else None
+    healthy_us = result.healthy.fastest(size).time_us(size) if result.healthy and result.healthy.ranges else None
     return {
         "shown_bytes": size,
         "time_us": time_us,
@@ -93,17 +133,18 @@ def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[],
         "gap": max(1.0, time_us / bound_us),
         "optimal": optimal,
         "proof": ("optimal: " if optimal else regime()) + witness.text,
-        "vs_baseline": min(others) / time_us if others else None,
+        "vs_baseline": min(baselines_us) / time_us if baselines_us else None,
         "libraries": {
             name: _beside(choice, time_us)
             for name in LIBRARIES
-            if isinstance(choice := found.library(name, size), Choice)
+            if isinstance(choice := result.library(name, size), Choice)
         },
-        "vs_healthy": None if healthy is None else time_us / healthy,
+        "vs_healthy": None if healthy_us is None else time_us / healthy_us,
     }
 
 
 def _beside(choice: Choice, time_us: float) -> dict[str, Any]:
+    """Return the choice of a library as a dictionary, with its time / the row's time."""
     return {
         "algorithm": choice.algorithm,
         "protocol": choice.protocol,
@@ -113,129 +154,151 @@ def _beside(choice: Choice, time_us: float) -> dict[str, Any]:
     }
 
 
-def _regime(found: SearchResult, served: Range) -> str:
-    """Whether what runs meets the bound as messages grow, or as they shrink."""
+def _regime(result: SearchResult, served: Range) -> str:
+    """Return whether an algorithm meets the bound as messages grow or as they shrink, as text; "" if neither is so."""
     if len(served.algorithm.schedule) > _LONG:
         return ""
     huge, tiny = 1 << 60, 1e-6
-    if served.time_us(huge) <= found.bound.at(huge)[0] * (1 + 1e-7):
+    if served.time_us(huge) <= result.bound.at(huge)[0] * (1 + 1e-7):
         return "bandwidth-optimal: "
-    if served.time_us(tiny) <= found.bound.at(tiny)[0] * (1 + 1e-7):
+    if served.time_us(tiny) <= result.bound.at(tiny)[0] * (1 + 1e-7):
         return "latency-optimal: "
     return ""
 
 
-def statement(found: SearchResult) -> dict[str, Any]:
-    """Everything a search found.
+def statement(result: SearchResult) -> dict[str, Any]:
+    """Return the statement of a search result.
 
-    Keys: those of `question`; summary, alpha; algorithms (see `row`; refused: why the executor
-    can hold no program of it, "" where it can or none was asked for); baselines (their names); libraries (by
-    name: version; own_clock: whether its times are by its own cost model; costs: whether the times here count an
-    executor's costs; not_modelled: why it says nothing of this question, "" where it does); bounds (each witness: kind,
-    text, base_us, us_per_byte, cap_us); k_synchronous (what is proved for each number of steps);
-    time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); out_of_reach (faster
-    schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); engine (that was named;
-    auto), other_engines (that found some of the algorithms though another was named); impossible, switch_ops (the
-    switches that may multicast or reduce among the ranks), unsaid (why none may though some can), next_minute (see
-    there), defects (parts of synth that failed, whose answers are missing), ended, seconds.
+    Returns:
+        A dictionary with the keys of `question`, and with:
+
+        - summary, alpha: Texts on the topology and on its latencies.
+        - algorithms: Rows (see `row`), each also with refused: why the executor can hold no program of the algorithm;
+          "" if it can or if no executor was named.
+        - baselines: Names of the baselines.
+        - libraries: By name: version; own_clock: whether its times are by its own cost model; costs: whether the times
+          here include an executor's costs; not_modelled: why its model does not cover this question, "" if it does.
+        - bounds: Each witness: kind, text, base_us, us_per_byte, cap_us.
+        - k_synchronous: What is proved for each number of steps.
+        - time_slots: What dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver.
+        - out_of_reach: Faster schedules for which the executor can hold no program: bytes, chunks, time_us, gap,
+          refused.
+        - engine: The engine that was named, or auto.
+        - other_engines: Engines that found some of the algorithms although another was named.
+        - impossible: Why no schedule of the pinned shape exists, where that is proved.
+        - switch_ops: Names of the switches that may multicast or reduce among the ranks.
+        - unsaid: Why no switch may do so although some can.
+        - next_minute: See `next_minute`.
+        - defects: Parts of synth that failed, whose answers are missing; one line each.
+        - ended: "", or why the search stopped early.
+        - seconds: Duration of the search.
     """
-    problem = found.problem
-    rows = [row(found, s) | {"refused": s.contender.refused} for s in found.ranges]
+    problem = result.problem
+    rows = [row(result, served) | {"refused": served.contender.refused} for served in result.ranges]
     return {
         **question(problem),
         "summary": problem.topology.summary,
         "alpha": describe_alpha(problem),
         "algorithms": rows,
-        "baselines": sorted({a.engine for a in found.baselines}),
+        "baselines": sorted({baseline.engine for baseline in result.baselines}),
         "libraries": {
-            one.name: {
-                "version": one.version,
-                "own_clock": one.own_clock,
+            library.name: {
+                "version": library.version,
+                "own_clock": library.own_clock,
                 "costs": bool(problem.topology.protocol),
-                "not_modelled": _not_modelled(found, one.name),
+                "not_modelled": _not_modelled(result, library.name),
             }
-            for one in LIBRARIES.values()
+            for library in LIBRARIES.values()
         },
-        "bounds": found.bound.documents(),
-        "k_synchronous": _claims(found),
+        "bounds": result.bound.documents(),
+        "k_synchronous": _claims(result),
         "time_slots": [
-            {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver} for c in found.slots
+            {"bytes": claim.size, "chunks": claim.chunks, "bound_us": claim.bound_us, "solver": claim.solver}
+            for claim in result.slots
         ],
-        "out_of_reach": _out_of_reach(found),
-        "engine": found.engine,
-        "other_engines": list(found.other_engines),
-        "impossible": found.impossible,
-        "switch_ops": _switches(found),
-        "unsaid": found.unsaid,
-        "next_minute": next_minute(found, rows),
-        "defects": [defect.line for defect in found.defects],
-        "ended": found.ended,
-        "seconds": round(found.seconds, 3),
+        "out_of_reach": _out_of_reach(result),
+        "engine": result.engine,
+        "other_engines": list(result.other_engines),
+        "impossible": result.impossible,
+        "switch_ops": _switches(result),
+        "unsaid": result.unsaid,
+        "next_minute": next_minute(result, rows),
+        "defects": [defect.line for defect in result.defects],
+        "ended": result.ended,
+        "seconds": round(result.seconds, 3),
     }
 
 
-def next_minute(found: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
-    """What a minute more would be spent on, and where the largest gap of these rows is.
+def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what the search would do with one minute more, and where the largest gap of the rows is.
 
-    Keys: engines (those that have not ended, the first to go on first), window_bytes (the size for which bounds by
-    windows of time would be looked for, None: for none), bytes and gap (of the worst size; None without rows), time_s
-    and bound_s (when its algorithm and its bound were found, in seconds since the search began; None: not known),
-    moved (which of "algorithm" and "bound" was found last, "" where that is not known), one_size (whether engines were
-    asked about that size alone).
+    Returns:
+        A dictionary with these keys:
+
+        - engines: Engines that have not ended, in the order in which they would go on.
+        - window_bytes: The size in bytes for which bounds by windows of time would be computed; None for no size.
+        - bytes, gap: The size with the largest gap, and that gap; None without rows.
+        - time_s, bound_s: When its algorithm and its bound were found, in seconds since the search began; None if
+          unknown.
+        - moved: Which of "algorithm" and "bound" was found last; "" if unknown.
+        - one_size: Whether engines were asked for that size separately.
     """
     one_size = any(row["min_bytes"] == row["max_bytes"] for row in rows)
-    told: dict[str, Any] = {"engines": list(found.queue), "window_bytes": found.refutable, "one_size": one_size}
-    told |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
+    outlook: dict[str, Any] = {"engines": list(result.queue), "window_bytes": result.refutable, "one_size": one_size}
+    outlook |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
     if rows:
         worst = max((row["worst"] for row in rows), key=lambda worst: worst["gap"])
-        told |= {
+        outlook |= {
             "bytes": worst["bytes"],
             "gap": worst["gap"],
-            "one_size": one_size or worst["bytes"] in found.asked_sizes,
+            "one_size": one_size or worst["bytes"] in result.asked_sizes,
         }
-    if found.ranges and rows:
-        served, (_, witness) = found.fastest(told["bytes"]), found.bound.at(told["bytes"])
-        if np.isclose(served.time_us(told["bytes"]), worst["time_us"]):  # else it was found before
-            time_s, bound_s = served.contender.found_s, found.bound_s.get(witness)
-            told |= {"time_s": time_s, "bound_s": bound_s}
+    if result.ranges and rows:
+        served, (_, witness) = result.fastest(outlook["bytes"]), result.bound.at(outlook["bytes"])
+        if np.isclose(served.time_us(outlook["bytes"]), worst["time_us"]):  # Otherwise another algorithm has this time.
+            time_s, bound_s = served.contender.found_s, result.bound_s.get(witness)
+            outlook |= {"time_s": time_s, "bound_s": bound_s}
             if time_s is not None and bound_s is not None:
-                told["moved"] = "algorithm" if time_s > bound_s else "bound"
-    return told
+                outlook["moved"] = "algorithm" if time_s > bound_s else "bound"
+    return outlook
 
 
-def _not_modelled(found: SearchResult, name: str) -> str:
-    told = found.library(name, LARGEST)
-    return "" if isinstance(told, Choice) else str(told)
+def _not_modelled(result: SearchResult, name: str) -> str:
+    """Return why a library's model does not cover the question; "" if it does."""
+    choice = result.library(name, LARGEST)
+    return "" if isinstance(choice, Choice) else str(choice)
 
 
-def _switches(found: SearchResult) -> list[str]:
-    h, topology = found.problem.network.hyperlinks, found.problem.topology
-    return [] if h is None else [topology.switch_ops[i].switch for i in np.unique(h.group).tolist()]
+def _switches(result: SearchResult) -> list[str]:
+    """Return the names of the switches that may multicast or reduce among the ranks."""
+    hyperlinks, topology = result.problem.network.hyperlinks, result.problem.topology
+    return [] if hyperlinks is None else [topology.switch_ops[i].switch for i in np.unique(hyperlinks.group).tolist()]
 
 
-def _out_of_reach(found: SearchResult) -> list[dict[str, Any]]:
-    """Per range of sizes the best schedule that is worth a word, as it is clearly faster than what can be held."""
+def _out_of_reach(result: SearchResult) -> list[dict[str, Any]]:
+    """Return a row for each range in which a schedule without a file is clearly faster than the served algorithm."""
     rows = []
-    for served in found.ranges:
+    for served in result.ranges:
         size = served.shown
-        best = min(found.refused, key=lambda one: (one.time_us(size), *one.order), default=None)
-        if best is None or served.contender.refused or best.time_us(size) > WORTH_SAYING * served.time_us(size):
+        fastest = min(result.refused, key=lambda contender: (contender.time_us(size), *contender.order), default=None)
+        if fastest is None or served.contender.refused or fastest.time_us(size) > WORTH_SAYING * served.time_us(size):
             continue
         rows.append(
             {
                 "bytes": size,
-                "chunks": best.algorithm.chunks,
-                "time_us": best.time_us(size),
-                "gap": best.time_us(size) / found.bound.at(size)[0],
-                "refused": best.refused,
+                "chunks": fastest.algorithm.chunks,
+                "time_us": fastest.time_us(size),
+                "gap": fastest.time_us(size) / result.bound.at(size)[0],
+                "refused": fastest.refused,
             }
         )
     return rows
 
 
-def _claims(found: SearchResult) -> list[dict[str, Any]]:
+def _claims(result: SearchResult) -> list[dict[str, Any]]:
+    """Return the claims of the k-synchronous model as dictionaries of plain values."""
     claims = []
-    for claim in found.claims:
+    for claim in result.claims:
         shape = claim.best.shape if claim.best is not None else None
         claims.append(
             {
@@ -251,7 +314,9 @@ def _claims(found: SearchResult) -> list[dict[str, Any]]:
                 "up_to_chunks": claim.chunks if claim.complete and not claim.exactly else None,
                 "for_chunks": claim.chunks if claim.complete and claim.exactly else None,
                 "proof": _format_proof(claim) if claim.complete else "",
-                "refuted": [[r.steps, r.rounds, r.chunks] for r in claim.refuted],
+                "refuted": [
+                    [refuted_shape.steps, refuted_shape.rounds, refuted_shape.chunks] for refuted_shape in claim.refuted
+                ],
             }
         )
     return claims
@@ -266,9 +331,9 @@ _MEANS = {
 
 
 def _format_proof(claim: StepClaim) -> str:
-    """For which numbers of chunks a claim holds, and by what."""
+    """Return for which numbers of chunks a claim holds, and what proves it."""
     if claim.chunks is None:
-        whom = "any number of chunks"
+        scope = "any number of chunks"
     else:
-        whom = ("" if claim.exactly else "up to ") + format_count(claim.chunks, "chunk")
-    return f"for {whom}, by {_MEANS.get(claim.by, claim.by)}"
+        scope = ("" if claim.exactly else "up to ") + format_count(claim.chunks, "chunk")
+    return f"for {scope}, by {_MEANS.get(claim.by, claim.by)}"

@@ -1,4 +1,4 @@
-"""The tables that people read: the statement of a search, or of concurrent groups, which is plain data, as text."""
+"""The tables that people read, made from the statement of a search or of concurrent groups, which is plain data."""
 
 from __future__ import annotations
 
@@ -9,26 +9,36 @@ from typing import Any
 from synth.bounds.prove import OPTIMAL
 from synth.present.text import format_count, format_ranks, format_served, format_size, format_table, format_time
 
-_LINES = 32  # groups that the table shows one by one
-_NEXT = 2  # engines that are named
+_LINES = 32  # groups that a table lists
+_NEXT = 2  # engines that the last line names
 
 
 def heading(document: dict[str, Any], nranks: int) -> str:
-    """`allreduce · dgx-a100 · group 0 2 4 6 (4 of 8 …)`; nranks: of the topology."""
+    """Return the heading of a statement, such as `allreduce · dgx-a100 · group 0 2 4 6 (4 of 8 …)`.
+
+    Args:
+        document: The statement.
+        nranks: Number of ranks of the topology.
+    """
     group = document["group"]
     whole = group == list(range(nranks))
-    who = f"all {nranks} ranks" if whole else f"group {format_ranks(group)}"
+    members = f"all {nranks} ranks" if whole else f"group {format_ranks(group)}"
     part = "" if whole else f"{len(group)} of "
     extras = [f"{part}{document['summary'] or str(nranks) + ' ranks'}", document["alpha"]]
     if document["root"] is not None:
         extras.append(f"root {document['root']}")
     if document["relays"]:
         extras.append(f"relays {format_ranks(document['relays'])}")
-    return f"{document['collective']} · {document['topology']} · {who} ({', '.join(extras)})"
+    return f"{document['collective']} · {document['topology']} · {members} ({', '.join(extras)})"
 
 
 def table(document: dict[str, Any], nranks: int) -> str:
-    """A statement of a search on a topology of `nranks`: heading, one line an algorithm, what is proved of shapes."""
+    """Return the table of a search: the heading, one line for each algorithm, and lines on what is proved.
+
+    Args:
+        document: The statement of the search.
+        nranks: Number of ranks of the topology.
+    """
     rows = document["algorithms"]
     healthy = any(row["vs_healthy"] is not None for row in rows)
     libraries = [name for name in document["libraries"] if any(name in row["libraries"] for row in rows)]
@@ -56,30 +66,34 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 + (" · kept" if row.get("kept") else ""),
             )
         )
-    proved = [*_elsewhere(document), *_in_switches(document), *_libraries(document), *_proved(document)]
-    text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if proved else []), *proved]
+    remarks = [*_elsewhere(document), *_in_switches(document), *_libraries(document), *_proved(document)]
+    text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if remarks else []), *remarks]
     return "\n".join(text)
 
 
 def format_next_minute(told: dict[str, Any]) -> str:
-    """The last line: what a minute more would be spent on, of a statement's `next_minute`."""
+    """Return the last line of a search's output: what the search would do with one minute more.
+
+    Args:
+        told: The dictionary `next_minute` of a statement.
+    """
     tasks = [f"engine {' then '.join(told['engines'][:_NEXT])}"] if told["engines"] else []
     if told["window_bytes"] is not None:
         tasks.append(f"bounds by windows of time for {_short(told['window_bytes'])}")
-    where = ""
+    largest_gap = ""
     if told["gap"] is not None and told["gap"] > OPTIMAL:
-        found = f", {told['moved']} moved last" if told["moved"] else ""
-        where = f" · largest gap {told['gap']:.3f} at {_short(told['bytes'])}{found}"
+        last_change = f", {told['moved']} improved last" if told["moved"] else ""
+        largest_gap = f" · largest gap {told['gap']:.3f} at {_short(told['bytes'])}{last_change}"
     nothing = "nothing, all is proved optimal"
-    if where:
+    if largest_gap:
         nothing = "nothing, every engine has ended"
-        if not told["one_size"]:  # engines are asked about a few sizes of all
-            nothing += f" (more: --size {_short(told['bytes'])})"
-    return f"next minute: {' and '.join(tasks) or nothing}{where}"
+        if not told["one_size"]:  # Without a pinned size, engines work on a few sizes only.
+            nothing += f" (to search further: --size {_short(told['bytes'])})"
+    return f"next minute: {' and '.join(tasks) or nothing}{largest_gap}"
 
 
 def _worst(row: dict[str, Any]) -> str:
-    """`1.433 @ 64K: 3.32 µs, bound 2.32 µs`; – where it is the size that is shown."""
+    """Return the size with the largest gap, as `1.433 @ 64K: 3.32 µs, bound 2.32 µs`, or – if it is the shown size."""
     worst = row["worst"]
     if worst["bytes"] == row["shown_bytes"]:
         return "–"
@@ -100,48 +114,52 @@ def _ratio(value: float | None) -> str:
 
 
 def _libraries(document: dict[str, Any]) -> list[str]:
-    """For each library a line that says what it would take, and by whose word."""
+    """Return a line for each library: what it would run, and whether its own model or only its choice says so."""
     lines = []
-    for name, told in document["libraries"].items():
-        taken: dict[str, list[str]] = {}
+    for name, library in document["libraries"].items():
+        sizes_of_choice: dict[str, list[str]] = {}
         for row in document["algorithms"]:
             if name in row["libraries"]:
                 choice = row["libraries"][name]
-                taken.setdefault(f"{choice['algorithm']} {choice['protocol']}", []).append(_shown(row))
-        if not taken:
+                sizes_of_choice.setdefault(f"{choice['algorithm']} {choice['protocol']}", []).append(_shown(row))
+        if not sizes_of_choice:
             continue
-        what = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in taken.items())
-        costs = "" if told["costs"] else ", which counts protocols and starts as the times above do not"
-        whose = f"by its own model{costs}" if told["own_clock"] else "by its own choice, timed as the times above"
-        lines.append(f"vs {name}: {name} {told['version']} {whose}: {what}")
+        choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
+        costs = (
+            ""
+            if library["costs"]
+            else ", which includes costs of protocols and of starting that the times above leave out"
+        )
+        source = f"by its own model{costs}" if library["own_clock"] else "by its own choice, timed as the times above"
+        lines.append(f"vs {name}: {name} {library['version']} {source}: {choices}")
     return lines
 
 
 def _elsewhere(document: dict[str, Any]) -> list[str]:
-    """A line where others than the engine that was named found what is shown."""
-    others = document["other_engines"]
-    if not others:
+    """Return a line if other engines than the named one found shown algorithms; else no line."""
+    other_engines = document["other_engines"]
+    if not other_engines:
         return []
-    found = any(row["engine"] not in others for row in document["algorithms"])
-    why = "found nothing clearly faster there" if found else "found nothing faster"
-    return [f"not by --engine {document['engine']}, which {why}: {', '.join(others)}"]
+    is_shown = any(row["engine"] not in other_engines for row in document["algorithms"])
+    reason = "found nothing clearly faster at some sizes" if is_shown else "found nothing faster"
+    return [f"--engine {document['engine']} {reason}; engines of the algorithms shown: {', '.join(other_engines)}"]
 
 
 def _in_switches(document: dict[str, Any]) -> list[str]:
-    """What switches may do besides forwarding, and where they do."""
+    """Return a line on what switches may do besides forwarding, and in how many algorithms they do it."""
     if document["unsaid"]:
-        return [f"{document['unsaid']}: answers and bounds are without"]
+        return [f"{document['unsaid']}; algorithms and bounds are for switches that only forward"]
     switches = document["switch_ops"]
     if not switches:
         return []
     names = ", ".join(switches[:4]) + (" …" if len(switches) > 4 else "")
     used = sum(row["switch_ops"] for row in document["algorithms"])
-    does = f"in {used} of {format_count(len(document['algorithms']), 'algorithm')}" if used else "in no algorithm here"
-    return [f"{names} may multicast and reduce, as bounds allow for; done {does} (--no-switch-ops: without)"]
+    does = f"in {used} of {format_count(len(document['algorithms']), 'algorithm')}" if used else "in no algorithm"
+    return [f"{names} may multicast and reduce, as the bounds assume; used {does} (--no-switch-ops turns it off)"]
 
 
 def _proved(document: dict[str, Any]) -> list[str]:
-    """One line for every number of steps of which something is proved."""
+    """Return lines on proved shapes, on faster schedules without a file, and on the dual bounds of time slots."""
     lines = []
     for claim in document["k_synchronous"]:
         if not claim["proved"] or claim["rounds"] is None:
@@ -150,11 +168,11 @@ def _proved(document: dict[str, Any]) -> list[str]:
         rounds, chunks = format_count(claim["rounds"], "round"), format_count(claim["chunks"], "chunk")
         steps = format_count(claim["steps"], "step")
         lines.append(f"k-synchronous{part}: {rounds} / {chunks} is the least in {steps} {claim['proof']}")
-    for found in document["out_of_reach"]:
-        chunks, size = format_count(found["chunks"], "chunk"), format_size(found["bytes"])
+    for schedule in document["out_of_reach"]:
+        chunks, size = format_count(schedule["chunks"], "chunk"), format_size(schedule["bytes"])
         lines.append(
-            f"a schedule of {chunks} takes {format_time(found['time_us'])} for {size} (gap {found['gap']:.3f}), but has"
-            f" no file: {found['refused']}"
+            f"a schedule of {chunks} takes {format_time(schedule['time_us'])} for {size} (gap {schedule['gap']:.3f}),"
+            f" but has no file: {schedule['refused']}"
         )
     for claim in document["time_slots"]:
         chunks, size = format_count(claim["chunks"], "chunk"), format_size(claim["bytes"])
@@ -166,7 +184,13 @@ def _proved(document: dict[str, Any]) -> list[str]:
 
 
 def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: int) -> str:
-    """Heading, one line a group, and what planning together is worth, of `synth.concurrent.result.statement`."""
+    """Return the table of concurrent groups: heading, one line for each group, and lines that compare the plans.
+
+    Args:
+        document: The statement of `synth.concurrent.result.statement`.
+        labels: Name of each group.
+        nranks: Number of ranks of the topology.
+    """
     lines = [("group", "collective", "size", "together", "alone", "slowdown", "bound alone")]
     groups = document["groups"]
     for i, (label, group) in enumerate(zip(labels, groups, strict=True)):
@@ -190,7 +214,7 @@ def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: in
 
 
 def _concurrent_heading(document: dict[str, Any], nranks: int) -> str:
-    """`8 groups · mesh:8x8 · 64 of 64 ranks (8x8 mesh, α 0.7 µs assumed) · relay all`."""
+    """Return the heading, such as `8 groups · mesh:8x8 · 64 of 64 ranks (8x8 mesh, α 0.7 µs assumed) · relay all`."""
     groups = document["groups"]
     ranks = len({rank for group in groups for rank in group["ranks"]})
     about = ", ".join(part for part in (document["summary"], document["alpha"]) if part)
@@ -201,7 +225,7 @@ def _concurrent_heading(document: dict[str, Any], nranks: int) -> str:
 
 
 def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list[str]:
-    """The chosen plan beside the others, and the largest slowdown."""
+    """Return lines that compare the chosen plan with the others, and a line on the largest slowdown."""
     makespan, group, fair = document["time_us"], document["proved_by"], document["objective"] == "fair"
     proof = document["proof"] if group is None else f"group {labels[group]} alone: {document['proof']}"
     best = ", optimal" if document["optimal"] else ""
@@ -210,15 +234,15 @@ def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list
         ("all groups", makespan, f"{bound}, gap {max(1.0, document['gap']):.3f}{best}"),
         ("one after another", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),
     ]
-    others = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}
-    for name, (took, slowdown) in sorted(others.items(), key=lambda item: item[1]):
+    other_plans = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}
+    for name, (plan_us, slowdown) in sorted(other_plans.items(), key=lambda item: item[1]):
         if name != document["by"]:
-            slow = f", slowdown {slowdown:.2f} ×" if fair else ""
-            rows.append((name, took, f"{took / makespan:.2f} × as long{slow}"))
+            note = f", slowdown {slowdown:.2f} ×" if fair else ""
+            rows.append((name, plan_us, f"{plan_us / makespan:.2f} × as long{note}"))
     width = max(len(name) for name, _, _ in rows)
-    lines = [f"{name.ljust(width)}  {format_time(took).rjust(8)}  {about}" for name, took, about in rows]
-    slowdowns = [one["slowdown"] for one in document["groups"]]
+    lines = [f"{name.ljust(width)}  {format_time(plan_us).rjust(8)}  {about}" for name, plan_us, about in rows]
+    slowdowns = [row["slowdown"] for row in document["groups"]]
     slowest = slowdowns.index(max(slowdowns))
-    chosen = ", which is as small as any plan found has" if fair else ""
+    chosen = ", the smallest of all plans" if fair else ""
     lines.append(f"largest slowdown {slowdowns[slowest]:.2f} ×, group {labels[slowest]}{chosen}")
     return lines

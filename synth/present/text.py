@@ -1,4 +1,4 @@
-"""Figures as people read them, and columns of text; imports nothing of ours."""
+"""Numbers, sizes, times and ranks as people read them, and columns of text; this module imports no other of ours."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Sequence
 
 
 def format_table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
-    """Rows of equally many cells as lines; columns of `left` are flush left (-1: the last), all others flush right."""
+    """Return rows with equally many cells as lines of aligned columns.
+
+    Args:
+        rows: The cells of each row.
+        left: Indices of the columns that are flush left (-1 is the last); all others are flush right.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    flush = {column % len(widths) for column in left}
+    left_columns = {column % len(widths) for column in left}
     return [
         "  ".join(
-            cell.ljust(width) if i in flush else cell.rjust(width)
+            cell.ljust(width) if i in left_columns else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
@@ -19,17 +24,23 @@ def format_table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str
 
 
 def format_count(number: int, thing: str, things: str = "") -> str:
-    """`1 chunk`, `2 chunks`; things: the plural, where it does not end in an s alone."""
+    """Return a number with its noun, such as `1 chunk` or `2 chunks`.
+
+    Args:
+        number: The number.
+        thing: The noun in the singular.
+        things: The noun in the plural; "" for the singular with an s.
+    """
     return f"{number} {thing if number == 1 else things or thing + 's'}"
 
 
 def format_number(number: int) -> str:
-    """`2 064 384`."""
+    """Return a number with its digits in groups of three, such as `2 064 384`."""
     return f"{number:,}".replace(",", " ")
 
 
 def format_time(microseconds: float) -> str:
-    """`1.30 µs`, `5.37 ms`, `1.2 s`."""
+    """Return a time as `1.30 µs`, `5.37 ms` or `1.2 s`."""
     for unit, name in ((1e6, "s"), (1e3, "ms")):
         if microseconds >= unit:
             return f"{microseconds / unit:.3g} {name}"
@@ -37,7 +48,7 @@ def format_time(microseconds: float) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """`1 KiB`, `180 KiB`, `1.5 GiB`, in powers of two."""
+    """Return a size in powers of two, such as `1 KiB`, `180 KiB` or `1.5 GiB`."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size_bytes >= unit:
             figure = f"{size_bytes / unit:.3g}" if size_bytes < 1000 * unit else f"{size_bytes // unit}"
@@ -46,7 +57,12 @@ def format_size(size_bytes: int) -> str:
 
 
 def format_served(low: int, high: int | None) -> str:
-    """`64 KiB`, `1 KiB to 1 MiB`, `from 1 KiB`, `up to 1 MiB`, `all sizes`: message sizes, both ends inclusive."""
+    """Return a range of message sizes as text, such as `64 KiB`, `1 KiB to 1 MiB`, `from 1 KiB` or `all sizes`.
+
+    Args:
+        low: Smallest size in bytes.
+        high: Largest size in bytes, inclusive; None where there is no end.
+    """
     if high is None:
         return f"from {format_size(low)}" if low else "all sizes"
     if low == high:
@@ -55,12 +71,12 @@ def format_served(low: int, high: int | None) -> str:
 
 
 def format_listed(ranks: Sequence[int]) -> str:
-    """`0,2,4,6`; of more than 16 ranks the first."""
+    """Return ranks as `0,2,4,6`; of more than 16 ranks only the first 16."""
     return ",".join(map(str, ranks[:16])) + ("…" if len(ranks) > 16 else "")
 
 
 def format_ranks(ranks: Sequence[int], most: int = 16) -> str:
-    """`0 2 4 6`; of more than `most` ranks the first and the last."""
+    """Return ranks as `0 2 4 6`; of more than `most` ranks only the first ones and the last."""
     if len(ranks) <= most:
         return " ".join(map(str, ranks))
     return " ".join(map(str, ranks[: most - 1])) + f" … {ranks[-1]}"

@@ -108,7 +108,7 @@ def test_answers_say_whether_switches_do_more_than_forward() -> None:
     document = found.algorithms[0]
     assert document["switch_ops"]
     assert document["optimal"]
-    assert "nvswitch may multicast and reduce, as bounds allow for; done in 1 of 1 algorithm" in found.table()
+    assert "nvswitch may multicast and reduce, as the bounds assume; used in 1 of 1 algorithm" in found.table()
 
 
 def test_a_target_that_cannot_say_it_is_asked_without() -> None:
@@ -116,9 +116,9 @@ def test_a_target_that_cannot_say_it_is_asked_without() -> None:
     assert ask("broadcast", "dgx-h100", switch_ops=False).problem.network.hyperlinks is None
     told = ask("broadcast", "dgx-h100", target="msccl")
     assert told.problem.network.hyperlinks is None
-    assert told.unsaid.startswith("msccl's files cannot say what switches multicast and reduce")
+    assert told.unsaid.startswith("msccl's files cannot express multicast and reduction in switches")
     assert ask("broadcast", "dgx-a100", target="msccl").unsaid == ""
-    with pytest.raises(InputError, match="--engine switch: msccl's files cannot say"):
+    with pytest.raises(InputError, match="--engine switch: msccl's files cannot express"):
         ask("broadcast", "dgx-h100", target="msccl", engine="switch")
 
 

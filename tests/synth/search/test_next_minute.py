@@ -30,6 +30,6 @@ def test_the_largest_gap_is_named(workers: Workers) -> None:
     assert told["time_s"] > told["bound_s"]
     line = format_next_minute(told)
     assert f"largest gap {worst:.3f} at " in line
-    assert line.endswith(", algorithm moved last")
-    assert "every engine has ended (more: --size " in line
+    assert line.endswith(", algorithm improved last")
+    assert "every engine has ended (to search further: --size " in line
     assert format_next_minute(told | {"engines": ["lns", "flow"]}).startswith("next minute: engine lns then flow ·")
