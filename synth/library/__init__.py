@@ -1,1 +1,1 @@
-"""Libraries for a whole cluster: its questions, the distinct problems among them, who solves them, and what is kept."""
+"""Libraries for a whole cluster: its questions, the distinct problems among them, their solution, and the files."""

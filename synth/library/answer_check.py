@@ -1,7 +1,7 @@
-"""The check of an answer that another user may have made: one from a cache, or from a cluster's worker.
+"""The check of an answer that another user may have made: an answer of a cache or of a cluster's worker.
 
-Such an answer is put into a library of its own, which is then checked as `synth library check` does it. So nothing in
-it is believed that its files do not prove.
+The answer is written into a library of its own, which is then checked as `synth library check` does it. So nothing in
+the answer is believed that its files do not prove.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from topologies.errors import HOSTILE, InputError
 from topologies.text.fields import Fields
 
 _NAMES = ("file", "schedule", "proof_file")
-_MOST_WORDS = 300  # characters of a text that says why there is no file
+_MOST_WORDS = 300  # characters of a reason for a missing file
 
 
 def checked_answer(share: Share, answer: Answer) -> Answer:
-    """Return an answer whose every schedule, program, time and bound was checked for a share of a plan.
+    """Return an answer after a check of each schedule, program, time and bound for a share of a plan.
 
-    Comparisons with what libraries run, which no file proves, are worked out again.
+    Comparisons with what libraries run, which no file proves, are computed anew.
+
+    Args:
+        share: The questions that the answer is for.
+        answer: The answer, whose content may be wrong or hostile.
 
     Raises:
         InputError: Something in the answer is not right.
@@ -39,13 +43,15 @@ def checked_answer(share: Share, answer: Answer) -> Answer:
     if answer.key != share.task.key:
         raise InputError("it is the answer to another problem")
     try:
-        named = in_its_name(share, answer)
+        placed_answer = in_its_name(share, answer)
         with tempfile.TemporaryDirectory() as folder:
-            _check_as_library(share, named, Path(folder))
+            _check_as_library(share, placed_answer, Path(folder))
         problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
-        few = problem.quotient is None and estimated_sends(problem) <= BASELINE_SENDS
-        rivals = baseline(problem) if few else []
-        rows, unfiled = ([_compared(row, rivals) for row in part] for part in (answer.rows, answer.unfiled))
+        has_baselines = problem.quotient is None and estimated_sends(problem) <= BASELINE_SENDS
+        baselines = baseline(problem) if has_baselines else []
+        rows, unfiled = (
+            [_compared(row, baselines) for row in part_rows] for part_rows in (answer.rows, answer.unfiled)
+        )
         gap = max((row["gap"] for row in (*rows, *unfiled) if row.get("gap") is not None), default=1.0)
         return replace(answer, rows=rows, unfiled=unfiled, gap=gap)
     except InputError:
@@ -70,21 +76,23 @@ def _check_as_library(share: Share, answer: Answer, folder: Path) -> None:
     for row in answer.unfiled:
         check_types(Fields(row, "", "its schedules without a file"))
         if not isinstance(row.get("target"), str) or (not row.get("schedule") and row.keys() - {"target", "refused"}):
-            raise InputError("unfiled: states more than why there is no file, and no schedule that proves it")
+            raise InputError("unfiled: a row without a schedule must state only why there is no file")
         why = row.get("refused")
         if not isinstance(why, str) or not why.isprintable() or len(why) > _MOST_WORDS:
-            raise InputError("refused: must say in a line why there is no file")
+            raise InputError("refused: must be one line that says why there is no file")
     if report.wrong:
         raise InputError(": ".join(report.wrong[0]))
     if report.unproved_files:
-        what = next(what for what, names in sorted(report.unproved.items()) if names & report.unproved_files)
-        raise InputError(f"{min(report.unproved_files)}: does not prove {what}")
+        property_name = next(
+            property_name for property_name, names in sorted(report.unproved.items()) if names & report.unproved_files
+        )
+        raise InputError(f"{min(report.unproved_files)}: does not prove {property_name}")
 
 
-def _compared(row: Mapping[str, Any], rivals: Sequence[Algorithm]) -> dict[str, Any]:
-    """Return a row whose comparison with what libraries run is worked out again, where it states one."""
+def _compared(row: Mapping[str, Any], baselines: Sequence[Algorithm]) -> dict[str, Any]:
+    """Return a row with its comparison with the baselines computed anew, if it states one."""
     if row.get("vs_baseline") is None:
         return dict(row)
     size = row["shown_bytes"]
-    times_us = [algorithm.time_us(size) for algorithm in rivals]
+    times_us = [algorithm.time_us(size) for algorithm in baselines]
     return {**row, "vs_baseline": min(times_us) / row["time_us"] if times_us else None}

@@ -1,4 +1,4 @@
-"""A library for a whole cluster, built: what is known is taken, the rest solved, and written as it comes."""
+"""The build of a library for a whole cluster: take known answers, solve the other problems, and write the answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ from synth.model.deadline import now
 from synth.storage.cache import Cache
 from topologies.errors import InputError
 
-_WRITTEN_S = 5.0  # between two times that answers are written
-_WRITING = 0.02  # of the time: what writing may take, on cores that solve; what is not written is in the cache
+_WRITTEN_S = 5.0  # seconds between two writes
+# Writing may take this part of the time, since it uses a core that solves. Unwritten answers are in the cache.
+_WRITING = 0.02
 
 
 @dataclass
 class Progress:
-    """How far a build is.
+    """The progress of a build.
 
-    total, done: shares. left_s: what is left of the estimates, on all processes. worst: the largest time / bound so
-    far. kept: of the shares done, those whose files were in the library. cached: whose answers were in the cache.
+    Attributes:
+        total: Number of shares of the plan.
+        done: Number of finished shares.
+        left_s: Estimated seconds until the end, with all processes.
+        worst: Largest time / bound so far.
+        kept: Number of finished shares whose files were in the library.
+        cached: Number of finished shares whose answers were in the cache.
+        solved: Number of problems solved by this build.
     """
 
     total: int
@@ -40,9 +47,15 @@ class Progress:
 
 @dataclass
 class Built:
-    """What a build came to.
+    """The outcome of a build.
 
-    seconds: that it took. interrupted: by Ctrl-C. remarks: a clause each, on what did not go as it should.
+    Attributes:
+        plan: The plan that was carried out.
+        progress: The final progress.
+        left_out: Shares without an answer, and why.
+        seconds: Duration of the build.
+        interrupted: Whether Ctrl-C ended it.
+        remarks: What did not go as it should, a clause each.
     """
 
     plan: Plan
@@ -56,36 +69,57 @@ class Built:
 def build(
     plan: Plan, folder: str | Path, cache: Cache, pool: Pool, report: Callable[[Progress], None] = lambda _: None
 ) -> Built:
-    """Build a library in a folder. Ctrl-C ends it early, with all written that was found.
+    """Build a library in a folder; after Ctrl-C end early, with all answers written that are known.
 
-    Raises InputError where the folder cannot be written; what was written before is whole.
+    Args:
+        plan: The shares and their problems.
+        folder: The library's folder.
+        cache: Answers of earlier builds.
+        pool: Processes that solve the problems.
+        report: Function that is called with the progress.
+
+    Raises:
+        InputError: The folder cannot be written. What was written before is complete.
     """
     return _Build(plan, Path(folder), cache, pool, report).run()
 
 
 class _Build:
+    """The state of a build.
+
+    Attributes:
+        placing: The library that the answers go to.
+        built: The outcome so far.
+        shares: Numbers of the shares that wait for an answer, by the key of their task.
+        after: Relabellings that wait for a search, by the key of the search.
+        open: Tasks that are still to be solved, by key.
+        written: Time of the last write, in seconds as `now` counts them.
+        spent_s: Seconds that the last write took.
+    """
+
     def __init__(self, plan: Plan, folder: Path, cache: Cache, pool: Pool, report: Callable[[Progress], None]) -> None:
         self.plan, self.cache, self.pool, self.report = plan, cache, pool, report
         self.placing = Placing(folder, plan)
         self.built = Built(plan, Progress(len(plan.shares)))
-        self.shares: dict[str, list[int]] = {}  # by the key of their task
-        self.after: dict[str, list[Task]] = {}  # relabellings, by the key of their search
-        self.open: dict[str, Task] = {}  # to be solved
+        self.shares: dict[str, list[int]] = {}
+        self.after: dict[str, list[Task]] = {}
+        self.open: dict[str, Task] = {}
         self.written = self.spent_s = 0.0
 
     def run(self) -> Built:
-        begun = self.written = now()
+        """Run the build: take known answers, solve the other problems, write answers now and then and at the end."""
+        begin = self.written = now()
         try:
-            self._take_known()
+            self._take_known_answers()
             for task in sorted(self.open.values(), key=lambda t: (-estimated_s(t), t.key)):
                 if not task.order:
                     self.pool.submit(task)
             with self.pool:
-                for done in self.pool.results():
-                    if done.answer is None:
-                        self._leave_out(done.task, done.why)
+                for outcome in self.pool.results():
+                    if outcome.answer is None:
+                        self._leave_out(outcome.task, outcome.why)
                     else:
-                        self._solved(done.task, done.answer)
+                        self._solved(outcome.task, outcome.answer)
                     self._write_now_and_then()
         except KeyboardInterrupt:
             self.built.interrupted = True
@@ -93,19 +127,19 @@ class _Build:
             written = self.placing.commit(elsewhere=True)
             if written != self.placing.folder:
                 self._remark(f"another process holds the library: the last answers are in {written}")
-        self.built.seconds = now() - begun
+        self.built.seconds = now() - begin
         return self.built
 
-    def _take_known(self) -> None:
-        """What the library and the cache have; what is left is opened."""
-        known = self.placing.known()
-        self.built.progress.kept = self.built.progress.done = len(known)
-        for number in known:
-            self._gap(self.placing.shares[number]["gap"])
+    def _take_known_answers(self) -> None:
+        """Collect answers of the library and the cache; add other tasks to `open`, or submit known relabellings."""
+        kept_numbers = self.placing.known()
+        self.built.progress.kept = self.built.progress.done = len(kept_numbers)
+        for number in kept_numbers:
+            self._note_gap(self.placing.shares[number]["gap"])
         for question, why in self.plan.impossible:
             self.placing.leave_out([question], why)
         for number, share in enumerate(self.plan.shares):
-            if number not in known:
+            if number not in kept_numbers:
                 self.shares.setdefault(share.task.key, []).append(number)
         sources = {share.task.key: share.source for share in self.plan.shares if share.source is not None}
         for key in list(self.shares):
@@ -125,10 +159,10 @@ class _Build:
                 self.after.setdefault(source.key, []).append(share.task)
             else:
                 self.pool.submit(replace(share.task, known=packed))
-        self._tell()
+        self._report_progress()
 
     def _checked(self, key: str, packed: bytes | None, source: str) -> bytes | None:
-        """Return an answer that somebody else may have made, checked; None where it is not right, which is said."""
+        """Return an answer that somebody else may have made after a check; remark on a wrong one and return None."""
         if packed is None or key not in self.shares:
             return packed
         try:
@@ -139,9 +173,10 @@ class _Build:
             return None
 
     def _solved(self, task: Task, packed: bytes) -> None:
+        """Place a solved answer, put it into the cache, and submit the relabellings that wait for it."""
         believed = packed if self.pool.is_own else self._checked(task.key, packed, "of a worker")
         if believed is None:
-            self._leave_out(task, "the answer of a worker is not right")
+            self._leave_out(task, "the answer of a worker did not pass its check")
             return
         packed = believed
         if not self._place(task.key, packed):
@@ -155,10 +190,10 @@ class _Build:
         self.built.progress.solved += 1
         for waiting in self.after.pop(task.key, ()):
             self.pool.submit(replace(waiting, known=packed))
-        self._tell()
+        self._report_progress()
 
     def _place(self, key: str, packed: bytes) -> bool:
-        """Whether it is an answer; which has its place then in all shares that wait for it."""
+        """Add an answer to all shares that wait for it; return False if its bytes are no answer."""
         try:
             answer = unpacked(packed)
         except InputError:
@@ -168,39 +203,43 @@ class _Build:
         for number in self.shares.get(key, ()):
             self.placing.add(number, answer, packed)
             self.built.progress.done += 1
-            self._gap(answer.gap)
+            self._note_gap(answer.gap)
             if answer.cut:
-                self._remark("the clock ended some problems: on another run their answers may differ")
+                self._remark("time ran out for some problems: another run may find other answers for them")
         return True
 
     def _leave_out(self, task: Task, why: str) -> None:
-        """Of a search that has no answer the relabellings have none either."""
+        """Record that a task has no answer, and neither have the relabellings of that search."""
         self.open.pop(task.key, None)
-        for one in (task, *self.after.pop(task.key, ())):
-            self.open.pop(one.key, None)
-            for number in self.shares.get(one.key, ()):
+        for lost_task in (task, *self.after.pop(task.key, ())):
+            self.open.pop(lost_task.key, None)
+            for number in self.shares.get(lost_task.key, ()):
                 share = self.plan.shares[number]
                 self.placing.leave_out(share.questions, why)
                 self.built.left_out.append((share, why))
                 self.built.progress.done += 1
-        self._tell()
+        self._report_progress()
 
-    def _gap(self, gap: float) -> None:
+    def _note_gap(self, gap: float) -> None:
+        """Update the largest time / bound of the build."""
         self.built.progress.worst = max(self.built.progress.worst, gap)
 
     def _remark(self, text: str) -> None:
+        """Add a remark unless it is there already."""
         if text not in self.built.remarks:
             self.built.remarks.append(text)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
+        """Report the progress, with the estimated seconds of the open problems."""
         self.built.progress.left_s = sum(map(estimated_s, self.open.values())) / self.plan.cores
         self.report(self.built.progress)
 
     def _write_now_and_then(self) -> None:
+        """Write the waiting answers if the last write is long enough ago."""
         since = now() - self.written
         if since > max(_WRITTEN_S, self.spent_s / _WRITING) and self.placing.changed:
             begun = now()
-            with suppress(LibraryHeldError):  # by another process: it is tried again, and at the end
+            with suppress(LibraryHeldError):  # The next write, or the last one, tries again.
                 self.placing.commit(begun)
             self.written = now()
             self.spent_s = self.written - begun

@@ -1,4 +1,4 @@
-"""An answer of one group, relabelled for another whose network is the same in another order of its ranks."""
+"""The relabelling of one group's answer for another group, whose network is the same in another order of its ranks."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from topologies.arrays import index_among
 from topologies.errors import InputError
 
 
-def carried(known: Algorithm, onto: Problem, order: Ints) -> Algorithm:
-    """An algorithm of one problem as one of another, proved by its replay there.
+def carried(algorithm: Algorithm, onto: Problem, order: Ints) -> Algorithm:
+    """Return an algorithm relabelled for another problem; its replay proves it there.
 
     Args:
-        onto: a problem of the same collective (one chunk a block) whose place i is the known one's
-            local rank order[i].
+        algorithm: The algorithm of one problem.
+        onto: The other problem, of the same collective (one chunk a block), whose place i is local rank order[i] of the
+            algorithm's problem.
+        order: Local rank of the algorithm's problem at each place of the other one.
 
     Raises:
-        InputError: its chunks have no image there, or the networks have other links.
-        ScheduleRefused: the networks are not the same.
+        InputError: The chunks have no image in the other problem, or the networks have different links.
+        ScheduleRefused: The networks are not the same.
     """
-    problem, schedule = known.problem, known.schedule
+    problem, schedule = algorithm.problem, algorithm.schedule
     if problem.collective.is_one_shot:
         onto = replace(onto, collective=one_shot(onto.collective))
-    into = onto.with_chunks(problem.collective.nchunks // onto.collective.nchunks)
-    image = chunk_image(problem.collective, index_among(problem.nranks, order), into.collective)
-    net, there = problem.network, into.network
-    if image is None or (net.nlinks, net.ncarriers) != (there.nlinks, there.ncarriers):
-        raise InputError(f"{problem.collective.name}: the groups are not of the same network")
+    target_problem = onto.with_chunks(problem.collective.nchunks // onto.collective.nchunks)
+    image = chunk_image(problem.collective, index_among(problem.nranks, order), target_problem.collective)
+    net, target_network = problem.network, target_problem.network
+    if image is None or (net.nlinks, net.ncarriers) != (target_network.nlinks, target_network.ncarriers):
+        raise InputError(f"{problem.collective.name}: the two groups have different networks")
     links = index_among(net.nlinks, links_in_order(net, order))
-    place = np.append(links, np.arange(net.nlinks, net.ncarriers))  # what switches do is carried in the same order only
-    moved = replace(schedule, chunk=image[schedule.chunk], link=place[schedule.link])
-    return Algorithm(into, moved, known.engine, size_bytes=schedule.size_bytes)
+    # Operations of switches keep their numbers.
+    link_image = np.append(links, np.arange(net.nlinks, net.ncarriers))
+    moved = replace(schedule, chunk=image[schedule.chunk], link=link_image[schedule.link])
+    return Algorithm(target_problem, moved, algorithm.engine, size_bytes=schedule.size_bytes)

@@ -1,23 +1,23 @@
-"""A cluster file: all that a library is to answer, in one TOML.
+"""A cluster file: all that a library shall answer, in one TOML file.
 
     topology = "dgx-h100:4"                     # a machine, machine:N, a family or a file, as --topo takes it
     groups = ["tp=8,dp=4", "all 2..8 in a node", "0,2,4,6"]
-    collectives = ["allreduce", "allgather"]    # "all": all that a name says (the default)
+    collectives = ["allreduce", "allgather"]    # "all": all that have a name (the default)
     sizes = "1K:1G"                             # least and most bytes of a message (the default), or one size
-    targets = ["executor-nccl", "mscclpp"]      # "all" (the default), or "none": schedules alone
+    targets = ["executor-nccl", "mscclpp"]      # "all" (the default), or "none": schedules only
     budget = "5m"                               # for the whole build, on this machine (the default)
     roots = "first"                             # of rooted collectives: each group's first rank; "all": every rank
-    without = ["link:3-5"]                      # dead parts, as --without takes them; degrade likewise
-    degrade = ["rank:3=50%"]
+    without = ["link:3-5"]                      # dead parts, as --without takes them
+    degrade = ["rank:3=50%"]                    # slow parts, as --degrade takes them
     costs = "none"                              # of an executor: "machine", or a FILE with [costs], as --costs takes it
     relays = "none"                             # ranks outside a group that may forward: "all", or ranks
-    switch_ops = false                          # whether switches multicast and reduce, for targets that can say it
+    switch_ops = false                          # whether switches multicast and reduce, for targets that can express it
     seed = 0
 
-Of `groups`, a text with = names axes from the fastest to the slowest, and stands for the groups along each of them;
-all such texts speak of one mesh, so that "tp=8", "dp=2" one after the other is "tp=8,dp=2". With a colon only the axes
-named behind it count (`synth.library.groups`). "all A..B in a node" is every group of A to B ranks of one node,
-ascending; any other text is one group's ranks, in order. Groups are those of the healthy topology; dead ranks are left
+In `groups`, a text with = names axes from the fastest to the slowest, and stands for the groups along each of them. All
+such texts describe one mesh, so that "tp=8", "dp=2" one after the other is "tp=8,dp=2". With a colon only the axes
+named after it count (`synth.library.groups`). "all A..B in a node" is every group of A to B ranks of one node,
+ascending. Any other text is one group's ranks, in order. Groups are those of the healthy topology; dead ranks are left
 out of them.
 """
 
@@ -66,7 +66,12 @@ _SEEDS = 2**31
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of the topology, in order, and the text of the file that asks for them."""
+    """A process group, and the text of the file that asks for it.
+
+    Attributes:
+        ranks: Ranks of the topology, in order.
+        label: The text.
+    """
 
     ranks: tuple[int, ...]
     label: str
@@ -74,19 +79,24 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """What a cluster file asks for.
+    """The content of a cluster file.
 
     Attributes:
-        topology: with its dead and slow parts; healthy: without them.
-        groups: each once, in the order of the file.
-        collectives: names of rows of `KINDS`.
-        low, high: message sizes in bytes, both inclusive.
-        targets: names of rows of `TARGETS`; none: schedules alone.
-        budget_s: seconds for the whole build.
-        all_roots: whether every rank of a group is a root of rooted collectives.
-        without, degrade: the parts, as written. costs: likewise, on both topologies.
-        relays: who may forward where it is in no group: "none", "all", or ranks that live.
-        switch_ops: whether answers may use what switches multicast and reduce, where a target's files can say it.
+        topology: The topology with its dead and slow parts.
+        healthy: The topology without dead and slow parts.
+        groups: Each group once, in the order of the file.
+        collectives: Names of rows of `KINDS`.
+        low: Smallest message size in bytes.
+        high: Largest message size in bytes, inclusive.
+        targets: Names of rows of `TARGETS`; with none, the library holds schedules only.
+        budget_s: Seconds for the whole build.
+        all_roots: Whether every rank of a group is a root of rooted collectives, instead of the first one only.
+        without: Dead parts, as written.
+        degrade: Slow parts, as written.
+        seed: Seed of the searches.
+        costs: Costs of an executor, as written; both topologies have them.
+        relays: Ranks that may forward for groups that they are not in: "none", "all", or living ranks.
+        switch_ops: Whether answers may use multicast and reduction in switches, where a target's files can express it.
     """
 
     topology: Topology
@@ -106,17 +116,22 @@ class Cluster:
     switch_ops: bool = False
 
     def relays_of(self, group: Sequence[int]) -> tuple[int, ...]:
-        """Ranks outside a group that forward for it, ascending."""
+        """Return the ranks outside a group that forward for it, ascending."""
         dead = dead_ranks(self.healthy, self.without)
         listed = relay_ranks(self.healthy, dead, self.relays, group)
         return tuple(sorted(set(listed) - set(group)))
 
 
 def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
-    """The cluster of a file; without: further dead parts.
+    """Read a cluster file.
 
-    Raises InputError: the file cannot be read, or one of its fields is not what the head of this module says; the line
-    names file, line and field.
+    Args:
+        path: The file.
+        without: Dead parts besides those of the file.
+
+    Raises:
+        InputError: The file cannot be read, or a field is not as this module describes it. The message names file, line
+            and field.
     """
     text, origin = read_text(path, "a cluster file", MAX_FILE_BYTES), origin_of(path)
     top = parse_toml(text, origin, "the fields of a cluster file")
@@ -125,9 +140,9 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     healthy = _stated(top, "topology", lambda: load(_beside(path, spec)))
     costs = top.string("costs", NO_COSTS)
     healthy = _stated(top, "costs", lambda: put_costs(healthy, _beside(path, costs)))
-    missing, slow = (*_texts(top, "without", ()), *without), _texts(top, "degrade", ())
-    topology = _stated(top, "without" if missing else "degrade", lambda: degraded(healthy, missing, slow))
-    dead = dead_ranks(healthy, missing)
+    dead_parts, slow_parts = (*_texts(top, "without", ()), *without), _texts(top, "degrade", ())
+    topology = _stated(top, "without" if dead_parts else "degrade", lambda: degraded(healthy, dead_parts, slow_parts))
+    dead = dead_ranks(healthy, dead_parts)
     low, high = _sizes(top)
     collectives = _named(top, "collectives", [kind.name for kind in KINDS.values() if kind.by_name], parse_name)
     roots = top.string("roots", "first")
@@ -144,8 +159,8 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
         targets,
         _stated(top, "budget", lambda: parse_seconds(top.string("budget", "5m"), "")),
         roots == ALL,
-        missing,
-        slow,
+        dead_parts,
+        slow_parts,
         top.integer("seed", 0, _SEEDS - 1) if "seed" in top.values else 0,
         costs,
         _relays(top, healthy, dead),
@@ -154,12 +169,13 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
 
 
 def _beside(path: str | Path, name: str) -> str | Path:
-    """A file that stands beside the cluster file, or the name as it is."""
-    beside = Path(path).parent / name
-    return beside if name.endswith(".toml") and beside.is_file() else name
+    """Return the path of a file in the folder of the cluster file; if there is none, return the name itself."""
+    neighbour = Path(path).parent / name
+    return neighbour if name.endswith(".toml") and neighbour.is_file() else name
 
 
 def _relays(top: Fields, topology: Topology, dead: Sequence[int]) -> str | tuple[int, ...]:
+    """Read the field `relays`: "none", "all", or living ranks."""
     text = top.string("relays", NO_RELAYS)
     if text in (NO_RELAYS, ALL):
         return text
@@ -170,17 +186,20 @@ def _relays(top: Fields, topology: Topology, dead: Sequence[int]) -> str | tuple
 
 
 def _switch_ops(top: Fields, topology: Topology, targets: Sequence[str]) -> bool:
+    """Read the field `switch_ops`; return False if the topology has no switches that multicast or reduce."""
     if not top.boolean("switch_ops", False):
         return False
     if topology.protocol:
-        top.fail("switch_ops", 'costs say nothing of what switches do; it must be false, or costs = "none"')
+        top.fail("switch_ops", 'the costs do not cover operations of switches; it must be false, or costs = "none"')
     if targets and not any(TARGETS[name].switch_ops for name in targets):
-        top.fail("switch_ops", f'files for {", ".join(targets)} cannot say it; it must be false, or targets = "none"')
+        top.fail(
+            "switch_ops", f'files for {", ".join(targets)} cannot express it; it must be false, or targets = "none"'
+        )
     return bool(topology.switch_ops)
 
 
 def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:
-    """What a reader gives of a field; what it refuses is said of that field."""
+    """Return what a function reads; raise an InputError of it with the name of the field."""
     try:
         return read()
     except InputError as error:
@@ -188,40 +207,43 @@ def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:
 
 
 def _texts(top: Fields, key: str, default: Sequence[str]) -> tuple[str, ...]:
-    """A text, or an array of them."""
+    """Read a field that is a text or an array of texts."""
     value = top.values.get(key)
     return (value,) if isinstance(value, str) else tuple(top.strings(key, default))
 
 
-def _named(top: Fields, key: str, known: Sequence[str], read: Callable[[str], str], empty: str = "") -> tuple[str, ...]:
-    """Names, each once in the order of the file; all that are known for "all", none for `empty`."""
-    given = _texts(top, key, (ALL,))
-    if given in ((ALL,), (empty,)):
-        return tuple(known) if given == (ALL,) else ()
-    if not given:
-        top.fail(key, f'is empty; it must name one or more of {", ".join(known)}, or "all"')
+def _named(
+    top: Fields, key: str, known_names: Sequence[str], read: Callable[[str], str], empty: str = ""
+) -> tuple[str, ...]:
+    """Read a field of names, each once in the order of the file; "all" is all known names, and `empty` is no name."""
+    texts = _texts(top, key, (ALL,))
+    if texts in ((ALL,), (empty,)):
+        return tuple(known_names) if texts == (ALL,) else ()
+    if not texts:
+        top.fail(key, f'is empty; it must name one or more of {", ".join(known_names)}, or "all"')
     names = []
-    for text in given:
+    for text in texts:
         name = _stated(top, key, partial(read, text))
-        if name not in known:
-            near = did_you_mean(name, known) or f"it must be one of {', '.join(known)}, or all"
-            top.fail(key, f"{shown(text)} is not known here; {near}")
+        if name not in known_names:
+            near = did_you_mean(name, known_names) or f"it must be one of {', '.join(known_names)}, or all"
+            top.fail(key, f"{shown(text)} is not known; {near}")
         names.append(name)
     return tuple(dict.fromkeys(names))
 
 
 def _sizes(top: Fields) -> tuple[int, int]:
+    """Read the field `sizes`: the smallest and the largest message size in bytes."""
     text = top.string("sizes", f"{SMALLEST}:{LARGEST}")
     first, colon, last = text.partition(":")
     low, high = (_stated(top, "sizes", partial(parse_size, end, "")) for end in (first, last if colon else first))
     if low > high:
-        top.fail("sizes", f"{shown(text)} runs backwards; it must be as in 1K:1G")
+        top.fail("sizes", f"{shown(text)} has its larger end first; it must be as in 1K:1G")
     return low, high
 
 
 def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[Group, ...]:
-    """Every group once, the first text that asks for it."""
-    found: dict[tuple[int, ...], Group] = {}
+    """Read the field `groups`: each group of living ranks once, with the first text that asks for it."""
+    group_of_ranks: dict[tuple[int, ...], Group] = {}
     mesh: dict[str, str] = {}
     lists: list[Axes] = []
     texts = _texts(top, "groups", ())
@@ -230,34 +252,35 @@ def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[Group, ...
     for text in texts:
         subsets = _SUBSETS.fullmatch(text.strip().lower())
         if subsets is not None:
-            made = ((ranks, text) for ranks in _subsets(top, text, subsets, topology))
+            labelled_groups = ((ranks, text) for ranks in _subsets(top, text, subsets, topology))
         else:
             parts = list(_along_each(top, text, mesh)) if "=" in text else [(text, text)]
-            made = (
+            labelled_groups = (
                 (ranks, label)
                 for part, label in parts
                 for ranks in _stated(top, "groups", partial(parse_groups, part, topology, (), lists, ""))
             )
-        for ranks, label in made:
+        for ranks, label in labelled_groups:
             living = tuple(rank for rank in ranks if rank not in dead)
             if len(living) > 1:
-                found.setdefault(living, Group(living, label))
-            if len(found) > MAX_GROUPS:
+                group_of_ranks.setdefault(living, Group(living, label))
+            if len(group_of_ranks) > MAX_GROUPS:
                 top.fail(
-                    "groups", f"asks for more than {MAX_GROUPS} groups; it must be fewer, such as fewer sizes of them"
+                    "groups", f"asks for more than {MAX_GROUPS} groups; it must be fewer, such as groups of fewer sizes"
                 )
-    return tuple(found.values())
+    return tuple(group_of_ranks.values())
 
 
 def _along_each(top: Fields, text: str, mesh: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """A list of axes as parts of one mesh with all lists before it, with its label: one a named axis."""
+    """Yield each named axis of a list as a part on the mesh of all lists so far, with a label."""
     listed, colon, chosen = text.partition(":")
     names = []
     for item in listed.split(","):
         name, _, extent = (piece.strip() for piece in item.partition("="))
         if mesh.setdefault(name, extent) != extent:
             top.fail(
-                "groups", f"axis {shown(name)} has {mesh[name]} ranks, and {extent} in {shown(text)}; it must be one"
+                "groups",
+                f"axis {shown(name)} has {mesh[name]} ranks, but {extent} in {shown(text)}; both must be equal",
             )
         names.append(name)
     whole = ",".join(f"{name}={extent}" for name, extent in mesh.items())
@@ -266,9 +289,9 @@ def _along_each(top: Fields, text: str, mesh: dict[str, str]) -> Iterator[tuple[
             yield f"{whole}:{along}", along
 
 
-def _subsets(top: Fields, text: str, asked: re.Match[str], topology: Topology) -> Iterator[tuple[int, ...]]:
-    """All groups of so many ranks of one node, node by node, the smallest first."""
-    least, most = int(asked[1]), int(asked[2] or asked[1])
+def _subsets(top: Fields, text: str, range_match: re.Match[str], topology: Topology) -> Iterator[tuple[int, ...]]:
+    """Yield all groups of some sizes within one node, node by node, the smallest first."""
+    least, most = int(range_match[1]), int(range_match[2] or range_match[1])
     nodes = [np.flatnonzero(topology.nodes == node).tolist() for node in np.unique(topology.nodes).tolist()]
     largest = max(map(len, nodes))
     if not 2 <= least <= most or least > largest:

@@ -1,7 +1,8 @@
-"""What a failure changes of a library: the questions whose answers it touches, which are made anew beside the others.
+"""What a failure changes in a library: the questions whose answers it touches, which are answered anew.
 
-The answers for a hurt network stand in a library of their own, faults/NAME in the healthy one's folder, which holds
-what the failure touches and nothing else, and says so (`emit.library.overlay`): who loads it has every answer.
+The answers for a network with dead parts stand in a library of their own, faults/NAME in the healthy one's folder. It
+holds what the failure touches and nothing else, and fault.json says so (`emit.library.overlay`): whoever loads it has
+every answer.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ from topologies.errors import InputError
 from topologies.topology import Topology
 
 KINDS = ("nodes", "links", "nics")
-_SHORT = 60  # characters of a list of faults as a folder's name
+_SHORT = 60  # characters of a folder's name
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a failure costs one question: its time / the healthy network's, for large messages."""
+    """The cost of a failure for one question.
+
+    Attributes:
+        question: The question.
+        target: Name of the executor.
+        factor: Time after the failure / time on the healthy network, for large messages.
+    """
 
     question: Question
     target: str
@@ -36,54 +43,70 @@ class Cost:
 
 
 def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
-    """Each single failure of some kinds, as --without takes it.
+    """Return each single failure of the requested kinds, as `--without` takes it.
 
-    A node's ranks; a NIC: the link of a rank out of its node, to another rank or to a switch of several nodes; a link:
-    every other one. Raises InputError for another kind, or where there is no such part.
+    A failure of kind "nodes" is the loss of all ranks of a node. One of kind "nics" is the loss of a link from a rank
+    out of its node, to another rank or to a switch of several nodes. One of kind "links" is the loss of any other link.
+
+    Raises:
+        InputError: A kind is unknown, or the topology has no such part.
     """
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(f"--faults: {kind[:40]!r} is not known; it must be one or more of {', '.join(KINDS)}")
-    found = [text for kind in dict.fromkeys(kinds) for text in _of_kind(topology, kind)]
-    if not found:
+    failures = [text for kind in dict.fromkeys(kinds) for text in _of_kind(topology, kind)]
+    if not failures:
         raise InputError(f"--faults: {topology.name} has no {' and no '.join(kinds)} to lose; it must be other kinds")
-    return found
+    return failures
 
 
 def touched(healthy: Plan, file: str | Path, without: Sequence[str]) -> tuple[Plan, Fault]:
-    """The plan of what a failure touches: questions whose answer is not the healthy network's, each problem once.
+    """Return the plan of the questions that a failure touches, and what it leaves of the healthy library.
 
-    And what it leaves of the healthy library.
+    A question is touched if its answer is not the healthy network's. Each problem is in the plan once.
 
-    Raises InputError where nothing is left of the network, or the parts do not exist.
+    Args:
+        healthy: The plan of the healthy network.
+        file: The cluster file.
+        without: The dead parts.
+
+    Raises:
+        InputError: Nothing is left of the network, or the parts do not exist.
     """
-    whole = make_plan(read_cluster(file, without), healthy.cores, healthy.searches[0].work_s)
-    known = {question: share.task.key for share in healthy.shares for question in share.questions}
+    hurt_plan = make_plan(read_cluster(file, without), healthy.cores, healthy.searches[0].work_s)
+    key_of_question = {question: share.task.key for share in healthy.shares for question in share.questions}
     shares = []
-    for share in whole.shares:
-        asked = [question for question in share.questions if known.get(question) != share.task.key]
-        if asked:
-            shares.append(Share(asked, share.task, share.source))
-    lost = {question for question, _ in healthy.impossible}
-    impossible = [(question, why) for question, why in whole.impossible if question not in lost]
-    return Plan(whole.cluster, shares, whole.cores, impossible), _left(healthy, whole, without)
+    for share in hurt_plan.shares:
+        changed_questions = [
+            question for question in share.questions if key_of_question.get(question) != share.task.key
+        ]
+        if changed_questions:
+            shares.append(Share(changed_questions, share.task, share.source))
+    impossible_before = {question for question, _ in healthy.impossible}
+    impossible = [(question, why) for question, why in hurt_plan.impossible if question not in impossible_before]
+    return Plan(hurt_plan.cluster, shares, hurt_plan.cores, impossible), _fault_of(healthy, hurt_plan, without)
 
 
-def _left(healthy: Plan, hurt: Plan, without: Sequence[str]) -> Fault:
-    now = {question: share.task.key for share in hurt.shares for question in share.questions}
-    kept, changed = set[str](), set[Asked]()
+def _fault_of(healthy: Plan, hurt: Plan, without: Sequence[str]) -> Fault:
+    """Return what a failure leaves of the healthy library: the keys of kept answers, and the changed questions."""
+    key_of_question = {question: share.task.key for share in hurt.shares for question in share.questions}
+    kept_keys, changed = set[str](), set[Asked]()
     for share in healthy.shares:
         for question in share.questions:
-            if now.get(question) == share.task.key:
-                kept.add(share.task.key)
+            if key_of_question.get(question) == share.task.key:
+                kept_keys.add(share.task.key)
             else:
                 place = None if question.root is None else question.group.index(question.root)
                 changed.add((question.collective, place, question.group))
-    return Fault(tuple(without), healthy.cluster.topology.name, frozenset(kept), frozenset(changed))
+    return Fault(tuple(without), healthy.cluster.topology.name, frozenset(kept_keys), frozenset(changed))
 
 
 def write_fault(folder: Path, fault: Fault) -> None:
-    """Say in a failure's folder what it leaves of the healthy library. Raises InputError where it cannot be written."""
+    """Write into a failure's folder what it leaves of the healthy library.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
     text = fault.text()
     with suppress(OSError):
         if (folder / FAULT).read_bytes() == text:
@@ -94,7 +117,7 @@ def write_fault(folder: Path, fault: Fault) -> None:
 
 
 def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
-    """Where the answers for a hurt network stand."""
+    """Return the folder of the answers for a network with dead parts."""
     text = ",".join(without)
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", text)
     if len(name) > _SHORT:
@@ -103,35 +126,47 @@ def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
 
 
 def costs(library: str | Path, hurt: str | Path) -> list[Cost]:
-    """What each question's largest messages cost now, the dearest first; those that the healthy library answers too."""
-    before: dict[object, float] = {}
+    """Return the cost of a failure for each question at its largest messages, the most expensive first.
+
+    Only questions that the healthy library answers too are listed.
+
+    Args:
+        library: Folder of the healthy library.
+        hurt: Folder of the library for the network with dead parts.
+    """
+    healthy_us_of: dict[object, float] = {}
     for entry in standing(library):
         if entry.max_bytes is None:
             for group in (entry.group, *entry.isomorphic_groups):
-                own = entry if group == entry.group else entry.for_group(group)
-                before[own.collective, group, own.root, own.target, own.inplace] = entry.values["time_us"]
-    found = []
+                group_entry = entry if group == entry.group else entry.for_group(group)
+                healthy_us_of[
+                    group_entry.collective, group, group_entry.root, group_entry.target, group_entry.inplace
+                ] = entry.values["time_us"]
+    question_costs = []
     for entry in standing(hurt):
-        healthy_us = before.get((entry.collective, entry.group, entry.root, entry.target, entry.inplace))
+        healthy_us = healthy_us_of.get((entry.collective, entry.group, entry.root, entry.target, entry.inplace))
         if healthy_us and entry.max_bytes is None:
-            asked = Question(entry.collective, entry.group, entry.root)
-            found.append(Cost(asked, entry.target, entry.values["time_us"] / healthy_us))
-    return sorted(found, key=lambda cost: -cost.factor)
+            question = Question(entry.collective, entry.group, entry.root)
+            question_costs.append(Cost(question, entry.target, entry.values["time_us"] / healthy_us))
+    return sorted(question_costs, key=lambda cost: -cost.factor)
 
 
 def _of_kind(topology: Topology, kind: str) -> Iterator[str]:
-    n, nodes = topology.nranks, topology.nodes
+    """Yield each single failure of one kind."""
+    nranks, nodes = topology.nranks, topology.nodes
     if kind == "nodes":
         for node in np.unique(nodes).tolist() if len(np.unique(nodes)) > 1 else []:
             yield ",".join(f"rank:{rank}" for rank in np.flatnonzero(nodes == node).tolist())
         return
-    names = [*map(str, range(n)), *topology.switches]
+    names = [*map(str, range(nranks)), *topology.switches]
     src, dst = topology.link_src, topology.link_dst
-    seen: dict[int, set[int]] = {}  # nodes of the ranks at each switch
-    for a, b in zip(src.tolist(), dst.tolist(), strict=True):
-        if a < n <= b:
-            seen.setdefault(b, set()).add(int(nodes[a]))
-    for a, b in sorted({(min(pair), max(pair)) for pair in zip(src.tolist(), dst.tolist(), strict=True)}):
-        outward = a < n and (nodes[a] != nodes[b] if b < n else len(seen.get(b, ())) > 1)
+    nodes_at_switch: dict[int, set[int]] = {}
+    for first, second in zip(src.tolist(), dst.tolist(), strict=True):
+        if first < nranks <= second:
+            nodes_at_switch.setdefault(second, set()).add(int(nodes[first]))
+    for first, second in sorted({(min(pair), max(pair)) for pair in zip(src.tolist(), dst.tolist(), strict=True)}):
+        outward = first < nranks and (
+            nodes[first] != nodes[second] if second < nranks else len(nodes_at_switch.get(second, ())) > 1
+        )
         if outward == (kind == "nics"):
-            yield f"link:{names[a]}-{names[b]}"
+            yield f"link:{names[first]}-{names[second]}"

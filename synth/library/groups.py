@@ -34,99 +34,128 @@ _AXIS = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,15})\s*=\s*([1-9][0-9]{0,6}|\*)")
 
 @dataclass(frozen=True)
 class Axes:
-    """A list of axes as it was written: extents by name, the fastest first, and those that its groups lie along."""
+    """A list of axes as the user wrote it.
+
+    Attributes:
+        text: The text.
+        extents: Number of ranks along each axis by name, the fastest axis first.
+        along: The axes that the groups lie along.
+    """
 
     text: str
     extents: Mapping[str, int]
     along: tuple[str, ...]
 
-    def agrees(self, other: Axes) -> bool:
-        """Whether both begin one mesh."""
-        return all(mine == others for mine, others in zip(self.extents.items(), other.extents.items(), strict=False))
+    def agrees(self, axes: Axes) -> bool:
+        """Return whether two lists of axes begin the same mesh."""
+        return all(
+            own_axis == other_axis
+            for own_axis, other_axis in zip(self.extents.items(), axes.extents.items(), strict=False)
+        )
 
 
 def parse_groups(
-    part: str, topology: Topology, dead: Sequence[int], lists: list[Axes], what: str = "--groups"
+    part: str, topology: Topology, dead: Sequence[int], lists: list[Axes], option: str = "--groups"
 ) -> list[tuple[int, ...]]:
-    """The groups of one part, in the order written; along axes by their first rank. `lists`: of the parts before it."""
+    """Return the groups of one part of a list, in the order written; groups along axes are ordered by their first rank.
+
+    Args:
+        part: The text between two semicolons.
+        topology: The topology, with its dead ranks.
+        dead: Dead ranks, which are left out of the groups.
+        lists: The axes of the parts before this one; the axes of this part are appended.
+        option: Name of the option or field for error messages.
+
+    Raises:
+        InputError: The part is no list of ranks or axes, or its axes are not of the mesh of the parts before it.
+    """
     if not part.strip():
-        raise InputError(f"{what}: {shown(part)} has an empty group; it must be as in 0-7;8-15 or tp=8")
+        raise InputError(f"{option}: {shown(part)} has an empty group; it must be as in 0-7;8-15 or tp=8")
     part = part.strip()
     if "=" in part:
-        living = live_ranks(topology, dead, None, what)
-        axes = _axes(part, len(living), what)
-        for other in lists:
-            if not axes.agrees(other):
-                _refuse_mesh(axes, other, len(living), what)
+        living = live_ranks(topology, dead, None, option)
+        axes = _axes(part, len(living), option)
+        for earlier in lists:
+            if not axes.agrees(earlier):
+                _refuse_mesh(axes, earlier, len(living), option)
         lists.append(axes)
         return _along(axes, living)
-    ranks = parse_ranks(part, what, topology.nranks)
+    ranks = parse_ranks(part, option, topology.nranks)
     if len(ranks) < 2:
-        raise InputError(f"{what}: group {part} has one rank; it must be at least 2")
-    return [live_ranks(topology, dead, ranks, what)]
+        raise InputError(f"{option}: group {part} has one rank; it must be at least 2")
+    return [live_ranks(topology, dead, ranks, option)]
 
 
-def _refuse_mesh(axes: Axes, other: Axes, living: int, what: str) -> NoReturn:
-    """Two lists that are not of one mesh: groups along the second are seldom what was meant."""
-    both = {**axes.extents, **other.extents}
-    whole = {**other.extents, **axes.extents}
-    right = "one mesh for all lists, the fastest axis first, as in tp=8;tp=8,dp=*:dp"
-    if both == whole and living % math.prod(whole.values()) == 0:
-        listed = ",".join(f"{name}={extent}" for name, extent in whole.items())
-        right = f"'{listed}:{'+'.join(axes.along)}' for those of one mesh with {shown(other.text)}"
+def _refuse_mesh(axes: Axes, earlier: Axes, living: int, option: str) -> NoReturn:
+    """Raise InputError for two lists of axes of different meshes: the user seldom means groups along the second one."""
+    merged = {**axes.extents, **earlier.extents}
+    mesh = {**earlier.extents, **axes.extents}
+    advice = "one mesh for all lists, the fastest axis first, as in tp=8;tp=8,dp=*:dp"
+    if merged == mesh and living % math.prod(mesh.values()) == 0:
+        listed = ",".join(f"{name}={extent}" for name, extent in mesh.items())
+        advice = f"'{listed}:{'+'.join(axes.along)}' for those of one mesh with {shown(earlier.text)}"
     raise InputError(
-        f"{what}: {shown(axes.text)} is not of the mesh of {shown(other.text)}, so that its groups would be"
-        f" {_example(axes, living)}…; it must be {right}, or ranks, as in 0-3;4-7"
+        f"{option}: {shown(axes.text)} is not of the mesh of {shown(earlier.text)}, so that its groups would be"
+        f" {_example(axes, living)}…; it must be {advice}, or ranks, as in 0-3;4-7"
     )
 
 
 def _example(axes: Axes, living: int) -> str:
-    """The first group along axes, of ranks by their position."""
+    """Return the first ranks of the first group along axes, by their position among the living ranks."""
     return " ".join(map(str, _along(axes, range(living))[0][:4]))
 
 
-def _axes(part: str, living: int, what: str) -> Axes:
-    """The axes of a part, * resolved, of so many ranks that live."""
+def _axes(part: str, living: int, option: str) -> Axes:
+    """Return the axes of a part, with * replaced by a number.
+
+    Args:
+        part: The text, such as `tp=8,dp=*:dp`.
+        living: Number of living ranks.
+        option: Name of the option or field for error messages.
+
+    Raises:
+        InputError: The part is no list of axes, or does not divide the living ranks.
+    """
     listed, colon, chosen = part.partition(":")
-    extents: dict[str, int] = {}  # 0: *
+    extents: dict[str, int] = {}  # 0 stands for *.
     for item in listed.split(","):
         axis = _AXIS.fullmatch(item.strip())
         if axis is None:
             raise InputError(
-                f"{what}: {shown(item.strip())} is no axis;"
+                f"{option}: {shown(item.strip())} is no axis;"
                 " it must be a name and how many ranks it has, as in tp=8,dp=*"
             )
         if axis[1] in extents:
-            raise InputError(f"{what}: axis {axis[1]} is given twice in {shown(part)}; it must be once")
+            raise InputError(f"{option}: axis {axis[1]} is given twice in {shown(part)}; it must be once")
         extents[axis[1]] = 0 if axis[2] == "*" else int(axis[2])
     open_axes = [name for name, extent in extents.items() if not extent]
     if len(open_axes) > 1:
-        raise InputError(f"{what}: {shown(part)} has several *; it must be one axis at most that is what is left")
+        raise InputError(f"{option}: {shown(part)} has several *; at most one axis may be *")
     fixed = math.prod(extent for extent in extents.values() if extent)
-    rest, over = divmod(living, fixed)
-    if over or not rest:
+    open_extent, remainder = divmod(living, fixed)
+    if remainder or not open_extent:
         raise InputError(
-            f"{what}: {shown(listed)} is {fixed} ranks, which does not divide the {living} there are;"
-            " it must be a divisor of that"
+            f"{option}: {shown(listed)} has {fixed} ranks, which do not divide the {living} living ranks;"
+            " it must be a divisor of that number"
         )
-    extents |= dict.fromkeys(open_axes, rest)
-    wanted = tuple(name.strip() for name in chosen.split("+")) if colon else tuple(extents)[:1]
-    for name in wanted:
+    extents |= dict.fromkeys(open_axes, open_extent)
+    along = tuple(name.strip() for name in chosen.split("+")) if colon else tuple(extents)[:1]
+    for name in along:
         if name not in extents:
             raise InputError(
-                f"{what}: {shown(name)} in {shown(part)} is no axis of it; it must be one of {', '.join(extents)}"
+                f"{option}: {shown(name)} in {shown(part)} is no axis of it; it must be one of {', '.join(extents)}"
             )
-    if math.prod(extents[name] for name in set(wanted)) < 2:
-        raise InputError(f"{what}: {shown(part)} makes groups of one rank; it must be at least 2")
-    return Axes(part, extents, wanted)
+    if math.prod(extents[name] for name in set(along)) < 2:
+        raise InputError(f"{option}: {shown(part)} makes groups of one rank; a group must have at least 2")
+    return Axes(part, extents, along)
 
 
 def _along(axes: Axes, living: Sequence[int]) -> list[tuple[int, ...]]:
-    """The groups along one or several axes of the ranks that live; what is left over of these is one axis more."""
+    """Return the groups of living ranks along one or several axes; ranks beyond all axes form one slowest axis more."""
     extents = tuple(axes.extents.values())
-    # the slowest axis first; those of a group last, in the same order
+    # The slowest axis is the first dimension. The axes of a group become the last dimensions, in the same order.
     grid = np.array(living).reshape(-1, *extents[::-1])
     inner = [axis for axis, name in enumerate(reversed(tuple(axes.extents)), 1) if name in axes.along]
     outer = [axis for axis in range(grid.ndim) if axis not in inner]
     size = math.prod(grid.shape[axis] for axis in inner)
-    return [tuple(row) for row in grid.transpose(*outer, *inner).reshape(-1, size).tolist()]
+    return [tuple(group) for group in grid.transpose(*outer, *inner).reshape(-1, size).tolist()]

@@ -1,7 +1,7 @@
-"""Problems solved by processes of this machine, which need no server and die alone.
+"""Problems solved by processes of this machine, which need no server and die separately.
 
-A process that dies (killed, out of memory) costs its problem's time: the problem goes to another one, once. None of
-them outlives who started it, however that ends.
+A process that dies (killed, out of memory) costs its problem's time: another process solves the problem, once. No
+process outlives the one that started it, however that ends.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from typing import Protocol
 from synth.library.task import Task, solve
 from topologies.errors import InputError
 
-MOST_DEATHS = 2  # of processes, of which a problem is given up
+MOST_DEATHS = 2  # processes that may die of a problem; then it is given up
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
 class Done:
-    """A task and its packed answer, or why it has none."""
+    """The outcome of a task.
+
+    Attributes:
+        task: The task.
+        answer: The packed answer; None if there is none.
+        why: Why there is no answer.
+    """
 
     task: Task
     answer: bytes | None
@@ -34,21 +40,21 @@ class Done:
 
 
 class Pool(Protocol):
-    """Who solves problems; used as a context, at whose end all that still run are stopped.
+    """Processes that solve problems; a context manager, which stops all running processes at its end.
 
     Attributes:
-        processes: How many problems are solved at once.
-        is_own: Whether only this user's processes on this machine solve them, so that answers need no check.
+        processes: Number of problems that are solved at the same time.
+        is_own: Whether only this user's processes on this machine solve problems, so that answers need no check.
     """
 
     processes: int
     is_own: bool
 
     def submit(self, task: Task) -> None:
-        """Have a task solved after those before it."""
+        """Add a task behind the tasks that were submitted before."""
 
     def results(self) -> Iterator[Done]:
-        """What is done, as it comes, until nothing is left; more may be submitted meanwhile."""
+        """Yield each outcome as it comes, until no task is left; further tasks may be submitted meanwhile."""
 
     def __enter__(self) -> Pool: ...
 
@@ -56,21 +62,29 @@ class Pool(Protocol):
 
 
 class _Worker:
+    """A process that solves one task at a time."""
+
     def __init__(self, work: Callable[[Task], bytes]) -> None:
-        self.pipe, theirs = _CONTEXT.Pipe()
-        self.process: SpawnProcess = _CONTEXT.Process(target=_serve, args=(theirs, work), daemon=False)
+        self.pipe, child_end = _CONTEXT.Pipe()
+        self.process: SpawnProcess = _CONTEXT.Process(target=_serve, args=(child_end, work), daemon=False)
         self.process.start()
-        theirs.close()
+        child_end.close()
         self.task: Task | None = None
 
     def end(self) -> None:
+        """Stop the process and close its pipe."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
 class Local:
-    """So many processes of this machine. work: what they do of a task, found by its name there."""
+    """A pool of processes of this machine.
+
+    Attributes:
+        processes: Number of processes at most.
+        work: Function that solves a task; processes import it by its name.
+    """
 
     is_own = True
 
@@ -89,22 +103,23 @@ class Local:
         self._workers = []
 
     def submit(self, task: Task) -> None:
-        """As `Pool` has it."""
+        """Add a task behind the tasks that were submitted before."""
         self._waiting.append(task)
 
     def results(self) -> Iterator[Done]:
-        """As `Pool` has it."""
+        """Yield each outcome as it comes, until no task is left; further tasks may be submitted meanwhile."""
         while True:
             self._hand_out()
             busy: dict[object, _Worker] = {worker.pipe: worker for worker in self._workers if worker.task is not None}
             if not busy:
                 return
             for pipe in wait(list(busy)):  # type: ignore[arg-type]
-                done = self._take(busy[pipe])
-                if done is not None:
-                    yield done
+                outcome = self._receive(busy[pipe])
+                if outcome is not None:
+                    yield outcome
 
     def _hand_out(self) -> None:
+        """Send waiting tasks to idle workers, and start workers as long as there may be more."""
         while self._waiting:
             idle = next((worker for worker in self._workers if worker.task is None), None)
             if idle is None:
@@ -114,10 +129,11 @@ class Local:
             idle.task = self._waiting.popleft()
             try:
                 idle.pipe.send(idle.task)
-            except OSError:  # it died before; said by its pipe's end
+            except OSError:  # The worker died before; the end of its pipe reports it.
                 continue
 
-    def _take(self, worker: _Worker) -> Done | None:
+    def _receive(self, worker: _Worker) -> Done | None:
+        """Return the outcome that a worker sent; None if it died and its task waits for another worker."""
         task = worker.task
         assert task is not None
         try:
@@ -129,26 +145,30 @@ class Local:
             if self._deaths[task.key] < MOST_DEATHS:
                 self._waiting.appendleft(task)
                 return None
-            return Done(task, None, f"{MOST_DEATHS} processes died of it (the last: exit {worker.process.exitcode})")
+            return Done(
+                task,
+                None,
+                f"{MOST_DEATHS} processes died while they solved it (exit code of the last: {worker.process.exitcode})",
+            )
         worker.task = None
         return Done(task, answer, why)
 
 
 def attempt(work: Callable[[Task], bytes], task: Task) -> tuple[bytes | None, str]:
-    """The packed answer, or in one line why there is none."""
+    """Return the packed answer, or None and a line that says why there is none."""
     try:
         return work(task), ""
     except InputError as error:
         return None, str(error)
     except MemoryError:
         return None, "not enough memory"
-    except Exception as error:  # a defect of ours: said, and all others go on
+    except Exception as error:  # A defect of ours is reported, and all other tasks go on.
         return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _serve(pipe: Connection, work: Callable[[Task], bytes]) -> None:
-    """Of a process: tasks in, answers out, until the other end is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who hands out the tasks
+    """Run a worker process: receive tasks and send answers until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that hands out tasks.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -164,7 +184,7 @@ def _serve(pipe: Connection, work: Callable[[Task], bytes]) -> None:
 
 
 def _leave_with_parent() -> None:
-    # one that is busy does not read its pipe
+    """Wait for the end of the parent, then stop this process, since a busy process does not read its pipe."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

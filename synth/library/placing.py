@@ -1,14 +1,16 @@
-"""Answers in a library: files in the names of the questions that they answer, entries of the index, a build's record.
+"""Answers placed in a library: files in the names of the answered questions, index entries, and a build's record.
 
-Beside the index a library that `synth library build` made has records, builds/TOPOLOGY-DIGEST.json, one a cluster file:
+A library that `synth library build` made has records beside the index, builds/TOPOLOGY-DIGEST.json, one for each
+cluster file:
 
     format      "synth-build-1"
-    topology    the topology's name; digest: of all that the cluster file asks for
+    topology    the topology's name
+    digest      digest of all that the cluster file asks for
     budget_class    seconds of work that engines counted for a problem
     shares      one for all questions that the same files answer:
         collective, root    root: its place in the group, null without
         groups      ranks in order; files stand in the name of the first
-        key         of the answer; entries of the index state it as `answer`
+        key         key of the answer; index entries state it as `answer`
         gap, cut    the largest time / bound; whether the clock ended the search
         files       SHA-256 by name in the library
         unfiled     ranges of sizes for which a target can hold no file: target, refused, and the fields of a row, with
@@ -60,35 +62,48 @@ _MOST_RECORD_BYTES, _MOST_FILE_BYTES = 24 << 20, 1 << 30
 
 
 class Placing:
-    """A library that a build fills: answers gather here, and are written together now and then."""
+    """A library that a build fills: answers gather here, and are written in batches.
+
+    Attributes:
+        folder: The library's folder.
+        plan: The plan of the build.
+        shares: Records of answered shares, by their numbers in the plan.
+        left_out: Records of questions without an answer.
+    """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
-        self.shares: dict[int, dict[str, Any]] = {}  # records, by the share's place in the plan
+        self.shares: dict[int, dict[str, Any]] = {}
         self.left_out: list[dict[str, Any]] = []
-        self._waiting: list[tuple[Share, bytes]] = []  # packed: files of all take GBs
+        self._waiting: list[tuple[Share, bytes]] = []  # Answers are packed, since the files of all take GBs.
         self._recorded = (0, 0)
         self._record = f"{RECORDS}/{_plain(plan.cluster.topology.name)}-{cluster_digest(plan.cluster)}.json"
 
     def known(self) -> set[int]:
-        """The shares, by their places, whose files stand in the library already, every byte as it was written."""
+        """Return the numbers of the shares whose files stand in the library already, each byte as it was written."""
         try:
-            written = read_record(self.folder, self.folder / self._record)
+            record = read_record(self.folder, self.folder / self._record)
         except InputError:
             return set()
-        before = {row["key"]: row for row in written["shares"]}
-        listed = {entry.file: entry for entry in standing(self.folder)}
+        row_of_key = {row["key"]: row for row in record["shares"]}
+        entry_of_file = {entry.file: entry for entry in standing(self.folder)}
         for number, share in enumerate(self.plan.shares):
-            row = before.get(share.task.key)
-            if row is not None and row["groups"] == _groups(share) and _stands(self.folder, row, listed):
+            row = row_of_key.get(share.task.key)
+            if row is not None and row["groups"] == _groups(share) and _is_intact(self.folder, row, entry_of_file):
                 self.shares[number] = row
         self._recorded = (
-            (len(self.shares), len(written["left_out"])) if len(self.shares) == len(written["shares"]) else (0, 0)
+            (len(self.shares), len(record["left_out"])) if len(self.shares) == len(record["shares"]) else (0, 0)
         )
         return set(self.shares)
 
     def add(self, number: int, answer: Answer, packed: bytes) -> None:
-        """Take the answer of a share, and its bytes; it is written with the next `commit`."""
+        """Add the answer of a share; the next `commit` writes it.
+
+        Args:
+            number: Number of the share in the plan.
+            answer: The answer.
+            packed: The same answer as bytes.
+        """
         share = self.plan.shares[number]
         self._waiting.append((share, packed))
         self.shares[number] = {
@@ -100,62 +115,72 @@ class Placing:
             "cut": answer.cut,
         }
 
-    def leave_out(self, asked: Sequence[Question], why: str) -> None:
-        """Questions that get no answer."""
+    def leave_out(self, questions: Sequence[Question], why: str) -> None:
+        """Record questions that get no answer."""
         self.left_out += [
-            {"collective": q.collective, "group": list(q.group), "root": q.root, "why": why} for q in asked
+            {"collective": question.collective, "group": list(question.group), "root": question.root, "why": why}
+            for question in questions
         ]
 
     @property
     def changed(self) -> bool:
-        """Whether something is not written yet."""
+        """Return whether an answer or a question without one is not written yet."""
         return bool(self._waiting) or self._recorded != (len(self.shares), len(self.left_out))
 
     def commit(self, until: float = math.inf, elsewhere: bool = False) -> Path:
-        """Write what was added since the last time, and return the folder in which it is.
+        """Write the answers that were added since the last commit, and return the folder in which they are.
 
         Args:
             until: The time of `now` when a wait for another writer ends.
             elsewhere: Whether to write to a new folder beside the library where that wait ends in vain.
 
         Raises:
-            InputError: The folder cannot be written. Nothing of what was added is lost then.
+            InputError: The folder cannot be written. No added answer is lost then.
         """
         waiting = list(self._waiting)
         numbers = {id(share): number for number, share in enumerate(self.plan.shares)}
         with writing(self.folder, until=until, elsewhere=elsewhere) as library:
             rows: dict[tuple[str, str, tuple[int, ...]], list[Mapping[str, Any]]] = {}
-            served: dict[object, list[tuple[int, ...]]] = {}  # further groups, which another build may have named
+            # Other builds may have named further groups.
+            groups_of_question: dict[object, list[tuple[int, ...]]] = {}
             for entry in library.entries:
-                known = str(entry.values.get("answer")), entry.collective, entry.group
-                rows.setdefault(known, []).append(entry.values)
-                served.setdefault((entry.question[:-1], entry.values.get("network")), []).extend(
+                place = str(entry.values.get("answer")), entry.collective, entry.group
+                rows.setdefault(place, []).append(entry.values)
+                groups_of_question.setdefault((entry.question[:-1], entry.values.get("network")), []).extend(
                     entry.isomorphic_groups
                 )
             for share, packed in waiting:
-                named = in_its_name(share, unpacked(packed), library.entries)
-                for name, data in named.files.items():
+                placed = in_its_name(share, unpacked(packed), library.entries)
+                for name, data in placed.files.items():
                     library.write(name, data)
                 rows[_place_of(share)] = []
-                for row in named.rows:
-                    asked = *(row[key] for key in ("collective", "topology")), share.first.group, (), row["root"]
-                    known_groups = served.get((asked, row["network"]), ())
-                    groups = dict.fromkeys([*(one.group for one in share.questions), *known_groups])
-                    others = [list(ranks) for ranks in groups if ranks != share.first.group]
-                    more = {"answer": named.key} | ({ISOMORPHIC: others} if others else {})
-                    rows[_place_of(share)].append({**row, **more})
+                for row in placed.rows:
+                    stated_question = (
+                        *(row[key] for key in ("collective", "topology")),
+                        share.first.group,
+                        (),
+                        row["root"],
+                    )
+                    known_groups = groups_of_question.get((stated_question, row["network"]), ())
+                    groups = dict.fromkeys(
+                        [*(share_question.group for share_question in share.questions), *known_groups]
+                    )
+                    further_groups = [list(ranks) for ranks in groups if ranks != share.first.group]
+                    additions = {"answer": placed.key} | ({ISOMORPHIC: further_groups} if further_groups else {})
+                    rows[_place_of(share)].append({**row, **additions})
                 self.shares[numbers[id(share)]] |= {
-                    "files": {name: hashlib.sha256(data).hexdigest() for name, data in named.files.items()},
-                    "unfiled": list(named.unfiled),
+                    "files": {name: hashlib.sha256(data).hexdigest() for name, data in placed.files.items()},
+                    "unfiled": list(placed.unfiled),
                 }
             library.write(self._record, self._text())
-            # in the order of the plan, so that the index has the same bytes whatever was solved first
+            # Keep the order of the plan, so that the index has the same bytes whatever was solved first.
             library.commit([row for share in self.plan.shares for row in rows.get(_place_of(share), ())], indexed=True)
         self._waiting = self._waiting[len(waiting) :]
         self._recorded = (len(self.shares), len(self.left_out))
         return library.folder
 
     def _text(self) -> bytes:
+        """Return the record of the build as the bytes of its file."""
         cluster = self.plan.cluster
         about = {
             "format": FORMAT,
@@ -169,23 +194,25 @@ class Placing:
 
 
 def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
-    """What builds recorded of ranges of sizes for which a target can hold no file: the rows that have a schedule.
+    """Return the recorded rows of size ranges for which a target can hold no file, if they have a schedule.
 
-    With the collective, the groups and the root (its place in the group) of each. A record that is none is left out.
+    Each row also has the collective, the groups and the root (its place in the group). A file that is no record is left
+    out.
     """
-    found = []
+    rows = []
     for path in sorted((Path(folder) / RECORDS).glob("*.json")):
         with suppress(InputError):
             for share in read_record(Path(folder), path)["shares"]:
                 about = {key: share[key] for key in ("collective", "groups", "root")}
-                found += [{**row, **about} for row in share.get("unfiled", []) if row.get("schedule")]
-    return found
+                rows += [{**row, **about} for row in share.get("unfiled", []) if row.get("schedule")]
+    return rows
 
 
 def read_record(folder: Path, path: Path) -> dict[str, Any]:
-    """Return what a build recorded of a library, each of its fields of the type that its readers expect.
+    """Return what a build recorded of a library, with each field of the type that its readers expect.
 
-    Raises InputError for what is no such record, and where a link inside the library leads to it.
+    Raises:
+        InputError: The file is no such record, or a link inside the library leads to it.
     """
     origin = origin_of(path)
     data = read_bytes(path, "a record of synth library build", _MOST_RECORD_BYTES, inside=folder)
@@ -201,6 +228,7 @@ def read_record(folder: Path, path: Path) -> dict[str, Any]:
 
 
 def _check_share(share: Fields) -> None:
+    """Check the types of a record's share; raise InputError for the first field that is wrong."""
     share.string("collective")
     share.string("key")
     groups = share.values.get("groups")
@@ -232,28 +260,32 @@ def _is_group(ranks: object) -> bool:
 
 
 def cluster_digest(cluster: Cluster) -> str:
-    """Of all that a cluster file asks for."""
-    asked = asdict(replace(cluster, topology=None, healthy=None))  # type: ignore[arg-type]
-    return hashlib.sha256(json.dumps([cluster.topology.name, asked]).encode()).hexdigest()[:8]
+    """Return a digest of all that a cluster file asks for."""
+    fields = asdict(replace(cluster, topology=None, healthy=None))  # type: ignore[arg-type]
+    return hashlib.sha256(json.dumps([cluster.topology.name, fields]).encode()).hexdigest()[:8]
 
 
 def _place_of(share: Share) -> tuple[str, str, tuple[int, ...]]:
+    """Return what tells the index rows of a share from those of other shares."""
     return share.task.key, share.first.collective, share.first.group
 
 
 def _groups(share: Share) -> list[list[int]]:
-    return [list(one.group) for one in share.questions]
+    """Return the groups of a share as lists."""
+    return [list(question.group) for question in share.questions]
 
 
-def _stands(folder: Path, row: Mapping[str, Any], listed: Mapping[str, Any]) -> bool:
-    """Whether all files of a share are there as they were written, and the index has those of executors."""
+def _is_intact(folder: Path, row: Mapping[str, Any], entry_of_file: Mapping[str, Any]) -> bool:
+    """Return whether all files of a share are as they were written, and the index lists those of executors."""
     try:
         for name, digest in row["files"].items():
             data = read_bytes(folder / name, "a file of the library", _MOST_FILE_BYTES, inside=folder)
             if hashlib.sha256(data).hexdigest() != digest:
                 return False
-            inside = name.startswith("schedules/") or (name in listed and listed[name].values["answer"] == row["key"])
-            if not inside:
+            is_listed = name.startswith("schedules/") or (
+                name in entry_of_file and entry_of_file[name].values["answer"] == row["key"]
+            )
+            if not is_listed:
                 return False
     except (InputError, KeyError, TypeError, AttributeError):
         return False
@@ -261,54 +293,60 @@ def _stands(folder: Path, row: Mapping[str, Any], listed: Mapping[str, Any]) -> 
 
 
 def _plain(name: str) -> str:
+    """Return a name with all but letters, digits, points and underscores replaced by -, in at most 60 characters."""
     return "".join(c if c.isalnum() or c in "._" else "-" for c in name)[:60]
 
 
 def in_its_name(share: Share, answer: Answer, entries: Sequence[Entry] = ()) -> Answer:
-    """Return an answer with names, ranks and topology of the share's first question, in whose name its files stand.
+    """Return an answer with the names, ranks and topology of the share's first question, whose name its files have.
 
     Args:
-        entries: Entries of the library for which the files are: no name of theirs is taken.
+        share: The questions that the files answer.
+        answer: The answer, perhaps to the same problem with other ranks or another topology.
+        entries: Entries of the library for which the files are; the files get none of their names.
     """
     problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
-    asked = question(problem)
+    stated_question = question(problem)
     stem = stem_of_problem(problem)
-    others = {entry.file for entry in entries if any(entry.values[key] != asked[key] for key in asked)}
-    if any(Path(name).name.startswith(f"{stem}-") for name in others):
-        stem += f"-{answer.key[:8]}"  # a topology whose name differs in what no file name has
-    if stem == answer.stem and all(asked[key] == answer.instance[key] for key in answer.instance):
+    taken_names = {
+        entry.file for entry in entries if any(entry.values[key] != stated_question[key] for key in stated_question)
+    }
+    if any(Path(name).name.startswith(f"{stem}-") for name in taken_names):
+        stem += f"-{answer.key[:8]}"  # The topologies' names differ only in characters that no file name has.
+    if stem == answer.stem and all(stated_question[key] == answer.instance[key] for key in answer.instance):
         return answer
-    files = dict(_restored(answer, problem, stem))
+    files = dict(_restate_schedules(answer, problem, stem))
     rows = []
     for row in answer.rows:
         target, name = TARGETS[row["target"]], _renamed(row["file"], answer.stem, stem)
         base = Path(name).name.removesuffix(target.suffix)
         text = answer.files[row["file"]].decode()
         files[name] = restate_program(text, base, row["min_bytes"], row["max_bytes"], target).encode()
-        stored = {kind: _stored(row, kind, answer.stem, stem, files) for kind in _KINDS}
+        schedules_and_proofs = {kind: _stored_name(row, kind, answer.stem, stem, files) for kind in _KINDS}
         ranks = {"communicator": list(problem.ranks), "network": network_digest(problem)}
-        own = {key: value for key, value in row.items() if key != "sha256"}
-        rows.append({**own, **asked, **ranks, **stored, "file": name})
+        row_values = {key: value for key, value in row.items() if key != "sha256"}
+        rows.append({**row_values, **stated_question, **ranks, **schedules_and_proofs, "file": name})
     unfiled = [
-        {**row, **{kind: _stored(row, kind, answer.stem, stem, files) for kind in _KINDS if row.get(kind)}}
+        {**row, **{kind: _stored_name(row, kind, answer.stem, stem, files) for kind in _KINDS if row.get(kind)}}
         for row in answer.unfiled
     ]
     return replace(answer, rows=rows, unfiled=unfiled, files=files, stem=stem)
 
 
 def _renamed(name: str, old: str, new: str) -> str:
+    """Return the name of a file with another beginning."""
     folder, _, base = name.partition("/")
     return f"{folder}/{new}{base.removeprefix(old)}"
 
 
-def _stored(row: Mapping[str, Any], kind: str, old: str, new: str, files: Mapping[str, bytes]) -> str | None:
-    """The name of a row's schedule or proof, None where there is none."""
+def _stored_name(row: Mapping[str, Any], kind: str, old: str, new: str, files: Mapping[str, bytes]) -> str | None:
+    """Return the new name of a row's schedule or proof; None if there is none."""
     name = None if row.get(kind) is None else _renamed(row[kind], old, new)
     return name if name in files else None
 
 
-def _restored(answer: Answer, problem: Problem, stem: str) -> dict[str, bytes]:
-    """Schedules of an answer as those of a problem with the same network, replayed, and their proofs, checked."""
+def _restate_schedules(answer: Answer, problem: Problem, stem: str) -> dict[str, bytes]:
+    """Return the schedules of an answer as files for a problem with the same network, replayed, with checked proofs."""
     files = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, data in answer.files.items():
@@ -318,37 +356,37 @@ def _restored(answer: Answer, problem: Problem, stem: str) -> dict[str, bytes]:
             path.write_bytes(data)
             stored = load_schedule(path)
             size, engine = stored.schedule.size_bytes, str(stored.header["engine"])
-            known = Algorithm(stored.problem, stored.schedule, engine, size_bytes=size)
-            onto = problem.under(stored.problem.topology.protocol) if problem.protocols else problem
-            one = carried(known, onto, np.arange(problem.nranks))
-            new = save_schedule(Path(folder) / "new.synth", one, size)
-            files[_renamed(name, answer.stem, stem)] = new.read_bytes()
-            proof = name.removesuffix(".synth") + ".proof.json"
-            if proof not in answer.files:
+            algorithm = Algorithm(stored.problem, stored.schedule, engine, size_bytes=size)
+            target_problem = problem.under(stored.problem.topology.protocol) if problem.protocols else problem
+            relabelled = carried(algorithm, target_problem, np.arange(problem.nranks))
+            schedule_path = save_schedule(Path(folder) / "new.synth", relabelled, size)
+            files[_renamed(name, answer.stem, stem)] = schedule_path.read_bytes()
+            proof_name = name.removesuffix(".synth") + ".proof.json"
+            if proof_name not in answer.files:
                 continue
-            beside = path.with_name("old.proof.json")
-            beside.write_bytes(answer.files[proof])
-            place = _resource_map(stored.problem, problem)
-            witnesses = [_moved(witness, place) for witness in load_proof(beside).witnesses]
+            old_proof_path = path.with_name("old.proof.json")
+            old_proof_path.write_bytes(answer.files[proof_name])
+            resource_map = _resource_map(stored.problem, problem)
+            witnesses = [_relabel_witness(witness, resource_map) for witness in load_proof(old_proof_path).witnesses]
             with suppress(ProofRefused, InputError):
-                at = save_proof(new, problem, witnesses, size, one.time_us(size))
-                files[_renamed(proof, answer.stem, stem)] = at.read_bytes()
+                proof_path = save_proof(schedule_path, problem, witnesses, size, relabelled.time_us(size))
+                files[_renamed(proof_name, answer.stem, stem)] = proof_path.read_bytes()
     return files
 
 
-def _moved(witness: Witness, place: Ints) -> Witness:
-    """A witness with the resources of another network; what it proves there is worked out anew."""
+def _relabel_witness(witness: Witness, resource_map: Ints) -> Witness:
+    """Return a witness with the resources of another network; what it proves there is computed anew."""
     return replace(
         witness,
-        resources=tuple(int(place[one]) for one in witness.resources),
-        prices=tuple((int(place[one]), price) for one, price in witness.prices),
-        windows=tuple((int(place[one]), slot, price) for one, slot, price in witness.windows),
+        resources=tuple(int(resource_map[resource]) for resource in witness.resources),
+        prices=tuple((int(resource_map[resource]), price) for resource, price in witness.prices),
+        windows=tuple((int(resource_map[resource]), slot, price) for resource, slot, price in witness.windows),
     )
 
 
 def _resource_map(old: Problem, new: Problem) -> Ints:
-    """The new number of each resource of an equal network, and of each link as a resource of its own."""
+    """Return the new number of each resource of an equal network, and of each link as a resource of its own."""
     net = old.network
-    place = np.arange(net.nresources + net.ncarriers)
-    place[resource_order(net)] = resource_order(new.network)
-    return place
+    resource_map = np.arange(net.nresources + net.ncarriers)
+    resource_map[resource_order(net)] = resource_order(new.network)
+    return resource_map

@@ -1,9 +1,9 @@
-"""What a build has to do: the questions of a cluster, and the distinct problems among them under symmetry.
+"""The plan of a build: the questions of a cluster, and the distinct problems among them under symmetry.
 
 Groups whose networks are the same, rank by rank, share files. Groups whose networks are the same in another order of
 their ranks share the search: its schedules are relabelled, replayed and lowered for each order. A problem is solved in
-an order that follows from its network (`synth.symmetry.canonical`), so that its answer does not depend on which of its
-groups came first, and is known again in another cluster.
+an order that follows from its network (`synth.symmetry.canonical`). So its answer does not depend on which of its
+groups came first, and the cache has it for other clusters too.
 """
 
 from __future__ import annotations
@@ -29,21 +29,27 @@ from topologies.network import Network, network
 from topologies.topology import Topology, without_switch_ops
 
 WORKS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)  # budget classes: seconds of work that engines count
-_USED = 0.8  # of the budget, by what it is estimated
-_LIMIT = 10.0  # times its estimate, after which the clock ends a problem
+_USED = 0.8  # part of the budget that the estimates may fill
+_LIMIT = 10.0  # multiple of its estimate after which the clock ends a problem
 _LEAST_LIMIT_S = 60.0
-# What a problem takes, as measured on one core of a server of 2020: seconds, and bytes of a process
+# Costs of a problem, as measured on one core of a server of 2020: seconds, and bytes of a process.
 _STARTED_S, _SEARCHED, _LINKED_S, _FILED_S, _RELABELLED = 0.5, 3.0, 2e-4, 4e-3, 0.5
-_PROCESS_BYTES, _LINK_BYTES = 240 << 20, 110_000  # the latter: all targets, 128 ranks
+_PROCESS_BYTES, _LINK_BYTES = 240 << 20, 110_000  # The second is per pair of ranks, with all targets and 128 ranks.
 
 
-# what questions with the same files have: collective, network, the root's place, targets
+# Questions with the same files agree in collective, network, the root's place and targets.
 Same = tuple[str, bytes, int | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A collective of one group; root: a rank of it, None where the collective has none."""
+    """A collective of one group.
+
+    Attributes:
+        collective: Name of the collective.
+        group: Ranks of the topology, in order.
+        root: A rank of the group; None if the collective has no root.
+    """
 
     collective: str
     group: tuple[int, ...]
@@ -52,12 +58,12 @@ class Question:
 
 @dataclass(eq=False)
 class Share:
-    """Questions that the same files answer, the first of them in whose name they stand.
+    """Questions that the same files answer; the files have the name of the first question.
 
     Attributes:
-        questions: of one collective, their networks the same rank by rank.
-        task: what makes the files: the search itself, or the relabelling of what `source` found.
-        source: the search of which this is a relabelling; None: it is the search.
+        questions: Questions of one collective, whose networks are the same rank by rank.
+        task: The task that makes the files: the search itself, or the relabelling of the answer of `source`.
+        source: The search whose answer is relabelled; None if the task is the search.
     """
 
     questions: list[Question]
@@ -66,15 +72,19 @@ class Share:
 
     @property
     def first(self) -> Question:
-        """In whose name the files stand."""
+        """Return the question whose name the files have."""
         return self.questions[0]
 
 
 @dataclass(eq=False)
 class Plan:
-    """All shares of a cluster, and the distinct searches; `cores`: processes that there are.
+    """All shares of a cluster.
 
-    `impossible`: questions that have no answer, and why.
+    Attributes:
+        cluster: The cluster.
+        shares: The shares.
+        cores: Number of processes that solve tasks.
+        impossible: Questions that have no answer, and why.
     """
 
     cluster: Cluster
@@ -84,32 +94,42 @@ class Plan:
 
     @cached_property
     def searches(self) -> list[Task]:
-        """Each distinct problem once."""
+        """Return each distinct problem once."""
         tasks = (share.source or share.task for share in self.shares)
         return list({task.key: task for task in tasks}.values())
 
     @property
     def questions(self) -> int:
-        """How many there are; one counts once where targets that can say what switches do have their own answer."""
-        return len({one for share in self.shares for one in share.questions}) + len(self.impossible)
+        """Return the number of questions.
+
+        A question counts once even if it has two answers: one for targets that can express operations of switches, and
+        one for the others.
+        """
+        return len({question for share in self.shares for question in share.questions}) + len(self.impossible)
 
     def tasks(self) -> Iterator[Task]:
-        """All that is to be done, searches before what is relabelled."""
+        """Yield all tasks, searches before relabellings."""
         yield from self.searches
         yield from (share.task for share in self.shares if share.source is not None)
 
     def seconds(self, done: set[str] = frozenset()) -> float:  # type: ignore[assignment]
-        """What is estimated for all tasks but those done (keys), on all cores."""
+        """Return the estimated seconds of all tasks on all cores.
+
+        Args:
+            done: Keys of tasks that do not count.
+        """
         return sum(estimated_s(task) for task in self.tasks() if task.key not in done) / self.cores
 
     def memory_bytes(self) -> float:
-        """What is estimated for the largest tasks at once, and for who hands them out."""
-        each = sorted((_PROCESS_BYTES + _LINK_BYTES * len(t.group) ** 2 for t in self.searches), reverse=True)
-        return _PROCESS_BYTES + sum(each[: self.cores])
+        """Return the estimated bytes of the largest tasks at the same time, and of the process that hands them out."""
+        task_bytes = sorted(
+            (_PROCESS_BYTES + _LINK_BYTES * len(task.group) ** 2 for task in self.searches), reverse=True
+        )
+        return _PROCESS_BYTES + sum(task_bytes[: self.cores])
 
 
 def estimated_s(task: Task) -> float:
-    """Seconds of one core that a task is estimated to take."""
+    """Return the estimated seconds of a task on one core."""
     pairs, kind = (len(task.group) + len(task.relays)) ** 2, KINDS[task.collective]
     whole = 2.0 if kind.in_shares or ROOT in (kind.before, kind.after) else 1.0
     filed_s = _FILED_S * max(1, len(task.targets)) * pairs * 8 * whole if len(task.group) <= 64 else 0.0
@@ -121,63 +141,77 @@ def estimated_s(task: Task) -> float:
 def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Plan:
     """Find the distinct problems of a cluster, and how long each may take so that all fit its budget.
 
-    work_s: the budget class in place of that.
+    Args:
+        cluster: The cluster.
+        cores: Number of processes that solve tasks.
+        work_s: The budget class, in seconds of counted work for each problem; None to derive it from the budget.
 
-    Raises InputError where no question has an answer.
+    Raises:
+        InputError: No question has an answer.
     """
-    plan = _planned(cluster, cores)
+    plan = _plan_without_budget(cluster, cores)
     if not plan.shares:
         question, why = plan.impossible[0]
         raise InputError(f"groups: no question has an answer; {question.collective}: {why}")
     if work_s is not None:
         return _with_work(plan, work_s)
-    distinct = {id(t): t for s in plan.shares for t in (s.source, s.task) if t is not None}.values()
-    for one_s in reversed(WORKS_S):
-        whole_s = sum(estimated_s(replace(task, work_s=one_s)) for task in distinct) / cores
+    distinct = {
+        id(distinct_task): distinct_task
+        for share in plan.shares
+        for distinct_task in (share.source, share.task)
+        if distinct_task is not None
+    }.values()
+    for class_s in reversed(WORKS_S):
+        whole_s = sum(estimated_s(replace(task, work_s=class_s)) for task in distinct) / cores
         if whole_s <= _USED * cluster.budget_s:
             break
-    return _with_work(plan, one_s)
+    return _with_work(plan, class_s)
 
 
-def _planned(cluster: Cluster, cores: int) -> Plan:
-    """The plan without budget and keys.
+def _plan_without_budget(cluster: Cluster, cores: int) -> Plan:
+    """Return the plan without budget and keys.
 
-    Where switches' operations are asked for, groups that have some get answers of two networks: with them, for the
-    targets whose files can say them, and without, for the others.
+    If operations of switches are asked for, groups that have such switches get answers of two networks: with these
+    operations, for the targets whose files can express them, and without, for the other targets.
     """
     plain = without_switch_ops(cluster.topology)
     if not cluster.switch_ops:
         return _Planner(cluster, plain, dict.fromkeys(cluster.groups, cluster.targets)).plan(cores)
-    able = tuple(name for name in cluster.targets if TARGETS[name].switch_ops)
-    others = tuple(name for name in cluster.targets if name not in able)
-    within = {one for one in cluster.groups if _network(cluster.topology, cluster, one.ranks).hyperlinks is not None}
-    rest = {one: others if one in within else cluster.targets for one in cluster.groups}
-    if not others:
-        rest = {one: targets for one, targets in rest.items() if one not in within}
-    first = _Planner(cluster, cluster.topology, {one: able for one in cluster.groups if one in within}).plan(cores)
-    second = _Planner(cluster, plain, rest).plan(cores)
-    impossible = dict([*second.impossible, *first.impossible])
-    return Plan(cluster, [*first.shares, *second.shares], cores, list(impossible.items()))
+    switch_targets = tuple(name for name in cluster.targets if TARGETS[name].switch_ops)
+    other_targets = tuple(name for name in cluster.targets if name not in switch_targets)
+    switch_groups = {
+        group for group in cluster.groups if _network(cluster.topology, cluster, group.ranks).hyperlinks is not None
+    }
+    plain_targets_of = {group: other_targets if group in switch_groups else cluster.targets for group in cluster.groups}
+    if not other_targets:
+        plain_targets_of = {group: targets for group, targets in plain_targets_of.items() if group not in switch_groups}
+    switch_plan = _Planner(
+        cluster, cluster.topology, {group: switch_targets for group in cluster.groups if group in switch_groups}
+    ).plan(cores)
+    plain_plan = _Planner(cluster, plain, plain_targets_of).plan(cores)
+    impossible = dict([*plain_plan.impossible, *switch_plan.impossible])
+    return Plan(cluster, [*switch_plan.shares, *plain_plan.shares], cores, list(impossible.items()))
 
 
 def _network(topology: Topology, cluster: Cluster, group: tuple[int, ...]) -> Network:
-    """Of a group and its relays."""
+    """Return the network of a group and its relays."""
     return network(topology, (*group, *cluster.relays_of(group)), len(group))
 
 
 def _with_work(plan: Plan, work_s: float) -> Plan:
-    """The same plan with tasks of a budget class, and their keys."""
-    made: dict[int, Task] = {}
+    """Return the plan with tasks of a budget class, and with their keys."""
+    finished: dict[int, Task] = {}
     forms: dict[tuple[int, ...], str] = {}
 
     def timed(task: Task) -> Task:
-        if id(task) not in made:
-            one = replace(task, work_s=work_s)
-            limit_s = max(_LEAST_LIMIT_S, _LIMIT * estimated_s(one))
+        """Return a task with its budget, its time limit and its key."""
+        if id(task) not in finished:
+            budgeted = replace(task, work_s=work_s)
+            limit_s = max(_LEAST_LIMIT_S, _LIMIT * estimated_s(budgeted))
             if task.group not in forms:
                 forms[task.group] = _form(task.topology, task.group, task.relays).hex()
-            made[id(task)] = replace(one, limit_s=limit_s, key=task_key(one, forms[task.group]))
-        return made[id(task)]
+            finished[id(task)] = replace(budgeted, limit_s=limit_s, key=task_key(budgeted, forms[task.group]))
+        return finished[id(task)]
 
     shares = []
     for share in plan.shares:
@@ -187,9 +221,13 @@ def _with_work(plan: Plan, work_s: float) -> Plan:
 
 
 def task_key(task: Task, form: str) -> str:
-    """What tells a task's answer from others: the problem, not the names of its ranks, and how it is answered.
+    """Return the key that tells a task's answer from others.
 
-    form: of its network, in hexadecimal.
+    It covers the problem, without the names of its ranks, and the settings of its search.
+
+    Args:
+        task: The task.
+        form: Form of the group's network, in hexadecimal.
     """
     about = {
         "network": form,
@@ -209,25 +247,25 @@ def task_key(task: Task, form: str) -> str:
 
 
 def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = ()) -> bytes:
-    """Of all that answers of a group follow from but names: its network, and what libraries' models see of it.
+    """Return a digest of all that a group's answers depend on but names: its network, and what models of libraries use.
 
-    With costs on, of the networks of all their protocols.
+    With costs on, the networks of all protocols count.
     """
     ranks = (*group, *relays)
     names = protocols_of(topology) if topology.protocol == ANY else [topology.protocol]
-    each = [network(replace(topology, protocol=name), ranks, len(group)) for name in names]
-    forms = [network_form(net, topology.nodes[list(ranks)]) for net in each]
+    networks = [network(replace(topology, protocol=name), ranks, len(group)) for name in names]
+    forms = [network_form(net, topology.nodes[list(ranks)]) for net in networks]
     try:
-        seen = repr(communicator(topology, group))
+        nccl_view = repr(communicator(topology, group))
     except NotModelled:
-        seen = ""
-    # what else has a model goes by nodes, which the kinds of all links say
-    kinds = topology.link_kind.tobytes() if not seen and (topology.gcn or topology.compute_capability) else b""
-    return hashlib.sha256(repr([*zip(names, forms, strict=True), seen, topology.gcn, kinds]).encode()).digest()
+        nccl_view = ""
+    # Other modelled libraries use the nodes, which follow from the kinds of all links.
+    kinds = topology.link_kind.tobytes() if not nccl_view and (topology.gcn or topology.compute_capability) else b""
+    return hashlib.sha256(repr([*zip(names, forms, strict=True), nccl_view, topology.gcn, kinds]).encode()).digest()
 
 
 def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ...]) -> str:
-    """Why ranks cannot reach each other among themselves and relays; empty where they can."""
+    """Return why ranks cannot reach each other through themselves and relays; "" if they can."""
     try:
         make_problem(topology, "broadcast", ranks, relays)
         make_problem(topology, "reduce", ranks, relays)
@@ -237,17 +275,22 @@ def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ..
 
 
 class _Planner:
-    """Groups by the form of their network, in their own order and in a canonical one.
+    """The planner of a cluster's shares, which knows each group's network in its own order and in a canonical one.
 
-    topology: with or without what its switches do. asked: the groups, and the targets that each is answered for.
+    Attributes:
+        topology: The topology, with or without the operations of its switches.
+        targets_of: The targets that each group is answered for.
+        form_of: Digest of each group's network.
+        order_of: Canonical order of ranks, by the form of the network and the root's place.
+        refused: Why ranks cannot reach each other, by the form of the network; "" if they can.
     """
 
-    def __init__(self, cluster: Cluster, topology: Topology, asked: Mapping[Group, tuple[str, ...]]) -> None:
+    def __init__(self, cluster: Cluster, topology: Topology, targets_of_group: Mapping[Group, tuple[str, ...]]) -> None:
         self.cluster, self.topology = cluster, topology
-        self.targets_of = {one.ranks: targets for one, targets in asked.items()}
+        self.targets_of = {group_key.ranks: targets for group_key, targets in targets_of_group.items()}
         self.form_of: dict[tuple[int, ...], bytes] = {}
         self.order_of: dict[tuple[bytes, int | None], tuple[int, ...]] = {}
-        self.refused: dict[bytes, str] = {}  # why ranks cannot reach each other, empty where they can
+        self.refused: dict[bytes, str] = {}
         for group in self.targets_of:
             relays = cluster.relays_of(group)
             form = self.form_of[group] = _form(self.topology, group, relays)
@@ -255,9 +298,9 @@ class _Planner:
                 self.refused[form] = _why_apart(self.topology, group, relays)
 
     def plan(self, cores: int) -> Plan:
-        """The plan, its tasks without keys yet."""
+        """Return the plan, with tasks that have no keys yet."""
         shares: dict[Same, Share] = {}
-        every: list[Share] = []
+        all_shares: list[Share] = []
         sources: dict[Same, Task] = {}
         impossible: list[tuple[Question, str]] = []
         for name in self.cluster.collectives:
@@ -268,51 +311,58 @@ class _Planner:
                         impossible.append((question, self.refused[self.form_of[group]]))
                         continue
                     place = None if root is None else group.index(root)
-                    what = name, self.form_of[group], place, self.targets_of[group]
-                    if what in shares and not shares[what].task.relays:  # whose files are for one group each
-                        shares[what].questions.append(question)
+                    sameness = name, self.form_of[group], place, self.targets_of[group]
+                    if (
+                        sameness in shares and not shares[sameness].task.relays
+                    ):  # With relays, files serve only one group.
+                        shares[sameness].questions.append(question)
                     else:
-                        every.append(self._share(question, place, sources))
-                        shares[what] = every[-1]
-        return Plan(self.cluster, every, cores, impossible)
+                        all_shares.append(self._share(question, place, sources))
+                        shares[sameness] = all_shares[-1]
+        return Plan(self.cluster, all_shares, cores, impossible)
 
     def _roots(self, name: str, group: tuple[int, ...]) -> Sequence[int | None]:
+        """Return the roots of a collective on a group; (None,) if the collective has no root."""
         if not KINDS[name].rooted:
             return (None,)
         return group if self.cluster.all_roots else group[:1]
 
     def _share(self, question: Question, place: int | None, sources: dict[Same, Task]) -> Share:
+        """Return a new share of a question: a search, or the relabelling of a search that is added to `sources`."""
         group, kind = question.group, KINDS[question.collective]
         order = tuple(range(len(group)))
-        # of those the order of ranks says what is asked; schedules are relabelled for one protocol, and no relays
-        asked_so = {kind.before, kind.after} & {NEXT, AHEAD}
-        if not (asked_so or self.topology.protocol or self.cluster.relays_of(group)):
+        # For some collectives the order of ranks is part of the question. Schedules are relabelled for one protocol and
+        # without relays only.
+        order_matters = {kind.before, kind.after} & {NEXT, AHEAD}
+        if not (order_matters or self.topology.protocol or self.cluster.relays_of(group)):
             order = self._order(group, place)
         ranks, targets = tuple(group[i] for i in order), self.targets_of[group]
         task = self._task(question, ranks)
         if ranks == group:
             sources.setdefault((question.collective, self.form_of[group], place, targets), task)
             return Share([question], task)
-        solved = None if place is None else 0
-        source = sources.setdefault((question.collective, _form(self.topology, ranks), solved, targets), task)
-        there = index_of(ranks)
-        return Share([question], self._task(question, group, tuple(there[rank] for rank in group)), source)
+        solved_place = None if place is None else 0
+        source = sources.setdefault((question.collective, _form(self.topology, ranks), solved_place, targets), task)
+        place_of_rank = index_of(ranks)
+        return Share([question], self._task(question, group, tuple(place_of_rank[rank] for rank in group)), source)
 
     def _task(self, question: Question, ranks: tuple[int, ...], order: tuple[int, ...] = ()) -> Task:
+        """Return the task of a question, without budget and key."""
         c, targets = self.cluster, self.targets_of[question.group]
         return Task(
-            "", self.topology, question.collective, ranks, question.root, c.low, c.high, targets, c.seed, 0.0, 0.0,
-            None, order, c.relays_of(ranks),
+            "", self.topology, question.collective, ranks, question.root, c.low, c.high, targets, c.seed,
+            0.0, 0.0, None, order, c.relays_of(ranks),
         )  # fmt: skip
 
     def _order(self, group: tuple[int, ...], place: int | None) -> tuple[int, ...]:
-        known = self.form_of[group], place
-        if known not in self.order_of:
+        """Return the canonical order of a group's ranks, as positions in the group."""
+        form_and_place = self.form_of[group], place
+        if form_and_place not in self.order_of:
             net, nodes = network(self.topology, group), self.topology.nodes[list(group)]
-            self.order_of[known] = tuple(canonical_order(net, nodes, place).tolist())
-        return self.order_of[known]
+            self.order_of[form_and_place] = tuple(canonical_order(net, nodes, place).tolist())
+        return self.order_of[form_and_place]
 
 
 def index_of(ranks: Sequence[int]) -> dict[int, int]:
-    """Where each rank stands."""
+    """Return the position of each rank."""
     return {rank: place for place, rank in enumerate(ranks)}

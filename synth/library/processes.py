@@ -1,4 +1,4 @@
-"""How many processes of this machine there are for us."""
+"""The number of processes of this machine that synth may use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 
 
 def processors() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     try:
         return max(1, len(os.sched_getaffinity(0)))
-    except AttributeError:  # not on every system
+    except AttributeError:  # Some systems have no affinity.
         return os.cpu_count() or 1

@@ -177,7 +177,7 @@ def test_a_process_that_dies_costs_its_problem_once(
             pool.submit(task)
         done = {one.task.key: one for one in pool.results()}
     assert done[tasks[0].key].answer is None
-    assert "2 processes died of it" in done[tasks[0].key].why
+    assert "2 processes died while they solved it" in done[tasks[0].key].why
     assert done[tasks[1].key].answer == tasks[1].key.encode()
 
 

@@ -124,5 +124,5 @@ def lie(task: Task) -> bytes:
 
 def test_a_worker_that_lies_is_not_believed(solved: tuple[Plan, Answer], tmp_path: Path) -> None:
     built = build(solved[0], tmp_path / "lib", Cache(tmp_path / "cache"), Liar())
-    assert [why for _, why in built.left_out] == ["the answer of a worker is not right"]
+    assert [why for _, why in built.left_out] == ["the answer of a worker did not pass its check"]
     assert not list((tmp_path / "cache").rglob("*.*"))

@@ -61,7 +61,7 @@ def done_by(pool: Pool, plan: Plan) -> dict[str, Done]:
 def test_a_problem_that_kills_its_worker_twice_is_given_up_and_no_other(plan: Plan, marked: tuple[str, str]) -> None:
     done = done_by(OnDask("dask", 1, dies), plan)
     assert done[marked[0]].answer is None
-    assert "2 workers died of it" in done[marked[0]].why
+    assert "2 workers died while they solved it" in done[marked[0]].why
     assert done[marked[1]].answer == marked[1].encode()
 
 
@@ -73,7 +73,7 @@ def test_a_cluster_that_is_there_is_joined_and_left_running(plan: Plan, marked: 
         assert scheduler.allowed_failures == 3
         for _ in range(2):  # its workers are there for the next one
             done = done_by(OnDask(cluster.scheduler_address, None, dies), plan)
-            assert "2 workers died of it" in done[marked[0]].why
+            assert "2 workers died while they solved it" in done[marked[0]].why
             assert done[marked[1]].answer == marked[1].encode()
             assert scheduler.allowed_failures == 3
             assert not [name for name in scheduler.plugins if name.startswith("synth-")]
@@ -162,7 +162,7 @@ def test_a_cluster_behind_certificates(
 @pytest.mark.usefixtures("marked")
 def test_the_bytes_are_those_of_any_other_build(tmp_path: Path, plan: Plan) -> None:
     built = build(plan, tmp_path / "lib", Cache(None), OnDask("dask", 2, dies_or_solves))
-    assert {why for _, why in built.left_out} == {"2 workers died of it"}
+    assert {why for _, why in built.left_out} == {"2 workers died while they solved it"}
     again = build(plan, tmp_path / "lib", Cache(None), OnDask("dask", 2))
     assert not again.left_out
     build(plan, tmp_path / "calm", Cache(None), Inline())
