@@ -1,4 +1,4 @@
-"""The command line: the one room that sees all others. Bad input is one line on stderr and exit code 2.
+"""The command line: the one room that imports all others. Bad input gives one line on stderr and exit code 2.
 
 A command's module is imported when the command is called, so `synth --help` imports none of them.
 """
@@ -23,43 +23,46 @@ from synth.model.registry import KINDS, parse_name
 from topologies.errors import InputError, in_one_line
 from topologies.text.files import origin_of
 
-_LONGEST = 2000  # letters of a refusal
+_LONGEST = 2000  # characters of a message
 
 
 class Row(NamedTuple):
-    """A command: `module:attribute` of its click.Command, or of what makes one from its collective's row."""
+    """A command of the help page.
+
+    Attributes:
+        where: `module:attribute` of its click.Command, or of a function that builds one from its collective's row.
+        summary: Its sentence on the help page.
+    """
 
     where: str
     summary: str
 
 
 COMMANDS = {
-    "pattern": Row("search:pattern", "A pattern of your own: who holds which chunk before and after."),
-    "topo": Row("topologies:topo", "Topologies: list, show, check, import, here."),
+    "pattern": Row("search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."),
+    "topo": Row("topologies:topo", "List, show, check and import topologies."),
     "place": Row(
         "place:place", "Rank the placements of parallelism axes on a topology by the time of a training step."
     ),
     "reduce-program": Row(
-        "reduce_program:reduce_program", "Sequences of collectives for a reduction over axes of parallelism."
+        "reduce_program:reduce_program", "Find sequences of collectives for a reduction over axes of parallelism."
     ),
-    "library": Row(
-        "library:library", "Libraries: what they answer, whether they are right, and what makes an executor load one."
-    ),
-    "cache": Row("cache:cache", "Answers that are kept: where, how many, and away with them."),
-    "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
+    "library": Row("library:library", "Build, show, check and export libraries, and make executors load them."),
+    "cache": Row("cache:cache", "Show or clear the cache of answers."),
+    "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files only."),
     "simulate": Row(
         "simulate:simulate",
-        "Predict the time of an MSCCL XML or an execution plan (JSON), ours or another's, on a topology.",
+        "Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.",
     ),
     "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),
     "lower": Row("compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
     "optimize": Row(
         "compile:optimize",
-        "Compile anyone's MSCCL XML or plan (JSON) anew: never slower in the model, never longer, still right.",
+        "Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.",
     ),
     "bench": Row(
         "bench:bench",
-        "Run an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size, and measure it.",
+        "Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.",
     ),
     "tune": Row(
         "tune:tune",
@@ -74,41 +77,44 @@ COMMANDS = {
     ),
     "convert": Row(
         "convert:convert",
-        "Convert anyone's MSCCL XML or plan (JSON) for another executor; it is checked before and after.",
+        "Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.",
     ),
     "verify": Row(
         "verify:verify",
-        "Replay an MSCCL XML or an execution plan (JSON), ours or another's: right, wrong, deadlock or not readable.",
+        "Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock or not readable.",
     ),
 }
 
 
 def commands() -> dict[str, Row]:
-    """All commands by name, in the order of the help page: the registered collectives, then the rest."""
+    """Return all commands by name, in the order of the help page: first the registered collectives."""
     searches = {kind.name: Row("search:collective_command", kind.summary) for kind in KINDS.values()}
     return searches | COMMANDS
 
 
 class LazyGroup(StrictGroup):
-    """Imports a command when it is called, and takes torch's spellings of collectives too."""
+    """A group that imports a command when it is called, and that takes torch's spellings of collectives too."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - in the order of the table
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands in the order of the help page."""
         return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        known, name = commands(), cmd_name
-        if name not in known:
+        """Return the command of a name, imported if necessary; None if there is none."""
+        rows, name = commands(), cmd_name
+        if name not in rows:
             with suppress(InputError):
                 name = parse_name(name)
-        if name not in known:
+        if name not in rows:
             return None
         if name not in self.commands:
-            module, _, attribute = known[name].where.partition(":")
-            found: Any = getattr(import_module(f"{__name__}.{module}"), attribute)
-            self.commands[name] = found if isinstance(found, click.Command) else found(KINDS[name])
+            module, _, attribute = rows[name].where.partition(":")
+            loaded: Any = getattr(import_module(f"{__name__}.{module}"), attribute)
+            self.commands[name] = loaded if isinstance(loaded, click.Command) else loaded(KINDS[name])
         return self.commands[name]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands without importing them."""
         limit = formatter.width - 6 - max(map(len, commands()))
         rows = [
             (name, click.Command(name, help=row.summary).get_short_help_str(limit)) for name, row in commands().items()
@@ -130,6 +136,7 @@ def cli() -> None:
 
 
 def _refuse(why: str, code: int) -> NoReturn:
+    """Print one line on stderr and exit with a code."""
     line = in_one_line(why)
     line = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 600]} … {line[-500:]}"
     click.echo(f"synth: {line}", err=True)
@@ -137,7 +144,7 @@ def _refuse(why: str, code: int) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point of the command `synth`."""
+    """Run the command `synth`; this is its entry point."""
     streams.prepare()
     interrupts.install()
     restart()
@@ -154,11 +161,11 @@ def main() -> None:
     except click.ClickException as error:
         _refuse(" ".join(error.format_message().split()), 2)
     except MemoryError as error:
-        _refuse(f"not enough memory: {error or 'it must be a smaller size'}", 2)
+        _refuse(f"not enough memory: {error or 'ask for a smaller size'}", 2)
     except (KeyboardInterrupt, click.Abort):
         if interrupts.came() > 1:
-            click.echo("synth: interrupted again: what was not written yet is lost", err=True)
-            interrupts.leave()  # the interpreter may take longer to end
+            click.echo("synth: interrupted again: answers that were not written yet are lost", err=True)
+            interrupts.leave()  # The interpreter may need longer to end.
         _refuse("interrupted", 130)
     except Unanswered:
         _refuse("interrupted before there was an answer", 130)
@@ -168,9 +175,9 @@ def main() -> None:
     except DefectError as error:
         say_defects([error.defect], "there is no answer")
         raise SystemExit(1) from None
-    except OSError as error:  # of a file whose name nothing could look at before, or of stdout
+    except OSError as error:  # A file that no earlier check covers, or stdout, cannot be used.
         if error.filename is None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to print would be a second error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Printing the rest would fail a second time.
         where = "standard output" if error.filename is None else origin_of(str(error.filename))
         _refuse(
             f"{where}: cannot be used ({error.strerror or error}); it must be a file that can be written or read", 2

@@ -1,4 +1,4 @@
-"""`python -m synth.cli`."""
+"""The entry point of `python -m synth.cli`."""
 
 from synth.cli import main
 

@@ -1,4 +1,4 @@
-"""The command `bench`: runs executors' files on this machine and prints nccl-tests' table."""
+"""The command `bench`, which runs executors' files on this machine and prints the table of nccl-tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from topologies.errors import InputError
 from topologies.load import load, put_costs, read_costs
 from topologies.topology import Topology
 
-_BEHIND = 1.02  # of the network's own time: from here on a warning says that the GPU could not follow
+_BEHIND = 1.02  # multiple of the network's own time from which a warning says that the GPU was too slow
 
 HEAD = "\n".join(
     (
@@ -46,36 +46,61 @@ HEAD = "\n".join(
 @click.option(
     "--backend",
     metavar="NAME",
-    help="; ".join(f"{row.name}: {row.summary}" for row in BACKENDS.values())
-    + ". Default: gpu where there is one, else host.",
+    help="Run on this back end. "
+    + "; ".join(f"{row.name}: {row.summary}" for row in BACKENDS.values())
+    + ". Default: gpu if there is one, otherwise host.",
 )
 @click.option(
-    "-b", "--minbytes", metavar="SIZE", help="Smallest message. Default: 1M, or what a single file serves next to it."
+    "-b",
+    "--minbytes",
+    metavar="SIZE",
+    help="Start with this message size. Default: 1M, or the nearest size that a single file serves.",
 )
-@click.option("-e", "--maxbytes", metavar="SIZE", help="Largest message. Default: the smallest.")
-@click.option("-f", "--stepfactor", type=float, default=2.0, metavar="X", help="Each size X times the last.")
-@click.option("-i", "--stepbytes", metavar="SIZE", help="Each size so much more than the last.")
-@click.option("-d", "--datatype", default="float", metavar="TYPE", help="float, half, bfloat16, double, int32, int64.")
-@click.option("-o", "--op", default="sum", metavar="OP", help="sum, prod, max, min or avg.")
-@click.option("-n", "--iters", type=click.IntRange(1), default=5, metavar="N", help="Runs that count. Default: 5.")
-@click.option("-w", "--warmup-iters", type=click.IntRange(0), default=1, metavar="N", help="Runs before. Default: 1.")
-@click.option("--devices", metavar="LIST", help="Several GPUs, as 0,1: each stands for its share of the ranks.")
+@click.option("-e", "--maxbytes", metavar="SIZE", help="End with this message size. Default: the smallest size.")
+@click.option("-f", "--stepfactor", type=float, default=2.0, metavar="X", help="Multiply each size by X. Default: 2.")
+@click.option("-i", "--stepbytes", metavar="SIZE", help="Increase each size by this many bytes, instead of -f.")
 @click.option(
-    "--emulate", metavar="T", help="One GPU emulates this network: machine, machine:N, family (torus:4x4) or FILE.toml."
+    "-d",
+    "--datatype",
+    default="float",
+    metavar="TYPE",
+    help="Use elements of this type: float (default), half, bfloat16, double, int32, int64.",
+)
+@click.option(
+    "-o", "--op", default="sum", metavar="OP", help="Reduce with this operation: sum (default), prod, max, min or avg."
+)
+@click.option("-n", "--iters", type=click.IntRange(1), default=5, metavar="N", help="Measure N runs. Default: 5.")
+@click.option(
+    "-w",
+    "--warmup-iters",
+    type=click.IntRange(0),
+    default=1,
+    metavar="N",
+    help="Run N times before the measurement. Default: 1.",
+)
+@click.option("--devices", metavar="LIST", help="Use several GPUs, as 0,1; each stands for its share of the ranks.")
+@click.option(
+    "--emulate",
+    metavar="T",
+    help="Emulate this network on one GPU: machine, machine:N, family (torus:4x4) or FILE.toml.",
 )
 @click.option(
     "--slower",
     type=float,
     default=1.0,
     metavar="X",
-    help="With --emulate: on a network X times slower, which the GPU can follow; times are given as if X were 1.",
+    help="With --emulate: run a network that is X times slower, which the GPU can follow; times are printed for X = 1.",
 )
-@click.option("--topo", metavar="T", help="For the predicted time and the bound. Default: what the file was made for.")
+@click.option("--topo", metavar="T", help="Predict times and bounds on this network. Default: the file's own network.")
 @costs_option
-@click.option("--collective", metavar="NAME", help="Of a library: which collective. Default: the only one.")
-@click.option("--group", metavar="RANKS", help="Of a library: which group. Default: the only one.")
-@click.option("--target", metavar="NAME", help="Of a library: for which executor. Default: the first that has files.")
-@click.option("--trace", metavar="OUT.json", help="Write the last run, measured and predicted, for Perfetto.")
+@click.option("--collective", metavar="NAME", help="Choose this collective of a library. Default: the only one.")
+@click.option("--group", metavar="RANKS", help="Choose this group of a library. Default: the only one.")
+@click.option(
+    "--target", metavar="NAME", help="Choose this executor's files of a library. Default: the first that has files."
+)
+@click.option(
+    "--trace", metavar="OUT.json", help="Write the last run, measured and predicted, as a trace for Perfetto."
+)
 @json_option
 def bench(
     path: str,
@@ -99,11 +124,9 @@ def bench(
     trace: str | None,
     as_json: bool,
 ) -> None:
-    """Run an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size, and measure it.
+    """Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.
 
-    The table is that of nccl-tests.
-
-    Exit code 0: every element right; 1: some wrong; 2: it cannot be run.
+    The table is that of nccl-tests. Exit code 0: every element right; 1: some wrong; 2: it cannot be run.
 
     \b
     synth bench out/msccl/FILE.xml -b 1M -n 20
@@ -115,25 +138,25 @@ def bench(
     if high < low:
         raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes or low} or more")
     sizes = list(message_sizes(low, high, stepfactor, step))
-    parse_type(datatype), reducer(op, "float"), read_costs(costs)  # refused before the head of the table
-    given = {"--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None}
-    given["--trace"] = trace
-    used = choose_backend(backend, [name for name, value in given.items() if value is not None])
+    parse_type(datatype), reducer(op, "float"), read_costs(costs)  # Raise before the table's head is printed.
+    extra_options = {"--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None}
+    extra_options["--trace"] = trace
+    chosen_backend = choose_backend(backend, [name for name, value in extra_options.items() if value is not None])
     if slower != 1 and emulate is None:
-        raise InputError("--slower: is for a network that is emulated; it must be with --emulate")
+        raise InputError("--slower: is for emulated networks only; give --emulate too")
     network = None if emulate is None else load(emulate)
-    about = network if topo is None or network is not None else load(topo)
-    chosen = [(size, found) for size in sizes if (found := choose(size)) is not None]
+    topology = network if topo is None or network is not None else load(topo)
+    chosen = [(size, file_at_size) for size in sizes if (file_at_size := choose(size)) is not None]
     if not chosen:
         raise InputError(f"{path}: no algorithm serves any of the sizes")
     if trace is not None:
         if len(chosen) != 1:
-            raise InputError(f"--trace: {len(chosen)} sizes; it must be of one, as with -b 1M")
+            raise InputError(f"--trace: there are {len(chosen)} sizes; it must be one, as with -b 1M")
         check_replaceable(trace)
     settings = Settings(datatype, op, iters, warmup_iters)
     request = Request(Path(path), chosen[0][1].program.nranks, settings, devices, network, slower, trace is not None)
-    run = _Run(used.name, request, about, as_json, trace, costs)
-    with used.open(request) as (measure, run.prints):
+    run = _Run(chosen_backend.name, request, topology, as_json, trace, costs)
+    with chosen_backend.open(request) as (measure, run.prints):
         run.measure_rows(chosen, measure)
     if run.prints:
         for size in sorted(set(sizes) - {size for size, _ in chosen}):
@@ -144,40 +167,57 @@ def bench(
 
 
 class _Run:
-    """The rows of one command, printed as they come."""
+    """The rows of one call of `bench`, printed as they come.
+
+    Attributes:
+        prints: Whether this process prints.
+        wrong: Number of wrong elements so far.
+    """
 
     def __init__(
-        self, backend: str, request: Request, about: Topology | None, as_json: bool, trace: str | None, costs: str
+        self, backend: str, request: Request, topology: Topology | None, as_json: bool, trace: str | None, costs: str
     ) -> None:
-        """about: the network that times are predicted on; None: what each file was made for. trace: the file for it."""
+        """Set up a run without rows.
+
+        Args:
+            backend: Name of the back end.
+            request: What the back end was asked to run.
+            topology: The network for predicted times; None for the network that each file was made for.
+            as_json: Whether to print JSON instead of a table.
+            trace: File for the trace of the last run; None for no trace.
+            costs: The option `--costs`.
+        """
         self._costs = costs
-        self._backend, self._request, self._about, self._json, self._trace = backend, request, about, as_json, trace
+        self._backend, self._request, self._about, self._json, self._trace = backend, request, topology, as_json, trace
         self.prints = True
         self.wrong = 0
         self._behind = 1.0
         self._rows: list[dict[str, Any]] = []
 
     def measure_rows(self, chosen: Sequence[tuple[int, Chosen]], measure: Measure) -> None:
-        """Measure each file at its size."""
-        known: dict[str, Known] = {}
+        """Measure each file at its size, and print its row."""
+        predictions: dict[str, Prediction] = {}
         network = self._request.network
-        for size, of in chosen:
-            row = measure(of, size)
-            if of.inside is not None:
-                row = replace(row, in_place=measure(of.inside, size).in_place)
+        for size, file_at_size in chosen:
+            row = measure(file_at_size, size)
+            if file_at_size.inside is not None:
+                row = replace(row, in_place=measure(file_at_size.inside, size).in_place)
             self.wrong += row.wrong
             if not self.prints:
                 continue
-            if of.name not in known:
-                on = self._about or of.made_for()
-                on = on if on is None else put_costs(on, self._costs)
-                known[of.name] = Known(of, on, self._about is not None)
-            figures = known[of.name].predicted_us(row.size_bytes), known[of.name].bound_us(row.size_bytes)
-            shown = as_object(row, of.name, self._backend, *figures)
+            if file_at_size.name not in predictions:
+                topology = self._about or file_at_size.made_for()
+                topology = topology if topology is None else put_costs(topology, self._costs)
+                predictions[file_at_size.name] = Prediction(file_at_size, topology, self._about is not None)
+            figures = (
+                predictions[file_at_size.name].predicted_us(row.size_bytes),
+                predictions[file_at_size.name].bound_us(row.size_bytes),
+            )
+            shown = as_object(row, file_at_size.name, self._backend, *figures)
             self._rows.append(shown)
             if self._trace is not None and row.recorded is not None:
-                predictor = known[of.name].predictor
-                write_text(self._trace, measured_trace(of.program, row.recorded, predictor, row.size_bytes))
+                predictor = predictions[file_at_size.name].predictor
+                write_text(self._trace, measured_trace(file_at_size.program, row.recorded, predictor, row.size_bytes))
                 shown["trace"] = self._trace
             if row.emulated is not None and network is not None:
                 due_us = row.emulated.due_us
@@ -187,27 +227,36 @@ class _Run:
                 click.echo((HEAD + "\n" if len(self._rows) == 1 else "") + format_row(shown))
 
     def end(self) -> None:
-        """The last lines."""
+        """Print the last lines."""
         network = self._request.network
-        right = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
+        verdict = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
         if self._json:
             print_json({"rows": self._rows, "wrong": self.wrong})
         else:
-            on = "" if network is None else f", {network.name}'s time"
-            click.echo(f"# {self._backend}{on}: {right}")
+            emulated = "" if network is None else f", {network.name}'s time"
+            click.echo(f"# {self._backend}{emulated}: {verdict}")
             if self._trace is not None:
                 click.echo(f"# trace → {self._trace}")
         if self._behind > _BEHIND and network is not None:
             click.echo(
-                f"# the GPU came up to {self._behind - 1:.0%} behind {network.name}'s own time: give a larger --slower",
+                f"# the GPU was up to {self._behind - 1:.0%} behind {network.name}'s own time: give a larger --slower",
                 err=True,
             )
 
 
 def as_object(row: Row, name: str, backend: str, predicted: float | None, bound: float | None) -> dict[str, Any]:
-    """A row as an object of JSON; `predicted`, `bound`: µs, None where not known."""
+    """Return a row as a JSON object.
+
+    Args:
+        row: The measured row.
+        name: Name of the algorithm.
+        backend: Name of the back end.
+        predicted: Predicted time in µs; None if unknown.
+        bound: Bound on the time in µs; None if unknown.
+    """
 
     def side(timing: Timing | None) -> dict[str, Any] | None:
+        """Return the times and rates of one form of calls, in or out of place."""
         if timing is None:
             return None
         rates = {"algbw_gbs": row.algbw(timing), "busbw_gbs": row.busbw(timing)}
@@ -229,27 +278,32 @@ def as_object(row: Row, name: str, backend: str, predicted: float | None, bound:
 
 
 def format_row(row: dict[str, Any]) -> str:
-    """That object as a row of the table."""
+    """Return a row's JSON object as a line of the table."""
 
     def side(timing: dict[str, Any] | None) -> str:
+        """Return the columns of one form of calls, in or out of place."""
         if timing is None:
             return f"{'N/A':>11}{'N/A':>8}{'N/A':>8}{'N/A':>8}"
         return "{time_us:>11.1f}{algbw_gbs:>8.2f}{busbw_gbs:>8.2f}{wrong:>8}".format_map(timing)
 
     last = "".join(f"{us:>11.1f}" if us is not None else f"{'–':>11}" for us in (row["predicted_us"], row["bound_us"]))
-    asked = " {size_bytes:>12}{count:>12}{type:>10}{redop:>7}{root:>5}".format_map(row)
-    return f"{asked}{side(row['out_of_place'])}{side(row['in_place'])}{last}  {row['algorithm']}"
+    question_columns = " {size_bytes:>12}{count:>12}{type:>10}{redop:>7}{root:>5}".format_map(row)
+    return f"{question_columns}{side(row['out_of_place'])}{side(row['in_place'])}{last}  {row['algorithm']}"
 
 
-class Known:
-    """Predicted time and bound of a chosen file on a network; InputError where the user `asked` for one that cannot."""
+class Prediction:
+    """The predicted time and the bound of a file on a network.
 
-    def __init__(self, chosen: Chosen, topology: Topology | None, asked: bool = False) -> None:
+    Raises:
+        InputError: The user named the network, and the file cannot be timed there.
+    """
+
+    def __init__(self, chosen: Chosen, topology: Topology | None, is_named: bool = False) -> None:
         self._predictor: Timed | None = None
         self._bound: Bound | None = None
         if topology is None:
             return
-        with suppress(*(() if asked else (InputError,))):
+        with suppress(*(() if is_named else (InputError,))):
             form, place = format_of(chosen.file), chosen.communicator(topology)
             self._predictor = form.predictor(chosen.file, chosen.program, topology, place)
         with suppress(InputError):
@@ -257,25 +311,25 @@ class Known:
 
     @property
     def predictor(self) -> Predictor | None:
-        """What draws the program's predicted run, None where that is not known."""
+        """Return the predictor that can draw the program's run; None if the file has none."""
         return self._predictor if isinstance(self._predictor, Predictor) else None
 
     def predicted_us(self, size_bytes: int) -> float | None:
-        """The program's time there, None where not known."""
+        """Return the predicted time of the program in µs; None if unknown."""
         with suppress(InputError):
             return None if self._predictor is None else self._predictor.time_us(size_bytes)
         return None
 
     def bound_us(self, size_bytes: int) -> float | None:
-        """What no algorithm can beat there, None where not known."""
+        """Return the bound on the time of any algorithm in µs; None if unknown."""
         if self._bound is None or not self._bound.witnesses:
             return None
-        found, _ = self._bound.at(size_bytes)
-        return found if found > 0 else None
+        least_us, _ = self._bound.at(size_bytes)
+        return least_us if least_us > 0 else None
 
 
 def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
-    """Of what the file answers, where its name says what that is."""
+    """Return the bound of the problem that a file solves; None if its name does not say which problem that is."""
     program, entry = chosen.program, chosen.entry
     if isinstance(chosen, Stored):
         return prove(chosen.problem) if topology.name == chosen.problem.topology.name else None

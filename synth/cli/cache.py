@@ -1,4 +1,4 @@
-"""`synth cache`: the answers that are kept on disk."""
+"""The command `synth cache`, which shows and clears the answers that are kept on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topologies.errors import InputError
 
 @click.group("cache", cls=StrictGroup)
 def cache() -> None:
-    """Answers that are kept: where, how many, and away with them.
+    """Show or clear the cache of answers.
 
     \b
     synth cache info
@@ -24,38 +24,39 @@ def cache() -> None:
 @cache_option
 @json_option
 def _info(cache: str | None, as_json: bool) -> None:
-    """Where they are, how many, and how large.
+    """Show the cache's folder, the number of its answers and their size.
 
     \b
     synth cache info
     """
-    one = _opened(cache)
-    sizes = [path.stat().st_size for path in one.files()]
+    opened = _opened(cache)
+    sizes = [path.stat().st_size for path in opened.files()]
     if as_json:
-        print_json({"folder": str(one.folder), "answers": len(sizes), "bytes": sum(sizes)})
+        print_json({"folder": str(opened.folder), "answers": len(sizes), "bytes": sum(sizes)})
         return
-    click.echo(f"{one.folder}: {format_count(len(sizes), 'answer')}, {sum(sizes) / 2**20:.1f} MiB")
+    click.echo(f"{opened.folder}: {format_count(len(sizes), 'answer')}, {sum(sizes) / 2**20:.1f} MiB")
 
 
 @cache.command("clear")
 @cache_option
 @json_option
 def _clear(cache: str | None, as_json: bool) -> None:
-    """Remove all of them; what is asked again is searched again.
+    """Remove all answers from the cache; the same questions are then searched again.
 
     \b
     synth cache clear
     """
-    one = _opened(cache)
-    count, size = one.clear()
+    opened = _opened(cache)
+    count, size = opened.clear()
     if as_json:
-        print_json({"folder": str(one.folder), "removed": count, "bytes": size})
+        print_json({"folder": str(opened.folder), "removed": count, "bytes": size})
         return
-    click.echo(f"{one.folder}: {format_count(count, 'answer')} removed, {size / 2**20:.1f} MiB")
+    click.echo(f"{opened.folder}: {format_count(count, 'answer')} removed, {size / 2**20:.1f} MiB")
 
 
-def _opened(given: str | None) -> Cache:
-    one = open_cache(given)
-    if one.folder is None:
-        raise InputError("--cache none: is no cache; it must be a folder, as $SYNTH_CACHE must be")
-    return one
+def _opened(folder: str | None) -> Cache:
+    """Return the cache that the option names; raise InputError if it is turned off."""
+    opened = open_cache(folder)
+    if opened.folder is None:
+        raise InputError("--cache none: turns the cache off; it must be a folder, and so must $SYNTH_CACHE")
+    return opened

@@ -1,4 +1,4 @@
-"""Which file is to run: one of its own, a library's by message size, or a stored schedule."""
+"""The choice of the file to run: a single file, a library's file by message size, or a stored schedule."""
 
 from __future__ import annotations
 
@@ -32,10 +32,15 @@ _NAME = 63  # characters of an algorithm's name
 
 @dataclass(eq=False)
 class Chosen:
-    """A file that is to run.
+    """A file to run.
 
-    entry: what its library's index says of it, None where there is none. inside: the file for calls in place, where
-    this one is for calls out of place.
+    Attributes:
+        name: Name of the algorithm.
+        file: Path of the file.
+        program: Its program.
+        goal: What the program must achieve; None if unknown.
+        entry: Its entry in the library's index; None without an index.
+        inside: The file for calls in place, if this one is for calls out of place; None otherwise.
     """
 
     name: str
@@ -46,12 +51,12 @@ class Chosen:
     inside: Chosen | None = field(default=None, kw_only=True)
 
     def communicator(self, topology: Topology) -> tuple[int, ...] | None:
-        """The topology's rank of each of the program's, None: the first ones."""
+        """Return the topology's rank of each rank of the program; None for the first ranks."""
         entry = self.entry
         return entry.communicator if entry is not None and entry.topology == topology.name else None
 
     def made_for(self) -> Topology | None:
-        """The network that the file was made for: its schedule's, else the known one of this name."""
+        """Return the network of the file: that of its stored schedule, or else that of its topology's name."""
         if self.entry is None:
             return None
         with suppress(InputError):
@@ -63,76 +68,100 @@ class Chosen:
 
 @dataclass(eq=False)
 class Stored(Chosen):
-    """A stored schedule as a program in memory. problem: what it solves."""
+    """A stored schedule, lowered to a program in memory.
+
+    Attributes:
+        problem: The problem that it solves.
+    """
 
     problem: Problem
 
     def communicator(self, topology: Topology) -> tuple[int, ...] | None:
-        """The ranks of the schedule, whatever the topology."""
+        """Return the ranks of the schedule on its own topology; None on another topology."""
         return self.problem.ranks if topology.name == self.problem.topology.name else None
 
     def made_for(self) -> Topology:
-        """The network of the schedule."""
+        """Return the network of the schedule."""
         return self.problem.topology
 
 
 def chooser(
     path: Path, collective: str | None, group: str | None, target: str | None = None
 ) -> tuple[Callable[[int], Chosen | None], int]:
-    """What runs at a message size: the file itself, where it serves it, or a library's; and the usual size in bytes.
+    """Return a function from a message size in bytes to the file to run, and the usual message size in bytes.
 
-    Raises InputError where a library's files are not of one question.
+    The function returns None for a size that no file serves.
+
+    Args:
+        path: A file, or a library's folder or index.
+        collective: The collective to choose from a library.
+        group: The ranks to choose from a library, as text.
+        target: The executor to choose from a library.
+
+    Raises:
+        InputError: The library's files answer several questions, or no file can run here.
     """
     if not path.is_dir() and path.name != "index.json":
         if (collective, group, target) != (None, None, None):
-            raise InputError("--collective, --group, --target: choose from a library; this is one file")
+            raise InputError(
+                "--collective, --group, --target: choose from a library, but this is one file; leave them out"
+            )
         if format_of(path) is FORMATS["schedule"]:
             stored = _lowered(path)
             return (lambda _: stored), _USUAL
-        one = Chosen(path.stem, path, *read_program(path)[:2], entry_beside(path))
-        low, high = one.program.min_bytes, one.program.max_bytes or inf
-        return (lambda size: one if low <= size <= high else None), int(min(max(_USUAL, low), high))
+        single_file = Chosen(path.stem, path, *read_program(path)[:2], entry_beside(path))
+        low, high = single_file.program.min_bytes, single_file.program.max_bytes or inf
+        return (lambda size: single_file if low <= size <= high else None), int(min(max(_USUAL, low), high))
     entries = load_library(path)
     if collective is not None:
-        entries = [e for e in entries if e.collective == parse_name(collective)]
+        entries = [listed for listed in entries if listed.collective == parse_name(collective)]
     if group is not None:
         ranks = parse_ranks(group, "--group", 1 << 20)
         entries = entries_of(entries, ranks)
-        entries = [e for e in entries if e.group == ranks] or entries  # in whatever order a symmetry gave them
-    readers = {TARGETS[e.target].reader for e in entries if not TARGETS[e.target].runs_here}
-    entries = [e for e in entries if TARGETS[e.target].runs_here]
+        entries = [listed for listed in entries if listed.group == ranks] or entries
+    readers = {TARGETS[listed.target].reader for listed in entries if not TARGETS[listed.target].runs_here}
+    entries = [listed for listed in entries if TARGETS[listed.target].runs_here]
     if readers and not entries:
         raise InputError(f"{path}: holds only files for {', '.join(sorted(readers))}; it must hold MSCCL XML or plans")
-    chosen = next((name for name in TARGETS if any(e.target == name for e in entries)), "")
+    chosen = next((name for name in TARGETS if any(listed.target == name for listed in entries)), "")
     if target is not None:
         chosen = target_named(target).name
-    entries = [e for e in entries if e.target == chosen]
-    questions = sorted({_question(e) for e in entries})
+    entries = [listed for listed in entries if listed.target == chosen]
+    questions = sorted({_question(listed) for listed in entries})
     if len(questions) != 1:
-        asked = "--collective and --group: must be one of" if questions else "--collective, --group: there are only"
-        there = questions or sorted({_question(e) for e in load_library(path)})
-        raise InputError(f"{path}: {asked} {'; '.join(there[:6])}{'; …' if len(there) > 6 else ''}")
-    known: dict[str, Chosen] = {}
+        advice = "--collective and --group: must be one of" if questions else "--collective, --group: there are only"
+        choices = questions or sorted({_question(listed) for listed in load_library(path)})
+        raise InputError(f"{path}: {advice} {'; '.join(choices[:6])}{'; …' if len(choices) > 6 else ''}")
+    file_of_entry: dict[str, Chosen] = {}
 
     def choose(size: int) -> Chosen | None:
-        """In both forms where the library has both; at any size, as executors here cut what does not divide."""
-        found: Chosen | None = None
-        for entry in sorted((one for one in entries if one.in_range(size)), key=lambda one: one.inplace, reverse=True):
-            if entry.file not in known:
-                known[entry.file] = Chosen(
-                    entry.path.stem, entry.path, *read_program(entry.path)[:2], entry, inside=found
+        """Return the file for a size, with its file for calls in place if the library has both.
+
+        Executors here run any size, as they cut a message that does not divide.
+        """
+        chosen_file: Chosen | None = None
+        for entry in sorted(
+            (single_file for single_file in entries if single_file.in_range(size)),
+            key=lambda single_file: single_file.inplace,
+            reverse=True,
+        ):
+            if entry.file not in file_of_entry:
+                file_of_entry[entry.file] = Chosen(
+                    entry.path.stem, entry.path, *read_program(entry.path)[:2], entry, inside=chosen_file
                 )
-            found = known[entry.file]
-        return found
+            chosen_file = file_of_entry[entry.file]
+        return chosen_file
 
     return choose, _USUAL
 
 
 def _lowered(path: Path) -> Stored:
+    """Return a stored schedule as a program in memory."""
     algorithm = load_algorithm(path)
     return Stored(path.stem, path, *lower_unlimited(algorithm, path.stem[:_NAME]), None, algorithm.problem)
 
 
 def _question(entry: Entry) -> str:
+    """Return the question and the target of an entry as options of a command line."""
     group = ",".join(map(str, entry.group))
     return f"{entry.collective} on {entry.topology} --group {group} for {entry.target}"

@@ -1,4 +1,4 @@
-"""Commands that make executors' files of algorithms written by hand, programs and stored schedules."""
+"""The commands `compile`, `optimize` and `lower`, which write executors' files of scripts, programs and schedules."""
 
 from __future__ import annotations
 
@@ -36,40 +36,46 @@ from topologies.errors import InputError
 from topologies.text.files import read_text
 
 
-def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
-    if asked:
+def _list_passes(context: click.Context, _parameter: click.Parameter, is_set: bool) -> None:
+    """Print the passes and exit if the option is set."""
+    if is_set:
         for row in PASSES.values():
             click.echo(f"{row.name:10} {row.summary}")
         context.exit()
 
 
 _compiling = declare(
-    click.option("-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."),
-    target_option("the first that can"),
-    scratch_option,
-    sms_option(f"the SMs of a device of --topo, less {RESERVED_SMS}; any number without"),
-    click.option("--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."),
-    click.option("--explain", is_flag=True, help="Say what every pass did."),
     click.option(
-        "--passes", is_flag=True, is_eager=True, expose_value=False, callback=_listed, help="List the passes and exit."
+        "-o", "--out", metavar="FILE", help="Write to this file. Default: the source's name with another ending, here."
+    ),
+    target_option("the first that can run the collective"),
+    scratch_option,
+    sms_option(f"the SMs of a device of --topo, except {RESERVED_SMS}; any number without --topo"),
+    click.option(
+        "--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass that --passes lists; repeat."
+    ),
+    click.option("--explain", is_flag=True, help="Print what each pass did."),
+    click.option(
+        "--passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes,
+        help="List the passes and exit.",
     ),
 )  # fmt: skip
 
 
-_SIZES = [float(1 << e) for e in range(10, 31)]  # bytes at which plans are compared
+_SIZES = [float(1 << e) for e in range(10, 31)]  # message sizes in bytes at which plans are compared
 
 
 def _timer(place: Place | None, program: Program) -> Timer | None:
-    """What decides between programs: the time on a topology, where one is given."""
+    """Return the function that compares programs by their time on a topology; None without a topology."""
     if place is None:
         return None
-    from emit.compiler.lower import timer_for  # brings schedules, their replay and their clock
+    from emit.compiler.lower import timer_for  # It imports the schedules' rooms.
 
     return timer_for(*place, program.min_bytes, program.max_bytes)
 
 
 def _write(
-    made: Compiled,
+    compiled: Compiled,
     goal: Goal | None,
     target: Target,
     source: str,
@@ -78,37 +84,52 @@ def _write(
     place: Place | None,
     text: str | None = None,
 ) -> None:
+    """Write a compiled program, and beside it what it must achieve; print what was done.
+
+    Args:
+        compiled: The compiled program.
+        goal: What the program must achieve; None if unknown.
+        target: The executor.
+        source: The file that it was compiled from.
+        out: The file to write; None for the source's name with the target's ending, in the current folder.
+        explain: Whether to print what each pass did.
+        place: The topology and the program's ranks there; None if unknown.
+        text: The content of the file, if it is known already.
+    """
     path = Path(out) if out else Path(Path(source).with_suffix(target.suffix).name)
     check_not_source(path, source)
-    text = write_program(made.program, goal, target, nodes=nodes_at(place)) if text is None else text
+    text = write_program(compiled.program, goal, target, nodes=nodes_at(place)) if text is None else text
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     if goal is not None:
         write_text(goal_path(path), goal_text(goal))
-    for line in made.log if explain else ():
+    for line in compiled.log if explain else ():
         click.echo(f"  {line}")
-    click.echo(_described(path, made.program, target))
+    click.echo(_described(path, compiled.program, target))
     if goal is not None:
-        click.echo(f"{goal_path(path)}: what it must achieve, for synth's commands; executors must not find it")
+        click.echo(f"{goal_path(path)}: its goal, for synth's commands only; keep it out of executors' folders")
 
 
 def _described(path: Path, program: Program, target: Target) -> str:
-    what = f"{program.collective} on {program.nranks} ranks for {target.name}"
-    return f"{path}: {what}, checked: {describe_size(program)}"
+    """Return a line on a written file: what it computes, and its size."""
+    summary = f"{program.collective} on {program.nranks} ranks for {target.name}"
+    return f"{path}: {summary}, checked: {describe_size(program)}"
 
 
 @click.command("compile")
 @click.argument("file")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat.")
-@click.option("--topo", metavar="T", help="Choose between programs by their time there.")
-@click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set an argument of the function; repeat.")
+@click.option("--topo", metavar="T", help="Choose between programs by their time on this topology.")
+@click.option("--group", metavar="RANKS", help="Run the program's ranks on these ranks of --topo.")
 @click.option(
-    "--library", metavar="DIR", help="Add it to a library, made if need be; what is there and no slower stays."
+    "--library",
+    metavar="DIR",
+    help="Add the program to a library, created if necessary; existing files that are no slower stay.",
 )
 @replace_option
-@click.option("--min-bytes", metavar="SIZE", help="The least message that it is for. Default: the script's.")
-@click.option("--max-bytes", metavar="SIZE", help="The largest. Default: the script's, or no end.")
+@click.option("--min-bytes", metavar="SIZE", help="Serve messages from this size. Default: the script's.")
+@click.option("--max-bytes", metavar="SIZE", help="Serve messages up to this size. Default: the script's, or no limit.")
 @_compiling
 def compile_(
     file: str,
@@ -128,26 +149,26 @@ def compile_(
 ) -> None:
     """Compile an algorithm written by hand into an executor's file.
 
-    FILE is Python (it is executed) with a function algorithm() that returns a Script, or for --library several in a
-    list, each for its range of sizes; see examples/.
+    FILE is Python code, which is executed. Its function algorithm() returns a Script, or for --library a list of
+    them, each for its range of sizes; see examples/.
 
     \b
     synth compile examples/ring.py -o ring.xml --set ranks=4
     synth compile examples/ring.py --library out --max-bytes 64K
     """
-    from emit.library.add import Addition, add  # brings what prices a library's files: schedules, their replay, bounds
+    from emit.library.add import Addition, add  # It imports the schedules' and bounds' rooms.
 
     scripts = load_scripts(file, settings)
-    for wrong, words in (
-        (library is not None and out is not None, "-o, --library: say two places; it must be one of them"),
-        (library is None and replace, "--replace: says what becomes of a library's files; it must be with --library"),
-        (library is None and len(scripts) > 1, f"{file}: returned {len(scripts)} scripts; it must be with --library"),
+    for is_wrong, message in (
+        (library is not None and out is not None, "-o, --library: name two places; give one of them"),
+        (library is None and replace, "--replace: replaces a library's files; give --library too"),
+        (library is None and len(scripts) > 1, f"{file}: returned {len(scripts)} scripts; give --library too"),
         (len(scripts) > 1 and (min_bytes or max_bytes), f"{file}: returned {len(scripts)} scripts, each with its own"
-         " range; it must be without --min-bytes and --max-bytes"),
+         " range; leave --min-bytes and --max-bytes out"),
     ):  # fmt: skip
-        if wrong:
-            raise InputError(words)
-    added, log = [], []
+        if is_wrong:
+            raise InputError(message)
+    additions, log = [], []
     for script in scripts:
         ir = script.instructions()
         if min_bytes is not None:
@@ -158,17 +179,21 @@ def compile_(
         chosen = on_devices(
             choose_target(ir.header.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit)
         )
-        made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=_timer(place, ir.header), without=off)
+        compiled = compile_instructions(
+            ir, chosen.name, limits=chosen.limits, timer=_timer(place, ir.header), without=off
+        )
         if library is None:
-            return _write(made, ir.goal, chosen, file, out, explain, place)
-        added.append(Addition(made.program, ir.goal, chosen, *(place or ())))
-        log += [f"  {line}" for line in made.log if explain]
+            return _write(compiled, ir.goal, chosen, file, out, explain, place)
+        additions.append(Addition(compiled.program, ir.goal, chosen, *(place or ())))
+        log += [f"  {line}" for line in compiled.log if explain]
     assert library is not None
-    written = add(added, library, anew=replace)
-    for paths, one in zip(written.files, added, strict=True):
-        log += [_described(path, one.program, one.target) for path in paths]
+    written = add(additions, library, anew=replace)
+    for paths, addition in zip(written.files, additions, strict=True):
+        log += [_described(path, addition.program, addition.target) for path in paths]
         log += (
-            [] if paths else [f"{one.program.name}: not written: what {library} has is no slower at any of its sizes"]
+            []
+            if paths
+            else [f"{addition.program.name}: not written: the files of {library} are no slower at any of its sizes"]
         )
     log += written.remarks
     click.echo("\n".join(log))
@@ -177,8 +202,8 @@ def compile_(
 
 @click.command("optimize")
 @click.argument("file")
-@click.option("--topo", metavar="T", help="Never slower there. Default: all ranks joined by equal links.")
-@click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
+@click.option("--topo", metavar="T", help="Never be slower on this topology. Default: all ranks joined by equal links.")
+@click.option("--group", metavar="RANKS", help="Run the program's ranks on these ranks of --topo.")
 @_compiling
 def optimize(
     file: str,
@@ -191,7 +216,7 @@ def optimize(
     off: tuple[str, ...],
     explain: bool,
 ) -> None:
-    """Compile anyone's MSCCL XML or plan (JSON) anew: never slower in the model, never longer, still right.
+    """Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.
 
     \b
     synth optimize a.xml -o b.xml --topo dgx-a100
@@ -200,18 +225,20 @@ def optimize(
     program = verdict.right_program(file)
     place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
     chosen = on_devices(choose_target(program.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit))
-    made = optimize_program(program, goal, chosen.name, limits=chosen.limits, timer=_timer(place, program), without=off)
+    compiled = optimize_program(
+        program, goal, chosen.name, limits=chosen.limits, timer=_timer(place, program), without=off
+    )
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
     text: str | None = None
     if place is not None and (form := FORMATS[chosen.format]).converter and format_of(file) is form:
-        text = write_program(made.program, goal, chosen, nodes=nodes_at(place if topo else None))
-        # a plan takes another time than its program
-        before, after = (form.predictor(one, program, *place).times_us(_SIZES) for one in (file, text))
+        text = write_program(compiled.program, goal, chosen, nodes=nodes_at(place if topo else None))
+        # A plan's time differs from its program's.
+        before, after = (form.predictor(version, program, *place).times_us(_SIZES) for version in (file, text))
         if (after > before * (1 + 1e-9)).any():
             text = read_text(file, "an MSCCL XML or a plan", MOST_BYTES, most_lines=None)
-            made = Compiled(program, [*made.log, "kept as it was: the plan would be slower"])
-    _write(made, goal, chosen, file, out, explain, place if topo else None, text)
+            compiled = Compiled(program, [*compiled.log, "the file is unchanged: the compiled plan would be slower"])
+    _write(compiled, goal, chosen, file, out, explain, place if topo else None, text)
 
 
 @click.command("lower")
@@ -220,7 +247,7 @@ def optimize(
     "--protocol",
     type=click.Choice(["auto", "Simple", "LL", "LL128"]),
     default="auto",
-    help="Default: auto, by the size of the schedule.",
+    help="Use this protocol. Default: auto, by the message size of the schedule.",
 )
 @_compiling
 def lower(
@@ -238,7 +265,7 @@ def lower(
     \b
     synth lower out/schedules/NAME.synth -o NAME.xml --explain
     """
-    # these bring schedules, their replay and their clock, which the commands for programs do without
+    # These import the schedules' rooms, which the commands for programs do not need.
     from emit.compiler.lower import lower_to_instructions, program_collective, timer_for
     from synth.cli.schedules import load_algorithm
 
@@ -246,9 +273,9 @@ def lower(
     problem, size = algorithm.problem, int(algorithm.size_bytes)
     chosen = on_devices(target_for(problem, target), problem.topology.sms, sms, scratch_bytes(scratch_limit))
     place = (problem.topology, list(problem.ranks))
-    named, nodes = program_collective(problem), nodes_at(place) or ()
-    used = choose_protocol(size, chosen, named, nodes) if protocol == "auto" else protocol
-    ir = lower_to_instructions(algorithm, Path(file).stem[:63], used)
+    collective, nodes = program_collective(problem), nodes_at(place) or ()
+    chosen_protocol = choose_protocol(size, chosen, collective, nodes) if protocol == "auto" else protocol
+    ir = lower_to_instructions(algorithm, Path(file).stem[:63], chosen_protocol)
     timer = timer_for(problem.topology, problem.ranks, size, size)
-    made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=timer, without=off)
-    _write(made, ir.goal, chosen, file, out, explain, place)
+    compiled = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=timer, without=off)
+    _write(compiled, ir.goal, chosen, file, out, explain, place)

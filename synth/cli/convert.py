@@ -1,4 +1,4 @@
-"""The command `convert`: anyone's MSCCL XML or execution plan for another executor, or for a simulator."""
+"""The command `convert`, which converts any MSCCL XML or execution plan for another executor, or for a simulator."""
 
 from __future__ import annotations
 
@@ -33,22 +33,32 @@ from topologies.text.fields import shown
 from topologies.text.files import opened, origin_of
 
 _USUAL = 1 << 20  # bytes of a message
-_LONGEST_NAME = 63  # of a plan
+_LONGEST_NAME = 63  # characters of a plan's name
 
 
 @click.command("convert")
 @click.argument("source")
 @click.argument("out")
-@sms_option("all SMs of a device of --topo; any number without")
+@sms_option("all SMs of a device of --topo; any number without --topo")
 @scratch_option
-@target_option("whose files end as OUT does, else the first that can; or chakra (.et), goal (.goal)")
-@click.option("--size", metavar="SIZE", help="Of the message in a simulator's trace. Default: 1M, in whole chunks.")
-@click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Default: the file's.")
-@click.option("--topo", metavar="T", help="Where it will run: a plan uses port channels between nodes.")
-@click.option("--group", metavar="RANKS", help="The topology's rank of each of the file's. Default: 0, 1, …")
-@click.option("--nodes", metavar="N,N,…", help="The node of each rank, instead of --topo. Default: all in one.")
+@target_option(
+    "the one whose files have OUT's ending, or else the first that can run the collective;"
+    " chakra (.et) and goal (.goal) are traces for simulators"
+)
 @click.option(
-    "--inplace/--outofplace", "inplace", default=None, help="Of the plan's calls. Default: as the file has it."
+    "--size", metavar="SIZE", help="Set the message size of a simulator's trace. Default: 1M, in whole chunks."
+)
+@click.option(
+    "--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Use this protocol. Default: the file's."
+)
+@click.option("--topo", metavar="T", help="Convert for this topology: a plan uses port channels between nodes.")
+@click.option("--group", metavar="RANKS", help="Run the file's ranks on these ranks of --topo. Default: 0, 1, …")
+@click.option("--nodes", metavar="N,N,…", help="Set the node of each rank, instead of --topo. Default: one node.")
+@click.option(
+    "--inplace/--outofplace",
+    "inplace",
+    default=None,
+    help="Write a plan for calls in place or out of place. Default: as in the file.",
 )
 @overlap_option
 def convert(
@@ -65,10 +75,11 @@ def convert(
     inplace: bool | None,
     groups_overlap: bool,
 ) -> None:
-    """Convert anyone's MSCCL XML or plan (JSON) for another executor; it is checked before and after.
+    """Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.
 
-    To OUT.et, a Chakra trace for ASTRA-sim (OUT.0.et, OUT.1.et, …), and OUT.goal for LogGOPSim, stored schedules
-    (.synth) can be converted too; to a plan those whose sums and copies are a switch's (NVLS).
+    OUT.et is a Chakra trace for ASTRA-sim (OUT.0.et, OUT.1.et, …) and OUT.goal is for LogGOPSim; stored schedules
+    (.synth) can be converted to these too. A stored schedule in which a switch reduces and copies (NVLS) can also
+    be converted to a plan.
 
     \b
     synth convert a.xml b.json --nodes 0,0,1,1
@@ -77,28 +88,28 @@ def convert(
     """
     simulated = _simulated(out, target)
     if simulated is not None:
-        given = {
+        executor_options = {
             "--sms": sms, "--scratch-limit": scratch_limit, "--protocol": protocol, "--topo": topo, "--group": group,
             "--nodes": nodes, "--inplace, --outofplace": inplace, "--groups-overlap": groups_overlap or None,
         }  # fmt: skip
-        for option, value in given.items():
+        for option, value in executor_options.items():
             if value is not None:
-                raise InputError(f"{option}: is about files for executors; leave it out for {simulated.what}")
+                raise InputError(f"{option}: applies to files for executors; leave it out for {simulated.what}")
         _convert_to_trace(source, out, simulated, size)
         return
     if size is not None:
-        raise InputError(f"--size {size}: is about traces for simulators; it must be OUT.et or OUT.goal")
+        raise InputError(f"--size {size}: applies to traces for simulators; give OUT.et or OUT.goal")
     chosen = only_target_of(Path(out).suffix) if target == "auto" else target_named(target)
-    placed = chosen is not None and FORMATS[chosen.format].placed
-    if not placed and (topo, group, nodes, inplace) != (None, None, None, None):
-        raise InputError("--topo, --group, --nodes, --inplace and --outofplace are about plans; give OUT.json")
+    is_plan = chosen is not None and FORMATS[chosen.format].placed
+    if not is_plan and (topo, group, nodes, inplace) != (None, None, None, None):
+        raise InputError("--topo, --group, --nodes, --inplace and --outofplace apply to plans; give OUT.json")
     opened(source, "an MSCCL XML file").close()
     check_not_source(out, source)
     if format_of(source) is FORMATS["schedule"] and chosen is not None and chosen.format == "mscclpp":
         algorithm = load_algorithm(source)
         if is_in_switch(algorithm):
             if any(value is not None for value in (sms, scratch_limit, protocol, topo, group, nodes)):
-                raise InputError("a schedule through a switch states its ranks; leave all options but --inplace out")
+                raise InputError("a schedule through a switch states its ranks; leave out all options but --inplace")
             _write_in_switch(algorithm, source, out, inplace is not False)
             return
     _, goal, verdict = read_program(source)
@@ -109,43 +120,44 @@ def convert(
     if groups_overlap:
         check_overlap(chosen.name)
         if protocol == "LL":
-            raise InputError("--protocol LL: does not go with --groups-overlap; it must be Simple")
+            raise InputError("--protocol LL: cannot be used with --groups-overlap; it must be Simple")
         program, chosen = replace(program, protocol="Simple"), without_packets(chosen)
-    where = _nodes(program.nranks, nodes, topo, group)
+    node_of_rank = _nodes(program.nranks, nodes, topo, group)
     place = place_program(program.nranks, topo, group)
     chosen = on_devices(
         chosen, sms_at(place), sms_at(place) or None if sms is None else sms, scratch_bytes(scratch_limit)
     )
     try:
-        text = write_program(program, goal, chosen, nodes=where or nodes_at(place), inplace=inplace)
+        text = write_program(program, goal, chosen, nodes=node_of_rank or nodes_at(place), inplace=inplace)
     except InputError as error:
-        if placed or "limit: " not in str(error):
+        if is_plan or "limit: " not in str(error):
             raise
-        raise InputError(f"{error}; synth optimize {source} --target {chosen.name} compiles it anew") from None
+        raise InputError(f"{error}; synth optimize {source} --target {chosen.name} compiles it again") from None
     write_text(out, text)
     click.echo(f"{origin_of(out)}: {FORMATS[chosen.format].describe(program, chosen, text)}")
 
 
 def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:
+    """Write a schedule through a switch as a plan with switch channels, and print what it is."""
     text = write_in_switch(algorithm, Path(source).stem[:_LONGEST_NAME], inplace=inplace)
     write_text(out, text)
     plan = read_plan(text)
     blocks = max(len(gpu.blocks) for gpu in plan.gpus)
     form = "in place" if inplace else "out of place"
-    what = f"{plan.collective} on {len(plan.gpus)} ranks {form}, execution plan of protocol Simple, checked"
-    click.echo(f"{origin_of(out)}: {what}: {plan.nops} operations, at most {blocks} threadblocks, switch channels")
+    summary = f"{plan.collective} on {len(plan.gpus)} ranks {form}, execution plan of protocol Simple, checked"
+    click.echo(f"{origin_of(out)}: {summary}: {plan.nops} operations, at most {blocks} threadblocks, switch channels")
 
 
 def _simulated(out: str, target: str) -> Format | None:
-    """The format of a simulator's trace that is asked for, by --target or else by the end of OUT."""
-    rows = {one.name: one for one in FORMATS.values() if one.simulator}
+    """Return the format of a simulator's trace, if --target or the ending of OUT names one; otherwise None."""
+    rows = {form.name: form for form in FORMATS.values() if form.simulator}
     if target in rows:
         return rows[target]
-    return next((one for one in rows.values() if target == "auto" and out.lower().endswith(one.suffix)), None)
+    return next((form for form in rows.values() if target == "auto" and out.lower().endswith(form.suffix)), None)
 
 
 def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> None:
-    """Write a program, or a schedule's, as a trace: all of its files or none."""
+    """Write a program, or a schedule's program, as a trace: all of its files or none."""
     if format_of(source) is FORMATS["schedule"]:
         program: Program = lower_any(load_algorithm(source), Path(source).stem)[0]
     else:
@@ -155,27 +167,30 @@ def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> 
     if not Path(base).name:
         raise InputError(f"{origin_of(out)}: is no name; it must be as in a{form.suffix}")
     try:
-        files = [(base + end, content) for end, content in write_trace(program, form, size_bytes)]
+        files = [(base + ending, content) for ending, content in write_trace(program, form, size_bytes)]
     except InputError as error:
         raise InputError(f"--size {size}: {error}" if size is not None else str(error)) from None
     stale = f"{base}.{len(files)}{form.suffix}"
     if len(files) > 1 and Path(stale).exists():
-        raise InputError(f"{origin_of(stale)}: is of a trace of more ranks; it must be removed, or OUT another name")
+        raise InputError(f"{origin_of(stale)}: belongs to a trace of more ranks; remove it, or give OUT another name")
     for name, _ in files:
         check_not_source(name, source)
     replace_all(files)
     names = files[0][0] if len(files) == 1 else f"{files[0][0]} to {files[-1][0]}"
-    what = f"{program.collective} on {program.nranks} ranks, {size_bytes} bytes, checked"
-    click.echo(f"{origin_of(names)}: {what}, for {form.simulator}")
+    summary = f"{program.collective} on {program.nranks} ranks, {size_bytes} bytes, checked"
+    click.echo(f"{origin_of(names)}: {summary}, for {form.simulator}")
 
 
 def _nodes(nranks: int, nodes: str | None, topo: str | None, group: str | None) -> list[int] | None:
-    """The node of each rank, from the option that says it."""
+    """Return the node of each rank from the option --nodes; None without it."""
     if nodes is None:
         return None
     if topo is not None or group is not None:
-        raise InputError("--nodes: says what --topo and --group would; give one of them")
+        raise InputError("--nodes: states the same as --topo and --group; give only one of them")
     numbers = nodes.split(",")
-    if not all(n.isascii() and n.isdecimal() and len(n) < 7 for n in numbers) or len(numbers) != nranks:
-        raise InputError(f"--nodes {shown(nodes)}: must be {nranks} numbers, one a rank, as in 0,0,1,1")
-    return [int(n) for n in numbers]
+    if (
+        not all(number.isascii() and number.isdecimal() and len(number) < 7 for number in numbers)
+        or len(numbers) != nranks
+    ):
+        raise InputError(f"--nodes {shown(nodes)}: must be {nranks} numbers, one for each rank, as in 0,0,1,1")
+    return [int(number) for number in numbers]

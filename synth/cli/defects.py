@@ -1,4 +1,4 @@
-"""What a user sees of a defect of our own: one line with the command to send, and the traceback with `--debug`."""
+"""What a user sees of a defect of synth: one line with the command to send, and the traceback with `--debug`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _shows_traces = False
 
 
 def _show_traces(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    global _shows_traces  # the option stands on any command, and the error is met where none is known
+    """Set whether tracebacks are shown."""
+    global _shows_traces  # The option is on every command, and the error is caught outside of them.
     _shows_traces = _shows_traces or value
 
 
@@ -23,15 +24,15 @@ debug_option = click.Option(
     is_flag=True,
     expose_value=False,
     callback=_show_traces,
-    help="Show the traceback where a part of synth itself fails.",
+    help="Show the traceback if a part of synth itself fails.",
 )
 
 
 def say_defects(defects: Iterable[Defect], outcome: str) -> None:
-    """Print on stderr what failed, what that means for the answer, and which command to send us."""
+    """Print on stderr what failed, what that means for the answer, and which command to send to the developers."""
     for defect in defects:
         if _shows_traces:
             click.echo(defect.trace, err=True)
         command = shlex.join(["synth", *sys.argv[1:]])
-        more = "" if _shows_traces else "; --debug shows the traceback"
-        click.echo(f"synth: defect: {defect.line}; {outcome}. Please send this command: {command}{more}", err=True)
+        advice = "" if _shows_traces else "; --debug shows the traceback"
+        click.echo(f"synth: defect: {defect.line}; {outcome}. Please send this command: {command}{advice}", err=True)

@@ -1,6 +1,6 @@
-"""Ctrl-C: once, and the search stops and the best so far is written; twice, and all is left where it stands.
+"""The handling of Ctrl-C: the first one stops the search and writes the best answer so far, the second one exits.
 
-Once there is an answer, which is being written, it takes a third one to leave.
+Once there is an answer, which is being written, a third Ctrl-C is needed to exit.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
-_RETRY_S = 0.02  # after which an interrupt that fell into an import is tried again
-_LEAVING_S = 0.15  # in which a second Ctrl-C may put the disk in order
+_RETRY_S = 0.02  # time after which an interrupt during an import is tried again
+_LEAVING_S = 0.15  # time for a second Ctrl-C to put the disk in order
 
 
 class Unanswered(Exception):
-    """Ctrl-C came before a search had found anything."""
+    """Ctrl-C came before a search had an answer."""
 
 
 class _State:
+    """The state of the process: how many times Ctrl-C came, and whether there is an answer."""
+
     came = 0
     answered = False
 
 
 def install() -> None:
-    """Take over Ctrl-C for a command that begins."""
+    """Set the handlers of Ctrl-C for a command that begins."""
     _State.came, _State.answered = 0, False
     atexit.unregister(_end)
     atexit.register(_end)
@@ -35,18 +37,18 @@ def install() -> None:
 
 
 def let_finish() -> None:
-    """There is an answer: from now on the first two Ctrl-C let it be written and printed, a third one leaves."""
+    """Record that there is an answer: the next two Ctrl-C let it be written and printed, a third one exits."""
     _State.answered = True
 
 
 def came() -> int:
-    """How often Ctrl-C came."""
+    """Return how many times Ctrl-C came."""
     return _State.came
 
 
 def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> None:
-    """End the process as soon as the disk is in order; to be called again by the timer where it is not."""
-    writer = sys.modules.get("emit.library.write")  # where nothing is written it need not be there
+    """Stop the process as soon as the disk is in order; set a timer to try again if it is not."""
+    writer = sys.modules.get("emit.library.write")  # A command that writes nothing does not load it.
     if writer is not None and not writer.abandon():
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         return
@@ -54,7 +56,7 @@ def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> Non
 
 
 def _end() -> None:
-    """After a second Ctrl-C, before Python takes its handlers back: the timer would kill the process then."""
+    """Stop the process after a second Ctrl-C, before Python restores its handlers: then the timer would kill it."""
     if _State.came > 1:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
@@ -63,22 +65,22 @@ def _end() -> None:
 
 
 def _interrupt(signal_: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but never inside an import: some library swallows it, or half a module is left."""
+    """Raise KeyboardInterrupt, but never inside an import: some libraries swallow it, or leave half a module."""
     _State.came += signal_ == signal.SIGINT
     writer = sys.modules.get("emit.library.write")
     if _State.answered and writer is not None:
-        writer.stop_waiting()  # for a library that another process holds: the answer is written beside it
+        writer.stop_waiting()  # If another process holds the library, the answer is written beside it.
     if _State.came > 1:
         if _State.answered and _State.came == 2:
             if sys.stderr.isatty():
-                os.write(2, b"\r\x1b[2Kthe answer is being written; Ctrl-C again leaves without it\n")
+                os.write(2, b"\r\x1b[2Kthe answer is being written; Ctrl-C again exits without it\n")
             return
         signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, _LEAVING_S)
         raise KeyboardInterrupt
     if signal_ == signal.SIGINT and sys.stderr.isatty():
-        then = b"" if _State.answered else b"; Ctrl-C again leaves at once"
-        os.write(2, b"\r\x1b[2Kstopping: what was found is written" + then + b"\n")
+        advice = b"" if _State.answered else b"; Ctrl-C again exits at once"
+        os.write(2, b"\r\x1b[2Kstopping and writing the best answer so far" + advice + b"\n")
     if _State.answered:
         return
     while frame is not None:

@@ -1,4 +1,4 @@
-"""The commands about libraries: what they answer, whether they are right, and what makes an executor load one."""
+"""The commands `synth library`: build, show, check and export libraries, and make executors load them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topologies.errors import InputError
 
 @click.group("library", cls=StrictGroup)
 def library() -> None:
-    """Libraries: what they answer, whether they are right, and what makes an executor load one.
+    """Build, show, check and export libraries, and make executors load them.
 
     \b
     synth library show out
@@ -29,31 +29,42 @@ def library() -> None:
 
 @library.command("env")
 @click.argument("folder", metavar="DIR")
-@click.option("--target", metavar="NAME", help="Only of this executor. Default: of each that has files there.")
-@click.option("--collective", metavar="NAME", help="Only its files, where the executor takes a list of them.")
+@click.option("--target", metavar="NAME", help="Only for this executor. Default: each that has files in the library.")
+@click.option("--collective", metavar="NAME", help="Load only this collective's files, if the executor takes a list.")
 @json_option
 def _library_env(folder: str, target: str | None, collective: str | None, as_json: bool) -> None:
-    """The variables that make an executor load a library, for a POSIX shell (eval "$(…)"); the rest as comments.
+    """Print the variables that make executors load a library, for a POSIX shell: eval "$(…)".
+
+    All other text is in comments.
 
     \b
     synth library env out --target executor-nccl
     """
     entries = load_library(folder)
     if collective is not None:
-        wanted = collective if any(e.collective == collective for e in entries) else parse_name(collective)
-        entries = [entry for entry in entries if entry.collective == wanted]
+        spelled = (
+            collective
+            if any(library_entry.collective == collective for library_entry in entries)
+            else parse_name(collective)
+        )
+        entries = [entry for entry in entries if entry.collective == spelled]
     if not entries:
-        what = "no file" if collective is None else f"no file for {collective}"
-        raise InputError(f"{folder}: holds {what}; it must be a library with some")
-    found = environments(entries, target)
+        missing = "no file" if collective is None else f"no file for {collective}"
+        raise InputError(f"{folder}: holds {missing}; it must be a library with such a file")
+    loads = environments(entries, target)
     if as_json:
         rows = [
-            {"target": one.target.name, "state": one.target.state, "variables": one.variables, "remarks": one.remarks}
-            for one in found
+            {
+                "target": environment.target.name,
+                "state": environment.target.state,
+                "variables": environment.variables,
+                "remarks": environment.remarks,
+            }
+            for environment in loads
         ]
         print_json({"environments": rows})
         return
-    click.echo("\n".join(line for one in found for line in one.lines()))
+    click.echo("\n".join(line for environment in loads for line in environment.lines()))
 
 
 for _command in (library_build, library_update, show, pick_, diff, check, export):

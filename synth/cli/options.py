@@ -1,4 +1,4 @@
-"""Options that several commands declare, and how all of them print JSON."""
+"""Options that several commands declare, and the common form of `--json`."""
 
 from __future__ import annotations
 
@@ -14,66 +14,80 @@ from emit.targets import SCRATCH_LIMIT, TARGETS, Target
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
-json_option: Option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+json_option: Option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 topo_option: Option = click.option(
-    "--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE (see synth topo)."
+    "--topo",
+    required=True,
+    metavar="T",
+    help="Use this topology: machine, machine:N, family (torus:4x4) or FILE (see synth topo).",
 )
 
 
 def target_option(auto: str) -> Option:
-    """`--target` with all targets there are, how their executors load the files and how these fare.
+    """Return the option `--target`, whose help lists all targets, how their executors load files, and their state.
 
-    auto: what it is without.
+    Args:
+        auto: Help text on the target without this option.
     """
-    known = ", ".join(f"{target.name} ({'; '.join(_about(target))})" for target in TARGETS.values())
-    return click.option("--target", default="auto", metavar="NAME", help=f"{known}; auto: {auto}.")
+    targets = ", ".join(f"{target.name} ({'; '.join(_about(target))})" for target in TARGETS.values())
+    return click.option(
+        "--target", default="auto", metavar="NAME", help=f"Write files for this executor: {targets}; auto: {auto}."
+    )
 
 
 def _about(target: Target) -> list[str]:
-    lacking = [f"no function for {' and '.join(target.uncallable)}"] if target.uncallable else []
-    return [target.load, target.state, *lacking]
+    """Return what the help says of a target: how its executor loads files, its state, and what it cannot call."""
+    uncallable = [f"no function for {' and '.join(target.uncallable)}"] if target.uncallable else []
+    return [target.load, target.state, *uncallable]
 
 
 scratch_option: Option = click.option(
     "--scratch-limit",
     metavar="BYTES",
-    help="Scratch a rank that msccl may allocate at the communicator's start: files serve no message that takes more. "
+    help="Limit the scratch memory of a rank, which msccl allocates at the start; larger needs are not served. "
     f"Default: {SCRATCH_LIMIT >> 30}G.",
 )
 
 
 def sms_option(default: str) -> Option:
-    """`--sms`; default: what holds without it."""
-    return click.option("--sms", type=int, metavar="N", help=f"Threadblocks that a rank may have. Default: {default}.")
+    """Return the option `--sms`.
+
+    Args:
+        default: Help text on the number without this option.
+    """
+    return click.option(
+        "--sms", type=int, metavar="N", help=f"Let a rank have at most N threadblocks. Default: {default}."
+    )
 
 
 costs_option: Option = click.option(
     "--costs",
     default="none",
     metavar="none|machine|FILE",
-    help="What an executor costs beyond α and bandwidth: nothing, what the machine states, or a FILE with [costs].",
+    help="Count an executor's costs besides α and bandwidth: none, the machine's, or those of a FILE with [costs].",
 )
 overlap_option: Option = click.option(
     "--groups-overlap",
     is_flag=True,
-    help="Ranks are in several groups at a time: plans (mscclpp) without packets, whose flags are counted by process.",
+    help="State that ranks are in several groups at a time: plans (mscclpp) then use no packets.",
 )
 
 
 cache_option: Option = click.option(
     "--cache",
     metavar="DIR",
-    help="Folder of known answers; none: no cache. Default: $SYNTH_CACHE, the user's.",
+    help="Keep answers in this folder; none turns this off. Default: $SYNTH_CACHE, or the user's cache folder.",
 )
 replace_option: Option = click.option(
-    "--replace", is_flag=True, help="What is new takes the place of files that are there, slower or not."
+    "--replace", is_flag=True, help="Replace existing files of the library, even faster ones."
 )
 
 
 def declare(*options: Option) -> Option:
-    """All of these options, in this order on the help page."""
+    """Return a decorator that adds options to a command, in this order on the help page."""
 
     def declared(command: Command) -> Command:
+        """Add the options to a command."""
         for option in reversed(options):
             command = option(command)
         return command
@@ -82,8 +96,13 @@ def declare(*options: Option) -> Option:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options of a command that searches, as the user wrote them; budget in seconds, begun: of `now`."""
+class SearchOptions:
+    """The options of a command that searches, as the user wrote them.
+
+    Attributes:
+        budget: Seconds for the search.
+        begun: Time of `synth.model.deadline.now` at the command's start.
+    """
 
     topo: str
     group: str | None
@@ -116,5 +135,5 @@ class Asked:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One object on stdout, as every `--json` prints it."""
+    """Print an object on stdout, in the form of every `--json`."""
     click.echo(json.dumps(document, ensure_ascii=False, indent=1))

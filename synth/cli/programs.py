@@ -1,4 +1,4 @@
-"""Programs as several commands take them: where one comes from, where it runs, what it answers, where it goes."""
+"""Programs in the form of several commands: read a program, place it on a topology, name its problem, write files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
 
-Place = tuple[Topology, list[int]]  # a topology, and its rank of each of the program's
+Place = tuple[Topology, list[int]]  # a topology, and its rank of each rank of the program
 
 
 def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, Goal | None, Verdict]:
-    """The program in a file, what an index beside it says that it must achieve, and whether it does.
+    """Return the program of a file, what an index beside it says that it must achieve, and the verdict on it.
 
-    depth: FIFO slots; None: its protocol's. Raises InputError where there is no program in it.
+    Args:
+        file: The file.
+        depth: FIFO slots; None for those of its protocol.
+
+    Raises:
+        InputError: The file holds no program.
     """
     check_depth(file, depth)
     goal = goal_beside(file)
@@ -34,7 +39,7 @@ def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, G
 
 
 def check_depth(file: str | Path, depth: int | None) -> None:
-    """Raise InputError for FIFO slots that cannot be, or that the file's format does not have."""
+    """Raise InputError for an impossible number of FIFO slots, or for a format without FIFOs."""
     if depth is not None and depth < 1:
         raise InputError(f"--depth {depth}: must be 1 or more")
     if depth is not None and not format_of(file).has_fifo:
@@ -42,38 +47,55 @@ def check_depth(file: str | Path, depth: int | None) -> None:
 
 
 def place_program(nranks: int, topo: str | None, group: str | None) -> Place | None:
-    """Where --topo and --group put a program of `nranks`, None without; InputError for another number of ranks."""
+    """Return the topology and the ranks of a program by --topo and --group; None without them.
+
+    Args:
+        nranks: Number of ranks of the program.
+        topo: The option --topo.
+        group: The option --group.
+
+    Raises:
+        InputError: The options name another number of ranks.
+    """
     if topo is None:
         if group is not None:
-            raise InputError("--group: says which ranks of --topo; give that too")
+            raise InputError("--group: names ranks of --topo; give --topo too")
         return None
     topology = load(topo)
     ranks = parse_ranks(group, "--group", topology.nranks) if group else tuple(range(topology.nranks))
     if len(ranks) < nranks or (group and len(ranks) != nranks):
         option = f"--group {group}" if group else f"--topo {topo}"
-        raise InputError(f"{option}: has {len(ranks)} ranks, the program {nranks}; it must be as many")
+        raise InputError(f"{option}: has {len(ranks)} ranks, but the program has {nranks}; the numbers must be equal")
     return topology, list(ranks[:nranks])
 
 
 def nodes_at(place: Place | None) -> list[int] | None:
-    """The node of each of the program's ranks."""
+    """Return the node of each rank of the program."""
     return None if place is None else [int(place[0].nodes[rank]) for rank in place[1]]
 
 
 def scratch_bytes(text: str | None) -> int | None:
-    """`--scratch-limit` in bytes, None without; InputError for what is no size."""
+    """Return the bytes of `--scratch-limit`, None without it; raise InputError if it is no size."""
     return None if text is None else parse_size(text, "--scratch-limit")
 
 
 def sms_at(place: Place | None) -> int:
-    """The SMs of a device there, 0 where they are not known."""
+    """Return the SMs of a device of the topology; 0 if unknown."""
     return 0 if place is None else place[0].sms
 
 
 def named_problem(
     topology: Topology, collective: str, ranks: tuple[int, ...], root: int | None, relays: tuple[int, ...] = ()
 ) -> Problem | None:
-    """The problem that a program answers, where its name says it; root: a topology rank, ignored where it has none."""
+    """Return the problem that a program solves; None if its name does not say which one.
+
+    Args:
+        topology: The topology.
+        collective: Name of the collective.
+        ranks: The topology's rank of each rank of the program.
+        root: The topology's rank of the root; ignored if the collective has no root.
+        relays: Ranks of the topology that forward.
+    """
     kind = find_kind(collective)
     if not kind.by_name or len(ranks) < 2:
         return None
@@ -81,12 +103,12 @@ def named_problem(
 
 
 def check_not_source(out: str | Path, source: str) -> None:
-    """Raise InputError where a file would be written over the one that it is made from."""
+    """Raise InputError if a file would be written over the one that it is made from."""
     if Path(out).exists() and Path(source).exists() and Path(out).samefile(source):
-        raise InputError(f"{out}: is the file that it is made from; it must be another name")
+        raise InputError(f"{out}: is the file that it would be made from; give another name")
 
 
 def write_text(out: str | Path, text: str) -> None:
-    """Write a file whole or not at all; InputError where it cannot be."""
+    """Write a file completely or not at all; raise InputError if it cannot be written."""
     with replaced(out) as file:
         file.write(text.encode())

@@ -1,4 +1,4 @@
-"""Stored schedules as several commands take them."""
+"""Stored schedules in the form of several commands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from topologies.errors import InputError, ScheduleError, ScheduleRefused
 
 
 def load_algorithm(file: str | Path) -> Algorithm:
-    """The algorithm in a schedule file, replayed; a quotient's is that of the whole problem.
+    """Return the algorithm in a schedule file, replayed; a quotient's algorithm is that of the whole problem.
 
-    Raises InputError where there is none in it, or it is not right.
+    Args:
+        file: The file.
+
+    Raises:
+        InputError: The file holds no schedule, or a wrong one.
     """
     stored = load_schedule(file)
     problem, schedule = stored.expanded()

@@ -1,4 +1,4 @@
-"""The command `simulate`: what anyone's MSCCL XML or execution plan takes on a topology, by message size."""
+"""The command `simulate`, which predicts the time of an MSCCL XML or execution plan on a topology by message size."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ _MANY = 16  # ranks that are listed
 @click.option(
     "--group",
     metavar="RANKS",
-    help="The topology's rank of each of the file's, as 0,2,4-7. Default: what the index beside it says, or 0, 1, …",
+    help="Run the file's ranks on these ranks, as 0,2,4-7. Default: those of the index beside it, or 0, 1, …",
 )
 @click.option(
     "--sizes",
     default=DEFAULT_SIZES,
     metavar="LOW:HIGH:Nx",
-    help=f"From LOW to HIGH, each N times the one before, or a list as 4K,1M. Default: {DEFAULT_SIZES}.",
+    help=f"Predict at sizes from LOW to HIGH, each N times the last, or at a list as 4K,1M. Default: {DEFAULT_SIZES}.",
 )
-@click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
+@click.option("--depth", type=int, metavar="N", help="Use N FIFO slots. Default: the protocol's.")
 @click.option(
-    "--trace", metavar="OUT.json", help="Write the predicted run at one --sizes as a trace for Perfetto: of an XML."
+    "--trace", metavar="OUT.json", help="Write an MSCCL XML's predicted run at one size as a trace for Perfetto."
 )
 @costs_option
 @json_option
 def simulate(
     file: str, topo: str, group: str | None, sizes: str, depth: int | None, trace: str | None, costs: str, as_json: bool
 ) -> None:
-    """Predict the time of an MSCCL XML or an execution plan (JSON), ours or another's, on a topology.
+    """Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.
 
-    The file is verified first. Exit code 0 right (or its name does not say what is right), 1 wrong or deadlock,
-    2 not readable or not for this topology.
+    The file is verified first. Exit code 0: right, or its name does not say what is right; 1: wrong or deadlock;
+    2: not readable, or not for this topology.
 
     \b
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6 --sizes 1M --trace run.json
     """
-    asked = parse_sweep(sizes)
-    if trace is not None and len(asked) != 1:
-        raise InputError(f"--trace: {len(asked)} sizes; it must be of one, as with --sizes 1M")
+    swept_sizes = parse_sweep(sizes)
+    if trace is not None and len(swept_sizes) != 1:
+        raise InputError(f"--trace: there are {len(swept_sizes)} sizes; it must be one, as with --sizes 1M")
     topology = put_costs(load(topo), costs)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     entry = entry_beside(file)
@@ -82,12 +82,12 @@ def simulate(
         )
         if trace is not None and not isinstance(timed, Predictor):
             raise InputError(f"--trace: {origin_of(file)} is a plan; it must be a program (MSCCL XML)")
-        document |= _times(program, timed, asked, verdict.status == "right")
+        document |= _times(program, timed, swept_sizes, verdict.status == "right")
         if trace is not None and isinstance(timed, Predictor):
-            write_text(trace, chrome_trace(timed, asked[0]))
+            write_text(trace, chrome_trace(timed, swept_sizes[0]))
             document["trace"] = trace
     except InputError as error:
-        # of a file that is right it is the topology or the group that is at fault
+        # For a file that is right, the topology or the group is wrong.
         if verdict.exit_code != 1:
             raise
         document["untimed"] = str(error)
@@ -98,30 +98,38 @@ def simulate(
     raise SystemExit(1 if verdict.exit_code == 1 else 0)
 
 
-def parse_sweep(text: str, what: str = "--sizes") -> list[int]:
-    """Bytes from `1K:1G:4x` (LOW:HIGH:FACTOR, 2 if not stated) or `4K,1M,64M`; InputError for anything else."""
+def parse_sweep(text: str, option: str = "--sizes") -> list[int]:
+    """Return the message sizes in bytes of a range or a list.
+
+    Args:
+        text: `1K:1G:4x` (LOW:HIGH:FACTOR, factor 2 if missing), or `4K,1M,64M`.
+        option: Name of the option for error messages.
+
+    Raises:
+        InputError: The text is neither.
+    """
     parts = text.split(":")
     if len(parts) == 1:
-        listed = [parse_size(part, what) for part in text.split(",")]
+        listed = [parse_size(part, option) for part in text.split(",")]
         if len(listed) > _MOST_SIZES:
-            raise InputError(f"{what}: {len(listed)} sizes; give at most {_MOST_SIZES}")
+            raise InputError(f"{option}: {len(listed)} sizes; give at most {_MOST_SIZES}")
         return listed
     if len(parts) > 3:
-        raise InputError(f"{what}: {shown(text)} is no range of sizes; write it as in {DEFAULT_SIZES}")
-    low, high = parse_size(parts[0], what), parse_size(parts[1], what)
+        raise InputError(f"{option}: {shown(text)} is no range of sizes; write it as in {DEFAULT_SIZES}")
+    low, high = parse_size(parts[0], option), parse_size(parts[1], option)
     if low > high:
-        raise InputError(f"{what}: {shown(text)} runs backwards; write the smaller size first")
-    times = parts[2].strip().removesuffix("x") if len(parts) == 3 else "2"
-    if not (times.isascii() and times.isdecimal() and len(times) < 10 and int(times) >= 2):
-        raise InputError(f"{what}: {shown(parts[2])} is no factor; write 2x or more, as in {DEFAULT_SIZES}")
-    found = [low]
-    while found[-1] * int(times) <= high:
-        found.append(found[-1] * int(times))
-    return found
+        raise InputError(f"{option}: {shown(text)} has its larger end first; write the smaller size first")
+    factor_text = parts[2].strip().removesuffix("x") if len(parts) == 3 else "2"
+    if not (factor_text.isascii() and factor_text.isdecimal() and len(factor_text) < 10 and int(factor_text) >= 2):
+        raise InputError(f"{option}: {shown(parts[2])} is no factor; write 2x or more, as in {DEFAULT_SIZES}")
+    swept = [low]
+    while swept[-1] * int(factor_text) <= high:
+        swept.append(swept[-1] * int(factor_text))
+    return swept
 
 
 def _why(verdict: Verdict) -> str:
-    """One line: what was found, or else what the file is."""
+    """Return a line: what was found wrong, or else what the file is."""
     return "; ".join(verdict.lines[:1]) if verdict.status == "right" else verdict.reason or verdict.lines[0]
 
 
@@ -129,13 +137,13 @@ def _times(
     program: Program,
     predictor: Timed,
     sizes: list[int],
-    right: bool,
+    is_right: bool,
 ) -> dict[str, Any]:
-    """What is asked, and a row for each size; how far from the bound only what is right is."""
+    """Return the question and a row for each size; only a right program is compared with the bound."""
     topology, group = predictor.topology, predictor.group
     problem = named_problem(topology, program.collective, group, group[program.root])
     times = predictor.times_us(sizes)
-    bound = prove(problem) if problem is not None and right else None
+    bound = prove(problem) if problem is not None and is_right else None
     factor = find_kind(program.collective).bus_factor(program.nranks)
     rows = []
     for size, time in zip(sizes, times.tolist(), strict=True):
@@ -173,6 +181,7 @@ def _times(
 
 
 def _lines(document: dict[str, Any]) -> list[str]:
+    """Return the lines of the report."""
     why = document["why"].removeprefix(f"{document['status']}: ")
     lines = [f"{origin_of(document['file'])}: {document['status']}: {why}", *document["cautions"]]
     if "untimed" in document:
@@ -183,23 +192,25 @@ def _lines(document: dict[str, Any]) -> list[str]:
     if not all(row["served"] for row in document["sizes"]):
         least, most = document["min_bytes"], document["max_bytes"]
         upper = "" if most is None else f" to {format_size(most)}"
-        lines += ["", f"* beyond the sizes that the file is for: from {format_size(least)}{upper}"]
+        lines += ["", f"* outside the sizes that the file is for: from {format_size(least)}{upper}"]
     if "trace" in document:
         lines += ["", f"trace → {document['trace']}"]
     return lines
 
 
 def _heading(document: dict[str, Any]) -> str:
+    """Return the heading: collective, topology, ranks and root."""
     group = document["group"]
     names = ",".join(map(str, group[:_MANY])) + (",…" if len(group) > _MANY else "")
-    who = f"ranks {names}" if len(group) <= _MANY or group != list(range(len(group))) else f"{len(group)} ranks"
+    members = f"ranks {names}" if len(group) <= _MANY or group != list(range(len(group))) else f"{len(group)} ranks"
     root = "" if document["root"] is None else f", root {document['root']}"
     about = ", ".join(word for word in (document["summary"], document["alpha"]) if word)
     summary = f" ({about})" if about else ""
-    return f"{document['collective']} · {document['topology']} · {who}{root}{summary}"
+    return f"{document['collective']} · {document['topology']} · {members}{root}{summary}"
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of the table of sizes."""
     titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap", "proof")
     table = [
         (
@@ -217,4 +228,5 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _figure(value: float | None) -> str:
+    """Return a number with two digits, or – if it is unknown."""
     return "–" if value is None else f"{value:.2f}"

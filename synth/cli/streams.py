@@ -1,4 +1,4 @@
-"""What the command prints to: streams that may be closed, know few letters, or be a terminal that obeys a text."""
+"""The streams that a command prints to: closed ones, ones without some characters, and terminals with control codes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-# Control characters beside tab and line ends, marks that turn the order of letters, and halves of characters.
+# Control characters except tab and line ends, marks that change the order of letters, and surrogates.
 _UNPRINTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _CLEAR = "\r\x1b[2K"
 
 
 class PlainStream(io.TextIOWrapper):
-    """A text stream that writes control characters as escapes, as JSON has them, so that no terminal obeys a file."""
+    """A text stream that writes control characters as escapes, as JSON does, so that no terminal obeys a file."""
 
     def write(self, text: str) -> int:
-        """Write a text; return its length."""
-        super().write(_UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        """Write a text and return its length."""
+        super().write(_UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
         return len(text)
 
 
 def clear_line() -> None:
-    """Clear the line of the terminal that standard error is, which no text of a file may do."""
+    """Write the code that clears the terminal's current line to standard error."""
     if isinstance(sys.stderr, PlainStream):
         io.TextIOWrapper.write(sys.stderr, _CLEAR)
     else:
@@ -41,9 +41,9 @@ def drawing_stream() -> TextIO:
 
 
 def prepare() -> None:
-    """Make standard input, output and error usable: what is closed leads nowhere, what is printed is plain text.
+    """Make standard input, output and error usable: closed ones lead nowhere, and printed text is plain.
 
-    A closed stream's number would be given to the next file that is opened, into which all would be printed.
+    Otherwise the next opened file would get the number of a closed stream, and all output would go into that file.
     """
     for number in (0, 1, 2):
         try:
@@ -55,17 +55,18 @@ def prepare() -> None:
                     os.dup2(null, number)
                     os.close(null)
     sys.stdout, sys.stderr = _plain(sys.stdout, 1), _plain(sys.stderr, 2)
-    for name in ("stdout", "stderr"):  # libraries ask the originals how wide the terminal is
+    for name in ("stdout", "stderr"):  # Libraries ask the original streams for the terminal's width.
         setattr(sys, f"__{name}__", getattr(sys, name))
 
 
 def _plain(stream: TextIO | None, number: int) -> TextIO:
-    if stream is None:  # Python found it closed
+    """Return a stream that prints plain text in place of standard output or error."""
+    if stream is None:  # The stream is closed.
         return open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
-    if type(stream) is not io.TextIOWrapper:  # somebody else's, as a test's
+    if type(stream) is not io.TextIOWrapper:  # The stream was replaced, for example by a test.
         return stream
     stream.flush()
-    # click puts a stream of its own in the place of an ASCII one, which would escape nothing
+    # Click would replace an ASCII stream by its own, which escapes nothing.
     encoding = "utf-8" if codecs.lookup(stream.encoding).name == "ascii" else stream.encoding
     return PlainStream(
         stream.detach(),

@@ -29,15 +29,15 @@ from topologies.text.vertex_sets import format_names, format_set
 from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
-# what says how devices are joined, each with what it says more by
+# Commands that print how devices are connected, each with further commands for details.
 _TOOLS = {"nvidia-smi topo -m": ("nvidia-smi nvlink --status",), "amd-smi topology": (), "rocm-smi --showtopo": ()}
 _TOOL_S = 60.0
-_PARTS = 8  # of a topology that is not connected, shown one by one
+_PARTS = 8  # parts of an unconnected topology that are listed
 
 
 @click.group("topo", cls=StrictGroup)
 def topo() -> None:
-    """Topologies: list, show, check, import, here.
+    """List, show, check and import topologies.
 
     \b
     synth topo show dgx-a100
@@ -47,33 +47,35 @@ def topo() -> None:
 @topo.command("list")
 @json_option
 def _topo_list(as_json: bool) -> None:
-    """Machines and families.
+    """List all machines and families.
 
     \b
     synth topo list
     """
-    found = {name: load(name).summary for name in machines()}
+    summary_of = {name: load(name).summary for name in machines()}
     if as_json:
-        print_json({"machines": found, "families": list(FAMILIES)})
+        print_json({"machines": summary_of, "families": list(FAMILIES)})
         return
-    width = max(map(len, found))
-    for name, summary in found.items():
+    width = max(map(len, summary_of))
+    for name, summary in summary_of.items():
         click.echo(f"{name.ljust(width)}  {summary}")
     click.echo(f"families: {', '.join(FAMILIES)} (as in torus:4x4,bw=50,alpha=0.7)")
     click.echo(
-        "several nodes: machine:N, as in dgx-a100:4; your own: FILE.toml, or what tools print (synth topo import)"
+        "several nodes: machine:N, as in dgx-a100:4; your own: FILE.toml, or the output of tools (synth topo import)"
     )
 
 
 @topo.command("show")
 @click.argument("topology")
-@click.option("--format", "form", type=click.Choice(("toml", *FORMS)), default="toml", help="Default: toml.")
 @click.option(
-    "--levels", is_flag=True, help="The levels of its hierarchy instead, as --levels of synth place has them."
+    "--format", "form", type=click.Choice(("toml", *FORMS)), default="toml", help="Print this form. Default: toml."
+)
+@click.option(
+    "--levels", is_flag=True, help="Print the levels of the hierarchy instead, as synth place --levels takes them."
 )
 @json_option
 def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
-    """A topology in a form that --topo FILE takes: its text form, or as a graph of networkx (without NICs).
+    """Print a topology in a form that --topo FILE takes: text, or a graph of networkx (without NICs).
 
     \b
     synth topo show dgx1 > my.toml
@@ -83,16 +85,17 @@ def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
     if levels:
         _show_levels(load(topology), as_json)
         return
-    found = load_machine(topology)
+    machine = load_machine(topology)
     if as_json:
-        print_json(_described(found.topology))
+        print_json(_described(machine.topology))
     elif form != "toml":
-        click.echo(graph_text(found.topology, form).rstrip("\n"))
+        click.echo(graph_text(machine.topology, form).rstrip("\n"))
     else:
-        click.echo(to_toml(found.topology, found.nics, found.remarks).rstrip("\n"))
+        click.echo(to_toml(machine.topology, machine.nics, machine.remarks).rstrip("\n"))
 
 
 def _show_levels(topology: Topology, as_json: bool) -> None:
+    """Print the levels of a topology's hierarchy."""
     hierarchy = find_levels(topology)
     rows = [
         (level.name, level.size, [[int(rank) for rank in part] for part in hierarchy.parts(i)])
@@ -105,89 +108,93 @@ def _show_levels(topology: Topology, as_json: bool) -> None:
     click.echo(f"{topology.name}: {hierarchy}")
     for name, size, parts in rows:
         first = format_set(parts[0], topology.nranks, ())
-        many = format_count(len(parts), "part")
-        click.echo(f"  {name}: {size} in each part of the level above, {many} in all; the first: {first}")
+        part_count = format_count(len(parts), "part")
+        click.echo(f"  {name}: {size} in each part of the level above, {part_count} in all; the first: {first}")
 
 
 @topo.command("check")
 @click.argument("name", metavar="TOPOLOGY")
 @json_option
 def _topo_check(name: str, as_json: bool) -> None:
-    """Whether a topology can be read and used, and what it comes to; exit code 1 where ranks cannot reach others.
+    """Check whether a topology can be used, and print its size; exit code 1: some ranks cannot reach others.
 
     \b
     synth topo check my.toml
     """
     topology = load(name)
-    found = _described(topology)
-    code = 0 if found["connected"] and topology.nranks > 1 else 1
+    facts = _described(topology)
+    code = 0 if facts["connected"] and topology.nranks > 1 else 1
     if as_json:
-        print_json(found)
+        print_json(facts)
         raise SystemExit(code)
-    click.echo(f"{found['topology']}: {found['summary'] or 'no summary'}")
+    click.echo(f"{facts['topology']}: {facts['summary'] or 'no summary'}")
     click.echo(
-        f"  {format_count(found['ranks'], 'rank')}, {format_count(found['switches'], 'switch', 'switches')},"
-        f" {format_count(found['links'], 'link')}, {format_count(found['limits'], 'limit')}"
+        f"  {format_count(facts['ranks'], 'rank')}, {format_count(facts['switches'], 'switch', 'switches')},"
+        f" {format_count(facts['links'], 'link')}, {format_count(facts['limits'], 'limit')}"
     )
-    sms = f"{found['sms']} SMs a device" if found["sms"] else "SMs of a device not known (sms =)"
-    capability = found["compute_capability"]
-    named = [f", {found[key]}" for key in ("gcn", "platform") if found[key]]
-    click.echo(f"  {sms}" + (f", compute capability {capability / 10:.1f}" if capability else "") + "".join(named))
-    assumed = " assumed" if found["alpha_assumed"] else ""
+    sms = f"{facts['sms']} SMs a device" if facts["sms"] else "SMs of a device unknown (set sms =)"
+    capability = facts["compute_capability"]
+    architecture = [f", {facts[key]}" for key in ("gcn", "platform") if facts[key]]
+    click.echo(
+        f"  {sms}" + (f", compute capability {capability / 10:.1f}" if capability else "") + "".join(architecture)
+    )
+    assumed = " assumed" if facts["alpha_assumed"] else ""
     if topology.nlinks:
-        click.echo(f"  out of a rank {found['out_gbs']} GB/s, α {found['alpha_us']} µs{assumed}")
-    if found["switch_ops"]:
-        click.echo(f"  {found['switch_ops']}")
+        click.echo(f"  out of a rank {facts['out_gbs']} GB/s, α {facts['alpha_us']} µs{assumed}")
+    if facts["switch_ops"]:
+        click.echo(f"  {facts['switch_ops']}")
     for line in _connection(_parts(topology), topology.nranks):
         click.echo(f"  {line}")
     raise SystemExit(code)
 
 
 _IMPORT = declare(
-    click.option("-o", "--out", metavar="FILE", help="Where to write it; default: to stdout."),
-    click.option("--name", metavar="NAME", help="Of the topology; default: the first file's."),
-    click.option("--compare", "beside", metavar="TOPOLOGY", help="Say how it differs from this one."),
+    click.option("-o", "--out", metavar="FILE", help="Write the topology to this file. Default: stdout."),
+    click.option("--name", metavar="NAME", help="Give the topology this name. Default: the first file's."),
+    click.option("--compare", "reference", metavar="TOPOLOGY", help="Print how it differs from this topology."),
 )
 
 
 @topo.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @_IMPORT
-@click.option("--node", metavar="TOPOLOGY", help="What each host of a fabric is; or give its file beside the fabric's.")
+@click.option(
+    "--node", metavar="TOPOLOGY", help="Use this topology for each host of a fabric, if no file describes it."
+)
 def _topo_import(
-    files: tuple[str, ...], out: str | None, name: str | None, beside: str | None, node: str | None
+    files: tuple[str, ...], out: str | None, name: str | None, reference: str | None, node: str | None
 ) -> None:
-    """What a tool prints of a machine as a topology in text form; a file a node makes a cluster.
+    """Convert the output of a machine's tools to a topology in text form; one file for each node makes a cluster.
 
-    Taken are `nvidia-smi topo -m`, with `nvidia-smi nvlink --status` beside it or behind it, NCCL's and RCCL's XML
-    (NCCL_TOPO_DUMP_FILE), `rocm-smi --showtopo` and `amd-smi topology`, and of fabrics `ibnetdiscover`, Slurm's
-    topology.conf and topology.yaml, and what topograph writes; with a fabric's file, several nodes' hang on it by
-    their NICs' GUIDs. --topo takes such files too.
+    For machines, the command reads `nvidia-smi topo -m` (with `nvidia-smi nvlink --status` in another file or
+    appended), the XML of NCCL and RCCL (NCCL_TOPO_DUMP_FILE), `rocm-smi --showtopo` and `amd-smi topology`. For
+    fabrics it reads `ibnetdiscover`, Slurm's topology.conf and topology.yaml, and topograph's output. With a fabric's
+    file, nodes are connected to it by the GUIDs of their NICs. --topo takes such files too.
 
     \b
     synth topo import smi.txt --compare dgx-a100 -o mine.toml
     synth topo import node0.xml node1.xml -o cluster.toml
     synth topo import topology.conf --node dgx-h100 -o cluster.toml
     """
-    _write_imported(import_files(files, name, None if node is None else load_machine(node)), out, beside)
+    _write_imported(import_files(files, name, None if node is None else load_machine(node)), out, reference)
 
 
 @topo.command("here")
 @_IMPORT
-def _topo_here(out: str | None, name: str | None, beside: str | None) -> None:
-    """This machine as a topology, by what nvidia-smi, amd-smi or rocm-smi prints here.
+def _topo_here(out: str | None, name: str | None, reference: str | None) -> None:
+    """Convert this machine to a topology, with the output of nvidia-smi, amd-smi or rocm-smi.
 
     \b
     synth topo here -o here.toml
     """
     with tempfile.TemporaryDirectory() as folder:
-        _write_imported(import_files(_printed_here(Path(folder)), name or "here"), out, beside)
+        _write_imported(import_files(_printed_here(Path(folder)), name or "here"), out, reference)
 
 
 def _printed_here(folder: Path) -> list[Path]:
-    """What the tools of this machine print, as files. Raises InputError where there are none, or they fail."""
+    """Return files with what the tools of this machine print; raise InputError if there are none, or they fail."""
     failed = []
-    for tool, others in _TOOLS.items():
+    for tool, further_tools in _TOOLS.items():
         try:
             printed = [_run(tool.split())]
         except OSError:
@@ -195,69 +202,73 @@ def _printed_here(folder: Path) -> list[Path]:
         except subprocess.SubprocessError as error:
             failed.append(f"{tool}: {_complaint(error)}")
             continue
-        for other in others:
-            with suppress(OSError, subprocess.SubprocessError):  # older drivers do not have it
-                printed.append(_run(other.split()))
+        for further_tool in further_tools:
+            with suppress(OSError, subprocess.SubprocessError):  # Older drivers lack the command.
+                printed.append(_run(further_tool.split()))
         (path := folder / "here.txt").write_text("\n".join(printed), encoding="utf-8")
         return [path]
     why = "; ".join(failed) or f"no {' and no '.join(tool.split()[0] for tool in _TOOLS)} found"
-    raise InputError(f"topo here: {why}; it must be run where one of them works")
+    raise InputError(f"topo here: {why}; run it where one of them works")
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, timeout=_TOOL_S, check=True)
-    return done.stdout.decode("utf-8", "replace")
+    """Run a command and return its output."""
+    completed = subprocess.run(command, capture_output=True, timeout=_TOOL_S, check=True)
+    return completed.stdout.decode("utf-8", "replace")
 
 
 def _complaint(error: subprocess.SubprocessError) -> str:
+    """Return the first characters of a failed command's error output."""
     text = (getattr(error, "stderr", b"") or getattr(error, "stdout", b"") or b"").decode("utf-8", "replace")
     return " ".join((text or str(error)).split())[:200]
 
 
-def _write_imported(found: Machine, out: str | None, beside: str | None) -> None:
-    differs = [] if beside is None else compare(found, load_machine(beside))
-    text = to_toml(found.topology, found.nics, found.remarks)
+def _write_imported(machine: Machine, out: str | None, reference: str | None) -> None:
+    """Write an imported topology, and print how it differs from a reference."""
+    differs = [] if reference is None else compare(machine, load_machine(reference))
+    text = to_toml(machine.topology, machine.nics, machine.remarks)
     if out is None:
         click.echo(text.rstrip("\n"))
     else:
         write_text(out, text)
-        click.echo(f"{found.topology.name}: {found.topology.summary} → {out}")
-        for remark in found.remarks:
+        click.echo(f"{machine.topology.name}: {machine.topology.summary} → {out}")
+        for remark in machine.remarks:
             click.echo(f"  {remark}")
-    if beside is not None:
-        for line in differs or [f"like {beside}"]:
+    if reference is not None:
+        for line in differs or [f"like {reference}"]:
             click.echo(line, err=out is None)
 
 
 def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:
-    """What `check` says of the parts of a topology, whose ranks all reach each other."""
+    """Return the lines of `check` on the parts of a topology whose ranks all reach each other."""
     if nranks == 1:
-        return ["cannot be used: there is one rank; it must be at least 2"]
+        return ["cannot be used: there is one rank, but at least 2 are needed"]
     if len(parts) == 1:
         return ["every rank reaches every other"]
     groups = [format_set(part, nranks, ()) for part in parts if len(part) > 1]
-    alone = sorted(rank for part in parts if len(part) == 1 for rank in part)
+    single_ranks = sorted(rank for part in parts if len(part) == 1 for rank in part)
     if not groups:
-        return ["not connected: no two ranks reach each other, both ways; cannot be used, but for what is sent one way"]
+        return ["not connected: no two ranks reach each other both ways; usable only for collectives that send one way"]
     lines = [
-        "not connected: cannot be used among all ranks, but for what is sent one way; ranks that reach each other:"
+        "not connected: among all ranks usable only for collectives that send one way; ranks that reach each other:"
     ]
     lines += [f"  --group {group}" for group in groups[:_PARTS]]
     if len(groups) > _PARTS:
         lines.append(f"  … {len(groups) - _PARTS} more …")
-    if alone:
-        lines.append(f"  none with {format_set(alone, nranks, ())}: links to or from there are missing")
+    if single_ranks:
+        lines.append(f"  none with {format_set(single_ranks, nranks, ())}: links to or from there are missing")
     return lines
 
 
 def _described(topology: Topology) -> dict[str, Any]:
-    n = topology.nranks
+    """Return the properties of a topology as a JSON object."""
+    nranks = topology.nranks
     parts = _parts(topology)
-    leaving = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)[:n]
+    leaving = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)[:nranks]
     return {
         "topology": topology.name,
         "summary": topology.summary,
-        "ranks": n,
+        "ranks": nranks,
         "switches": len(topology.switches),
         "links": topology.nlinks,
         "limits": len(topology.limits),
@@ -269,36 +280,37 @@ def _described(topology: Topology) -> dict[str, Any]:
         "alpha_us": _span(topology.alpha_us),
         "alpha_assumed": topology.alpha_assumed,
         "connected": len(parts) == 1,
-        "parts": [format_set(part, n, ()) for part in parts],
+        "parts": [format_set(part, nranks, ()) for part in parts],
         "switch_ops": _switch_ops(topology),
         "source": topology.source,
     }
 
 
 def _switch_ops(topology: Topology) -> str | None:
-    """`multicast and reduce in nvswitch` and at which part of a port's rate, where not all of it."""
-    said: dict[str, list[str]] = {}
+    """Return what switches can do, such as `multicast and reduce at 0.5 of the rate in nvswitch`; None if nothing."""
+    switches_of: dict[str, list[str]] = {}
     for ops in topology.switch_ops:
         able = ((word, part) for word, part in (("multicast", ops.multicast), ("reduce", ops.reduce)) if part)
         words = " and ".join(word if part == 1 else f"{word} at {part:.4g} of the rate" for word, part in able)
-        said.setdefault(words, []).append(ops.switch)
-    return "; ".join(f"{words} in {', '.join(format_names(names))}" for words, names in said.items()) or None
+        switches_of.setdefault(words, []).append(ops.switch)
+    return "; ".join(f"{words} in {', '.join(format_names(names))}" for words, names in switches_of.items()) or None
 
 
 def _parts(topology: Topology) -> list[list[int]]:
-    """Ranks that all reach each other, through others too: the parts by their first rank."""
-    from topologies.arrays import components, strongly_connected  # brings SciPy, which list and show do without
+    """Return the groups of ranks that all reach each other, through other ranks too, ordered by their first rank."""
+    from topologies.arrays import components, strongly_connected  # It imports SciPy, which list and show do not need.
 
     ends = (topology.nvertices, topology.link_src, topology.link_dst)
     if strongly_connected(*ends):
         return [list(range(topology.nranks))]
-    found: dict[int, list[int]] = {}
+    ranks_of_part: dict[int, list[int]] = {}
     for rank, part in enumerate(components(*ends, strong=True)[: topology.nranks].tolist()):
-        found.setdefault(part, []).append(rank)
-    return list(found.values())
+        ranks_of_part.setdefault(part, []).append(rank)
+    return list(ranks_of_part.values())
 
 
 def _span(values: NDArray[Any]) -> str:
+    """Return the smallest and the largest value as text, or one value if they are equal."""
     if not len(values):
         return "none"
     low, high = float(values.min()), float(values.max())

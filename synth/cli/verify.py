@@ -1,4 +1,4 @@
-"""The command `verify`: anyone's MSCCL XML or execution plan, replayed."""
+"""The command `verify`, which replays any MSCCL XML or execution plan."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from topologies.text.fields import shown
 
 @click.command("verify")
 @click.argument("file")
-@click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
-@click.option("--topo", metavar="T", help="Where it will run. Default: what the index beside it says.")
-@click.option("--group", metavar="RANKS", help="The topology's rank of each of the file's. Default: 0, 1, …")
+@click.option("--depth", type=int, metavar="N", help="Use N FIFO slots. Default: the protocol's.")
+@click.option("--topo", metavar="T", help="Check for this topology. Default: that of the index beside it.")
+@click.option("--group", metavar="RANKS", help="Run the file's ranks on these ranks of --topo. Default: 0, 1, …")
 @click.option(
-    "--target", metavar="NAME", help="Whose reader must take it. Default: the index beside it says; else any may."
+    "--target",
+    metavar="NAME",
+    help="Check for this executor's reader. Default: that of the index beside it, or else any.",
 )
 @json_option
 def verify(
     file: str, depth: int | None, topo: str | None, group: str | None, target: str | None, as_json: bool
 ) -> None:
-    """Replay an MSCCL XML or an execution plan (JSON), ours or another's: right, wrong, deadlock or not readable.
+    """Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock or not readable.
 
-    Exit code 0 right, 1 wrong or deadlock, 2 not readable. Where it will run, all threadblocks of a rank must fit on
-    the SMs of its device, and messages be of a protocol that works between nodes, or it hangs.
+    Exit code 0: right; 1: wrong or deadlock; 2: not readable. On the topology, all threadblocks of a rank must fit on
+    the SMs of its device, and the protocol must work between nodes; otherwise the file would hang.
 
     \b
     synth verify out/msccl/FILE.xml
@@ -42,14 +44,21 @@ def verify(
     if target is None and (entry := entry_beside(file)) is not None and entry.target in readers:
         target = entry.target
     if target is not None and target not in readers:
-        right = f"one of {', '.join(readers)}" if readers else "left out"
-        raise InputError(f"--target {target}: does not read {format_of(file).what}; it must be {right}")
+        advice = f"one of {', '.join(readers)}" if readers else "left out"
+        raise InputError(f"--target {target}: does not read {format_of(file).what}; it must be {advice}")
     verdict = verify_file(file, goal_beside(file), depth, target)
     if verdict.status != "not readable":
         verdict = _placed(_named(verdict, file), file, topo, group)
     if as_json:
         findings = [
-            {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step} for f in verdict.findings
+            {
+                "kind": finding.kind,
+                "message": finding.message,
+                "rank": finding.rank,
+                "tb": finding.tb,
+                "step": finding.step,
+            }
+            for finding in verdict.findings
         ]
         lines = list(verdict.lines)
         print_json({"file": file, "status": verdict.status, "lines": lines, "findings": findings})
@@ -63,25 +72,25 @@ def verify(
 
 
 def _named(verdict: Verdict, file: str) -> Verdict:
-    """The verdict with what is wrong beside the other files of a library."""
-    other, found = namesake_beside(file), Findings()
-    if other is not None:
-        right = "by which its executor keeps what it has loaded; it must be a name of its own"
-        found.add("inconsistent", f"name {shown(name_in(Path(file)))} is that of {other} too, {right}")
-    return verdict.with_findings(found)
+    """Return the verdict with a finding if another file of the library has the same name inside."""
+    namesake, findings = namesake_beside(file), Findings()
+    if namesake is not None:
+        advice = "but the executor stores loaded files by this name; give it another name"
+        findings.add("inconsistent", f"name {shown(name_in(Path(file)))} is that of {namesake} too, {advice}")
+    return verdict.with_findings(findings)
 
 
 def _placed(verdict: Verdict, file: str, topo: str | None, group: str | None) -> Verdict:
-    """The verdict with what is wrong where the file will run, if that is said or known."""
+    """Return the verdict with findings about the topology that the file will run on, if it is named or known."""
     blocks = format_of(file).threadblocks(verdict.program, Path(file))
-    asked = place_program(len(blocks), topo, group)
-    place = asked or place_beside(file)
+    named_place = place_program(len(blocks), topo, group)
+    place = named_place or place_beside(file)
     if place is None or len(place[1]) != len(blocks):
         return verdict
     verdict = check_place(verdict, blocks, *place)
-    if asked is None or place[0].sms:
+    if named_place is None or place[0].sms:
         return verdict
     unknown = (
-        f"the SMs of a device of {place[0].name} are not known: whether {max(blocks)} threadblocks fit is not checked"
+        f"the SMs of a device of {place[0].name} are unknown: whether {max(blocks)} threadblocks fit is not checked"
     )
     return replace(verdict, lines=(*verdict.lines, unknown))

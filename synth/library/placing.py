@@ -118,8 +118,8 @@ class Placing:
     def leave_out(self, questions: Sequence[Question], why: str) -> None:
         """Record questions that get no answer."""
         self.left_out += [
-            {"collective": question.collective, "group": list(question.group), "root": question.root, "why": why}
-            for question in questions
+            {"collective": lost.collective, "group": list(lost.group), "root": lost.root, "why": why}
+            for lost in questions
         ]
 
     @property
@@ -272,7 +272,7 @@ def _place_of(share: Share) -> tuple[str, str, tuple[int, ...]]:
 
 def _groups(share: Share) -> list[list[int]]:
     """Return the groups of a share as lists."""
-    return [list(question.group) for question in share.questions]
+    return [list(share_question.group) for share_question in share.questions]
 
 
 def _is_intact(folder: Path, row: Mapping[str, Any], entry_of_file: Mapping[str, Any]) -> bool:
