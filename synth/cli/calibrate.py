@@ -1,4 +1,4 @@
-"""The command `calibrate`: measures this machine and writes it as a topology with an executor's costs."""
+"""The command `calibrate`, which measures this machine and writes it as a topology with an executor's costs."""
 
 from __future__ import annotations
 
@@ -73,12 +73,14 @@ def calibrate(
     with used.open(Request(None, count, Settings(iterations=1), devices)) as (measure, prints):
 
         def timer(probe: Probe, size_bytes: int) -> float:
+            """Return the time of a probe in µs; raise InputError if elements are wrong."""
             row = measure(probe, size_bytes)
             if row.wrong or row.out_of_place is None:
                 raise InputError(f"--backend {backend}: {row.wrong} elements wrong where {probe.name} was run")
             return row.out_of_place.time_us
 
         def tell(what: str, done: int, of: int) -> None:
+            """Show how many measurements of a kind are done."""
             if prints and sys.stderr.isatty():
                 click.echo(f"\r{what}: {done} of {of}", nl=done == of, err=True)
 
@@ -96,7 +98,7 @@ def calibrate(
 
 
 def _count(used: Backend, ranks: int | None, spec: str | None) -> int:
-    """How many ranks are measured. Raises InputError where nothing says so, or the job has others."""
+    """Return the number of ranks to measure; raise InputError if nothing states it, or the job has another number."""
     job = ranks_of_job() if used.in_job else None
     if job is not None and ranks not in (None, job):
         raise InputError(f"--ranks {ranks}: this is a rank of a job of {job}; it must be left out")
@@ -106,7 +108,7 @@ def _count(used: Backend, ranks: int | None, spec: str | None) -> int:
 
 
 def _wired(spec: str | None, count: int, out: str) -> Topology:
-    """The topology to measure, once nothing else is wrong."""
+    """Return the topology to measure after all other checks."""
     if Path(out).suffix != ".toml":
         raise InputError(f"-o {out!r}: has another ending; it must be .toml, as topologies have")
     check_replaceable(out)
@@ -117,7 +119,7 @@ def _wired(spec: str | None, count: int, out: str) -> Topology:
 
 
 def _print(found: Calibration) -> None:
-    """What was measured, each figure with how well it is known."""
+    """Print what was measured, each figure with its uncertainty."""
     heads = ("protocol", "links", "start (µs)", "latency (µs)", "gap (µs)", "a block (GB/s)", "link (GB/s)")
     click.echo(f"{heads[0]:<9}{heads[1]:<9}" + "".join(f"{head:>20}" for head in heads[2:]))
     for name, by_kind in found.costs.items():
@@ -157,12 +159,12 @@ def _noise_summary(found: Calibration) -> str:
 
 
 def _shown(figure: Measured) -> str:
-    """A figure and how far it is known."""
+    """Return a figure with its uncertainty as text."""
     return f"{figure.value:.3g} ±{figure.within}" if figure.value else figure.within
 
 
 def _source(topology: Topology, found: Calibration, used: Backend) -> str:
-    """What was measured, on what, when and how well."""
+    """Return a text on what was measured, on which machine, when and how precisely."""
     alpha = worst_within(Measured(link.alpha_us, link.alpha_spread) for link in found.links.values())
     gbs = worst_within(Measured(link.gbs, link.gbs_spread) for link in found.links.values())
     noise = f"; {_noise_summary(found)}, the first: {found.noise[0]}" if found.noise else ""
@@ -173,7 +175,7 @@ def _source(topology: Topology, found: Calibration, used: Backend) -> str:
 
 
 def _name(stem: str) -> str:
-    """Of a measured topology: none that means another one already."""
+    """Return a name for a measured topology that no known topology has."""
     with suppress(InputError):
         load(stem)
         return f"{stem}-measured"

@@ -211,7 +211,7 @@ def pick_(
     for entry, words in picked:
         click.echo(f"{entry.path}: {entry.target}, {words}")
     if not picked:
-        click.echo(f"no file: the executor's own algorithm runs, since {why}")
+        click.echo(f"no file, so the executor's own algorithm runs: {why}")
 
 
 @click.command("diff")

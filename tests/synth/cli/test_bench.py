@@ -187,7 +187,7 @@ def test_the_measured_run_is_drawn_beside_the_predicted_one(synth: Call, ring: P
     kinds = {one.get("cat") for one in json.loads((here / "t.json").read_text())["traceEvents"]}
     assert kinds == {None, "measured"}  # nobody says for what network it is
     for words, why in (
-        (("-e", "8K", "--trace", "u.json"), "--trace: 2 sizes; it must be of one"),
+        (("-e", "8K", "--trace", "u.json"), "--trace: there are 2 sizes; it must be one"),
         (("--trace", "no/u.json"), "no/u.json: cannot be written"),
         (("--trace", "u.json", "--backend", "torch"), "must be with --backend host"),
     ):

@@ -111,8 +111,8 @@ def test_a_list_of_scripts_in_a_library(synth: Call, here: Path) -> None:
     for words, asked in (
         ("give another --library", ("--library", "foreign")),
         ("--library several.py: cannot be written", ("--library", "several.py")),
-        ("2 scripts; it must be with --library", ()),
-        ("it must be with --library", ("--replace", "-o", "x.xml")),
+        ("2 scripts; give --library too", ()),
+        ("give --library too", ("--replace", "-o", "x.xml")),
         ("say two places", ("--library", "mine", "-o", "x.xml")),
         ("each with its own range", ("--library", "mine", "--min-bytes", "1K")),
         ("small and large both serve", ("--library", "mine", "--set", "high=-1")),
@@ -203,8 +203,8 @@ REFUSED = [
     (("compile", RING, "--set", "ranks"), "--set ranks; it must be name=value"),
     (("compile", RING, "--set", "ranks=0"), "must be 1 or more each"),
     (("compile", RING, "--without-pass", "fuze"), "pass 'fuze' is not known"),
-    (("compile", RING, "--group", "0-7"), "--group: says which ranks of --topo"),
-    (("compile", RING, "--topo", "ring:4"), "has 4 ranks, the program 8"),
+    (("compile", RING, "--group", "0-7"), "--group: names ranks of --topo"),
+    (("compile", RING, "--topo", "ring:4"), "has 4 ranks, but the program has 8"),
     (
         ("compile", EXAMPLES / "alltonext.py", "--target", "rccl"),
         "--target rccl: has no name for custom; use --target msccl",
@@ -228,7 +228,7 @@ def test_a_wrong_file_is_not_optimized_nor_overwritten(synth: Call, here: Path) 
     assert synth("compile", RING, "-o", "ring.xml").code == 0
     text = (here / "ring.xml").read_text()
     answer = synth("optimize", "ring.xml", "-o", "ring.xml")
-    assert (answer.code, "it must be another name" in answer.err) == (2, True)
+    assert (answer.code, "give another name" in answer.err) == (2, True)
     (here / "wrong.xml").write_text(text.replace('srcoff="0"', 'srcoff="1"'))
     answer = synth("optimize", "wrong.xml")
     assert (answer.code, "wrong.xml: wrong: " in answer.err) == (2, True)

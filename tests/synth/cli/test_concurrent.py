@@ -211,7 +211,7 @@ WRONG = [
     ("0-8", "rank 8 is not in this topology"),
     ("a-b", "not a rank"),
     ("tp=3", "'tp=3' has 3 ranks, which do not divide the 8"),
-    ("tp=16", "does not divide"),
+    ("tp=16", "do not divide"),
     ("tp=2,dp=3,pp=*", "has 6 ranks, which do not divide the 8"),
     ("tp=1", "groups of one rank"),
     ("tp=8,dp=*:dp", "groups of one rank"),

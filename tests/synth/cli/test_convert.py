@@ -112,14 +112,14 @@ def test_a_trace_is_written_whole_or_not_at_all(synth: Call, source: Path, here:
     assert "b.1.et: cannot be written" in synth("convert", source, "b.et").refusal
     assert sorted(path.name for path in here.iterdir()) == ["a.xml", "b.1.et"]
     (here / "c.3.et").write_bytes(b"")
-    assert "c.3.et: is of a trace of more ranks" in synth("convert", source, "c.et").refusal
+    assert "c.3.et: belongs to a trace of more ranks" in synth("convert", source, "c.et").refusal
     assert synth("convert", source, "d.et").code == 0
-    assert "is the file that it is made from" in synth("convert", "d.0.et", "d.et").refusal
+    assert "is the file that it would be made from" in synth("convert", "d.0.et", "d.et").refusal
 
 
 REFUSED = {
     "no such file": (("none.xml", "b.json"), "none.xml"),
-    "onto itself": (("a.xml", "a.xml"), "it must be another name"),
+    "onto itself": (("a.xml", "a.xml"), "give another name"),
     "a plan as source": (("p.json", "b.json"), "not readable"),
     "wrong": (("wrong.xml", "b.json"), "o[1]"),
     "fused for rccl": (("a.xml", "b.xml", "--target", "rccl"), "rccl runs only"),
@@ -128,15 +128,15 @@ REFUSED = {
     "nodes for an XML": (("a.xml", "b.xml", "--nodes", "0,0,1"), "give OUT.json"),
     "group alone": (("a.xml", "b.json", "--group", "0,1,2"), "--topo"),
     "two ways": (("a.xml", "b.json", "--nodes", "0,0,0", "--topo", "dgx1"), "one of them"),
-    "topology too small": (("a.xml", "b.json", "--topo", "ring:2"), "2 ranks, the program 3"),
-    "group too large": (("a.xml", "b.json", "--topo", "dgx1", "--group", "0-3"), "4 ranks, the program 3"),
+    "topology too small": (("a.xml", "b.json", "--topo", "ring:2"), "2 ranks, but the program has 3"),
+    "group too large": (("a.xml", "b.json", "--topo", "dgx1", "--group", "0-3"), "4 ranks, but the program has 3"),
     "no folder": (("a.xml", "none/b.json"), "cannot be written"),
     "gather": (("gather.xml", "b.json"), "cannot do gather"),
-    "size of an XML": (("a.xml", "b.xml", "--size", "1M"), "it must be OUT.et or OUT.goal"),
+    "size of an XML": (("a.xml", "b.xml", "--size", "1M"), "give OUT.et or OUT.goal"),
     "part of a chunk": (("a.xml", "b.et", "--size", "1M"), "3 chunks; it must be a multiple, as 1048575"),
     "no size": (("a.xml", "b.goal", "--size", "many"), "--size"),
-    "a trace's place": (("a.xml", "b.et", "--topo", "ring:3"), "--topo: is about files for executors"),
-    "a trace's protocol": (("a.xml", "b.goal", "--protocol", "LL"), "--protocol: is about files for executors"),
+    "a trace's place": (("a.xml", "b.et", "--topo", "ring:3"), "--topo: applies to files for executors"),
+    "a trace's protocol": (("a.xml", "b.goal", "--protocol", "LL"), "--protocol: applies to files for executors"),
     "a trace of what is wrong": (("wrong.xml", "b.et"), "o[1]"),
     "a trace without a name": (("a.xml", ".et"), "it must be as in a.et"),
     "a trace without a folder": (("a.xml", "none/b.et"), "cannot be written"),
@@ -222,7 +222,7 @@ def test_a_schedule_through_a_switch_becomes_a_plan(synth: Call, here: Path) -> 
     assert "allreduce on 4 ranks in place, execution plan of protocol Simple, checked" in told.out
     assert synth("verify", "a.json").out.startswith("a.json: right")
     for arguments, says in (
-        (("convert", "a.synth", "b.json", "--nodes", "0,0,1,1"), "leave all options but --inplace out"),
+        (("convert", "a.synth", "b.json", "--nodes", "0,0,1,1"), "leave out all options but --inplace"),
         (("convert", "a.synth", "b.et"), "no program says them"),
         (("simulate", "a.json", "--topo", "dgx-a100", "--group", "0-3"), "no switch of the topology reduces over"),
         (("report", "a.synth", "-o", "b.html"), "are not drawn"),

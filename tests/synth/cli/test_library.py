@@ -75,7 +75,7 @@ def test_refusals(synth: Call, here: Path) -> None:
         ((folder, "--target", "x"), "target 'x': is not known"),
         ((folder, "--collective", "alltoall"), "holds no file for alltoall"),
         ((folder, "--collective", "x"), "x"),
-        ((library(here / "empty"),), "holds no file; it must be a library with some"),
+        ((library(here / "empty"),), "holds no file; it must be a library with such a file"),
         ((library(here / "a:b", *files("msccl", 1)),), "the library must be at a path without one"),
     ):
         assert words in synth("library", "env", *asked).refusal

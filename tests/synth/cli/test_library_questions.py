@@ -67,7 +67,7 @@ def test_pick(synth: Call, here: Path) -> None:
         (("allreduce", "0-3", "2M"), "files are for 64 B to 1 MiB, not for 2097152 bytes"),
         (("allreduce", "0-3", "72"), "msccl/a.xml serves multiples of 16 bytes, 72 is none"),
     ):
-        assert picked(*words) == f"no file, the executor's own algorithm serves it: {why}\n"
+        assert picked(*words) == f"no file, so the executor's own algorithm runs: {why}\n"
     assert "serves" in picked("allreduce", "0-3", "72", "--type", "half")
     said = json.loads(picked("allreduce", "3,2,1,0", "64K", "--json"))
     assert said["found"][0]["communicator"] == RANKS

@@ -221,7 +221,7 @@ def test_groups_relays_and_patterns_say_what_they_are(synth: Call, here: Path) -
     assert lines[1] == "allgather on line:4, group 3,0, 2 relaying"
     for name, words in (
         ("mine", "mine as the file states it on"),
-        ("allreduce", "which is not what the name means"),
+        ("allreduce", "which differs from the meaning of the name"),
     ):
         lookalike = make_problem(load("ring:4"), replace(named("allgather", 4, 1), name=name))
         assert words in synth("prove", made(here, lookalike)).out.splitlines()[1]

@@ -150,8 +150,8 @@ CONNECTED = {
     "two parts": (5, "0>1 1>0 2>3 3>4 4>2", 1, "--group 0-1\n    --group 2-4\n", ["0-1", "2-4"]),
     "a rank alone": (3, "0>1 1>0", 1, "--group 0-1\n    none with 2: links", ["0-1", "2"]),
     "a rank that only receives": (3, "0>1 1>0 1>2", 1, "none with 2: links", ["0-1", "2"]),
-    "one way": (3, "0>1 1>2", 1, "no two ranks reach each other, both ways", ["0", "1", "2"]),
-    "one rank": (1, "", 1, "one rank; it must be at least 2", ["0"]),
+    "one way": (3, "0>1 1>2", 1, "no two ranks reach each other both ways", ["0", "1", "2"]),
+    "one rank": (1, "", 1, "one rank, but at least 2 are needed", ["0"]),
     "many parts": (24, " ".join(f"{2 * i}>{2 * i + 1} {2 * i + 1}>{2 * i}" for i in range(12)), 1, "4 more", None),
     "by a switch, and one that leads nowhere": (2, "0>a a>0 1>a a>1 0>b", 0, "every rank reaches every other", ["0-1"]),
 }

@@ -106,7 +106,7 @@ def test_without_pages(two: Path, synth: Call, here: Path) -> None:
     assert synth("report", two, "--no-pages").code == 0
     assert "<a " not in (here / "report.html").read_text()
     assert not (here / "report-pages").exists()
-    assert "--no-pages: is of a library" in synth("report", two / "msccl" / "a.xml", "--no-pages").refusal
+    assert "--no-pages: is for a library" in synth("report", two / "msccl" / "a.xml", "--no-pages").refusal
 
 
 def test_what_is_one_question_is_no_library_page(two: Path, synth: Call, here: Path) -> None:

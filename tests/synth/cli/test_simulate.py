@@ -143,7 +143,7 @@ def test_sizes_that_the_file_is_not_for(synth: Call, here: Path) -> None:
     asked = (path, "--topo", "ring:4", "--sizes", "1K,2K,1M,2M")
     assert [row["served"] for row in said(synth, *asked)["sizes"]] == [False, True, True, False]
     out = synth("simulate", *asked).out
-    assert out.endswith("* beyond the sizes that the file is for: from 2 KiB to 1 MiB\n")
+    assert out.endswith("* outside the sizes that the file is for: from 2 KiB to 1 MiB\n")
     assert [line.split("  ")[0] for line in out.splitlines()[5:9]] == ["1 KiB *", "2 KiB", "1 MiB", "2 MiB *"]
     assert "*" not in synth("simulate", path, "--topo", "ring:4", "--sizes", "2K,1M").out
 

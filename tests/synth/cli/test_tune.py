@@ -144,7 +144,7 @@ def test_a_rank_that_is_killed_ends_it_in_one_line(tmp_path: Path) -> None:
     assert "rank 1" in errors
     assert errors.startswith("synth: ")
     assert errors.count("\n") == 1
-    assert "wrote table.json.part, what was measured until then" in told
+    assert "wrote table.json.part, with the measurements so far" in told
     assert load_table(tmp_path / "table.json.part")
     assert (tmp_path / "table.json").read_text() == "whole"
 

@@ -63,7 +63,7 @@ def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
         ('groups = ["tp=4"]\nrelays = "7-9"', "3: relays: "),
         ('groups = ["tp=4"]\nswitch_ops = "no"', "3: switch_ops: 'no' is neither true nor false"),
         ('groups = ["tp=4"]\ntargets = "msccl"\nswitch_ops = true', "4: switch_ops: files for msccl cannot express it"),
-        ('groups = ["tp=4"]\ncosts = "machine"\nswitch_ops = true', "4: switch_ops: costs say nothing of"),
+        ('groups = ["tp=4"]\ncosts = "machine"\nswitch_ops = true', "4: switch_ops: the costs do not cover"),
         ('grops = ["tp=8"]', "2: 'grops': unknown key; did you mean groups"),
     ],
 )
