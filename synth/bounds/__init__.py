@@ -1,1 +1,1 @@
-"""Lower limits on the time of any algorithm, one file a kind, each with a witness that is checked on its own."""
+"""Lower limits on the time of any algorithm, one file a kind of bound, each with a witness that is checked."""

@@ -1,4 +1,4 @@
-"""Cuts: what must leave a set of ranks over the capacity of its links, the worst of them by max-flow."""
+"""Searches for cuts: what must leave a set of ranks over the capacity of its links; the worst cuts come by max-flow."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from synth.model.collective import Bools, Floats, Ints
 from topologies.arrays import marked, segment_sums
 
 _SAME_US = 1e-8
-_MORE = 1 + 1e-9  # a limit that is steeper by rounding only is not another
+_STEEPER = 1 + 1e-9  # a smaller ratio of two limits is rounding
 
 
 def find_cuts(search: Search) -> Iterator[Witness]:
-    """Single ranks and nodes, and the best of many other sets by an estimate."""
+    """Yield cuts around single ranks and nodes, and around the best of many other sets by an estimate."""
     if search.problem.quotient is not None:
         sets = blocks(search.problem, search.tuning)
     else:
@@ -34,9 +34,12 @@ def find_cuts(search: Search) -> Iterator[Witness]:
 
 
 def _late(search: Search, sets: list[Bools]) -> Iterator[Witness]:
-    """Of these cuts what comes there late or has far to go then: the most latency for every amount, and conversely."""
+    """Yield, for the cuts, claims about the chunks that reach the cut late or have far to go after it.
+
+    They are the pairs of latency and bytes for which no other pair is higher in both.
+    """
     net, fraction = search.problem.network, search.problem.collective.fraction
-    found = []
+    late_cuts = []
     for inside in sets:
         counts, crossed = must_leave(search.problem.collective, inside), inside[net.pairs.src] & ~inside[net.pairs.dst]
         links = np.flatnonzero(inside[net.src] & ~inside[net.dst])
@@ -48,10 +51,10 @@ def _late(search: Search, sets: list[Bools]) -> Iterator[Witness]:
             late = (begins >= since - _SAME_US) & (takes >= last - _SAME_US)
             if late.any():
                 times = float(begins[late].min()), float(takes[late].min())
-                found.append((sum(times), float(fraction[counts][late].sum()) / gbs, times, inside))
+                late_cuts.append((sum(times), float(fraction[counts][late].sum()) / gbs, times, inside))
     steepest = 0.0
-    for _, per_byte, times, inside in sorted(found, key=lambda one: one[:2], reverse=True):
-        if per_byte > steepest * _MORE:
+    for _, per_byte, times, inside in sorted(late_cuts, key=lambda late_cut: late_cut[:2], reverse=True):
+        if per_byte > steepest * _STEEPER:
             steepest = per_byte
             for claim in _cut(search, inside):
                 text = f"{claim.text}, after {times[0]:.4g} µs, {times[1]:.4g} µs before the end"
@@ -59,18 +62,24 @@ def _late(search: Search, sets: list[Bools]) -> Iterator[Witness]:
 
 
 def _distinct(us: Floats) -> list[float]:
-    """Times that are not the same but for rounding."""
-    return [float(one) for one in np.unique(np.round(us[np.isfinite(us)], 9))]
+    """Return the finite times that differ by more than rounding."""
+    return [float(time) for time in np.unique(np.round(us[np.isfinite(us)], 9))]
 
 
 def find_worst_cuts(search: Search) -> Iterator[Witness]:
-    """The worst of all sets by max-flow (ForestColl, section 4), each worse than the one before."""
-    for one in worst_cuts(search.problem, search.tuning.max_flow_work).found:
-        yield from _cut(search, one.inside, one.resources)
+    """Yield worse and worse cuts, up to the worst of all sets of ranks, by max-flow (ForestColl, section 4)."""
+    for worst_cut in worst_cuts(search.problem, search.tuning.max_flow_work).found:
+        yield from _cut(search, worst_cut.inside, worst_cut.resources)
 
 
 def _cut(search: Search, inside: Bools, crossed: Ints | None = None) -> Iterator[Witness]:
-    """The cut around a set of ranks. `crossed`: resources of which all links out of it may be known to use one."""
+    """Yield the claim of the cut around a set of ranks, if any link leaves it.
+
+    Args:
+        search: The search to which the claim belongs.
+        inside: Flags of the ranks on the sending side, shape (nranks,).
+        crossed: Resources that may cover all links out of the set; used if they do, and have less capacity.
+    """
     net = whole_network(search.problem)
     links = np.flatnonzero(inside[net.src] & ~inside[net.dst])
     if not len(links):

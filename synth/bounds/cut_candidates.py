@@ -1,4 +1,4 @@
-"""Sets of ranks out of which, or into which, much must go over little capacity."""
+"""Sets of ranks that must send or receive much data over little capacity."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from topologies.arrays import index_among
 
 
 def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
-    """Sending sides of cuts that are worth working out, as flags of local ranks; none twice, none empty.
+    """Return the sending sides of cuts that are worth a proof, as distinct flags of local ranks.
 
-    Single ranks and nodes and what is outside them; the best first ranks in orders by distance and by the
-    graph's least eigenvectors; the ranks on either side of every link of a longest route.
+    They are single ranks, nodes and their complements; the best prefixes of orders by distance and by the graph's least
+    eigenvectors; and the ranks on either side of every link of a longest route. None is empty and none has all ranks.
     """
     n, few = problem.nranks, tuning.few
     nodes = [flags for flags in node_sets(problem) if not flags.all()]
-    found = _single_ranks(problem, traffic, tuning)
+    sides = _single_ranks(problem, traffic, tuning)
     if len(nodes) <= few or n <= tuning.all_sets:
-        found += _both_sides(nodes)
+        sides += _both_sides(nodes)
         nodes = []
     if traffic.known:
         graph = _HopGraph(problem, tuning)
@@ -34,68 +34,69 @@ def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools
         sets = sets[: max(4, min(tuning.most_sets, tuning.table_cells // problem.network.nlinks))]
         table = np.array(_both_sides(sets), dtype=bool).reshape(-1, n)
         if len(table):
-            found += [*table[worst(traffic.leaving(table), capacities_out(problem.network, table), few)]]
+            sides += [*table[worst(traffic.leaving(table), capacities_out(problem.network, table), few)]]
         if n > 3:
-            found += _swept(problem, traffic, graph, tuning)
+            sides += _swept(problem, traffic, graph, tuning)
     else:
-        found += _both_sides(nodes[:few])
-    return list({flags.tobytes(): flags for flags in found if flags.any() and not flags.all()}.values())
+        sides += _both_sides(nodes[:few])
+    return list({flags.tobytes(): flags for flags in sides if flags.any() and not flags.all()}.values())
 
 
 def blocks(problem: Problem, tuning: Tuning) -> list[Bools]:
-    """Sending sides of cuts for a quotient problem: of what translations bring onto each other one is enough.
+    """Return the sending sides of cuts for a quotient problem, one of all sets that translations map onto each other.
 
-    The first rank, the first node, the first ranks up to every stride and half of them; and what is outside them.
+    They are the first rank, the first node, the first ranks up to every stride and half of them, and their complements.
     """
     assert problem.quotient is not None
-    n, every = problem.nranks, np.arange(problem.nranks)
+    n, ranks = problem.nranks, np.arange(problem.nranks)
     node = problem.topology.nodes[np.array(problem.ranks)]
     strides = [size for s, e in problem.quotient.translations for size in (s, s * max(1, e // 2), s * e)]
-    sets = [node == node[0], *(every < size for size in sorted({1, *strides}))]
-    distinct = {one.tobytes(): one for one in sets if 0 < one.sum() < n}
+    sets = [node == node[0], *(ranks < size for size in sorted({1, *strides}))]
+    distinct = {members.tobytes(): members for members in sets if 0 < members.sum() < n}
     return _both_sides([*distinct.values()][: tuning.most_sets])
 
 
 def _single_ranks(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
-    """Every rank of the group and what is outside it, or the worst few where there are many."""
+    """Return every rank of the group and its complement, or the worst few where there are many."""
     net, n, k = problem.network, problem.nranks, problem.collective.nranks
     if n <= tuning.all_sets:
         return _both_sides([np.arange(n) == rank for rank in range(k)])
     out, into = (gbs_by_end(net, end, n)[:k] for end in (net.src, net.dst))
-    found: list[Bools] = [np.arange(n) == r for r in worst(traffic.leaves, out, tuning.few)]
-    return found + [np.arange(n) != r for r in worst(traffic.comes, into, tuning.few)]
+    sending: list[Bools] = [np.arange(n) == r for r in worst(traffic.leaves, out, tuning.few)]
+    return sending + [np.arange(n) != r for r in worst(traffic.comes, into, tuning.few)]
 
 
 def _both_sides(sets: list[Bools]) -> list[Bools]:
-    return [flags for one in sets for flags in (one, ~one)]
+    """Return every set and its complement."""
+    return [flags for members in sets for flags in (members, ~members)]
 
 
 def node_sets(problem: Problem) -> list[Bools]:
-    """Local ranks of every node of the cluster that the group touches."""
+    """Return the local ranks of every node of the cluster that the group touches, as flags."""
     node = problem.topology.nodes[np.array(problem.ranks)]
     return [node == i for i in np.unique(node)]
 
 
 def _bytes_per_gbs(amount: Floats, capacity: Floats) -> Floats:
-    """What must go over each GB/s; 0 where there is no capacity."""
+    """Return the amount that must cross each GB/s, or 0 where there is no capacity."""
     usable = np.isfinite(capacity) & (capacity > 0)
     return np.asarray(np.where(usable, amount / np.where(usable, capacity, 1.0), 0.0))
 
 
 def worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
-    """The few places where most must go over a GB/s, the worst first."""
+    """Return the indices of the `count` largest amounts per GB/s, the worst first."""
     ratio = _bytes_per_gbs(amount, capacity)
     order = np.argsort(-ratio, kind="stable")[:count]
     return [int(i) for i in order if ratio[i] > 0]
 
 
 def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: Tuning) -> list[Bools]:
-    """The best first ranks of every order and of every order backwards."""
+    """Return the best prefix of every order and of every reversed order."""
     net, sets, ratios = problem.network, [], []
     orders = max(1, min(20, tuning.sweep_work // net.nlinks))
     for _, order in zip(range(orders), graph.orders(), strict=False):
-        for one in (order, order[::-1]):
-            place = index_among(problem.nranks, one)
+        for direction in (order, order[::-1]):
+            place = index_among(problem.nranks, direction)
             ratio = _bytes_per_gbs(traffic.sweep(place), sweep_capacities(net, place))
             best = int(ratio.argmax())
             if ratio[best] > 0:
@@ -105,7 +106,7 @@ def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: Tuning)
 
 
 def physical_links(problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """(link of the topology, source, destination) of the physical links among the ranks at hand and all switches.
+    """Return (link of the topology, source, destination) of the links among the problem's ranks and all switches.
 
     Ends are vertices: local ranks, then the topology's switches.
     """
@@ -120,7 +121,14 @@ def physical_links(problem: Problem) -> tuple[Ints, Ints, Ints]:
 class _HopGraph:
     """The physical links as a graph in which distances are hops.
 
-    corners: hops from five vertices, each far from those before it: shape (nvertices,) each.
+    Attributes:
+        a: Source vertex of every link.
+        b: Destination vertex of every link.
+        gbs: Bandwidth of every link in GB/s.
+        n: Number of local ranks.
+        nvertices: Number of ranks and switches.
+        hops: Distances in hops.
+        corners: Hops from four vertices, each far from the vertices before it, shape (nvertices,) each.
     """
 
     def __init__(self, problem: Problem, tuning: Tuning) -> None:
@@ -136,13 +144,15 @@ class _HopGraph:
         self.corners = rows[1:]
 
     def _hops_from(self, vertex: int) -> Floats:
+        """Return the hops from a vertex to every vertex."""
         return np.asarray(self.hops.rows(np.array([vertex]))[0])
 
     def _furthest(self, row: Floats) -> int:
+        """Return the reachable rank with the largest distance in a row."""
         return int(np.where(np.isfinite(row), row, -1.0)[: self.n].argmax())
 
     def sides(self) -> Iterator[Bools]:
-        """Ranks nearer to one end than to the other of each link on a longest route between the first two corners."""
+        """Yield the ranks nearer to the start than to the end of each link on a longest route between two corners."""
         row = self.corners[0]
         at = self._furthest(row)
         route = [at]
@@ -153,23 +163,23 @@ class _HopGraph:
         links = min(max(8, min(self.tuning.split_links, most)), len(route) - 1)
         picked = np.unique(np.linspace(0, len(route) - 2, links).astype(np.int64))
         rows = self.hops.rows(np.array(route)[np.concatenate([picked, picked + 1])])
-        for one, other in zip(rows[: len(picked)], rows[len(picked) :], strict=True):
-            yield (one < other)[: self.n]
+        for from_start, from_end in zip(rows[: len(picked)], rows[len(picked) :], strict=True):
+            yield (from_start < from_end)[: self.n]
 
     def orders(self) -> Iterator[Ints]:
-        """Local ranks by eigenvectors, by distance from corners, and by which of two corners is nearer."""
+        """Yield orders of the local ranks: by eigenvectors, by distance from corners, by the nearer of two corners."""
         ends = self.corners
         for key in self._least_eigenvectors():
             yield np.argsort(key[: self.n], kind="stable")
         for i, row in enumerate(ends):
             yield np.lexsort((ends[i - 1][: self.n], row[: self.n]))
-        for one, other in ((0, 1), (0, 2), (1, 2), (2, 3)):
+        for first_corner, second_corner in ((0, 1), (0, 2), (1, 2), (2, 3)):
             with np.errstate(invalid="ignore"):
-                difference = np.nan_to_num(ends[one] - ends[other])
-            yield np.lexsort((ends[one][: self.n], difference[: self.n]))
+                difference = np.nan_to_num(ends[first_corner] - ends[second_corner])
+            yield np.lexsort((ends[first_corner][: self.n], difference[: self.n]))
 
     def _least_eigenvectors(self) -> list[Floats]:
-        """The Laplacian's eigenvectors with the least eigenvalues but the first (Fiedler)."""
+        """Return the eigenvectors of the Laplacian's second and third least eigenvalues (Fiedler vectors)."""
         n = self.nvertices
         if n > self.tuning.spectral_vertices or n < 4:
             return []
@@ -180,12 +190,15 @@ class _HopGraph:
             np.fill_diagonal(laplace, -laplace.sum(axis=1))
             vectors = np.linalg.eigh(laplace)[1]
             return [np.round(vectors[:, i], 9) for i in (1, 2)]
-        from scipy.sparse import csc_array, linalg  # starts slowly, and small graphs do without
+        from scipy.sparse import (
+            csc_array,
+            linalg,
+        )  # Imported here: SciPy starts slowly, and small graphs do without it.
 
         degree = sum_by(self.a, self.gbs, n) + sum_by(self.b, self.gbs, n)
-        every = np.arange(n)
-        ends = np.concatenate([every, self.a, self.b]), np.concatenate([every, self.b, self.a])
+        vertices = np.arange(n)
+        ends = np.concatenate([vertices, self.a, self.b]), np.concatenate([vertices, self.b, self.a])
         matrix = csc_array((np.concatenate([degree, -self.gbs, -self.gbs]), ends), shape=(n, n))
-        start = np.cos(every * 0.7) + 0.01 * every / n
+        start = np.cos(vertices * 0.7) + 0.01 * vertices / n
         _, vectors = linalg.eigsh(matrix, k=3, sigma=-1e-3 * float(degree.mean()), v0=start)
         return [np.round(vectors[:, i], 9) for i in (1, 2)]

@@ -1,6 +1,6 @@
 """Distances for given link lengths, for bounds and their witnesses; no engine finds its routes with this.
 
-Small networks: Floyd and Warshall in NumPy. Others: SciPy's Dijkstra.
+Small networks use Floyd and Warshall in NumPy, others SciPy's Dijkstra.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ import numpy as np
 from synth.model.collective import Floats, Ints
 from synth.model.problem import least_latency
 
-_SMALL = 96  # ranks; all pairs of so few take less time than the import of SciPy
+_SMALL = 96  # ranks: up to here, all pairs take less time than the import of SciPy
 
 
 class Distances:
-    """Least sums of link lengths between ranks; inf where no route is.
+    """Least sums of link lengths between ranks; inf where there is no route.
 
-    Ranks that zero-length links join both ways are one point (found first, so that prices on few resources leave
-    few points to search from).
+    Ranks that links of length 0 join in both directions are one point. They are joined first, so that prices on few
+    resources leave few points to search from.
+
+    Attributes:
+        nranks: Number of ranks.
+        point: Point of each rank, shape (nranks,).
     """
 
     def __init__(self, nranks: int, src: Ints, dst: Ints, length: Floats) -> None:
-        """Links src→dst with their lengths ≥ 0, any number a pair: the shortest counts."""
+        """Build the distances of links src→dst with lengths ≥ 0; of parallel links the shortest counts."""
         self.nranks = nranks
         self.point = np.arange(nranks)
         if nranks > _SMALL and not (length > 0).all():
@@ -40,31 +44,35 @@ class Distances:
         self._src, self._dst, self._length = a[first], b[first], length[order][first]
 
     def _joined(self, src: Ints, dst: Ints) -> Ints:
+        """Return a label for each rank, equal for ranks that these links join in both directions."""
         free = _sparse(np.ones(len(src)), src, dst, self.nranks)
         labels = _csgraph().connected_components(free, directed=True, connection="strong")[1]
         return np.asarray(labels, dtype=np.int64)
 
     @cached_property
     def _table(self) -> Floats:
+        """Return all distances between points."""
         return least_latency(self._points, self._src, self._dst, self._length)
 
     @cached_property
     def _forth(self) -> Any:
+        """Return the graph of the links."""
         return _sparse(self._length, self._src, self._dst, self._points)
 
     @cached_property
     def _back(self) -> Any:
+        """Return the graph of the reversed links."""
         return _sparse(self._length, self._dst, self._src, self._points)
 
     def _between_points(self, points: Ints, to: bool, nearest: bool) -> Floats:
-        """Rows from (or to) the points given to all, or the least of each column."""
+        """Return the rows of distances from (or to) the points, or the least of each column."""
         if self._points <= _SMALL:
             table = self._table[:, points].T if to else self._table[points]
             return np.asarray(table.min(axis=0) if nearest else table)
         return np.asarray(_csgraph().dijkstra(self._back if to else self._forth, indices=points, min_only=nearest))
 
     def rows(self, sources: Ints, *, to: bool = False) -> Floats:
-        """From each of `sources` to every rank, or `to` each from every rank: shape (len(sources), nranks)."""
+        """Return distances from each of `sources` to every rank, or `to` each, shape (len(sources), nranks)."""
         points, place = np.unique(self.point[sources], return_inverse=True)
         table = self._between_points(points, to, nearest=False)
         if self._points == self.nranks and np.array_equal(points, sources):
@@ -72,18 +80,19 @@ class Distances:
         return np.asarray(table[place.reshape(-1)][:, self.point])
 
     def nearest(self, sources: Ints, *, to: bool = False) -> Floats:
-        """From that of `sources` which is nearest to every rank, or `to` it: shape (nranks,)."""
+        """Return distances from the nearest of `sources` to every rank, or `to` the nearest, shape (nranks,)."""
         return np.asarray(self._between_points(np.unique(self.point[sources]), to, nearest=True)[self.point])
 
 
 def _csgraph() -> Any:
-    from scipy.sparse import csgraph  # starts slowly, and small networks do without
+    """Return SciPy's module of graph algorithms."""
+    from scipy.sparse import csgraph  # Imported here: SciPy starts slowly, and small networks do without it.
 
     return csgraph
 
 
 def _sparse(length: Floats, src: Ints, dst: Ints, count: int) -> Any:
-    """The graph as SciPy takes it; an entry that is there counts as a link, also with length 0."""
-    from scipy.sparse import csr_array  # starts slowly
+    """Return the graph as SciPy takes it; an entry counts as a link even if its length is 0."""
+    from scipy.sparse import csr_array  # Imported here: SciPy starts slowly.
 
     return csr_array((length, (src, dst)), shape=(count, count))

@@ -1,4 +1,4 @@
-"""Arrivals and departures: what must come to, or leave, several ranks at once."""
+"""Searches for arrivals and departures: sets of ranks at which much data must arrive, or from which much must leave."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import sum_by
 from topologies.arrays import marked
 
-_Sets = list[tuple[Bools, int | None]]  # flags of ranks, and the one resource that all their links use, if any
+# Flags of ranks, and the one resource that all their links use, or None.
+_Sets = list[tuple[Bools, int | None]]
 
 
 def find_arrivals(search: Search) -> Iterator[Witness]:
-    """What must come to all ranks that want anything, and to the worst of those that share a resource or a node."""
+    """Yield arrivals at all ranks that want anything, and at the worst sets that share a resource or a node."""
     return _find(search, "arrivals", search.traffic.comes, search.problem.network.dst)
 
 
 def find_departures(search: Search) -> Iterator[Witness]:
-    """The same of what must leave."""
+    """Yield departures from all ranks that must send anything, and from the worst sets on a resource or a node."""
     return _find(search, "departures", search.traffic.leaves, search.problem.network.src)
 
 
 def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witness]:
+    """Yield the witnesses of one kind, from each rank's amount and the rank at that end of each link."""
     problem, net = search.problem, search.problem.network
     needy = np.zeros(net.nranks)
     needy[: len(amount)] = amount
@@ -46,11 +48,12 @@ def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witn
 
 
 def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
-    """Ranks whose links all use the same resource: the few sets with most need a GB/s."""
+    """Return the few sets of ranks whose links all use one resource, and that move most bytes per GB/s of it."""
     net = search.problem.network
     key, count = np.unique(end[net.link_of_use] * net.nresources + net.uses_idx, return_counts=True)
-    every = count == np.bincount(end, minlength=net.nranks)[key // net.nresources]  # of the links with this end there
-    rank, resource = np.divmod(key[every], net.nresources)
+    # True where all links with this end at the rank use the resource.
+    all_links_use = count == np.bincount(end, minlength=net.nranks)[key // net.nresources]
+    rank, resource = np.divmod(key[all_links_use], net.nresources)
     amount = sum_by(resource, needy[rank], net.nresources)
     amount[np.bincount(resource, minlength=net.nresources) < 2] = 0.0
     best = worst(amount, net.capacity_gbs, search.tuning.few)
@@ -58,7 +61,7 @@ def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
 
 
 def _sharing_a_node(search: Search, needy: Floats, end: Ints) -> _Sets:
-    """Nodes: the few with most need a GB/s."""
+    """Return the few nodes whose ranks move most bytes per GB/s."""
     nodes = node_sets(search.problem)
     if len(nodes) < 2:
         return []

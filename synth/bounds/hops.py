@@ -1,4 +1,4 @@
-"""Hops: the longest of all shortest paths, by α, that some chunk must take, and the loads if every path is one hop."""
+"""Bounds by hops: the longest shortest path by α that some chunk must take, and the loads of one-hop paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from synth.model.requirements import find_requirements, sum_by
 
 
 def find_path(search: Search) -> Iterator[Witness]:
-    """The pair of ranks with the highest latency among those between which some chunk must go."""
+    """Yield the pair of ranks with the highest latency among the pairs between which some chunk must go."""
     best = max(_longest(search), default=None)
     if best is not None:
         us, first, last = best[0], -best[1], -best[2]
@@ -23,33 +23,33 @@ def find_path(search: Search) -> Iterator[Witness]:
 
 
 def _longest(search: Search) -> Iterator[tuple[float, int, int]]:
-    """(µs, -from, -to) of the longest paths of chunks that have one holder, or whose contributions must all go."""
+    """Yield (µs, -from, -to) of the longest paths of chunks with one holder, or of contributions to sums."""
     collective, distances = search.problem.collective, latencies(search.problem.network)
     need, listed = find_requirements(collective), pairs(collective)
     forced = collective.reduces | (need.nhold == 1)
-    here = listed.of_pairs(forced[listed.chunk])
-    holder, goal = listed.holder[here], listed.goal[here]
+    pair_forced = listed.of_pairs(forced[listed.chunk])
+    holder, goal = listed.holder[pair_forced], listed.goal[pair_forced]
     if len(holder):
         forth = len(np.unique(holder)) <= len(np.unique(goal))
-        one = holder if forth else goal
-        some = _spread(search, np.unique(one))
-        if some is not None:
-            kept = np.isin(one, some)
-            holder, goal = holder[kept], goal[kept]
+        root = holder if forth else goal
+        sample = _spread(search, np.unique(root))
+        if sample is not None:
+            sampled = np.isin(root, sample)
+            holder, goal = holder[sampled], goal[sampled]
         distance = pair_distances(distances, holder, goal)
         longest = np.flatnonzero(distance >= distance.max() * (1 - 1e-12))
         first = longest[np.lexsort((goal[longest], holder[longest]))[0]]
         yield float(distance[first]), -int(holder[first]), -int(goal[first])
-    for _, holders, goals in chunks_by_ends(collective, listed.others[forced[listed.others]]):
-        some = _spread(search, holders)
-        ends = holders if some is None else some
+    for _, holders, goals in chunks_by_ends(collective, listed.unlisted[forced[listed.unlisted]]):
+        sample = _spread(search, holders)
+        ends = holders if sample is None else sample
         table = distances.rows(ends)[:, goals]
         first = int(np.flatnonzero(table >= table.max() * (1 - 1e-12))[0])
         yield float(table.max()), -int(ends[first // len(goals)]), -int(goals[first % len(goals)])
 
 
 def _spread(search: Search, ranks: Ints) -> Ints | None:
-    """A few of so many ranks that not all can be searched from: spread out, and far corners. None: all can."""
+    """Return a sample of the ranks, evenly spread and with far corners; None if all can be searched from."""
     net = search.problem.network
     most = max(8, search.tuning.path_work // (net.nlinks + 8 * net.nranks))
     if len(ranks) <= most:
@@ -63,7 +63,7 @@ def _spread(search: Search, ranks: Ints) -> Ints | None:
 
 
 def find_direct(search: Search) -> Iterator[Witness]:
-    """The busiest resource when every contribution or copy comes in one hop, until two hops could pay."""
+    """Yield the busiest resource if everything comes in one hop; the limit holds until two hops could pay."""
     net, collective = search.problem.network, search.problem.collective
     k, need, listed = collective.nranks, find_requirements(collective), pairs(collective)
     if k * k > search.tuning.table_cells or not need.any:
@@ -71,8 +71,8 @@ def find_direct(search: Search) -> Iterator[Witness]:
     forced = collective.reduces | (need.nhold == 1)
     share = listed.of_pairs(np.where(forced, collective.fraction, 0.0)[listed.chunk])
     load = sum_by(listed.holder * k + listed.goal, share, k * k).reshape(k, k)
-    for same, holders, goals in chunks_by_ends(collective, listed.others[forced[listed.others]]):
-        load[np.ix_(holders, goals)] += float(collective.fraction[same].sum())
+    for chunks, holders, goals in chunks_by_ends(collective, listed.unlisted[forced[listed.unlisted]]):
+        load[np.ix_(holders, goals)] += float(collective.fraction[chunks].sum())
     np.fill_diagonal(load, 0.0)
     inner = (net.src < k) & (net.dst < k)
     links = np.bincount(net.src[inner] * k + net.dst[inner], minlength=k * k).reshape(k, k)

@@ -1,8 +1,9 @@
-"""Link lengths that prove much, for the metric bound: uniform ones, ones from a routing's loads, and optimal ones.
+"""Link lengths that prove much in the metric bound: uniform ones, ones from a routing's loads, and optimal ones.
 
-In the linear program of which lengths are the dual, only what is busiest in a best routing has a price. So the
-loads of a good routing say where prices belong; how high they are is tried out, and improved by mirror ascent
-(multiplicative weights, as in Young, 1995): shortest paths under the prices tell what should cost more.
+In the linear program whose dual variables are the lengths, only the busiest resources of a best routing have a price.
+So the loads of a good routing show which resources need prices. Trials find how high the prices are, and mirror ascent
+improves them (multiplicative weights, as in Young, 1995): the shortest paths under the prices show what should cost
+more.
 """
 
 from __future__ import annotations
@@ -23,33 +24,36 @@ from synth.model.requirements import find_requirements, sum_by
 from synth.symmetry.relabelling import free_symmetry
 from topologies.arrays import marked
 
-_NOTHING = 1e-12  # of the highest price: not worth a place in the witness
-_FLOOR = 1e-4  # of the average weight: in mirror ascent, what nothing costs never comes back
-_STEP = 1.0  # of mirror ascent
+_NEGLIGIBLE = 1e-12  # of the highest price: not worth a place in the witness
+_FLOOR = 1e-4  # of the average weight: mirror ascent could never raise a weight of 0
+_STEP = 1.0  # step size of mirror ascent
 
 
 def find_uniform(search: Search) -> Iterator[Witness]:
-    """All resources cost the same by the byte, or by the µs that they are busy: the average path needs capacity."""
+    """Yield lengths from equal prices by the byte, by the busy µs, and by the port of a switch with hyperlinks.
+
+    They prove that the average path needs capacity.
+    """
     net = search.problem.network
     capacity = net.capacity_gbs
     yield _claim(np.ones(len(capacity)), "link lengths, every resource alike")
     if np.ptp(capacity) > 1e-9 * capacity.max():
         yield _claim(capacity.max() / capacity, "link lengths, every resource alike by its time")
-    if net.hyperlinks is not None and not (over := marked(net.nresources, net.uses_idx)).all():
-        # a multicast that is held to a part of the rate is as long as the sends of which it takes the place
+    if net.hyperlinks is not None and not (is_used := marked(net.nresources, net.uses_idx)).all():
+        # A multicast that takes only a part of the rate gets the length of the sends that it replaces.
         members = int(np.diff(net.hyperlinks.ptr).max()) + 1
         for price in (0.0, max(0.0, 1 - 3 / members)):
-            yield _claim(np.where(over, 1.0, price), "link lengths, every port alike")
+            yield _claim(np.where(is_used, 1.0, price), "link lengths, every port alike")
 
 
 def find_by_loads(search: Search) -> Iterator[Witness]:
-    """Prices from the loads of the routing that the search knows, improved by mirror ascent."""
+    """Yield prices from the loads of the search's routing, improved by mirror ascent."""
     if search.loads_us is not None:
         yield _claim(_prices_from_loads(search.problem, search.loads_us, search.tuning))
 
 
 def find_by_linear_program(search: Search) -> Iterator[Witness]:
-    """Dual prices of the flow relaxation, for problems that copy each chunk to one rank."""
+    """Yield the dual prices of the flow relaxation, for problems that copy each chunk to one rank."""
     problem, tuning = search.problem, search.tuning
     collective = problem.collective
     if collective.reducing or problem.quotient is not None or search.workers is None:
@@ -62,8 +66,8 @@ def find_by_linear_program(search: Search) -> Iterator[Witness]:
     relaxation = steady(problem, symmetry)
     if relaxation is None:
         return
-    until = now() + search.budget_s
-    result = search.workers.answer(until, "linear", relaxation.program, search.budget_s)
+    deadline = now() + search.budget_s
+    result = search.workers.answer(deadline, "linear", relaxation.program, search.budget_s)
     if result is None or result.solution is None:
         return
     (prices,) = dual_prices(problem, relaxation, result.solution.dual_prices, symmetry)
@@ -72,9 +76,11 @@ def find_by_linear_program(search: Search) -> Iterator[Witness]:
 
 
 def from_prices(problem: Problem, prices: Floats) -> Witness:
-    """The witness of some prices, with the numbers that it proves.
+    """Return the witness of some prices, with the numbers that it proves.
 
-    prices: ≥ 0, shape (nresources,) or, with those of every link's own bandwidth, (nresources + nlinks,).
+    Args:
+        problem: The problem.
+        prices: Prices ≥ 0, shape (nresources,), or (nresources + nlinks,) with those of every link's own bandwidth.
     """
     claim = _claim(prices)
     base, per_byte, _ = lengths_limit(countable(problem), claim)
@@ -82,25 +88,26 @@ def from_prices(problem: Problem, prices: Floats) -> Witness:
 
 
 def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Witness:
-    """The best lengths found with the loads of a routing as a hint; any loads give a true bound.
+    """Return the best lengths that the loads of a routing lead to; any loads give a true bound.
 
     Args:
-        problem: the problem, or a quotient problem; best with one chunk a block.
-        loads_us: how long each resource is busy, shape (nresources,), in any unit (see `resource_loads_us`).
-        rounds: of mirror ascent from the best candidate; each looks for the shortest paths once.
+        problem: The problem, or a quotient problem; best with one chunk a block.
+        loads_us: How long each resource is busy, shape (nresources,), in any unit (see `resource_loads_us`).
+        rounds: Rounds of mirror ascent from the best candidate; each computes the shortest paths once.
     """
     tuning = replace(DEFAULT, mirror_rounds=rounds)
     return from_prices(problem, _prices_from_loads(countable(problem), loads_us, tuning))
 
 
 def _claim(prices: Floats, text: str = "") -> Witness:
-    """The claim of some prices, without what is next to nothing."""
-    loaded = np.flatnonzero(prices > _NOTHING * prices.max(initial=0.0))
+    """Return the witness of some prices without numbers; negligible prices are left out."""
+    loaded = np.flatnonzero(prices > _NEGLIGIBLE * prices.max(initial=0.0))
     rows = tuple(zip(loaded.tolist(), prices[loaded].tolist(), strict=True))
     return Witness("lengths", text=text or f"link lengths, {len(loaded)} loaded resources", prices=rows)
 
 
 def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: Tuning) -> Floats:
+    """Return the prices that prove most among candidates from the loads and from mirror ascent."""
     load = np.maximum(np.nan_to_num(np.asarray(loads_us, dtype=np.float64)), 0.0)
     small = sampled(problem, tuning.sampled_ranks)
     best, value = _best(problem, small, [np.ones(len(load)), *_weights(load, tuning)], tuning)
@@ -113,16 +120,16 @@ def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: Tuning) -> Fl
 
 
 def _weights(load: Floats, tuning: Tuning, steep: bool = True) -> list[Floats]:
-    """Weight 1 for whatever is nearly as busy as the busiest, and weights that grow steeply with the load."""
+    """Return weights of 1 for resources nearly as busy as the busiest, and weights that grow steeply with the load."""
     highest = float(load.max(initial=0.0))
     if highest <= 0:
         return []
     flat = [(load >= near * highest).astype(np.float64) for near in tuning.near_full]
-    return flat + [np.exp(one * (load / highest - 1.0)) for one in (tuning.steepness if steep else ())]
+    return flat + [np.exp(exponent * (load / highest - 1.0)) for exponent in (tuning.steepness if steep else ())]
 
 
 def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: Tuning) -> tuple[Floats, float]:
-    """Of several weights those that prove most, and what they prove; the first ones told apart by `small`."""
+    """Return the weights that prove most, and their value; the problem `small` preselects them."""
     capacity = problem.network.capacity_gbs
     weights = list({w.tobytes(): w for w in weights}.values())
     values = [_value(small, w / capacity) for w in weights]
@@ -135,42 +142,43 @@ def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: Tunin
 
 
 def _value(problem: Problem, price: Floats) -> float:
+    """Return the µs per byte that prices of the resources prove."""
     return lengths_us_per_byte(problem, np.concatenate([price, np.zeros(problem.network.nlinks)]))
 
 
 def sampled(problem: Problem, ranks: int) -> Problem:
-    """The problem with the chunks of some ranks only (drawn at random, the same at every call); itself if small."""
+    """Return the problem with the chunks of a fixed random sample of ranks, or the problem itself if it is small."""
     parts = _drawn(problem, ranks)
     return problem if len(parts) < 3 else _only(problem, parts[0])
 
 
 def shared_out(problem: Problem, ranks: int) -> list[Problem]:
-    """The problem's chunks shared out among problems with those of so many ranks each, drawn at random."""
+    """Return problems that share the chunks at random, each with the chunks of about `ranks` ranks."""
     parts = _drawn(problem, ranks)
     return [problem] if len(parts) < 2 else [_only(problem, chunks) for chunks in parts]
 
 
 def _drawn(problem: Problem, ranks: int) -> list[Ints]:
-    """Chunks that move, in parts of those that belong to `ranks` ranks each."""
+    """Return the chunks that move, in random parts with the chunks of about `ranks` ranks each."""
     collective = problem.collective
     (ptr, ends), _ = fewer_ends(collective)
-    some = np.flatnonzero((np.diff(ptr) > 0) & (find_requirements(collective).ngoal > 0))
-    anchor = ends[ptr[some]]
+    moving = np.flatnonzero((np.diff(ptr) > 0) & (find_requirements(collective).ngoal > 0))
+    anchor = ends[ptr[moving]]
     distinct = np.random.default_rng(0).permutation(np.unique(anchor))
     count = max(1, round(len(distinct) / ranks))
     part = np.zeros(collective.nranks, dtype=np.int64)
     part[distinct] = np.arange(len(distinct)) % count
-    return [some[part[anchor] == i] for i in range(count)]
+    return [moving[part[anchor] == i] for i in range(count)]
 
 
 def _only(problem: Problem, chunks: Ints) -> Problem:
-    """The problem without all other chunks."""
+    """Return the problem with only these chunks."""
     old = problem.collective
     number = np.full(old.nchunks, -1, dtype=np.int64)
     number[chunks] = np.arange(len(chunks))
     before, after = number[old.pre[:, 1]] >= 0, number[old.post[:, 1]] >= 0
     pre, post = old.pre[before], old.post[after]
-    kept = replace(
+    smaller = replace(
         old,
         nchunks=len(chunks),
         reduces=old.reduces[chunks],
@@ -180,19 +188,20 @@ def _only(problem: Problem, chunks: Ints) -> Problem:
         in_index=old.in_index[before],
         out_index=old.out_index[after],
     )
-    return replace(problem, collective=kept)
+    return replace(problem, collective=smaller)
 
 
 def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, Floats]:
-    """Weights that prove more than those to begin with, and the loads of the paths that all steps found.
+    """Return weights that prove more than the initial ones, and the loads of the paths of all steps.
 
     On average over many steps these paths are a good routing: no resource is much busier than the value says.
 
     Args:
-        parts: the problem's chunks, shared out at random into parts of about equal traffic; every step looks at
-            one part and takes it for the whole.
-        weight: one a resource, to begin with.
-        rounds: how often every part is looked at.
+        parts: Problems that share the chunks at random, with about equal traffic; every step looks at one of them as if
+            it
+            were the whole.
+        weight: Initial weights, one a resource.
+        rounds: How often every part is looked at.
     """
     least = _FLOOR / len(weight)
     weight = np.maximum(weight / weight.sum(), least)
@@ -203,7 +212,7 @@ def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, F
         value, load = duals[step % len(parts)].slope(weight)
         if value > best_value:
             best, best_value = weight, value
-        if step // len(parts) >= rounds // 2:  # the first paths know little
+        if step // len(parts) >= rounds // 2:  # The first paths come from poor weights.
             loads += load
             late += weight
         rate = _STEP / np.sqrt(step + 1.0) / max(float(load.max()), 1e-300)
@@ -215,9 +224,25 @@ def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, F
 class Dual:
     """The value of weights w over resources (price = weight / capacity), and its slope.
 
-    Value: µs a byte that the lengths prove, Σ required length / Σ w. Where every chunk goes from one rank to one, it
-    is concave on weights of sum 1, and the loads of the paths chosen (µs a byte of every resource) are a
-    supergradient. Of other chunks that limit counts which is the highest at w.
+    The value is the µs per byte that the lengths prove, Σ required length / Σ w. Where every chunk goes from one rank
+    to
+    one rank, it is concave on weights of sum 1, and the loads of the chosen paths (µs per byte of every resource) are a
+    supergradient. Of other chunks the limit that is highest at w counts.
+
+    Attributes:
+        problem: The problem.
+        listed: Pairs of holders and goals.
+        need: Requirements of the collective.
+        key: Number of each link's pair of ranks, src · nranks + dst.
+        order: Links sorted by `key`.
+        first: Index in `order` of each pair's first link.
+        keys: Distinct pairs, ascending.
+        forth: True if paths start at holders, which are then fewer than the goals.
+        root: Rank of each listed pair at which its path's tree has its root.
+        end: The other rank of each listed pair.
+        roots: Distinct roots.
+        place: Index in `roots` of each listed pair's root.
+        share: Share of the message of each chunk.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -235,31 +260,31 @@ class Dual:
         self.share = problem.collective.fraction
 
     def slope(self, weight: Floats) -> tuple[float, Floats]:
-        """Value, and load (µs a byte) of every resource, when chunks take the cheapest paths by what proves most."""
+        """Return the value, and the load of every resource in µs per byte, if chunks take the cheapest paths."""
         net, collective = self.problem.network, self.problem.collective
         price = np.concatenate([weight / net.capacity_gbs, np.zeros(net.nlinks)])
         length = link_lengths(self.problem, price)
-        links = self.order  # the shortest link of every pair in `keys`
+        links = self.order  # becomes the shortest link of every pair in `keys`
         if len(self.keys) < net.nlinks:
             links = np.lexsort((length, self.key))[self.first]
         distance, parent = self._trees(length[links])
         row, required = self._furthest(distance)
         into, out = (_shortest(end, length, net.nranks) for end in (net.dst, net.src))
-        ends = lengths_at_ends(collective, *(np.where(one >= 0, length[one], 0.0) for one in (into, out)))
+        ends = lengths_at_ends(collective, *(np.where(link >= 0, length[link], 0.0) for link in (into, out)))
         most = np.maximum.reduce([required, *ends])
         carried = np.zeros(net.nlinks)
-        left = np.ones(collective.nchunks, dtype=bool)
+        undecided = np.ones(collective.nchunks, dtype=bool)
         for number, value in enumerate(ends):
-            these = left & (value >= most) & (value > required)
-            left &= ~these
-            if these.any():
-                self._at_ends(number, these, into, out, length, carried)
-        self._on_trees(row[left & (row >= 0)], parent, links, carried)
+            decided = undecided & (value >= most) & (value > required)
+            undecided &= ~decided
+            if decided.any():
+                self._at_ends(number, decided, into, out, length, carried)
+        self._on_trees(row[undecided & (row >= 0)], parent, links, carried)
         return float(most @ self.share) / float(weight.sum()) / 1e3, resource_loads(net, carried) / 1e3
 
     def _trees(self, length: Floats) -> tuple[Floats, Ints]:
-        """Distances from (or to) every root, and the rank before (after) each on its shortest path; -1 at roots."""
-        from scipy.sparse import csr_array  # starts slowly, and only mirror ascent needs it
+        """Return distances from (or to) every root, and the previous (next) rank on each shortest path, -1 at roots."""
+        from scipy.sparse import csr_array  # Imported here: SciPy starts slowly, and only mirror ascent needs it.
         from scipy.sparse.csgraph import dijkstra
 
         n = self.problem.nranks
@@ -270,70 +295,79 @@ class Dual:
         return distance, np.maximum(parent, -1).astype(np.int64)
 
     def _furthest(self, distance: Floats) -> tuple[Ints, Floats]:
-        """Of every chunk the pair (index into `listed`'s pairs, -1: none) whose path counts, and its length."""
+        """Return the listed pair whose path counts for each chunk, or -1, and the path's length."""
         collective, listed = self.problem.collective, self.listed
         row, required = np.full(collective.nchunks, -1, dtype=np.int64), np.zeros(collective.nchunks)
         length = distance[self.place, self.end]
         index, chunk = np.arange(len(length)), listed.of_pairs(listed.chunk)
         if not listed.single:
             nearest = listed.of_pairs(np.minimum.reduceat(length, listed.start))
-            kept = collective.reduces[chunk] | (length <= nearest)
-            index, chunk, length = index[kept], chunk[kept], length[kept]
+            relevant = collective.reduces[chunk] | (length <= nearest)
+            index, chunk, length = index[relevant], chunk[relevant], length[relevant]
         np.maximum.at(required, chunk, length)
         best = np.flatnonzero(length >= required[chunk])
         row[chunk[best]] = index[best]
         return row, required
 
-    def _at_ends(self, number: int, these: Bools, into: Ints, out: Ints, length: Floats, carried: Floats) -> None:
-        """Carry the chunks flagged over the shortest links into their goals, out of their holders, or both."""
+    def _at_ends(self, number: int, chunk_flags: Bools, into: Ints, out: Ints, length: Floats, carried: Floats) -> None:
+        """Add the chunks flagged to the shortest links into their goals, out of their holders, or both.
+
+        Args:
+            number: Index of the limit in `lengths_at_ends`: 0 into goals, 1 out of holders, 2 both.
+            chunk_flags: Chunks for which this limit counts.
+            into: Shortest link into every rank, or -1.
+            out: Shortest link out of every rank, or -1.
+            length: Length of every link.
+            carried: Share that every link carries; it is changed.
+        """
         collective, need = self.problem.collective, self.need
         hold, goal = collective.holders[1], collective.goals[1]
-        comes = these[need.goal_chunk] & (need.arrive if number == 0 else number == 2)
-        leaves = these[need.hold_chunk] & (need.depart if number == 1 else number == 2)
+        comes = chunk_flags[need.goal_chunk] & (need.arrive if number == 0 else number == 2)
+        leaves = chunk_flags[need.hold_chunk] & (need.depart if number == 1 else number == 2)
         for flags, rank, chunk, link in ((comes, goal, need.goal_chunk, into), (leaves, hold, need.hold_chunk, out)):
             at = np.flatnonzero(flags)
             at = at[link[rank[at]] >= 0]
             np.add.at(carried, link[rank[at]], self.share[chunk[at]])
-        if number == 2:  # but the rank that has the sum first
+        if number == 2:  # The first rank with the whole sum need not receive or send it, so the costliest is taken off.
             at = np.flatnonzero(comes)
-            rank, held, chunk = goal[at], need.held[at], need.goal_chunk[at]
-            cost = length[into[rank]] + length[out[rank]] * held
+            rank, goal_holds, chunk = goal[at], need.held[at], need.goal_chunk[at]
+            cost = length[into[rank]] + length[out[rank]] * goal_holds
             by_chunk = np.lexsort((-cost, chunk))
-            one = by_chunk[np.flatnonzero(np.diff(chunk[by_chunk], prepend=-1))]
-            share = self.share[chunk[one]]
-            np.add.at(carried, into[rank[one]], -share)
-            np.add.at(carried, out[rank[one]], -share * held[one])
+            costliest = by_chunk[np.flatnonzero(np.diff(chunk[by_chunk], prepend=-1))]
+            share = self.share[chunk[costliest]]
+            np.add.at(carried, into[rank[costliest]], -share)
+            np.add.at(carried, out[rank[costliest]], -share * goal_holds[costliest])
 
     def _on_trees(self, rows: Ints, parent: Ints, links: Ints, carried: Floats) -> None:
-        """Carry the chunks of some pairs along the trees."""
+        """Add the chunks of the listed pairs `rows` to the links of their trees."""
         n, roots = self.problem.nranks, len(self.roots)
         shares = self.share[self.listed.of_pairs(self.listed.chunk)[rows]]
         flow = sum_by(self.place[rows] * n + self.end[rows], shares, roots * n)
         base = np.arange(roots)[:, None] * n
-        above = np.where(parent >= 0, parent + base, np.arange(n) + base).ravel()
+        parent_node = np.where(parent >= 0, parent + base, np.arange(n) + base).ravel()
         depth = (parent >= 0).astype(np.int64).ravel()
-        jump = above
+        jump = parent_node
         while True:
-            more = depth[jump]
-            if not more.any():
+            parent_depth = depth[jump]
+            if not parent_depth.any():
                 break
-            depth = depth + more
+            depth = depth + parent_depth
             jump = jump[jump]
         order = np.argsort(depth, kind="stable")
         cuts = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
         for low, high in zip(cuts[-2::-1], cuts[:0:-1], strict=True):
             nodes = order[low:high]
-            np.add.at(flow, above[nodes], flow[nodes])
-        used = np.flatnonzero((flow > 0) & (above != np.arange(len(above))))
-        node, before = used % n, above[used] % n
+            np.add.at(flow, parent_node[nodes], flow[nodes])
+        used = np.flatnonzero((flow > 0) & (parent_node != np.arange(len(parent_node))))
+        node, before = used % n, parent_node[used] % n
         key = before * n + node if self.forth else node * n + before
         np.add.at(carried, links[np.searchsorted(self.keys, key)], flow[used])
 
 
 def _shortest(end: Ints, length: Floats, nranks: int) -> Ints:
-    """The shortest link at every rank's end, -1 where there is none."""
+    """Return the shortest link at every rank's end, or -1 where there is none."""
     order = np.lexsort((length, end))
     first = np.flatnonzero(np.diff(end[order], prepend=-1))
-    found = np.full(nranks, -1, dtype=np.int64)
-    found[end[order][first]] = order[first]
-    return found
+    shortest = np.full(nranks, -1, dtype=np.int64)
+    shortest[end[order][first]] = order[first]
+    return shortest

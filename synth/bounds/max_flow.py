@@ -1,4 +1,4 @@
-"""Maximum flows in whole numbers (Dinic, 1970): no floating point, so that a saturated flow refutes every worse cut."""
+"""Maximum flows in whole numbers (Dinic, 1970): without rounding, a saturated flow refutes every worse cut."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from synth.model.collective import Bools, Ints
 from synth.model.compiled import Runner
 from topologies.arrays import grouped
 
-MOST = 1 << 62  # what all capacities out of a vertex may be together
+MOST = 1 << 62  # largest sum of the capacities out of a vertex
 
 
 class Residual(NamedTuple):
-    """A directed graph with an arc back for every arc: arc i is 2i, its way back 2i + 1.
+    """A directed graph with a reverse arc for every arc: arc i is 2i, its reverse is 2i + 1.
 
     Attributes:
-        head: int, shape (2 · arcs,). ptr, arc: CSR by vertex: arcs that leave it.
-        left: int, shape (2 · arcs,): capacity that is left.
+        head: End vertex of each arc, int, shape (2 · arcs,).
+        ptr: Start of each vertex's arcs in `arc`, int, shape (vertices + 1,).
+        arc: Arcs that leave each vertex.
+        left: Remaining capacity, int, shape (2 · arcs,).
     """
 
     head: Any
@@ -28,39 +30,55 @@ class Residual(NamedTuple):
 
 
 def residual(run: Runner, nvertices: int, src: Ints, dst: Ints) -> Residual:
-    """The graph of arcs src→dst, without capacity."""
+    """Return the graph of arcs src→dst, without capacity."""
     tail, head = np.column_stack([src, dst]).ravel(), np.column_stack([dst, src]).ravel()
     ptr, arc = grouped(tail.astype(np.int64), nvertices)
     return run.table(Residual(head.astype(np.int64), ptr, arc, np.zeros(len(head), dtype=np.int64)))
 
 
 def max_flow(run: Runner, graph: Residual, capacity: Ints, source: int, target: int, enough: int) -> tuple[int, Bools]:
-    """The flow from source to target, or `enough` as soon as it is that much; and what the source then still reaches.
+    """Return the flow from source to target, at most `enough`, and what the source then still reaches.
 
-    Of a flow less than `enough` that is the source's side of a least cut. O(vertices² · arcs) at worst.
+    Where the flow is less than `enough`, that set is the source's side of a least cut. It takes O(vertices² · arcs) at
+    worst.
 
     Args:
-        capacity: ≥ 0 of every arc, in whole numbers.
+        run: Runner of the compiled or interpreted loop.
+        graph: The graph; its capacities do not matter.
+        capacity: Capacity ≥ 0 of every arc, in whole numbers.
+        source: Source vertex.
+        target: Target vertex.
+        enough: Flow at which the search stops.
     """
-    left = np.zeros(2 * len(capacity), dtype=np.int64)
-    left[::2] = capacity
-    graph = graph._replace(left=run.columns(left)[0])
+    capacities = np.zeros(2 * len(capacity), dtype=np.int64)
+    capacities[::2] = capacity
+    graph = graph._replace(left=run.columns(capacities)[0])
     n = len(graph.ptr) - 1
     level, at, path = run.columns(*(np.zeros(n + 1, dtype=np.int64) for _ in range(3)))
     flow = int(run(_dinic, *graph, source, target, enough, level, at, path))
     return flow, np.asarray(level)[:n] >= 0
 
 
-def _dinic(  # over 60 lines of one loop would be no clearer in parts: levels, then paths along them
-    head: Any, ptr: Any, arc: Any, left: Any, source: int, target: int, enough: int, level: Any, at: Any, path: Any
+def _dinic(  # One compiled loop (levels, then paths along them) would be no clearer in parts.
+    head: Any,
+    ptr: Any,
+    arc: Any,
+    remaining: Any,
+    source: int,
+    target: int,
+    enough: int,
+    level: Any,
+    next_arc: Any,
+    path: Any,
 ) -> int:
+    """Return the flow; `level` then marks what the source reaches, and `left` holds the remaining capacities."""
     n, flow = len(ptr) - 1, 0
     while True:
         for v in range(n):
             level[v] = -1
-            at[v] = ptr[v]
+            next_arc[v] = ptr[v]
         level[source] = 0
-        path[0] = source  # a queue here
+        path[0] = source  # `path` serves as the queue of the search by levels
         begin, end = 0, 1
         while begin < end:
             v = path[begin]
@@ -68,7 +86,7 @@ def _dinic(  # over 60 lines of one loop would be no clearer in parts: levels, t
             for j in range(ptr[v], ptr[v + 1]):
                 a = arc[j]
                 w = head[a]
-                if left[a] > 0 and level[w] < 0:
+                if remaining[a] > 0 and level[w] < 0:
                     level[w] = level[v] + 1
                     path[end] = w
                     end += 1
@@ -79,13 +97,13 @@ def _dinic(  # over 60 lines of one loop would be no clearer in parts: levels, t
             if v == target:
                 amount = enough - flow
                 for i in range(depth):
-                    amount = min(amount, left[path[i]])
+                    amount = min(amount, remaining[path[i]])
                 cut = -1
                 for i in range(depth):
                     a = path[i]
-                    left[a] -= amount
-                    left[a ^ 1] += amount
-                    if cut < 0 and left[a] == 0:
+                    remaining[a] -= amount
+                    remaining[a ^ 1] += amount
+                    if cut < 0 and remaining[a] == 0:
                         cut = i
                 flow += amount
                 if flow >= enough or cut < 0:
@@ -93,18 +111,18 @@ def _dinic(  # over 60 lines of one loop would be no clearer in parts: levels, t
                 depth = cut
                 v = head[path[cut] ^ 1]
                 continue
-            found = False
-            while at[v] < ptr[v + 1]:
-                a = arc[at[v]]
+            advanced = False
+            while next_arc[v] < ptr[v + 1]:
+                a = arc[next_arc[v]]
                 w = head[a]
-                if left[a] > 0 and level[w] == level[v] + 1:
+                if remaining[a] > 0 and level[w] == level[v] + 1:
                     path[depth] = a
                     depth += 1
                     v = w
-                    found = True
+                    advanced = True
                     break
-                at[v] += 1
-            if found:
+                next_arc[v] += 1
+            if advanced:
                 continue
             if depth == 0:
                 break

@@ -1,8 +1,8 @@
 """The metric bound: how much of given link lengths a collective must use up, the dual of the multi-commodity flow.
 
-Every byte on a link uses up the link's length (Shahrokhi and Matula, 1990). A chunk uses at least what one of its
-needs by itself would use; of these the largest counts. A price is one of a resource's capacity; lengths are sums of
-prices, so all of them have one unit, whichever it is.
+Every byte on a link uses up the link's length (Shahrokhi and Matula, 1990). A chunk uses at least what each of its
+needs would use without the others; the largest of these counts. A price belongs to a resource's capacity. Lengths are
+sums of prices, so all of them have the same unit, whichever it is.
 """
 
 from __future__ import annotations
@@ -21,32 +21,37 @@ from synth.model.requirements import find_requirements, sum_by
 from topologies.arrays import index_among, marked, ranges, row_of_entry
 from topologies.network import Network
 
-# pairs of holders and goals of one chunk; those of a chunk with more are not listed but worked out as sets
+# Pairs of holders and goals of one chunk. Chunks with more are computed as sets, without a list of pairs.
 LISTED_BELOW = 1 << 16
-_CELLS = 1 << 25  # of a table of distances held at a time
-_FROM = 1 << 19  # ranks × holders from which the distances of a sum that many want are measured
+_CELLS = 1 << 25  # cells of a table of distances in memory at a time
+_SAMPLE_WORK = 1 << 19  # ranks × holders from which distances of a sum that many ranks want are measured
 
 
 @lru_cache(maxsize=4)
 def latencies(net: Network) -> Distances:
-    """Least sums of α between ranks, in µs."""
+    """Return the least sums of α between ranks, in µs."""
     return _distances(net, net.carriers.alpha_us)
 
 
 def _distances(net: Network, length: Floats) -> Distances:
-    """By a length of every link and hyperlink, which is one way from each of its sources to each of its goals."""
+    """Return distances by a length of every link and hyperlink; hyperlinks join each source to each goal."""
     ptr, src, dst = net.pairs
     return Distances(net.nranks, src, dst, length if net.hyperlinks is None else np.repeat(length, np.diff(ptr)))
 
 
 def crossing_times(problem: Problem, inside: Bools, crossed: Bools) -> tuple[Floats, Floats]:
-    """When a chunk that must leave a set of ranks can cross at the earliest, in µs, shape (nchunks,); and how long it
-    takes at least from when it begins to cross, its bytes apart, until it is wherever it is wanted outside.
+    """Return the earliest time at which each chunk can cross out of a set of ranks, and its least time after.
 
-    A plain chunk may come from the nearest holder; of a sum the furthest contribution has to cross.
+    The second time runs from when the chunk begins to cross until it is at all goals outside; its bytes do not count. A
+    plain chunk may come from the nearest holder; of a sum the furthest contribution has to cross.
 
     Args:
-        inside: the set, shape (nranks,). crossed: of `Network.pairs`, those that leave it.
+        problem: The problem.
+        inside: Flags of the set, shape (nranks,).
+        crossed: Flags of the pairs of `Network.pairs` that leave the set.
+
+    Returns:
+        Two arrays of µs, shape (nchunks,) each.
     """
     net, collective = problem.network, problem.collective
     need, distances = find_requirements(collective), latencies(net)
@@ -67,52 +72,60 @@ def crossing_times(problem: Problem, inside: Bools, crossed: Bools) -> tuple[Flo
 
 
 def link_lengths(problem: Problem, price: Floats) -> Floats:
-    """Length of every link: what the resources that it uses cost together.
+    """Return the length of every link: the sum of the prices of its resources.
 
-    price: shape (nresources + nlinks,); those after the network's resources are of each link's own bandwidth.
+    Args:
+        problem: The problem.
+        price: Shape (nresources + nlinks,); prices after the network's resources are for each link's own bandwidth.
     """
     net = problem.network
     return np.asarray(price[net.nresources :] + sum_by(_link_of_use(net), price[net.uses_idx], net.nlinks))
 
 
 def carrier_lengths(problem: Problem, price: Floats) -> Floats:
-    """`link_lengths`, and after these what that which every hyperlink takes of its resources costs together."""
-    length, h = link_lengths(problem, price), problem.network.hyperlinks
-    if h is None:
+    """Return `link_lengths`, followed by the cost of what each hyperlink takes of its resources."""
+    length, hyperlinks = link_lengths(problem, price), problem.network.hyperlinks
+    if hyperlinks is None:
         return length
-    used = sum_by(row_of_entry(h.uses_ptr), price[h.uses_idx], len(h))
-    return np.append(length, used * (h.takes_gbs / h.bandwidth_gbs))
+    used = sum_by(row_of_entry(hyperlinks.uses_ptr), price[hyperlinks.uses_idx], len(hyperlinks))
+    return np.append(length, used * (hyperlinks.takes_gbs / hyperlinks.bandwidth_gbs))
 
 
 def resource_loads(net: Network, carried: Floats) -> Floats:
-    """What every link carries (any unit), summed by resource and divided by its GB/s: shape (nresources,)."""
+    """Return the sum of what the links of each resource carry, divided by its GB/s, shape (nresources,)."""
     return sum_by(net.uses_idx, carried[_link_of_use(net)], net.nresources) / net.capacity_gbs
 
 
 @lru_cache(maxsize=4)
 def _link_of_use(net: Network) -> Ints:
+    """Return the link of every use of a resource."""
     return net.link_of_use
 
 
 def required_lengths(problem: Problem, length: Floats) -> Floats:
-    """At least how much length a byte of every chunk uses up in any algorithm, shape (nchunks,).
+    """Return the least length that a byte of every chunk uses up in any algorithm, shape (nchunks,).
 
-    length: of every link, then of every hyperlink. What a multicast brings to q ranks at once each of them needs a q-th
-    of, and likewise of a reduction what takes something away from q ranks.
+    A multicast brings a byte to q ranks at once, so each of them needs a q-th of its length; so does each of the q
+    ranks
+    from which a reduction takes a byte.
+
+    Args:
+        problem: The problem.
+        length: Length of every link, then of every hyperlink.
     """
     net = problem.network
     required = required_distances(problem.collective, _distances(net, length))
     into, out = (np.full(net.nranks, np.inf) for _ in range(2))
     ptr, src, dst = net.pairs
-    whole = each = length
+    entering = leaving = length
     if net.hyperlinks is not None:
         count, forth = np.diff(ptr), np.append(np.ones(net.nlinks, dtype=bool), net.hyperlinks.multicast)
-        whole, each = np.repeat(length, count), np.repeat(length / count, count)
+        entering, leaving = np.repeat(length, count), np.repeat(length / count, count)
         forth = np.repeat(forth, count)
-        whole, each = np.where(forth, each, whole), np.where(forth, whole, each)
-    np.minimum.at(into, dst, whole)
-    np.minimum.at(out, src, each)
-    # a rank without links in sends and never receives: it asks for nothing
+        entering, leaving = np.where(forth, leaving, entering), np.where(forth, entering, leaving)
+    np.minimum.at(into, dst, entering)
+    np.minimum.at(out, src, leaving)
+    # A rank without incoming links never receives, and one without outgoing links never sends: they need nothing.
     into[np.isinf(into)] = out[np.isinf(out)] = 0.0
     for ends in lengths_at_ends(problem.collective, into, out):
         np.maximum(required, ends, out=required)
@@ -120,57 +133,67 @@ def required_lengths(problem: Problem, length: Floats) -> Floats:
 
 
 def lengths_at_ends(collective: Collective, into: Floats, out: Floats) -> list[Floats]:
-    """What the first and last links of all routes of a chunk use up, where there are several: up to three limits.
+    """Return what the first and the last links of all routes of a chunk use up: up to three limits.
 
-    into, out: how much a byte uses up at least on the link into and out of every rank.
-    Returns, shape (nchunks,) each: all that comes to goals; all that leaves holders; and of sums both. Of a sum,
-    take the first rank f that has all of it: every other holder has sent by then, every other goal has still to
-    receive, and these are different sends.
+    Args:
+        collective: The collective.
+        into: Least length that a byte uses up on a link into every rank.
+        out: Least length that a byte uses up on a link out of every rank.
+
+    Returns:
+        Limits of shape (nchunks,): all that comes to goals; all that leaves holders; and the sum of these for sums. For
+            a
+        sum, take the first rank f that has all of it: every other holder has sent by then, every other goal has still
+            to
+        receive, and these are different sends. No limits if every chunk has one holder and one goal.
     """
     need = find_requirements(collective)
     if not ((need.nhold > 1) | (need.ngoal > 1)).any():
         return []
     nchunks, hold, goal = collective.nchunks, collective.holders[1], collective.goals[1]
     comes = sum_by(need.goal_chunk, into[goal] * need.arrive, nchunks)
-    found = [comes]
+    limits = [comes]
     sums = collective.reduces & (need.nhold > 1)
     if sums.any():
-        found.append(sum_by(need.hold_chunk, out[hold] * need.depart, nchunks))
-        both = sum_by(need.hold_chunk, out[hold], nchunks) + sum_by(need.goal_chunk, into[goal], nchunks)
+        limits.append(sum_by(need.hold_chunk, out[hold] * need.depart, nchunks))
+        total = sum_by(need.hold_chunk, out[hold], nchunks) + sum_by(need.goal_chunk, into[goal], nchunks)
         first = np.zeros(nchunks)
         np.maximum.at(first, need.goal_chunk, into[goal] + out[goal] * need.held)
-        found.append(np.where(sums & (need.ngoal > 0), both - first, 0.0))
-    return found
+        limits.append(np.where(sums & (need.ngoal > 0), total - first, 0.0))
+    return limits
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Who has to hear from whom, of the chunks that few hold or few want.
+    """The pairs of holders and goals of the chunks that have few of them.
 
-    chunk: the chunk of every row; a row is one goal of one chunk.
-    holder, goal: the row's pairs; they stand together, from start[row] on.
-    others: chunks with more pairs than are listed.
+    Attributes:
+        chunk: The chunk of every row; a row is one goal of one chunk.
+        start: Index of each row's first pair; a row's pairs are contiguous.
+        holder: Holder of each pair.
+        goal: Goal of each pair.
+        unlisted: Chunks that have too many pairs to be listed.
     """
 
     chunk: Ints
     start: Ints
     holder: Ints
     goal: Ints
-    others: Ints
+    unlisted: Ints
 
     @property
     def single(self) -> bool:
-        """Whether every row has one pair."""
+        """Return True if every row has one pair."""
         return len(self.holder) == len(self.chunk)
 
     def of_pairs(self, of_rows: NDArray[Any]) -> NDArray[Any]:
-        """What is known of every row, for every pair."""
+        """Return a value of every row for every pair of the row."""
         return of_rows if self.single else np.repeat(of_rows, np.diff(self.start, append=len(self.holder)))
 
 
 @lru_cache(maxsize=2)
 def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> Pairs:
-    """All pairs of holders and goals; chunks with `listed_below` and more of them stand aside."""
+    """Return all pairs of holders and goals of the chunks with fewer than `listed_below` pairs."""
     need = find_requirements(collective)
     (hold_ptr, hold), (_, goal) = collective.holders, collective.goals
     many = need.nhold * need.ngoal >= listed_below
@@ -186,20 +209,20 @@ def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> Pairs:
 
 
 def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
-    """The given chunks together where they have the same holders and goals: (chunks, holders, goals)."""
+    """Return the chunks grouped by equal holders and goals: (chunks, holders, goals)."""
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
-    found: dict[tuple[bool, bytes, bytes], list[int]] = {}
+    chunks_of: dict[tuple[bool, bytes, bytes], list[int]] = {}
     for c in chunks.tolist():
-        held, wanted = hold[hold_ptr[c] : hold_ptr[c + 1]], goal[goal_ptr[c] : goal_ptr[c + 1]]
-        found.setdefault((bool(collective.reduces[c]), held.tobytes(), wanted.tobytes()), []).append(c)
+        holders, goals = hold[hold_ptr[c] : hold_ptr[c + 1]], goal[goal_ptr[c] : goal_ptr[c + 1]]
+        chunks_of.setdefault((bool(collective.reduces[c]), holders.tobytes(), goals.tobytes()), []).append(c)
     return [
-        (np.array(same), np.frombuffer(held, dtype=np.int64), np.frombuffer(wanted, dtype=np.int64))
-        for (_, held, wanted), same in found.items()
+        (np.array(same), np.frombuffer(holders, dtype=np.int64), np.frombuffer(goals, dtype=np.int64))
+        for (_, holders, goals), same in chunks_of.items()
     ]
 
 
 def required_distances(collective: Collective, distances: Distances, listed_below: int = LISTED_BELOW) -> Floats:
-    """The longest distance that a chunk must be carried in any algorithm, shape (nchunks,).
+    """Return the longest distance that each chunk must be carried in any algorithm, shape (nchunks,).
 
     A plain chunk may come from the nearest holder; of a sum the furthest contribution has to come.
     """
@@ -212,40 +235,41 @@ def required_distances(collective: Collective, distances: Distances, listed_belo
             most = np.maximum.reduceat(distance, listed.start)
             distance = np.where(collective.reduces[listed.chunk], most, least)
         np.maximum.at(required, listed.chunk, distance)
-    for same, holders, goals in chunks_by_ends(collective, listed.others):
-        if collective.reduces[same[0]]:
-            some = holders[: max(8, _FROM // distances.nranks)]
-            parts = (some[i : i + 64] for i in range(0, len(some), 64))
-            required[same] = max(float(distances.rows(part)[:, goals].max()) for part in parts)
+    for chunks, holders, goals in chunks_by_ends(collective, listed.unlisted):
+        if collective.reduces[chunks[0]]:
+            sample = holders[: max(8, _SAMPLE_WORK // distances.nranks)]
+            blocks = (sample[i : i + 64] for i in range(0, len(sample), 64))
+            required[chunks] = max(float(distances.rows(block)[:, goals].max()) for block in blocks)
         else:
-            required[same] = distances.nearest(holders)[goals].max()
+            required[chunks] = distances.nearest(holders)[goals].max()
     return required
 
 
 def fewer_ends(collective: Collective) -> tuple[tuple[Ints, Ints], bool]:
-    """The chunks' holders, or their goals, whichever are fewer ranks; and whether these are the holders."""
+    """Return the chunks' holders or their goals, whichever are fewer ranks, and whether these are the holders."""
     holders, goals = collective.holders, collective.goals
     forth = len(_distinct(holders[1], collective.nranks)) <= len(_distinct(goals[1], collective.nranks))
     return (holders if forth else goals), forth
 
 
-def pair_distances(distances: Distances, one: Ints, other: Ints) -> Floats:
-    """The distance from one[i] to other[i], shape (pairs,)."""
-    found = np.empty(len(one))
-    ones, others = _distinct(one, distances.nranks), _distinct(other, distances.nranks)
-    forth = len(ones) <= len(others)
-    roots, root, end = (ones, one, other) if forth else (others, other, one)
+def pair_distances(distances: Distances, sources: Ints, targets: Ints) -> Floats:
+    """Return the distance from sources[i] to targets[i], shape (pairs,)."""
+    result = np.empty(len(sources))
+    distinct_sources, distinct_targets = _distinct(sources, distances.nranks), _distinct(targets, distances.nranks)
+    forth = len(distinct_sources) <= len(distinct_targets)
+    roots, root, end = (distinct_sources, sources, targets) if forth else (distinct_targets, targets, sources)
     block = max(1, _CELLS // distances.nranks)
     for low in range(0, len(roots), block):
-        these = roots[low : low + block]
-        place = index_among(distances.nranks, these)
-        table = distances.rows(these, to=not forth)
+        block_roots = roots[low : low + block]
+        place = index_among(distances.nranks, block_roots)
+        table = distances.rows(block_roots, to=not forth)
         if len(roots) <= block:
             return np.asarray(table[place[root], end], dtype=np.float64)
         inside = place[root] >= 0
-        found[inside] = table[place[root[inside]], end[inside]]
-    return found
+        result[inside] = table[place[root[inside]], end[inside]]
+    return result
 
 
 def _distinct(ranks: Ints, nranks: int) -> Ints:
+    """Return the distinct ranks, ascending."""
     return np.flatnonzero(marked(nranks, ranks))

@@ -1,7 +1,8 @@
-"""Parts of the network between which an allreduce must send much: nodes, what wide links join, and by local search.
+"""Partitions of the network between whose parts an allreduce must send much data.
 
-Between k parts a sum needs 2(k-1) sends (`witness.parts_limit`). Where links are as wide both ways and nothing
-relays, the best parts are those of Tutte and Nash-Williams (1961), and spanning trees that attain them exist.
+The parts are nodes, ranks that wide links join, and what a local search finds. Between k parts a sum needs 2(k-1)
+sends (`witness.parts_limit`). Where links are as wide in both directions and nothing relays, the best partitions are
+those of Tutte and Nash-Williams (1961), and spanning trees that attain them exist.
 """
 
 from __future__ import annotations
@@ -20,22 +21,24 @@ from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from topologies.arrays import components
 
-_KICKS = 12  # of a good division; more found nothing on random networks of up to 16 ranks
-_KICKED = 4  # ranks that one of these moves
-_BETTER = 1 + 1e-9
+_KICKS = 12  # random moves; more found nothing on random networks of up to 16 ranks
+_KICK_RANKS = 4  # ranks that one kick moves
+_BETTER = 1 + 1e-9  # a smaller gain is rounding
 
 
 def find_parts(search: Search) -> Iterator[Witness]:
-    """Of an allreduce, or several, which needs 2(k-1) sends of a chunk between the k parts that it is in.
+    """Yield parts of an allreduce, or of several; a chunk needs 2(k-1) sends between the k parts with members.
 
-    Parts are nodes, what wide links join, ranks; and the steepest that merging and moving finds in small networks.
+    The parts are nodes, ranks that wide links join, and single ranks; in small networks also the steepest partition
+    that
+    a local search finds.
     """
     problem, collective = search.problem, search.problem.collective
     same = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
     if not (same and collective.nranks > 1):
         return
     nodes = [np.flatnonzero(flags).tolist() for flags in node_sets(problem)]
-    if problem.quotient is not None:  # so many ranks that other divisions take long, and link lengths say the rest
+    if problem.quotient is not None:  # Other partitions of so many ranks take long, and link lengths prove as much.
         yield from _parts(search, nodes)
         return
     singles = [[rank] for rank in range(collective.nranks)]
@@ -47,16 +50,25 @@ def find_parts(search: Search) -> Iterator[Witness]:
 
 @dataclass(frozen=True, eq=False)
 class _Steepness:
-    """What must be sent between parts over the capacity there, of many divisions into parts at once.
+    """The µs per byte that many partitions of the ranks prove at once.
 
-    A division is a row: every rank's part, named by one of the ranks.
+    A partition is a row: the part of every rank, named by one of the ranks of the part.
+
+    Attributes:
+        problem: The problem with an allreduce.
     """
 
     problem: Problem
 
     @cached_property
     def links(self) -> tuple[Ints, Ints, Ints, Floats]:
-        """(src, dst) of links in the order of one resource of each; where a resource's begin; its capacity."""
+        """Return links sorted by one resource of each, and these resources' starts and capacities.
+
+        Returns:
+            The source and the destination of every link, shape (nlinks,); where the links of each resource begin; and
+            the
+            capacity of each resource in GB/s.
+        """
         net = self.problem.network
         single = single_uses(net)[0]
         order = np.argsort(single, kind="stable")
@@ -65,7 +77,7 @@ class _Steepness:
 
     @cached_property
     def contributors(self) -> list[tuple[Ints, float]]:
-        """Distinct sets of ranks whose sums are wanted, and the part of the message that each sums."""
+        """Return the distinct sets of ranks that contribute to a sum, with the share of the message of each."""
         collective = self.problem.collective
         shares: dict[tuple[int, ...], float] = {}
         order = np.lexsort((collective.pre[:, 0], collective.pre[:, 1]))
@@ -77,12 +89,12 @@ class _Steepness:
 
     @cached_property
     def neighbours(self) -> Ints:
-        """Pairs of ranks that a link joins, each once: shape (pairs, 2)."""
+        """Return the pairs of ranks that a link joins, each once, shape (pairs, 2)."""
         net = self.problem.network
         return np.unique(np.sort(np.stack([net.src, net.dst], axis=1), axis=1), axis=0)
 
     def __call__(self, divisions: Ints) -> Floats:
-        """µs a byte that each row of `divisions` would prove, times 1000; shape (rows,)."""
+        """Return the µs per byte that each row of `divisions` would prove, times 1000, shape (rows,)."""
         src, dst, begin, capacity = self.links
         crossing = divisions[:, src] != divisions[:, dst]
         gbs: Floats = np.logical_or.reduceat(crossing, begin, axis=1) @ capacity
@@ -94,19 +106,22 @@ class _Steepness:
         return proved
 
     def steepest(self, work: int) -> Ints | None:
-        """The best division that is found: parts merged pair by pair down to two, then ranks moved while it helps.
+        """Return the best partition that merging, moving and random kicks find, or None where that takes too much work.
 
-        Then some ranks are moved at random, and again all while it helps: at most `_KICKS` times, always the same.
+        Pairs of parts are merged, the best first, down to two parts. Then ranks are moved as long as that helps. Then
+        some
+        ranks are moved at random and all are improved again, `_KICKS` times, with a fixed seed.
 
-        work: links × neighbours × ranks up to which it is looked for.
+        Args:
+            work: Largest links × neighbours × ranks for which the search runs.
         """
         net = self.problem.network
         if not net.nlinks or net.nlinks * len(self.neighbours) * net.nranks > work:
             return None
         division = best = np.arange(net.nranks)
         proved = 0.0
-        while len(pairs := self._apart(division)) > 0:
-            merged = np.where(division == pairs[:, 1:], pairs[:, :1], division)
+        while len(part_pairs := self._apart(division)) > 0:
+            merged = np.where(division == part_pairs[:, 1:], part_pairs[:, :1], division)
             values = self(merged)
             division = merged[np.argmax(values)]
             if values.max() > proved:
@@ -115,7 +130,7 @@ class _Steepness:
         draw = np.random.default_rng(0)
         for _ in range(_KICKS):
             kicked = best.copy()
-            ends = self.neighbours[draw.integers(len(self.neighbours), size=_KICKED)]
+            ends = self.neighbours[draw.integers(len(self.neighbours), size=_KICK_RANKS)]
             kicked[ends[:, 0]] = best[ends[:, 1]]
             division, value = self._climb(_renamed(kicked))
             if value > proved * _BETTER:
@@ -123,31 +138,34 @@ class _Steepness:
         return self._with_members(best)
 
     def _climb(self, division: Ints) -> tuple[Ints, float]:
-        """Single moves, the best first, while they help; and what is proved in the end."""
+        """Apply the best single move while it helps; return the partition and what it proves."""
         proved = float(self(division[None])[0])
         while len(moved := self._moved(division)) > 0 and (values := self(moved)).max() > proved * _BETTER:
             division, proved = moved[np.argmax(values)], float(values.max())
         return division, proved
 
     def _apart(self, division: Ints) -> Ints:
-        """Pairs of neighbouring parts."""
+        """Return the pairs of neighbouring parts."""
         pairs = np.unique(np.sort(division[self.neighbours], axis=1), axis=0)
         return np.asarray(pairs[pairs[:, 0] != pairs[:, 1]])
 
     def _moved(self, division: Ints) -> Ints:
-        """Each rank in each neighbour's part, or in a part of its own; and each two neighbouring parts merged."""
+        """Return the partitions one move away, distinct from this one.
+
+        A move puts a rank into a neighbour's part or into its own, or merges two neighbouring parts.
+        """
         nranks = len(division)
         ranks = np.concatenate([self.neighbours[:, 0], self.neighbours[:, 1]])
-        homes = division[np.concatenate([self.neighbours[:, 1], self.neighbours[:, 0]])]
-        ranks, homes = np.append(ranks, np.arange(nranks)), np.append(homes, nranks + np.arange(nranks))
+        targets = division[np.concatenate([self.neighbours[:, 1], self.neighbours[:, 0]])]
+        ranks, targets = np.append(ranks, np.arange(nranks)), np.append(targets, nranks + np.arange(nranks))
         rows = np.tile(division, (len(ranks), 1))
-        rows[np.arange(len(ranks)), ranks] = homes
+        rows[np.arange(len(ranks)), ranks] = targets
         pairs = self._apart(division)
         rows = np.concatenate([rows, np.where(division == pairs[:, 1:], pairs[:, :1], division)])
         return np.array([_renamed(row) for row in rows[(rows != division).any(axis=1)]])
 
     def _with_members(self, division: Ints) -> Ints:
-        """Parts without a member of the group join the part to which they have most links."""
+        """Merge each part without a member of the group into the part to which it has most links."""
         members = np.unique(division[: self.problem.collective.nranks])
         net = self.problem.network
         while len(lone := np.setdiff1d(division, members)) > 0:
@@ -155,19 +173,19 @@ class _Steepness:
                 [division[net.dst[division[net.src] == lone[0]]], division[net.src[division[net.dst] == lone[0]]]]
             )
             ends = ends[ends != lone[0]]
-            homes = ends if len(ends) else members
-            division = np.where(division == lone[0], np.bincount(homes).argmax(), division)
+            targets = ends if len(ends) else members
+            division = np.where(division == lone[0], np.bincount(targets).argmax(), division)
         return division
 
 
 def _renamed(division: Ints) -> Ints:
-    """Each part by the lowest of its ranks."""
+    """Name each part by the lowest of its ranks."""
     _, first, part = np.unique(division, return_index=True, return_inverse=True)
     return np.asarray(first[part])
 
 
 def _joined_by_width(search: Search) -> Iterator[list[list[int]]]:
-    """Ranks that wide links join, for every bandwidth that links have: what is between the parts is narrow."""
+    """Yield the ranks that links of at least a bandwidth join, for each bandwidth; narrow links join the parts."""
     net = search.problem.network
     widths = np.unique(net.bandwidth_gbs)[::-1]
     if len(widths) > search.tuning.widths:
@@ -178,12 +196,12 @@ def _joined_by_width(search: Search) -> Iterator[list[list[int]]]:
 
 
 def _ranks_by_part(division: Ints) -> list[list[int]]:
-    """The ranks of each part, given each rank's."""
+    """Return the ranks of each part."""
     return [np.flatnonzero(division == part).tolist() for part in np.unique(division)]
 
 
 def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:
-    """The claim of some parts; relays join the part of a member of their node, or the first."""
+    """Yield the claim of a partition; a relay joins the part of a member of its node, or the first part."""
     problem, net = search.problem, whole_network(search.problem)
     parts = [list(part) for part in parts if min(part) < problem.collective.nranks]
     if len(parts) < 2:
@@ -199,7 +217,7 @@ def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:
     places = np.unique(pre[:, 1] * len(parts) + side[pre[:, 0]]) // len(parts)
     sends = 2 * (np.bincount(places) - 1)
     if not sends.any():
-        return  # each chunk stays in a part
+        return  # Each chunk stays in one part.
     resources = cover(net, np.flatnonzero(side[net.src] != side[net.dst]))
     few, many = int(sends.min()), int(sends.max())
     text = f"{len(parts)} parts, {many if few == many else f'{few} to {many}'} sends a byte"

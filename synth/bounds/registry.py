@@ -1,6 +1,6 @@
 """The registry of bounds: one row a kind, and the check of any witness.
 
-The rows load no search before it is asked, so that a stored witness is checked without one.
+A row loads the module of its searches only when a search runs, so that a stored witness is checked without them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from topologies.errors import BadWitness
 
 @dataclass(frozen=True)
 class Kind:
-    """One row.
+    """A row of the registry: a kind of bound, its independent check and its searches.
 
     Attributes:
-        name: the witness's `kind`, as proof files state it.
-        limit: the independent check: what a witness of this kind proves of a problem, whatever it claims. Raises
-            BadWitness where it proves nothing. It shares nothing with the searches.
-        module: where its searches are.
-        searches: by cost the names of functions of a `Search`; each yields witnesses that claim nothing, whose numbers
-            `limit` then works out.
-        of_quotients: whether it says the same of a quotient problem as of the whole.
+        name: The witness's `kind`, as proof files state it.
+        limit: The independent check. It returns what a witness of this kind proves about a problem, whatever the
+            witness
+            claims, and raises BadWitness where it proves nothing. It shares no code with the searches.
+        module: Name of the module that holds the searches.
+        searches: Names of functions of a `Search`, by cost. Each yields witnesses without numbers; `limit` computes the
+            numbers.
+        of_quotients: True if a witness proves the same of a quotient problem as of the whole problem.
     """
 
     name: str
@@ -39,18 +40,19 @@ class Kind:
     of_quotients: bool = False
 
     def find(self, search: Search, cost: Cost) -> Iterable[Witness | None]:
-        """What the search of this cost finds, if any; None while it waits for a solver's process."""
+        """Return the witnesses that the search of this cost finds; a None means that a solver's process is at work."""
         if cost not in self.searches:
             return ()
-        found: Iterable[Witness | None] = getattr(import_module(self.module), self.searches[cost])(search)
-        return found
+        witnesses: Iterable[Witness | None] = getattr(import_module(self.module), self.searches[cost])(search)
+        return witnesses
 
 
-KINDS: dict[str, Kind] = {}  # in the order in which witnesses that prove the same come first
+# The order matters: of witnesses that prove the same, the one of the earlier kind counts.
+KINDS: dict[str, Kind] = {}
 
 
 def register(kind: Kind) -> None:
-    """Add a kind of bound, or replace the one of its name."""
+    """Add a kind of bound, or replace the kind of the same name."""
     KINDS[kind.name] = kind
 
 
@@ -72,54 +74,62 @@ for _row in (
 
 
 def recompute(problem: Problem, claim: Witness) -> Limit:
-    """What the witness proves: (µs, µs per byte, µs at most), whatever numbers it claims.
+    """Return what the witness proves as (µs, µs per byte, µs at most), whatever numbers it claims.
 
-    Of a quotient problem (`Problem.quotient`) it proves the same for the whole.
+    A witness about a quotient problem (`Problem.quotient`) proves the same about the whole problem.
 
-    Raises BadWitness: it proves nothing: its ranks or resources are not there or do not do what they must, or its kind
-    says nothing about a quotient problem.
+    Raises:
+        BadWitness: The witness proves nothing: its ranks or resources do not exist or do not do what they must, or its
+            kind says nothing about a quotient problem.
     """
     if claim.protocol:
         problem = _under(problem, claim)
     if problem.quotient is not None and problem.quotient.whole.hyperlinks is not None:
-        why = "says nothing about a quotient problem where switches multicast or reduce; it must be the whole"
+        why = (
+            "a quotient problem where switches multicast or reduce has no witnesses; check it against the whole problem"
+        )
         raise BadWitness(f"{claim.kind[:40]} {claim.text}: {why}")
     kind = KINDS.get(claim.kind)
     if kind is None:
         raise BadWitness(f"{claim.kind[:40]}: not a kind of witness; it must be one of {', '.join(KINDS)}")
     if problem.quotient is not None and not kind.of_quotients:
         names = ", ".join(name for name, row in KINDS.items() if row.of_quotients)
-        raise BadWitness(f"{claim.kind} {claim.text}: says nothing about a quotient problem; it must be one of {names}")
+        raise BadWitness(
+            f"{claim.kind} {claim.text}: this kind proves nothing about a quotient problem; use one of {names}"
+        )
     base, per_byte, cap = kind.limit(countable(problem), claim)
-    starts = problem.network.start_us if base > 0 or per_byte > 0 else 0.0  # nothing is sent before
+    starts = problem.network.start_us if base > 0 or per_byte > 0 else 0.0  # Nothing is sent before a call starts.
     return base + starts, per_byte, cap + starts
 
 
 @lru_cache(maxsize=8)
 def _of_protocol(problem: Problem, protocol: str) -> Problem:
+    """Return the problem under one protocol."""
     return problem.under(protocol)
 
 
 def _under(problem: Problem, claim: Witness) -> Problem:
+    """Return the problem under the witness's protocol; raise BadWitness if the problem does not have that protocol."""
     if claim.protocol not in problem.protocols:
         names = " or ".join(problem.protocols) or "none"
-        raise BadWitness(f"{claim.kind} {claim.text}: is of protocol {claim.protocol[:40]!r}; it must be {names}")
+        raise BadWitness(f"{claim.kind} {claim.text}: the protocol is {claim.protocol[:40]!r}; the problem has {names}")
     return _of_protocol(problem, claim.protocol)
 
 
 def check(problem: Problem, claim: Witness) -> None:
-    """Recompute a witness from the problem.
+    """Check that a witness claims no more than it proves about the problem.
 
-    Raises BadWitness: it claims more than it proves, or its resources do not cover what they must.
+    Raises:
+        BadWitness: It claims more than it proves, or its resources do not cover what they must.
     """
-    proved = recompute(problem, claim)
+    recomputed = recompute(problem, claim)
     claimed = claim.base_us, claim.per_byte_us, claim.cap_us
-    for unit, claims, proves in zip(("µs", "µs per byte", "µs at most"), claimed, proved, strict=True):
+    for unit, claims, proves in zip(("µs", "µs per byte", "µs at most"), claimed, recomputed, strict=True):
         if not claims <= proves * (1 + 1e-9) + 1e-12:
             raise BadWitness(f"{claim.kind} {claim.text}: claims {claims} {unit}, proves {proves}")
 
 
 def proved(problem: Problem, claim: Witness) -> Witness:
-    """The witness with the numbers that it proves."""
+    """Return the witness with the numbers that it proves."""
     base, per_byte, cap = recompute(problem, claim)
     return replace(claim, base_us=base, per_byte_us=per_byte, cap_us=cap)

@@ -1,7 +1,7 @@
 """The linear relaxation of a copying problem: fractions of chunks flow, and only the busiest resource counts.
 
-Its optimum is a bound for every number of chunks at once, and its dual prices are the witness. Units: the smallest
-chunk, and the round in which that goes over the slowest link.
+Its optimum is a bound for every number of chunks, and its dual prices are the witness. The unit of data is the
+smallest chunk; the unit of time is the round in which that chunk crosses the slowest link.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from topologies.arrays import grouped
 
 @dataclass(frozen=True, eq=False)
 class Capacity:
-    """Links that together carry `chunks` of the smallest chunks a round.
+    """A set of links that share a limit on their traffic.
 
-    resource: the network's resource, or its number of resources + a link whose own bandwidth is meant.
+    Attributes:
+        links: Indices of the links.
+        chunks: Number of smallest chunks that the links carry in a round, in sum.
+        resource: Index of the network's resource, or nresources + link for the link's own bandwidth.
     """
 
     links: Ints
@@ -31,7 +34,7 @@ class Capacity:
 
 
 def capacities(problem: Problem) -> list[Capacity]:
-    """What limits the links, without what another limit of the same links, and perhaps more, implies."""
+    """Return the capacities of the network, without those that a capacity of the same links, or of more, implies."""
     net, unit = problem.network, unit_gbs(problem)
     rows: dict[bytes, Capacity] = {}
     ptr, entries = grouped(net.uses_idx, net.nresources)
@@ -42,25 +45,28 @@ def capacities(problem: Problem) -> list[Capacity]:
         if len(links) and (key not in rows or rows[key].chunks > gbs / unit):
             rows[key] = Capacity(links, gbs / unit, resource)
     if net.hyperlinks is not None:
-        return list(rows.values())  # these take some of what looks implied
-    each = [(row, set(row.links.tolist())) for row in rows.values()]
-    around: dict[int, list[tuple[Capacity, set[int]]]] = {}
-    for row, links in each:
+        return list(rows.values())  # Hyperlinks also take some of the capacities that look implied.
+    capacity_links = [(row, set(row.links.tolist())) for row in rows.values()]
+    capacities_at_link: dict[int, list[tuple[Capacity, set[int]]]] = {}
+    for row, links in capacity_links:
         for link in links:
-            around.setdefault(link, []).append((row, links))
+            capacities_at_link.setdefault(link, []).append((row, links))
     return [
         row
-        for row, links in each
-        if not any(other.chunks <= row.chunks and links < more for other, more in around[int(row.links[0])])
+        for row, links in capacity_links
+        if not any(wider.chunks <= row.chunks and links < more for wider, more in capacities_at_link[int(row.links[0])])
     ]
 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Chunks with the same holders that are routed as one commodity.
+    """Chunks with the same holders that are routed as one commodity. Amounts are in chunks of the smallest size.
 
-    `spread`: every wanting rank needs all of `amount` (copies are made on the way). Otherwise a plain flow:
-    rank v takes out amount[v]. Amounts are in chunks of the smallest size.
+    Attributes:
+        holders: Ranks that hold the chunks at the start.
+        spread: True: every wanting rank needs all of `amount`, and ranks copy on the way. False: a plain flow.
+        wanted: Ranks that want the chunks.
+        amount: Shape (1,) if `spread`; otherwise shape (nranks,), and rank v takes out amount[v].
     """
 
     holders: Ints
@@ -71,14 +77,19 @@ class Demand:
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """A linear program, and which of its rows are the capacities (in every step, where there are steps)."""
+    """A linear program and the rows of its capacities.
+
+    Attributes:
+        program: The linear program.
+        rows: (capacity, step, row of the program) for every capacity, in every step where the program has steps.
+    """
 
     program: LinearProgram
     rows: list[tuple[Capacity, int, int]]  # capacity, step, row of the program
 
 
 def demands(problem: Problem, chosen: Ints) -> list[Demand]:
-    """The commodities of the chunks given (all of one orbit representative set)."""
+    """Return the commodities of the chosen chunks, which are representatives of orbits."""
     collective = problem.collective
     size = collective.fraction / collective.fraction.min()
     flows: dict[bytes, Floats] = {}
@@ -98,25 +109,28 @@ def demands(problem: Problem, chosen: Ints) -> list[Demand]:
 
 
 def _ranks(flags: bytes) -> Ints:
+    """Return the ranks that the bytes of a boolean array flag."""
     return np.flatnonzero(np.frombuffer(flags, dtype=bool))
 
 
 def variables(problem: Problem, nsteps: int, symmetry: Symmetry) -> int:
-    """About how many variables a relaxation over so many steps has."""
+    """Estimate the number of variables of a relaxation over `nsteps` steps."""
     return len(demands(problem, symmetry.orbits)) * (problem.network.nlinks + problem.nranks) * nsteps
 
 
 def add_capacities(
     program: ProgramBuilder, problem: Problem, symmetry: Symmetry, flows: list[Ints]
 ) -> list[tuple[Capacity, int, int]]:
-    """Rows for Σ flow over the links of a capacity ≤ its chunks a round × the rounds of the step.
+    """Add the rows Σ flow over the links of a capacity ≤ its chunks a round × the rounds of the step.
 
     Args:
-        program: its columns 0..nsteps-1 are the rounds.
-        symmetry: a flow loads every image of its link.
-        flows: columns, shape (nlinks, nsteps) each.
+        program: The program to extend; its columns 0..nsteps-1 are the rounds of the steps.
+        problem: The problem whose capacities count.
+        symmetry: A flow on a link loads every image of the link.
+        flows: Columns of the flows, shape (nlinks, nsteps) each.
 
-    Returns (capacity, step, row) of every row.
+    Returns:
+        (capacity, step, row) of every row.
     """
     use: dict[tuple[int, int], list[int]] = {}
     for flow in flows:
@@ -124,35 +138,37 @@ def add_capacities(
             for image in symmetry.links[:, link].tolist():
                 for step, column in enumerate(columns):
                     use.setdefault((image, step), []).append(column)
-    seen: set[tuple[int, ...]] = set()
+    added: set[tuple[int, ...]] = set()
     priced = []
     for capacity in capacities(problem):
         for step in range(flows[0].shape[1] if flows else 0):
             users = sorted(v for link in capacity.links.tolist() for v in use.get((link, step), ()))
             key = (step, *users)
-            if not users or key in seen:
+            if not users or key in added:
                 continue
-            seen.add(key)
-            one, rest = np.zeros(1, dtype=np.int64), np.zeros(len(users), dtype=np.int64)
-            terms = (one, np.array([step]), capacity.chunks), (rest, np.array(users), -1.0)
+            added.add(key)
+            round_entry, flow_entries = np.zeros(1, dtype=np.int64), np.zeros(len(users), dtype=np.int64)
+            terms = (round_entry, np.array([step]), capacity.chunks), (flow_entries, np.array(users), -1.0)
             priced.append((capacity, step, program.add_rows(np.zeros(1), *terms)))
     return priced
 
 
 def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
-    """Least load of the busiest capacity, in rounds a chunk, over any number of steps; for plain flows only.
+    """Build the program of the least load of the busiest capacity, in rounds a chunk, over any number of steps.
 
-    By convexity a solution may be averaged over the symmetry, so only one commodity of every orbit has variables.
+    A solution may be averaged over the symmetry, because the problem is convex. So only one commodity of every orbit
+    has
+    variables. The result is None where a demand is not a plain flow.
     """
     net = problem.network
-    everything = demands(problem, symmetry.orbits)
-    if any(d.spread for d in everything):
+    all_demands = demands(problem, symmetry.orbits)
+    if any(demand_of_orbit.spread for demand_of_orbit in all_demands):
         return None
     program = ProgramBuilder()
-    total = sum(float(d.amount.sum()) for d in everything) * symmetry.order * net.nranks
+    total = sum(float(demand_of_orbit.amount.sum()) for demand_of_orbit in all_demands) * symmetry.order * net.nranks
     program.add_variables(1, total, cost=1.0)
     flows = []
-    for demand in everything:
+    for demand in all_demands:
         amount = float(demand.amount.sum())
         x = program.add_variables(net.nlinks, amount)
         inner = ~np.isin(np.arange(net.nranks), demand.holders)
@@ -171,19 +187,19 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
 def dual_prices(
     problem: Problem, relaxation: Relaxation, row_prices: Floats, symmetry: Symmetry
 ) -> list[dict[int, float]]:
-    """Per step: the dual price of every resource (see `Capacity.resource`), the same for all images of a row.
+    """Return, for every step, the dual price of each resource (see `Capacity.resource`), equal for all images of a row.
 
     A step's prices, each times the chunks a round that its resource carries, sum to at most 1.
     """
     nsteps = 1 + max(step for _, step, _ in relaxation.rows)
-    where = {c.links.tobytes(): c for c in capacities(problem)}
-    found: list[dict[int, float]] = [{} for _ in range(nsteps)]
+    capacity_of_links = {known_capacity.links.tobytes(): known_capacity for known_capacity in capacities(problem)}
+    prices: list[dict[int, float]] = [{} for _ in range(nsteps)]
     for capacity, step, row in relaxation.rows:
         price = float(row_prices[row])
         if price <= 1e-12:
             continue
         images = {np.sort(image[capacity.links]).tobytes() for image in symmetry.links}
         for key in sorted(images):
-            resource = where[key].resource
-            found[step][resource] = found[step].get(resource, 0.0) + price / len(images)
-    return found
+            resource = capacity_of_links[key].resource
+            prices[step][resource] = prices[step].get(resource, 0.0) + price / len(images)
+    return prices

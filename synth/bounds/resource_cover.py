@@ -1,4 +1,4 @@
-"""Resource covers: resources of which every one of some links uses at least one, with little capacity together."""
+"""Resource covers: sets of resources with little capacity, of which every given link uses at least one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from synth.model.requirements import sum_by
 from topologies.arrays import marked, pointers, row_entries, sorted_rows
 from topologies.network import Network
 
-_MOST_PICKS = 4000  # then every link that is left takes its own cheapest
-_DENSE = 50_000_000  # cells up to which counting is better than sorting
+_MOST_PICKS = 4000  # afterwards every uncovered link takes its own scarcest resource
+_DENSE = 50_000_000  # cells up to which counting is faster than sorting
 
 
 def cover(net: Network, links: Ints) -> Ints:
-    """Resources, ascending, of which every one of `links` uses at least one; little capacity (greedy).
+    """Return resources, ascending, of which every one of `links` uses at least one; a greedy choice of little capacity.
 
-    First what a link cannot be without, then always the least capacity a link, and in the end nothing superfluous.
+    It takes the resources that a link needs, then always the least capacity per link, and drops superfluous ones.
     """
     counts = net.uses_ptr[links + 1] - net.uses_ptr[links]
     picked = marked(net.nresources, net.uses_idx[net.uses_ptr[links[counts == 1]]])
@@ -30,7 +30,7 @@ def cover(net: Network, links: Ints) -> Ints:
 
 @lru_cache(maxsize=2)
 def _users(net: Network) -> tuple[Ints, Ints]:
-    """(ptr, links): resource r is used by links[ptr[r]:ptr[r+1]]."""
+    """Return (ptr, links): resource r is used by links[ptr[r]:ptr[r+1]]."""
     ptr = pointers(np.bincount(net.uses_idx, minlength=net.nresources))
     return ptr, net.link_of_use[sorted_rows(net.uses_idx)]
 
@@ -41,42 +41,42 @@ def _pick(picked: Bools, net: Network, links: Ints) -> None:
     uncovered = marked(net.nlinks, links)
     for r in np.flatnonzero(picked).tolist():
         uncovered[users_of[ptr[r] : ptr[r + 1]]] = False
-    left = np.flatnonzero(uncovered)
-    users = np.bincount(net.uses_idx[row_entries(net.uses_ptr, left)], minlength=net.nresources)
+    remaining = np.flatnonzero(uncovered)
+    users = np.bincount(net.uses_idx[row_entries(net.uses_ptr, remaining)], minlength=net.nresources)
     for _ in range(_MOST_PICKS):
-        some = np.flatnonzero(users)
-        if not len(some):
+        used = np.flatnonzero(users)
+        if not len(used):
             return
-        pick = int(some[np.argmin(net.capacity_gbs[some] / users[some])])
+        pick = int(used[np.argmin(net.capacity_gbs[used] / users[used])])
         picked[pick] = True
-        gone = users_of[ptr[pick] : ptr[pick + 1]]
-        gone = gone[uncovered[gone]]
-        uncovered[gone] = False
-        users -= np.bincount(net.uses_idx[row_entries(net.uses_ptr, gone)], minlength=net.nresources)
+        newly_covered = users_of[ptr[pick] : ptr[pick + 1]]
+        newly_covered = newly_covered[uncovered[newly_covered]]
+        uncovered[newly_covered] = False
+        users -= np.bincount(net.uses_idx[row_entries(net.uses_ptr, newly_covered)], minlength=net.nresources)
     picked[single_uses(net)[0][uncovered]] = True
 
 
 def _drop(picked: Bools, net: Network, links: Ints) -> None:
-    """Take away resources, the widest first, whose links all have another."""
+    """Remove resources, those of most capacity first, whose links all use another picked resource."""
     ptr, users_of = _users(net)
-    here = marked(net.nlinks, links)
+    is_covered_link = marked(net.nlinks, links)
     times = np.zeros(net.nlinks, dtype=np.int64)
     chosen = np.flatnonzero(picked)
     for r in chosen.tolist():
         times[users_of[ptr[r] : ptr[r + 1]]] += 1
-    times[~here] = 2
+    times[~is_covered_link] = 2
     for r in chosen[np.argsort(-net.capacity_gbs[chosen], kind="stable")].tolist():
-        mine = users_of[ptr[r] : ptr[r + 1]]
-        if times[mine].min() > 1:
-            times[mine] -= here[mine]
+        links_of_resource = users_of[ptr[r] : ptr[r + 1]]
+        if times[links_of_resource].min() > 1:
+            times[links_of_resource] -= is_covered_link[links_of_resource]
             picked[r] = False
 
 
 @lru_cache(maxsize=2)
 def single_uses(net: Network) -> tuple[Ints, ...]:
-    """One resource of every link, chosen in three ways: the scarcest, the first, the last.
+    """Return one resource of every link, chosen by three rules: the scarcest, the first, the last.
 
-    They make quick estimates of resource covers: shape (nlinks,) each, none twice.
+    They give quick estimates of resource covers. Each has shape (nlinks,), and no two are equal.
     """
     start = net.uses_ptr[:-1]
     users = np.bincount(net.uses_idx, minlength=net.nresources)
@@ -85,23 +85,27 @@ def single_uses(net: Network) -> tuple[Ints, ...]:
     least = np.flatnonzero(scarce == np.minimum.reduceat(scarce, start)[link])[::-1]
     scarcest = np.empty(net.nlinks, dtype=np.int64)
     scarcest[link[least]] = net.uses_idx[least]
-    found: list[Ints] = []
-    for one in (scarcest, net.uses_idx[start], net.uses_idx[net.uses_ptr[1:] - 1]):
-        if not any(np.array_equal(one, other) for other in found):
-            found.append(one)
-    return tuple(found)
+    choices: list[Ints] = []
+    for choice in (scarcest, net.uses_idx[start], net.uses_idx[net.uses_ptr[1:] - 1]):
+        if not any(np.array_equal(choice, earlier) for earlier in choices):
+            choices.append(choice)
+    return tuple(choices)
 
 
 def gbs_by_end(net: Network, end: Ints, count: int) -> Floats:
-    """GB/s of the resources at each of `count` ends of links, shape (count,); inf nowhere, 0 where no link ends.
+    """Return the GB/s at each of `count` ends of links, shape (count,); 0 where no link ends.
 
-    end: the end of every link, shape (nlinks,), -1 for links that are left out. Each link is held against one
-    of its resources.
+    Each link counts at one of its resources, by the rule that gives the least.
+
+    Args:
+        net: The network.
+        end: The end of every link, shape (nlinks,), -1 for links that are left out.
+        count: Number of ends.
     """
-    here = end >= 0
+    included = end >= 0
     best = np.full(count, np.inf)
-    for one in single_uses(net):
-        key = end[here] * net.nresources + one[here]
+    for resource_of_link in single_uses(net):
+        key = end[included] * net.nresources + resource_of_link[included]
         if count * net.nresources <= _DENSE:
             gbs: Floats = marked(count * net.nresources, key).reshape(count, -1) @ net.capacity_gbs
         else:

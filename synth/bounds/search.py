@@ -1,4 +1,4 @@
-"""What the searches for witnesses look at, how widely, and how dear they are."""
+"""The state and the limits of the searches for witnesses, and the classes of their cost."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from synth.solvers.workers import Workers
 
 
 class Cost(IntEnum):
-    """How dear a search for witnesses is; `prove.tighten` goes from the first to the last."""
+    """The cost class of a search for witnesses; `prove.tighten` goes from the cheapest to the dearest."""
 
     QUICK = 0  # milliseconds for a few ranks, seconds for thousands
-    MAX_FLOW = 1  # the worst of all cuts
+    MAX_FLOW = 1  # the worst of all cuts, by maximum flows
     ROUTING = 2  # dual prices from the loads of a routing
     LINEAR_PROGRAM = 3
     WINDOWS = 4  # linear programs over slots of time, for one message size
@@ -26,35 +26,66 @@ class Cost(IntEnum):
 
 @dataclass(frozen=True)
 class Tuning:
-    """How widely the searches look; it changes what they find and how long they take, never what a witness proves."""
+    """Limits on how widely the searches look.
 
-    all_sets: int = 64  # ranks up to which every rank and every node is tried as a cut: 10 ms
-    few: int = 4  # sets of every sort that are tried otherwise: those estimated to be the worst
-    most_sets: int = 80  # whose cuts are estimated side by side, each with its other side
-    timed_ranks: int = 128  # up to which what crosses cuts late is looked at: 50 ms
-    table_cells: int = 10_000_000  # of a table of links × sets or ranks × ranks: 80 MB
-    sweep_work: int = 1 << 20  # links × orders of the ranks that are swept: about a second
-    spectral_vertices: int = 3000  # of a graph whose eigenvectors are computed: about a second
-    split_links: int = 40  # of a longest route, whose two sides are tried
-    split_work: int = 4_000_000  # links and vertices looked at for these: about a second
-    path_work: int = 15_000_000  # links and ranks looked at for the longest shortest path: some seconds
-    widths: int = 32  # bandwidths at which ranks are joined to parts
-    parts_work: int = 4_000_000  # links × neighbours × ranks of a network that is divided step by step: 0.1 s
-    max_flow_work: int = 40_000_000  # arcs and ranks of all flows' graphs together: some seconds
-    # of prices drawn from loads more of each find little more, and take as much longer:
-    near_full: tuple[float, ...] = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the highest load: one price
-    steepness: tuple[float, ...] = (5.0, 10.0, 20.0, 50.0, 100.0, 200.0)  # price exp(steepness · load / highest load)
-    sampled_ranks: int = 96  # whose chunks tell good prices from bad ones, where there are more
-    step_ranks: int = 64  # whose chunks one step of mirror ascent looks at
-    tried: int = 3  # candidates, on all chunks
-    mirror_rounds: int = 10  # of mirror ascent from a routing's loads; more gain less than 1 %
-    program_variables: int = 400_000  # of a linear program: a minute
+    They change what the searches find and how long they take, never what a witness proves.
+
+    Attributes:
+        all_sets: Number of ranks up to which every rank and every node is tried as a cut (10 ms).
+        few: Number of sets of every sort that are tried in larger networks, those estimated to be the worst.
+        most_sets: Number of sets whose cuts, and whose complements' cuts, are estimated at once.
+        timed_ranks: Number of ranks up to which chunks that cross a cut late are looked at (50 ms).
+        table_cells: Most cells of a table of links × sets or ranks × ranks (80 MB).
+        sweep_work: Most links × orders of the ranks that are swept (about a second).
+        spectral_vertices: Most vertices of a graph whose eigenvectors are computed (about a second).
+        split_links: Number of links of a longest route whose two sides are tried.
+        split_work: Most links and vertices looked at for these sides (about a second).
+        path_work: Most links and ranks looked at for the longest shortest path (some seconds).
+        widths: Number of bandwidths at which ranks are joined to parts.
+        parts_work: Most links × neighbours × ranks of a network that is partitioned by merging and moving (0.1 s).
+        max_flow_work: Most arcs and ranks of all flows' graphs, in sum (some seconds).
+        near_full: Shares of the highest load; resources with at least that load get one price. More of them gain little
+            and take longer.
+        steepness: A resource's price is exp(steepness · load / highest load). More of them gain little and take longer.
+        sampled_ranks: Number of ranks whose chunks separate good prices from bad ones, where there are more ranks.
+        step_ranks: Number of ranks whose chunks one step of mirror ascent looks at.
+        tried: Number of candidate prices that are evaluated on all chunks.
+        mirror_rounds: Rounds of mirror ascent from a routing's loads; more gain less than 1 %.
+        program_variables: Most variables of a linear program (a minute).
+        window_ranks: Number of ranks up to which windows of time are used.
+        window_slots: Numbers of slots of time, few first; fewer where they need more than `window_variables`.
+        window_variables: Most variables of a linear program over slots (some seconds).
+        window_tries: Number of end times that are tried with one number of slots.
+        window_near: Time / bound at which the search for a later end stops.
+        program_cells: Most chunks × ranks of the tables from which a program is built (32 MB).
+    """
+
+    all_sets: int = 64
+    few: int = 4
+    most_sets: int = 80
+    timed_ranks: int = 128
+    table_cells: int = 10_000_000
+    sweep_work: int = 1 << 20
+    spectral_vertices: int = 3000
+    split_links: int = 40
+    split_work: int = 4_000_000
+    path_work: int = 15_000_000
+    widths: int = 32
+    parts_work: int = 4_000_000
+    max_flow_work: int = 40_000_000
+    near_full: tuple[float, ...] = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
+    steepness: tuple[float, ...] = (5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
+    sampled_ranks: int = 96
+    step_ranks: int = 64
+    tried: int = 3
+    mirror_rounds: int = 10
+    program_variables: int = 400_000
     window_ranks: int = 32
-    window_slots: tuple[int, ...] = (9, 21, 41)  # of time, few first; fewer where more variables than these allow
-    window_variables: int = 250_000  # of their linear programs: some seconds
-    window_tries: int = 6  # times that are tried with a number of slots
-    window_near: float = 1.003  # time / bound up to which it is left
-    program_cells: int = 4_000_000  # chunks × ranks of the tables from which a program is made: 32 MB
+    window_slots: tuple[int, ...] = (9, 21, 41)
+    window_variables: int = 250_000
+    window_tries: int = 6
+    window_near: float = 1.003
+    program_cells: int = 4_000_000
 
 
 DEFAULT = Tuning()
@@ -62,20 +93,22 @@ DEFAULT = Tuning()
 
 @dataclass(eq=False)
 class Search:
-    """What the searches of all kinds look at.
+    """The state that the searches of all kinds share.
 
     Attributes:
-        problem: `witness.countable` already.
-        tuning: limits.
-        found: witnesses so far, with the numbers that they prove.
-        loads_us: for Cost.ROUTING: how long a good schedule keeps each resource busy, shape (nresources,), any unit.
-        workers, budget_s: for Cost.LINEAR_PROGRAM and Cost.WINDOWS.
-        size_bytes, reached_us: for Cost.WINDOWS: a message size, and the time that is reached for it.
+        problem: The problem, already reduced by `witness.countable`.
+        tuning: Limits of the searches.
+        witnesses: Witnesses so far, with the numbers that they prove.
+        loads_us: For Cost.ROUTING: how long a good schedule keeps each resource busy, shape (nresources,), in any unit.
+        workers: Solver processes, for Cost.LINEAR_PROGRAM and Cost.WINDOWS.
+        budget_s: Time in seconds for Cost.LINEAR_PROGRAM and Cost.WINDOWS.
+        size_bytes: Message size in bytes, for Cost.WINDOWS.
+        reached_us: Time in µs that a schedule reaches at this size, for Cost.WINDOWS.
     """
 
     problem: Problem
     tuning: Tuning = DEFAULT
-    found: list[Witness] = field(default_factory=list)
+    witnesses: list[Witness] = field(default_factory=list)
     loads_us: Floats | None = None
     workers: Workers | None = None
     budget_s: float = 0.0
@@ -84,11 +117,11 @@ class Search:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """What must cross sets of ranks."""
+        """Return what the collective must carry across sets of ranks."""
         return Traffic(self.problem)
 
     def name_ranks(self, ranks: Sequence[int] | Ints) -> str:
-        """A set of local ranks by the topology's numbers, for the reader."""
+        """Return the text that names a set of local ranks by the topology's numbers."""
         if len(ranks) == self.problem.nranks > 12:
             return f"all {len(ranks)} ranks"
         names = [self.problem.ranks[r] for r in ranks[:13]]
@@ -99,7 +132,7 @@ class Search:
     def claim(
         self, kind: str, text: str, resources: Ints, ranks: Ints | None = None, parts: tuple[tuple[int, ...], ...] = ()
     ) -> Witness:
-        """A witness that claims nothing, of resources whose GB/s together end its text for the reader."""
+        """Return a witness without numbers; its text ends with the GB/s of its resources in sum."""
         net = whole_network(self.problem) if kind in ("cut", "parts") else self.problem.network
         gbs = float(net.capacity_gbs[resources].sum())
         members = () if ranks is None else tuple(ranks.tolist())

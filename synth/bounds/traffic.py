@@ -1,6 +1,6 @@
-"""What a collective must carry across sets of ranks, many sets at a time: estimates to find good cuts by.
+"""Estimates of what a collective must carry across many sets of ranks at once, to find good cuts.
 
-Witnesses do not stand on this; they are worked out from the problem (`synth.bounds.witness`).
+Witnesses do not depend on these estimates; they are computed from the problem (`synth.bounds.witness`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from synth.model.requirements import find_requirements, sum_by
 from topologies.arrays import marked, row_entries, segment_sums
 from topologies.network import Network
 
-_MOST_CELLS = 1 << 23  # of the table of amounts: 64 MB
-_SETS = 64  # whose tables are held at a time
+_MOST_CELLS = 1 << 23  # cells of the table of amounts: 64 MB
+_SETS = 64  # sets whose tables are in memory at a time
 
 
 class Traffic:
-    """Amounts (shares of the message) by distinct sets of holders and distinct sets of goals.
+    """Amounts of data by distinct sets of holders and distinct sets of goals, as shares of the message.
 
     Attributes:
-        known: whether there are few enough of these sets; nothing but `comes` and `leaves` may be asked otherwise.
-        comes, leaves: shape (k,): what must come into and leave every rank of the group.
+        k: Number of ranks of the group.
+        known: True if there are few enough of these sets for a table. Otherwise only `comes` and `leaves` may be used.
+        comes: Share that must come into every rank of the group, shape (k,).
+        leaves: Share that must leave every rank of the group, shape (k,).
+        holders: Flags of the ranks of each set of holders, shape (sets of holders, k).
+        goals: Flags of the ranks of each set of goals, shape (sets of goals, k).
+        amounts: Share of the plain chunks and of the sums, shape (sets of holders, sets of goals) each; None: no
+            chunks.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -31,28 +37,30 @@ class Traffic:
         self.k = collective.nranks
         need, share = find_requirements(collective), collective.fraction
         hold, goal = collective.holders[1], collective.goals[1]
-        come, go = need.arrive, need.depart
-        self.comes = sum_by(goal[come], share[need.goal_chunk[come]], self.k)
-        self.leaves = sum_by(hold[go], share[need.hold_chunk[go]], self.k)
-        chunks = np.flatnonzero(marked(collective.nchunks, need.goal_chunk[come]) & (need.nhold > 0))
-        held_by, some = _labels(collective.holders, need.nhold, chunks, self.k)
-        goal_of, others = _labels(collective.goals, need.ngoal, chunks, self.k)
-        kinds = len(some) * len(others)
-        self.known = 0 < kinds <= _MOST_CELLS and max(len(some), len(others)) * self.k <= _MOST_CELLS
+        arrives, departs = need.arrive, need.depart
+        self.comes = sum_by(goal[arrives], share[need.goal_chunk[arrives]], self.k)
+        self.leaves = sum_by(hold[departs], share[need.hold_chunk[departs]], self.k)
+        chunks = np.flatnonzero(marked(collective.nchunks, need.goal_chunk[arrives]) & (need.nhold > 0))
+        held_by, hold_firsts = _labels(collective.holders, need.nhold, chunks, self.k)
+        goal_of, goal_firsts = _labels(collective.goals, need.ngoal, chunks, self.k)
+        kinds = len(hold_firsts) * len(goal_firsts)
+        self.known = 0 < kinds <= _MOST_CELLS and max(len(hold_firsts), len(goal_firsts)) * self.k <= _MOST_CELLS
         if not self.known:
             return
-        self.holders = _table(collective.holders, chunks[some], self.k)
-        self.goals = _table(collective.goals, chunks[others], self.k)
-        cell = held_by * len(others) + goal_of
+        self.holders = _table(collective.holders, chunks[hold_firsts], self.k)
+        self.goals = _table(collective.goals, chunks[goal_firsts], self.k)
+        cell = held_by * len(goal_firsts) + goal_of
         sums = collective.reduces[chunks]
         self.amounts = [
-            sum_by(cell[these], share[chunks[these]], kinds).reshape(len(some), len(others)) if these.any() else None
-            for these in (~sums, sums)
+            sum_by(cell[chosen], share[chunks[chosen]], kinds).reshape(len(hold_firsts), len(goal_firsts))
+            if chosen.any()
+            else None
+            for chosen in (~sums, sums)
         ]
 
     def leaving(self, inside: Bools) -> Floats:
-        """What must leave every set, shape (sets,), of sets given as flags of ranks, shape (sets, nranks)."""
-        found = []
+        """Return the share that must leave each set of ranks, shape (sets,), for flags of shape (sets, nranks)."""
+        totals = []
         for low in range(0, len(inside), _SETS):
             member = inside[low : low + _SETS, : self.k].astype(np.float64)
             within = member @ self.holders.T
@@ -62,11 +70,11 @@ class Traffic:
             for amount, crosses in zip(self.amounts, (whole, within > 0.5), strict=True):
                 if amount is not None:
                     total += ((crosses @ amount) * out).sum(axis=1)
-            found.append(total)
-        return np.concatenate(found) if found else np.zeros(0)
+            totals.append(total)
+        return np.concatenate(totals) if totals else np.zeros(0)
 
     def sweep(self, place: Ints) -> Floats:
-        """What must leave the first 1, 2, … ranks by their `place` (shape (nranks,), a permutation)."""
+        """Return the share that must leave the first 1, 2, … ranks by `place`, a permutation of shape (nranks,)."""
         at = place[: self.k]
         last_holder = np.where(self.holders > 0, at, -1).max(axis=1)
         first_holder = np.where(self.holders > 0, at, len(place)).min(axis=1)
@@ -82,12 +90,12 @@ class Traffic:
 
 
 def _labels(entries: tuple[Ints, Ints], counts: Ints, chunks: Ints, k: int) -> tuple[Ints, Ints]:
-    """For each of `chunks` the number of its set of ranks, and for each set the first place where it stands."""
+    """Return the number of each chunk's set of ranks, and for each set the first place in `chunks` that has it."""
     ptr, ranks = entries
     if (counts[chunks] == 1).all():
         label = ranks[ptr[chunks]]
     else:
-        # sums of random numbers: two sets that look the same by chance spoil an estimate, nothing else
+        # Each set's sum of random numbers is its label: two equal sums by chance spoil only an estimate.
         noise = np.random.default_rng(1).integers(1, 1 << 62, k, dtype=np.int64)
         label = segment_sums(noise[ranks], ptr)[chunks]
     _, first, number = np.unique(label, return_index=True, return_inverse=True)
@@ -95,7 +103,7 @@ def _labels(entries: tuple[Ints, Ints], counts: Ints, chunks: Ints, k: int) -> t
 
 
 def _table(entries: tuple[Ints, Ints], chunks: Ints, k: int) -> Floats:
-    """Sets of ranks as rows of zeros and ones."""
+    """Return sets of ranks as rows of zeros and ones."""
     ptr, ranks = entries
     table = np.zeros((len(chunks), k))
     table[np.repeat(np.arange(len(chunks)), np.diff(ptr)[chunks]), ranks[row_entries(ptr, chunks)]] = 1.0
@@ -103,12 +111,12 @@ def _table(entries: tuple[Ints, Ints], chunks: Ints, k: int) -> Floats:
 
 
 def capacities_out(net: Network, inside: Bools) -> Floats:
-    """GB/s out of every set (flags, shape (sets, nranks)), each link held against one of its resources."""
+    """Return the GB/s out of each set of flags (sets, nranks), with each link counted at one resource."""
     best = np.full(len(inside), np.inf)
-    for one in single_uses(net):
-        order = np.argsort(one, kind="stable")
-        start = np.flatnonzero(np.diff(one[order], prepend=-1))
-        capacity = net.capacity_gbs[one[order][start]]
+    for resource_of_link in single_uses(net):
+        order = np.argsort(resource_of_link, kind="stable")
+        start = np.flatnonzero(np.diff(resource_of_link[order], prepend=-1))
+        capacity = net.capacity_gbs[resource_of_link[order][start]]
         src, dst = net.src[order], net.dst[order]
         for low in range(0, len(inside), _SETS):
             sets = inside[low : low + _SETS]
@@ -118,20 +126,20 @@ def capacities_out(net: Network, inside: Bools) -> Floats:
 
 
 def sweep_capacities(net: Network, place: Ints) -> Floats:
-    """GB/s out of the first 1, 2, … ranks by their `place`, each link held against one of its resources."""
+    """Return the GB/s out of the first 1, 2, … ranks by `place`, with each link counted at one resource."""
     n = net.nranks
     out = np.flatnonzero(place[net.src] < place[net.dst])
     best = np.full(n, np.inf)
-    for one in single_uses(net):
-        begin, end, use = place[net.src[out]], place[net.dst[out]], one[out]
+    for resource_of_link in single_uses(net):
+        begin, end, use = place[net.src[out]], place[net.dst[out]], resource_of_link[out]
         order = np.argsort(use * n + begin, kind="stable")
         begin, end, use = begin[order], end[order], use[order]
-        # a resource is crossed where any of its links is: what of each span the spans before it leave over
+        # A resource is crossed where any of its links is, so each span counts only beyond the spans before it.
         reached = np.maximum.accumulate(end + use * (n + 1)) if len(use) else end
         before = np.concatenate([[0], reached[:-1]])[: len(use)] - use * (n + 1)
         begin = np.maximum(begin, before)
-        some = begin < end
-        gbs = net.capacity_gbs[use[some]]
-        change = sum_by(begin[some], gbs, n + 1) - sum_by(end[some], gbs, n + 1)
+        nonempty = begin < end
+        gbs = net.capacity_gbs[use[nonempty]]
+        change = sum_by(begin[nonempty], gbs, n + 1) - sum_by(end[nonempty], gbs, n + 1)
         best = np.minimum(best, np.cumsum(change)[:n])
     return best

@@ -1,15 +1,15 @@
-"""What prices of resources in windows of time prove: that nothing can end by some time; checked without a solver.
+"""What prices of resources in windows of time prove: nothing can end by some time. The check needs no solver.
 
 Cut the time up to T into slots. Whatever ends by T sends every byte of a chunk along a path from a holder to each goal,
-over link after link, each at a time; at the far end of a link it is α later. So its path in slots goes from a slot to
-the one in which that has come, or a later one. With a price for each resource in each slot, a byte pays for what it
-uses; of what several goals need of a chunk, or of the contributions to one sum, a send that serves all is paid once, in
-shares (over a switch that multicasts or reduces it goes between several ranks at once). Bytes × (the least that each
-can pay) must not exceed Σ price × capacity × length of slot: if it does, T is refuted (flow over time: Ford and
-Fulkerson, 1958; the dual of its relaxation in slots).
+link after link, each at a time; the byte is at the far end of a link α later. So its path in slots goes from a slot to
+the slot in which it arrives, or a later one. Let each resource have a price in each slot; a byte pays for what it uses.
+If several goals need a chunk, or a sum has several contributions, a send that serves all of them is paid once, in
+shares (over a switch that multicasts or reduces, it goes between several ranks at once). Bytes × (the least that each
+can pay) must not exceed Σ price × capacity × length of slot. If it does, T is refuted (flow over time: Ford and
+Fulkerson, 1958; this is the dual of its relaxation in slots).
 
-A schedule for a message of s bytes is one for fewer bytes too, and one for c · s with every time c times as long. So
-the message of s bytes needs T at least, each larger one too, and each smaller one its part of T.
+A schedule for a message of s bytes is also one for fewer bytes, and one for c · s bytes with every time c times as
+long. So the message of s bytes needs at least T, each larger one too, and each smaller one its part of T.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.bounds.metric import carrier_lengths, latencies
-from synth.bounds.witness import Limit, Witness, refused
+from synth.bounds.witness import Limit, Witness, refusal
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from topologies.arrays import row_of_entry
@@ -29,19 +29,21 @@ from topologies.network import Network
 MOST_SLOTS = 256
 MOST_RANKS = 128  # the check holds tables of pairs × ranks
 _NOTHING = (0.0, 0.0, np.inf)
-_ROUNDING = 1e-9  # relative: latencies are taken for so much longer
+_ROUNDING = 1e-9  # relative: the check assumes latencies that are longer by this
 
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """Time cut into slots, and what a send in each of them means.
+    """Time cut into slots, with the effect of a send in each slot.
 
     Attributes:
-        edges: µs, shape (slots + 1,): from 0 to the end.
-        lands: int, shape (carriers, slots): of links and then hyperlinks, the slot from which on what was sent may be
-            at the far end (the number of slots: at the very end).
-        in_time: bool, shape (carriers, slots): whether what is sent there can come before the end at all. What comes at
-            the end is what is sent at one moment: nothing.
+        edges: Times in µs from 0 to the end, shape (slots + 1,).
+        lands: int, shape (carriers, slots), for links and then hyperlinks: the first slot in which what was sent may be
+            at
+            the far end. The number of slots means the very end.
+        in_time: bool, shape (carriers, slots): whether anything that is sent in the slot can arrive before the end.
+            What
+            arrives exactly at the end was sent in an instant, so it is nothing.
     """
 
     edges: Floats
@@ -53,24 +55,28 @@ class Slots:
 
     @property
     def end_us(self) -> float:
+        """Return the end in µs."""
         return float(self.edges[-1])
 
 
 def slots_of(net: Network, edges: Floats) -> Slots:
-    """The slots between these times of a network."""
-    # as if α were that much longer, so that edges meet; whoever can be done in time then takes no longer than that much
+    """Return the slots of a network between the edges."""
+    # A slightly longer α makes edges meet that rounding separates; no schedule gets longer by more than that factor.
     comes = edges[None, :-1] + net.carriers.alpha_us[:, None] * (1 + _ROUNDING)
     lands = np.searchsorted(edges, comes.ravel(), side="right").reshape(comes.shape) - 1
     return Slots(edges, lands, comes < edges[-1])
 
 
 @dataclass(frozen=True, eq=False)
-class Alike:
-    """Chunks with the same holders and goals, that are paid for alike.
+class ChunkClass:
+    """Chunks with the same holders and goals, which pay the same.
 
     Attributes:
-        chunks: these, ascending. amount: the sum of theirs, as a part of the message.
-        reduces: whether they are sums. holders, goals: local ranks, ascending.
+        chunks: Indices of the chunks, ascending.
+        amount: Their sum as a share of the message.
+        reduces: True if they are sums.
+        holders: Local ranks that hold them, ascending.
+        goals: Local ranks that want them, ascending.
     """
 
     chunks: Ints
@@ -81,26 +87,26 @@ class Alike:
 
     @property
     def chunk(self) -> int:
-        """The first of them."""
+        """Return the first of the chunks."""
         return int(self.chunks[0])
 
     def flows(self) -> list[tuple[int, int]]:
-        """(source, goal) of all that must come: of a sum each contribution to each goal, else a copy to each goal.
+        """Return (source, goal) of all flows: each contribution to each goal of a sum, otherwise a copy to each goal.
 
-        A copy's source stands for any holder: it is the first.
+        A copy's source is the first holder, and stands for any holder.
         """
         if self.reduces:
             return [(h, g) for g in self.goals.tolist() for h in self.holders.tolist() if h != g]
-        held = set(self.holders.tolist())
-        return [(int(self.holders[0]), g) for g in self.goals.tolist() if g not in held]
+        holders = set(self.holders.tolist())
+        return [(int(self.holders[0]), g) for g in self.goals.tolist() if g not in holders]
 
     def starts(self, source: int) -> Ints:
-        """Where what flows from a source may start."""
+        """Return the ranks at which a flow from a source may start."""
         return np.array([source]) if self.reduces else self.holders
 
 
-def alike_chunks(problem: Problem) -> list[Alike]:
-    """The problem's chunks by their holders and goals, those that move."""
+def alike_chunks(problem: Problem) -> list[ChunkClass]:
+    """Return the problem's chunks that move, grouped by their holders and goals."""
     collective = problem.collective
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
     chunks_of: dict[tuple[bytes, bytes, bool], list[int]] = {}
@@ -110,23 +116,26 @@ def alike_chunks(problem: Problem) -> list[Alike]:
             np.sort(goal[goal_ptr[chunk] : goal_ptr[chunk + 1]]),
         )
         chunks_of.setdefault((ends[0].tobytes(), ends[1].tobytes(), reduces), []).append(chunk)
-    found = []
-    for (held, wanted, reduces), chunks in chunks_of.items():
-        holders, goals = np.frombuffer(held, dtype=np.int64), np.frombuffer(wanted, dtype=np.int64)
-        found.append(Alike(np.array(chunks), sum(collective.fraction[chunks].tolist()), reduces, holders, goals))
-    return [one for one in found if len(one.holders) and one.flows()]
+    classes = []
+    for (holder_bytes, goal_bytes, reduces), chunks in chunks_of.items():
+        holders, goals = np.frombuffer(holder_bytes, dtype=np.int64), np.frombuffer(goal_bytes, dtype=np.int64)
+        classes.append(ChunkClass(np.array(chunks), sum(collective.fraction[chunks].tolist()), reduces, holders, goals))
+    return [chunk_class for chunk_class in classes if len(chunk_class.holders) and chunk_class.flows()]
 
 
 def window_limit(problem: Problem, witness: Witness) -> Limit:
-    """That messages of `at_bytes` and more need `times[-1]`, and smaller ones their part of it.
+    """Prove that messages of `at_bytes` and more need `times[-1]`, and smaller messages their part of it.
 
-    Takes O(flows × links × slots). Raises BadWitness for what names no slot, resource, link or flow.
+    It takes O(flows × links × slots).
+
+    Raises:
+        BadWitness: The witness names a slot, resource, link or flow that does not exist.
     """
     return limit_of(witness, *balance(problem, witness))
 
 
 def limit_of(witness: Witness, paid: float, cost: Floats) -> Limit:
-    """The same by its `balance`."""
+    """Return the limit of a witness from its `balance`."""
     budget = float(cost @ np.diff(witness.times))
     if not (0 < budget < np.inf and 0 < witness.at_bytes < np.inf):
         return _NOTHING
@@ -137,64 +146,75 @@ def limit_of(witness: Witness, paid: float, cost: Floats) -> Limit:
 
 
 def balance(problem: Problem, witness: Witness) -> tuple[float, Floats]:
-    """The least that a message's byte pays, and what all capacity costs for a µs of each slot, shape (slots,).
+    """Return the least that a message's byte pays, and what all capacity costs for a µs of each slot, shape (slots,).
 
-    Takes O(flows × links × slots). Raises BadWitness for what names no slot, resource, link or flow.
+    It takes O(flows × links × slots).
+
+    Raises:
+        BadWitness: The witness names a slot, resource, link or flow that does not exist.
     """
     net = problem.network
     slots = slots_of(net, _edges(witness))
     try:
         part_of(net, witness.parts)
     except ValueError as error:
-        raise refused(witness, str(error)) from None
+        raise refusal(witness, str(error)) from None
     if not problem.nranks <= MOST_RANKS:
-        raise refused(witness, f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
+        raise refusal(witness, f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
     price = np.zeros((net.nresources + net.nlinks, len(slots)))
     for resource, slot, value in witness.windows:
         if not (0 <= resource < len(price) and 0 <= slot < len(slots) and 0 <= value < np.inf):
-            raise refused(
-                witness, f"the price {value} of resource {resource} in slot {slot}; it must be ≥ 0 and of both"
+            raise refusal(
+                witness,
+                f"the price {value} of resource {resource} in slot {slot}; it must be ≥ 0, and the two must exist",
             )
         price[resource, slot] = value
-    capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]) * 1e3  # bytes a µs
+    capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]) * 1e3  # bytes/µs
     link_price = np.stack([carrier_lengths(problem, column) for column in price.T], axis=1)
-    alike = alike_chunks(problem)
-    shares = _shares(problem, witness, alike, len(slots))
-    paid = sum(one.amount * _least_paid(problem, one, slots, link_price, shares, witness.parts) for one in alike)
+    classes = alike_chunks(problem)
+    shares = _shares(problem, witness, classes, len(slots))
+    paid = sum(
+        chunk_class.amount * _least_paid(problem, chunk_class, slots, link_price, shares, witness.parts)
+        for chunk_class in classes
+    )
     return float(paid), np.asarray(capacity @ price)
 
 
 def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], goals: Ints) -> Floats:
-    """The least that a byte pays on its way from its start at time 0 to its goal at the end, shape (flows,).
+    """Return the least that a byte of each flow pays from its start at time 0 to its goal at the end, shape (flows,).
 
     Args:
-        price: of each flow on each link and hyperlink in each slot, shape (flows, carriers, slots).
-        starts, goals: of each flow; one start of several.
+        net: The network.
+        slots: The slots of time.
+        price: Price of each flow on each link and hyperlink in each slot, shape (flows, carriers, slots).
+        starts: Ranks of each flow, at any of which it may start.
+        goals: Goal of each flow.
     """
     count = len(goals)
-    ahead = np.full((len(slots) + 1, count, net.nranks), np.inf)  # what is still to pay from each rank and slot on
+    ahead = np.full((len(slots) + 1, count, net.nranks), np.inf)  # still to pay from each rank and slot on
     ahead[:, np.arange(count), goals] = 0.0
     within = slots.lands == np.arange(len(slots))
     carrier = row_of_entry(net.pairs.ptr)
     for slot in range(len(slots) - 1, -1, -1):
-        here = ahead[slot]
-        np.minimum(here, ahead[slot + 1], out=here)
+        current = ahead[slot]
+        np.minimum(current, ahead[slot + 1], out=current)
         pairs = np.flatnonzero(slots.in_time[carrier, slot])
         usable = carrier[pairs]
         pay, lands = price[:, usable, slot], slots.lands[usable, slot]
         src, dst = net.pairs.src[pairs], net.pairs.dst[pairs]
         for _ in range(net.nranks):
-            before = here.copy()
-            np.minimum.at(here.T, src, pay.T + ahead[lands, :, dst])
-            if not within[usable, slot].any() or (here == before).all():
+            before = current.copy()
+            np.minimum.at(current.T, src, pay.T + ahead[lands, :, dst])
+            if not within[usable, slot].any() or (current == before).all():
                 break
-    return np.array([ahead[0, i, of].min() for i, of in enumerate(starts)])
+    return np.array([ahead[0, i, start_ranks].min() for i, start_ranks in enumerate(starts)])
 
 
 def part_of(net: Network, parts: tuple[tuple[int, ...], ...]) -> Ints:
-    """The number of each rank's part, shape (nranks,); a rank that stands in none is one of its own.
+    """Return the number of each rank's part, shape (nranks,); a rank that is in no part is a part of its own.
 
-    Raises ValueError: a part is empty, or a rank stands in two or does not exist.
+    Raises:
+        ValueError: A part is empty, or a rank does not exist or is in two parts.
     """
     part = np.full(net.nranks, -1, dtype=np.int64)
     listed = [rank for ranks in parts for rank in ranks]
@@ -207,38 +227,45 @@ def part_of(net: Network, parts: tuple[tuple[int, ...], ...]) -> Ints:
     return part
 
 
-def useful(net: Network, one: Alike, slots: Slots) -> Bools:
-    """In which slots what a link sends of such chunks can be of use, shape (nlinks, slots).
+def useful(net: Network, chunk_class: ChunkClass, slots: Slots) -> Bools:
+    """Return in which slots a link's sends of such chunks can be of use, shape (nlinks, slots).
 
-    Something must have come to where it starts, and be able to go on to some goal from where it ends. Other sends
-    can be left out of any schedule.
+    The chunk must have come to the link's start, and be able to go on from its end to some goal. All other sends can be
+    left out of any schedule.
     """
     distances = latencies(net)
-    since = distances.nearest(one.holders)[net.src] * (1 + _ROUNDING)
-    takes = (net.alpha_us + distances.nearest(one.goals, to=True)[net.dst]) * (1 + _ROUNDING)
+    since = distances.nearest(chunk_class.holders)[net.src] * (1 + _ROUNDING)
+    takes = (net.alpha_us + distances.nearest(chunk_class.goals, to=True)[net.dst]) * (1 + _ROUNDING)
     return (slots.edges[1:] > since[:, None]) & (slots.edges[:-1] + takes[:, None] < slots.end_us)
 
 
-def tells_first(net: Network) -> bool:
-    """Whether who has all of a sum first proves anything: else what comes could be sent on at the same moment."""
+def first_whole_holds(net: Network) -> bool:
+    """Return True if `first_whole` proves anything about a network: no hyperlinks and no latency of 0.
+
+    With a latency of 0, what arrives could be sent on at the same time.
+    """
     return net.hyperlinks is None and bool((net.alpha_us > 0).all())
 
 
 def first_whole(
-    problem: Problem, one: Alike, slots: Slots, price: Floats, parts: tuple[tuple[int, ...], ...] = ()
+    problem: Problem, chunk_class: ChunkClass, slots: Slots, price: Floats, parts: tuple[tuple[int, ...], ...] = ()
 ) -> float:
-    """The least that a byte of a sum pays, by the first part of the network whose ranks together have all of it.
+    """Return the least that a byte of a sum pays by the first part of the network whose ranks have all of it.
 
     Until then each other part with a holder has sent (what leaves it must reach that first part), and after it each
-    other part with a goal still receives. These are different sends, unless switches multicast or reduce: nothing is
-    said of such networks.
+    other
+    part with a goal still receives. These are different sends, unless switches multicast or reduce; such networks get
+    0.
 
     Args:
-        price: on each link in each slot, shape (nlinks, slots).
-        parts: as of `part_of`.
+        problem: The problem.
+        chunk_class: The sums.
+        slots: The slots of time.
+        price: Price on each link in each slot, shape (nlinks, slots).
+        parts: Parts as for `part_of`.
     """
     net = problem.network
-    if not tells_first(net):
+    if not first_whole_holds(net):
         return 0.0
     part = part_of(net, parts)
     count = int(part.max()) + 1
@@ -246,10 +273,10 @@ def first_whole(
     away = latencies(net).rows(np.arange(net.nranks))
     crossing = np.flatnonzero(part[net.src] != part[net.dst])
     src, dst, alpha_us = part[net.src[crossing]], part[net.dst[crossing]], net.alpha_us[crossing]
-    pay = np.where(useful(net, one, slots), price, np.inf)[crossing]
-    holds, wants = np.unique(part[one.holders]), np.unique(part[one.goals])
+    pay = np.where(useful(net, chunk_class, slots), price, np.inf)[crossing]
+    holds, wants = np.unique(part[chunk_class.holders]), np.unique(part[chunk_class.goals])
     least = np.inf
-    # receives[g, j]: the least paid for a send into part g that ends in or after slot j
+    # receives[g, j] is the least paid for a send into part g that ends in or after slot j.
     late = (ends + alpha_us[:, None])[:, :, None] >= begins * (1 - _ROUNDING)
     receives = np.full((count, len(slots)), np.inf)
     np.minimum.at(receives, dst, np.where(late, pay[:, :, None], np.inf).min(axis=1))
@@ -265,51 +292,58 @@ def first_whole(
 
 def _least_paid(
     problem: Problem,
-    one: Alike,
+    chunk_class: ChunkClass,
     slots: Slots,
     price: Floats,
     shares: dict[int, dict[tuple[int, int], Floats]],
     parts: tuple[tuple[int, ...], ...],
 ) -> float:
-    """The least that a byte of such chunks pays."""
-    net, mine = problem.network, shares.get(one.chunk, {})
-    flows = one.flows()
-    unknown = next((flow for flow in mine if flow not in flows), None)
+    """Return the least that a byte of such chunks pays."""
+    net, flow_prices = problem.network, shares.get(chunk_class.chunk, {})
+    flows = chunk_class.flows()
+    unknown = next((flow for flow in flow_prices if flow not in flows), None)
     if unknown is not None:
-        raise BadWitness(f"window: nothing of chunk {one.chunk} flows from {unknown[0]} to {unknown[1]}; it must")
-    if not mine and len(flows) == 1:
-        mine = {flows[0]: price}
-    paid, left = 0.0, price
-    if mine:
-        prices = np.stack(list(mine.values()))
-        over = prices.sum(axis=0)
-        prices = prices * np.divide(price, over, out=np.ones_like(price), where=over > price)
-        starts, goals = [one.starts(source) for source, _ in mine], np.array([goal for _, goal in mine])
+        raise BadWitness(
+            f"window: chunk {chunk_class.chunk} has no flow from {unknown[0]} to {unknown[1]}; shares are of its flows"
+        )
+    if not flow_prices and len(flows) == 1:
+        flow_prices = {flows[0]: price}
+    paid, remaining = 0.0, price
+    if flow_prices:
+        prices = np.stack(list(flow_prices.values()))
+        total = prices.sum(axis=0)
+        prices = prices * np.divide(price, total, out=np.ones_like(price), where=total > price)
+        starts, goals = (
+            [chunk_class.starts(source) for source, _ in flow_prices],
+            np.array([goal for _, goal in flow_prices]),
+        )
         paid = float(least_cost(net, slots, prices, starts, goals).sum())
-        left = np.maximum(price - prices.sum(axis=0), 0.0)
-    return paid + (first_whole(problem, one, slots, left, parts) if one.reduces else 0.0)
+        remaining = np.maximum(price - prices.sum(axis=0), 0.0)
+    return paid + (first_whole(problem, chunk_class, slots, remaining, parts) if chunk_class.reduces else 0.0)
 
 
 def _shares(
-    problem: Problem, witness: Witness, alike: list[Alike], nslots: int
+    problem: Problem, witness: Witness, classes: list[ChunkClass], nslots: int
 ) -> dict[int, dict[tuple[int, int], Floats]]:
-    """By chunk and flow its prices, shape (nlinks, slots)."""
+    """Return the prices of each flow of each chunk, shape (carriers, slots) each."""
     count = problem.network.ncarriers
-    first = {one.chunk for one in alike}
-    found: dict[int, dict[tuple[int, int], Floats]] = {}
+    first = {chunk_class.chunk for chunk_class in classes}
+    prices: dict[int, dict[tuple[int, int], Floats]] = {}
     for chunk, source, goal, link, slot, value in witness.shares:
         if not (chunk in first and 0 <= link < count and 0 <= slot < nslots and 0 <= value < np.inf):
-            raise refused(
-                witness, f"the share {value} of chunk {chunk} on link {link} in slot {slot}; it must be of all"
+            raise refusal(
+                witness,
+                f"the share {value} of chunk {chunk} on link {link} in slot {slot}; it must be ≥ 0, and all must exist",
             )
-        flow = found.setdefault(chunk, {}).setdefault((source, goal), np.zeros((count, nslots)))
+        flow = prices.setdefault(chunk, {}).setdefault((source, goal), np.zeros((count, nslots)))
         flow[link, slot] = value
-    return found
+    return prices
 
 
 def _edges(witness: Witness) -> Floats:
+    """Return the edges of a witness's slots; raise BadWitness if they do not rise from 0 or are too many."""
     edges = np.array(witness.times, dtype=np.float64)
     good = 2 <= len(edges) <= MOST_SLOTS + 1 and edges[0] == 0.0 and bool(np.all(np.diff(edges) > 0))
     if not good or not np.isfinite(edges).all():
-        raise refused(witness, f"times {edges[:3].tolist()}…; they must rise from 0, {MOST_SLOTS + 1} at most")
+        raise refusal(witness, f"times {edges[:3].tolist()}…; they must rise from 0, {MOST_SLOTS + 1} at most")
     return edges

@@ -1,7 +1,7 @@
 """Prices of resources in windows of time that refute an early end: the dual of a flow over time, by linear programs.
 
-For a time T and a message size, the prices that prove most are the solution of a linear program over slots; T is raised
-where they refute it, and lowered where they do not.
+For an end time T and a message size, a linear program over slots of time finds the prices that prove most. The search
+raises T where they refute it, and lowers T where they do not.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from synth.bounds.relaxation import Capacity, capacities
 from synth.bounds.search import Search
 from synth.bounds.window_edges import window_edges
 from synth.bounds.window_limit import (
-    Alike,
+    ChunkClass,
     Slots,
     alike_chunks,
     balance,
+    first_whole_holds,
     limit_of,
     part_of,
     slots_of,
-    tells_first,
     useful,
     window_limit,
 )
-from synth.bounds.window_shapes import find_shapes, flows_at, meets
+from synth.bounds.window_shapes import find_shapes, flows_at, needs_first_whole
 from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
@@ -36,52 +36,53 @@ from synth.solvers.linear_program import ProgramBuilder
 from synth.solvers.workers import Workers
 from topologies.arrays import row_of_entry
 
-_KEPT = 1e-7  # of the highest price: what is less is not worth a place in the witness
-_MOST = 50.0  # what a byte can pay, where 1 refutes: where nothing can arrive at all it has no end
-_JUST = 1e-3  # so much over 1, as its logarithm, a byte is to pay
-_WAIT_S = 1e-3  # for a solver's process, before others go on
-_NEAR = 3e-4  # of a time: prices for another end that is no farther would refute no more
-_MARGIN = 1e-7  # relative: for the rounding of what capacity costs
-_SHRUNK = 0.9  # of its length: no slot gets shorter by more
-_STRETCHES = 6  # ends that are tried with prices that refute one
+_LEAST_PRICE = 1e-7  # of the highest price; lower prices are not worth a place in the witness
+_MOST_PAID = 50.0  # a byte pays at most (1 refutes); without a limit it pays inf where nothing can arrive
+_JUST_OVER = 1e-3  # logarithm of what a byte should pay at the next end
+_WAIT_S = 1e-3  # s to wait for a solver's process before the caller goes on
+_NEAR = 3e-4  # relative: prices for an end within this distance would refute no more
+_MARGIN = 1e-7  # relative, for the rounding of the capacity's cost
+_MOST_SHRINK = 0.9  # of its length: no slot gets shorter by more
+_STRETCHES = 6  # later ends that are tried with the same prices
 
 
 def refutations(search: Search) -> Iterator[Witness | None]:
-    """Later and later times that are refuted at `search.size_bytes`, between what is proved and what is reached.
+    """Yield witnesses of later and later ends that are refuted at `search.size_bytes`, and None while a solver works.
 
-    With few slots first, then with more. None while the solver's process is at work.
+    The ends lie between what is proved and what a schedule reaches. Programs with few slots come first.
     """
     problem, tuning = search.problem, search.tuning
     if search.workers is None or problem.quotient is not None:
         return
     if problem.nranks > tuning.window_ranks:
         return
-    starts_us = problem.network.start_us  # of a call, before anything is sent
-    low_us = max(one.at(search.size_bytes) for one in search.found) - starts_us
+    starts_us = problem.network.start_us  # a call takes this long before it sends
+    low_us = max(witness.at(search.size_bytes) for witness in search.witnesses) - starts_us
     reached_us = search.reached_us - starts_us
-    until = now() + search.budget_s
-    known: set[tuple[object, ...]] = set()
-    next_us = 0.0  # the end from which the best prices so far are left: others are to refute that
+    deadline = now() + search.budget_s
+    tried_programs: set[tuple[object, ...]] = set()
+    # The end up to which the best prices so far refute; new prices should refute this end. 0: none.
+    next_us = 0.0
     for shape in find_shapes(search):
         high_us = reached_us
-        # where all sums of latencies are edges already, more slots are the same
+        # Where all sums of latencies are edges already, more slots give the same edges.
         key = shape.ends, shape.parts, len(window_edges(problem.network, reached_us, shape.slots))
-        if key in known:
+        if key in tried_programs:
             continue
-        known.add(key)
+        tried_programs.add(key)
         tried: list[tuple[float, float]] = []
         for _ in range(tuning.window_tries):
-            if not high_us > max(0.0, low_us) * tuning.window_near or now() >= until:
+            if not high_us > max(0.0, low_us) * tuning.window_near or now() >= deadline:
                 break
             try_us = next_us or _next_time(low_us, high_us, tried)
             edges = window_edges(problem.network, try_us, shape.slots)
             program = _Program(problem, edges, search.size_bytes, shape.ends, shape.parts)
             values = None
-            for values in program.solved(search.workers, until):
+            for values in program.solved(search.workers, deadline):
                 if values is None:
                     yield None
             if values is None:
-                return  # the time is over, or the solver failed
+                return  # The time is over, or the solver failed.
             pays = program.paid(values)
             tried.append((try_us, pays))
             claim = _latest(problem, program.claim(values), reached_us)
@@ -96,21 +97,23 @@ def refutations(search: Search) -> Iterator[Witness | None]:
                 yield claim
             next_us = low_us
             if end_us <= try_us * (1 + _NEAR):
-                if pays >= 1 + _JUST:
-                    next_us = 0.0  # these prices fit no other end: later ones are tried by what is paid
+                if pays >= 1 + _JUST_OVER:
+                    next_us = 0.0  # These prices fit no later end, so `_next_time` chooses it.
                 elif low_us >= try_us * (1 - _NEAR):
                     break
 
 
 def _text(times: tuple[float, ...], prices: int) -> str:
+    """Return the text of a witness with so many prices."""
     return f"{len(times) - 1} windows of time up to {times[-1]:.6g} µs, {prices} prices"
 
 
 def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
-    """The same prices up to the latest end that they refute, the longest slot longer or shorter; None: there is none.
+    """Return the claim with the latest end that its prices refute if the longest slot changes its length, or None.
 
-    What a byte pays stays, since the other slots stay as they are to each other; so the end is where what all pay is
-    what capacity costs (one of Newton's steps towards the last end that any prices refute).
+    The other slots stay as they are to each other, so what a byte pays stays the same. The end is where what all bytes
+    pay
+    equals what the capacity costs. This is one of Newton's steps towards the last end that any prices refute.
     """
     paid, cost = balance(problem, claim)
     lengths = np.diff(claim.times)
@@ -118,8 +121,8 @@ def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
     if cost[slot] > 0 and paid < np.inf:
         more_us = float(paid * claim.at_bytes / (1 + _MARGIN) - cost @ lengths) / float(cost[slot])
         times = tuple((np.array(claim.times) + more_us * (np.arange(len(claim.times)) > slot)).tolist())
-        rises = bool((np.diff(times) > 0).all())  # else rounding ends windows that are so much shorter
-        if rises and more_us > -_SHRUNK * lengths[slot]:
+        rises = bool((np.diff(times) > 0).all())  # Rounding can close slots that are far shorter.
+        if rises and more_us > -_MOST_SHRINK * lengths[slot]:
             longer = replace(claim, times=times, text=_text(times, len(claim.windows)))
             if window_limit(problem, longer)[2] < np.inf:
                 return longer
@@ -127,7 +130,7 @@ def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
 
 
 def _stretched(problem: Problem, claim: Witness, most_us: float) -> Witness:
-    """The same prices up to the latest end that they refute as well: the last slot longer, of any length."""
+    """Return the claim with a late end that its prices still refute, found by bisection of the last slot's length."""
     low_us, high_us = claim.times[-1], most_us
     for _ in range(_STRETCHES):
         end_us = (low_us + high_us) / 2
@@ -141,22 +144,37 @@ def _stretched(problem: Problem, claim: Witness, most_us: float) -> Witness:
 
 
 def _next_time(low_us: float, high_us: float, tried: list[tuple[float, float]]) -> float:
-    """Where a byte pays just over 1, by the two times tried at which it pays nearest to that; between the limits."""
+    """Return the end, within the limits, at which a byte should pay just over 1, from two tried ends.
+
+    They are the ends at which a byte pays nearest to 1.
+    """
     low = max(low_us, high_us / 100)
-    known = sorted((abs(np.log(pays)), np.log(us), np.log(pays)) for us, pays in tried if pays > 0)[:2]
+    nearest = sorted((abs(np.log(pays)), np.log(us), np.log(pays)) for us, pays in tried if pays > 0)[:2]
     slope = -1.5
-    if len(known) == 2 and known[0][1] != known[1][1]:
-        slope = min(-0.5, (known[0][2] - known[1][2]) / (known[0][1] - known[1][1]))
-    guess = np.exp(known[0][1] - (known[0][2] - _JUST) / slope) if known else np.sqrt(low * high_us)
+    if len(nearest) == 2 and nearest[0][1] != nearest[1][1]:
+        slope = min(-0.5, (nearest[0][2] - nearest[1][2]) / (nearest[0][1] - nearest[1][1]))
+    guess = np.exp(nearest[0][1] - (nearest[0][2] - _JUST_OVER) / slope) if nearest else np.sqrt(low * high_us)
     margin = (high_us / low) ** 0.1
     return float(np.clip(guess, low * margin, high_us / margin))
 
 
 @dataclass(eq=False)
 class _Program:
-    """The linear program of some slots: the prices of which a byte pays most, if all capacity costs 1 together.
+    """The linear program of some slots: the prices at which a byte pays most, if all capacity costs 1 in sum.
 
-    ends, parts: see `window_shapes.Shape`.
+    Attributes:
+        problem: The problem.
+        edges: Times in µs at which slots begin and end, shape (slots + 1,).
+        size_bytes: Message size in bytes.
+        ends: See `window_shapes.Shape`.
+        parts: See `window_shapes.Shape`.
+        slots: The slots between the edges.
+        builder: The rows and the columns so far.
+        rows: The capacities that have prices.
+        price: Columns of the prices, shape (capacities, slots).
+        link_price: Columns of what a byte pays on each link and hyperlink, shape (carriers, slots).
+        shares: (chunk class, flow, columns of the flow's share of the link prices).
+        pays: Columns and amounts of what is paid.
     """
 
     problem: Problem
@@ -173,47 +191,48 @@ class _Program:
         count, number = len(self.slots), len(self.rows)
         self.price = self.builder.add_variables(number * count, np.inf).reshape(number, count)
         gbs = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])[[row.resource for row in self.rows]]
-        room = np.outer(gbs * 1e3, np.diff(self.edges)) / self.size_bytes  # as parts of the message
+        room = np.outer(gbs * 1e3, np.diff(self.edges)) / self.size_bytes  # shares of the message
         self._row(-1.0, (self.price.ravel(), -room.ravel()))
         carriers = net.ncarriers
         self.link_price = self.builder.add_variables(carriers * count, np.inf).reshape(carriers, count)
         links, owner, holds = self._uses()
-        here = np.arange(carriers * count).reshape(carriers, count)
+        columns = np.arange(carriers * count).reshape(carriers, count)
         self.builder.add_rows(
             np.zeros(carriers * count),
-            (here[links].ravel(), self.price[owner].ravel(), np.repeat(holds, count)),
-            (here.ravel(), self.link_price.ravel(), -1.0),
+            (columns[links].ravel(), self.price[owner].ravel(), np.repeat(holds, count)),
+            (columns.ravel(), self.link_price.ravel(), -1.0),
         )
-        self.shares: list[tuple[Alike, tuple[int, int], Ints]] = []
+        self.shares: list[tuple[ChunkClass, tuple[int, int], Ints]] = []
         self.pays: list[tuple[int, float]] = []  # columns and amounts of what is paid
-        for one in alike_chunks(self.problem):
-            self._add(one)
+        for chunk_class in alike_chunks(self.problem):
+            self._add(chunk_class)
 
-    def solved(self, workers: Workers, until: float) -> Iterator[Floats | None]:
-        """The values of all variables at last, None before while they are waited for; None at last: there are none."""
-        ticket = workers.ask("linear", self.builder.build(), max(0.01, until - now()), True)
-        # no `finally`: TimeUp in a generator being cleaned up would be swallowed; the rest ends with the workers
-        while (done := workers.first([ticket], min(until, now() + _WAIT_S))) is None and now() < until:
+    def solved(self, workers: Workers, deadline: float) -> Iterator[Floats | None]:
+        """Yield None while the solver works, then the values of all variables, or None if there are none."""
+        ticket = workers.ask("linear", self.builder.build(), max(0.01, deadline - now()), True)
+        # There is no `finally`: a generator's clean-up would swallow TimeUp. The workers end open requests themselves.
+        while (event := workers.first([ticket], min(deadline, now() + _WAIT_S))) is None and now() < deadline:
             yield None
         workers.drop(ticket)
-        solution = None if done is None or done.reply is None else done.reply.solution
+        solution = None if event is None or event.reply is None else event.reply.solution
         yield None if solution is None else solution.values
 
     def paid(self, values: Floats) -> float:
-        """What a byte pays, where over 1 refutes."""
+        """Return what a byte pays; a value over 1 refutes the end."""
         return float(sum(amount * values[column] for column, amount in self.pays))
 
     def claim(self, values: Floats) -> Witness:
-        """The witness of a solution."""
+        """Return the witness of a solution."""
         price = np.maximum(values[self.price], 0.0)
-        kept = _KEPT * price.max(initial=0.0)
+        threshold = _LEAST_PRICE * price.max(initial=0.0)
         windows = [
-            (self.rows[row].resource, int(slot), float(price[row, slot])) for row, slot in np.argwhere(price > kept)
+            (self.rows[row].resource, int(slot), float(price[row, slot]))
+            for row, slot in np.argwhere(price > threshold)
         ]
         shares = [
-            (one.chunk, *flow, int(link), int(slot), float(values[share[link, slot]]))
-            for one, flow, share in self.shares
-            for link, slot in np.argwhere(values[share] > kept)
+            (chunk_class.chunk, *flow, int(link), int(slot), float(values[share[link, slot]]))
+            for chunk_class, flow, share in self.shares
+            for link, slot in np.argwhere(values[share] > threshold)
         ]
         times = tuple(self.edges.tolist())
         return Witness(
@@ -222,13 +241,13 @@ class _Program:
         )  # fmt: skip
 
     def _row(self, least: float, *terms: tuple[Ints, Floats]) -> None:
-        """One row Σ value · x ≥ least."""
+        """Add one row Σ value · x ≥ least."""
         self.builder.add_rows(
             np.array([least]), *((np.zeros(len(c), dtype=np.int64), c, np.broadcast_to(v, c.shape)) for c, v in terms)
         )
 
     def _uses(self) -> tuple[Ints, Ints, Floats]:
-        """Links and hyperlinks, for each the rows that it takes some of, and how much of them by the byte."""
+        """Return links and hyperlinks, the row of a capacity that each uses, and how much of it a byte takes."""
         net = self.problem.network
         links = [row.links for row in self.rows]
         owner = [np.full(len(row.links), at) for at, row in enumerate(self.rows)]
@@ -237,119 +256,130 @@ class _Program:
             for at, row in enumerate(self.rows):
                 if row.resource < net.nresources:
                     row_of[row.resource] = at
-            h = net.hyperlinks
-            kept = row_of[h.uses_idx] >= 0
-            links.append(net.nlinks + row_of_entry(h.uses_ptr)[kept])
-            owner.append(row_of[h.uses_idx][kept])
+            hyperlinks = net.hyperlinks
+            in_rows = row_of[hyperlinks.uses_idx] >= 0
+            links.append(net.nlinks + row_of_entry(hyperlinks.uses_ptr)[in_rows])
+            owner.append(row_of[hyperlinks.uses_idx][in_rows])
         chosen = np.concatenate(links)
         return chosen, np.concatenate(owner), net.carriers.holds[chosen]
 
-    def _add(self, one: Alike) -> None:
-        """What a byte of such chunks pays, counted by their amount."""
-        net, flows = self.problem.network, flows_at(one, self.ends)
-        left = self.link_price
-        wholes = meets(one) and tells_first(net)
+    def _add(self, chunk_class: ChunkClass) -> None:
+        """Add what a byte of such chunks pays, weighted by their amount."""
+        net, flows = self.problem.network, flows_at(chunk_class, self.ends)
+        link_price = self.link_price
+        wholes = needs_first_whole(chunk_class) and first_whole_holds(net)
         if not (flows or wholes):
             return
-        if len(one.flows()) > 1 or one.reduces:
-            many = [self.builder.add_variables(left.size, np.inf).reshape(left.shape) for _ in flows]
-            rest = self.builder.add_variables(left.size, np.inf).reshape(left.shape) if wholes else None
-            each = np.arange(left.size)
-            parts = [*many, *([] if rest is None else [rest])]
-            self.builder.add_rows(
-                np.zeros(left.size),
-                (each, left.ravel(), 1.0),
-                *((each, part.ravel(), -1.0) for part in parts),
+        if len(chunk_class.flows()) > 1 or chunk_class.reduces:
+            flow_shares = [self.builder.add_variables(link_price.size, np.inf).reshape(link_price.shape) for _ in flows]
+            whole_share = (
+                self.builder.add_variables(link_price.size, np.inf).reshape(link_price.shape) if wholes else None
             )
-            self.shares += [(one, flow, share) for flow, share in zip(flows, many, strict=True)]
-            if rest is not None:
-                self._first_whole(one, rest)
+            rows = np.arange(link_price.size)
+            addends = [*flow_shares, *([] if whole_share is None else [whole_share])]
+            self.builder.add_rows(
+                np.zeros(link_price.size),
+                (rows, link_price.ravel(), 1.0),
+                *((rows, addend.ravel(), -1.0) for addend in addends),
+            )
+            self.shares += [(chunk_class, flow, share) for flow, share in zip(flows, flow_shares, strict=True)]
+            if whole_share is not None:
+                self._first_whole(chunk_class, whole_share)
         else:
-            many = [left]
-        for (source, goal), share in zip(flows, many, strict=True):
-            self._flow(one.starts(source), goal, share, one.amount)
+            flow_shares = [link_price]
+        for (source, goal), share in zip(flows, flow_shares, strict=True):
+            self._flow(chunk_class.starts(source), goal, share, chunk_class.amount)
 
     def _flow(self, starts: Ints, goal: int, share: Ints, amount: float) -> None:
-        """A variable for what it pays at least, by what is ahead from each rank and slot on."""
+        """Add a variable for the least that a flow pays, with what is still to pay from each rank and slot."""
         net, slots, count = self.problem.network, self.slots, len(self.slots)
-        ahead = self.builder.add_variables((count + 1) * net.nranks, _MOST).reshape(count + 1, net.nranks)
-        pays = self.builder.add_variables(1, _MOST, cost=-amount)
+        ahead = self.builder.add_variables((count + 1) * net.nranks, _MOST_PAID).reshape(count + 1, net.nranks)
+        pays = self.builder.add_variables(1, _MOST_PAID, cost=-amount)
         self.pays.append((int(pays[0]), amount))
         begin = ahead[0, starts]
-        each = np.arange(len(begin))
-        self.builder.add_rows(np.zeros(len(begin)), (each, begin, 1.0), (each, np.repeat(pays, len(begin)), -1.0))
-        others = np.delete(np.arange(net.nranks), goal)
-        now_, later = ahead[:-1, others].ravel(), ahead[1:, others].ravel()
-        each = np.arange(len(now_))
-        self.builder.add_rows(np.zeros(len(each)), (each, later, 1.0), (each, now_, -1.0))
+        rows = np.arange(len(begin))
+        self.builder.add_rows(np.zeros(len(begin)), (rows, begin, 1.0), (rows, np.repeat(pays, len(begin)), -1.0))
+        inner = np.delete(np.arange(net.nranks), goal)
+        now_, later = ahead[:-1, inner].ravel(), ahead[1:, inner].ravel()
+        rows = np.arange(len(now_))
+        self.builder.add_rows(np.zeros(len(rows)), (rows, later, 1.0), (rows, now_, -1.0))
         carrier, (_, src, dst) = row_of_entry(net.pairs.ptr), net.pairs
         pair, slot = np.nonzero(slots.in_time[carrier] & (src != goal)[:, None])
         link = carrier[pair]
-        there = ahead[slots.lands[link, slot], dst[pair]]
-        each = np.arange(len(link))
-        terms = [(each, share[link, slot], 1.0), (each, ahead[slot, src[pair]], -1.0)]
+        ahead_after = ahead[slots.lands[link, slot], dst[pair]]
+        rows = np.arange(len(link))
+        terms = [(rows, share[link, slot], 1.0), (rows, ahead[slot, src[pair]], -1.0)]
         further = dst[pair] != goal
-        terms.append((each[further], there[further], 1.0))
-        self.builder.add_rows(np.zeros(len(each)), *terms)
+        terms.append((rows[further], ahead_after[further], 1.0))
+        self.builder.add_rows(np.zeros(len(rows)), *terms)
 
-    def _first_whole(self, one: Alike, rest: Ints) -> None:
-        """A variable for what a byte of a sum pays by the first part that has all of it; see `first_whole`."""
+    def _first_whole(self, chunk_class: ChunkClass, share: Ints) -> None:
+        """Add a variable for what a byte of a sum pays by the first part that has all of it; see `first_whole`."""
         net, slots = self.problem.network, self.slots
         part = part_of(net, self.parts)
         links = np.flatnonzero(part[net.src] != part[net.dst])
-        usable = useful(net, one, slots)[links]
-        price, alpha_us = rest[links], net.alpha_us[links]
-        # the least price of a link up to each slot, and from each slot on
-        upto = self.builder.add_variables(price.size, _MOST).reshape(price.shape)
-        since = self.builder.add_variables(price.size, _MOST).reshape(price.shape)
+        usable = useful(net, chunk_class, slots)[links]
+        price, alpha_us = share[links], net.alpha_us[links]
+        # The least price of a link up to each slot, and from each slot on.
+        upto = self.builder.add_variables(price.size, _MOST_PAID).reshape(price.shape)
+        since = self.builder.add_variables(price.size, _MOST_PAID).reshape(price.shape)
         for least, before, after in ((upto, upto[:, :-1], upto[:, 1:]), (since, since[:, 1:], since[:, :-1])):
-            each = np.arange(int(usable.sum()))
-            self.builder.add_rows(np.zeros(len(each)), (each, price[usable], 1.0), (each, least[usable], -1.0))
+            rows = np.arange(int(usable.sum()))
+            self.builder.add_rows(np.zeros(len(rows)), (rows, price[usable], 1.0), (rows, least[usable], -1.0))
             steps = np.arange(before.size)
             self.builder.add_rows(np.zeros(before.size), (steps, before.ravel(), 1.0), (steps, after.ravel(), -1.0))
         begins, ends = slots.edges[:-1], slots.edges[1:]
         slot = np.arange(len(slots))
-        some = np.logical_or.accumulate(usable, axis=1), np.logical_or.accumulate(usable[:, ::-1], axis=1)[:, ::-1]
-        # the first slot in which a send into a part may end in or after slot j
+        any_usable = (
+            np.logical_or.accumulate(usable, axis=1),
+            np.logical_or.accumulate(usable[:, ::-1], axis=1)[:, ::-1],
+        )
+        # The first slot in which a send into a part may end in or after slot j.
         from_slot = np.minimum(np.searchsorted(ends, begins[None, :] - alpha_us[:, None], side="left"), slot[-1])
-        from_slot = np.where(np.take_along_axis(some[1], from_slot, axis=1), from_slot, -1)
-        pays = self.builder.add_variables(1, _MOST, cost=-one.amount)
-        self.pays.append((int(pays[0]), one.amount))
+        from_slot = np.where(np.take_along_axis(any_usable[1], from_slot, axis=1), from_slot, -1)
+        pays = self.builder.add_variables(1, _MOST_PAID, cost=-chunk_class.amount)
+        self.pays.append((int(pays[0]), chunk_class.amount))
         receives = self._least_of(part[net.dst[links]], since, from_slot)
         away = latencies(net).rows(np.arange(net.nranks))
-        holds, wants = (np.unique(part[ranks]).tolist() for ranks in (one.holders, one.goals))
+        holds, wants = (np.unique(part[ranks]).tolist() for ranks in (chunk_class.holders, chunk_class.goals))
         for first in range(int(part.max()) + 1):
             comes_us = alpha_us + away[:, part == first].min(axis=1)[net.dst[links]]
             last = np.searchsorted(begins, ends[None, :] - comes_us[:, None], side="right") - 1
-            last = np.where(np.take_along_axis(some[0], np.maximum(last, 0), axis=1), last, -1)
+            last = np.where(np.take_along_axis(any_usable[0], np.maximum(last, 0), axis=1), last, -1)
             sends = self._least_of(part[net.src[links]], upto, last)
             for at in slot.tolist():
                 terms = [sends.get((h, at)) for h in holds if h != first]
                 terms += [receives.get((g, at)) for g in wants if g != first]
                 if any(term is None for term in terms):
-                    continue  # it cannot have all then
+                    continue  # The part cannot have the whole sum in this slot.
                 columns = np.array(terms, dtype=np.int64)
                 self._row(0.0, (columns, np.ones(len(columns))), (pays, np.array([-1.0])))
 
     def _least_of(self, part: Ints, table: Ints, at: Ints) -> dict[tuple[int, int], int]:
-        """By part and slot a variable for the least over its links of what a table has at their slots (−1: nothing)."""
-        found: dict[tuple[int, int], int] = {}
+        """Return, by part and slot, a variable for the least table entry of the part's links.
+
+        Args:
+            part: Part of each link.
+            table: Columns by link and slot.
+            at: Slot whose column counts, by link and slot; −1: none.
+        """
+        least_column: dict[tuple[int, int], int] = {}
         rows: list[tuple[int, int]] = []
-        known: dict[tuple[int, bytes], int] = {}
-        for one in np.unique(part).tolist():
-            links = np.flatnonzero(part == one)
+        column_of_key: dict[tuple[int, bytes], int] = {}
+        for number in np.unique(part).tolist():
+            links = np.flatnonzero(part == number)
             for slot in range(len(self.slots)):
-                where = at[links, slot]
-                usable = links[where >= 0], where[where >= 0]
+                link_slots = at[links, slot]
+                usable = links[link_slots >= 0], link_slots[link_slots >= 0]
                 if not len(usable[0]):
                     continue
-                key = (one, where.tobytes())
-                if key not in known:
-                    known[key] = int(self.builder.add_variables(1, _MOST)[0])
-                    rows += [(known[key], column) for column in table[usable].tolist()]
-                found[one, slot] = known[key]
+                key = (number, link_slots.tobytes())
+                if key not in column_of_key:
+                    column_of_key[key] = int(self.builder.add_variables(1, _MOST_PAID)[0])
+                    rows += [(column_of_key[key], column) for column in table[usable].tolist()]
+                least_column[number, slot] = column_of_key[key]
         if rows:
-            least, given = np.array(rows).T
-            each = np.arange(len(rows))
-            self.builder.add_rows(np.zeros(len(rows)), (each, given, 1.0), (each, least, -1.0))
-        return found
+            least, columns = np.array(rows).T
+            row_numbers = np.arange(len(rows))
+            self.builder.add_rows(np.zeros(len(rows)), (row_numbers, columns, 1.0), (row_numbers, least, -1.0))
+        return least_column

@@ -1,9 +1,9 @@
-"""The worst of all cuts, over sets of ranks, switches and limits, in whole numbers (ForestColl, arXiv 2402.06787, §4).
+"""The worst of all cuts over sets of ranks, switches and limits, in whole numbers (ForestColl, arXiv 2402.06787, §4).
 
-What a rank wants of the others must flow to it. The least time in which it can is a ratio of what must cross a cut to
-what crosses it in a µs; Dinkelbach's iteration (1967) finds the cut in a few maximum flows: at the ratio of the worst
-cut so far either everything arrives, which refutes all worse ones, or the least cut is worse. Bandwidths and shares are
-taken as the decimal fractions that they are written as, and scaled to whole numbers.
+What a rank wants from the others must flow to it. The least time for that is the ratio of what must cross a cut to what
+can cross it in a µs. Dinkelbach's iteration (1967) finds the worst cut in a few maximum flows: at the ratio of the
+worst cut so far, either everything arrives, which refutes all worse cuts, or the least cut is worse. Bandwidths and
+shares are taken as the decimal fractions that they are written as, and scaled to whole numbers.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from synth.model.requirements import find_requirements, sum_by
 from topologies.arrays import index_among, marked
 from topologies.symmetry.translations import elements
 
-_WHOLE = 1 << 30  # what all capacities, and all shares, are together at most, so that products fit in 62 bits
-_STEP_S = 2e-6  # that the interpreter takes for an arc
+_WHOLE = 1 << 30  # largest sum of all capacities, and of all shares, so that products fit in 62 bits
+_STEP_S = 2e-6  # s that the interpreter takes for an arc
 
 
 @dataclass(frozen=True, eq=False)
 class WorstCut:
-    """A cut, and what it says.
+    """A cut and the time per byte that it proves.
 
     Attributes:
-        inside: bool, shape (local ranks,): the sending side.
-        resources: of the network (of a quotient problem the whole's) that all links out of it use one of.
-        us_per_byte: that a byte of the message takes at least.
+        inside: The sending side, bool, shape (local ranks,).
+        resources: Resources of the network (of the whole network for a quotient problem) of which all links out of the
+            sending side use one.
+        us_per_byte: Least time in µs per byte of the message.
     """
 
     inside: Bools
@@ -47,12 +48,14 @@ class WorstCut:
 
 @dataclass(frozen=True, eq=False)
 class WorstCuts:
-    """Each cut worse than the one before.
+    """Cuts, each worse than the one before.
 
     Attributes:
-        exact: in whole numbers, and no cut of any set of ranks, switches and limits is worse than the last of them.
-            False: the search ended before, shares or bandwidths were rounded, or ranks want different things (then
-            a cut may keep more from several of them together).
+        found: The cuts.
+        exact: True if the numbers are exact and no cut of any set of ranks, switches and limits is worse than the last
+            one.
+            False: the search ended early, shares or bandwidths were rounded, or ranks want different things (then a cut
+            may keep more from several of them).
     """
 
     found: tuple[WorstCut, ...]
@@ -60,7 +63,7 @@ class WorstCuts:
 
 
 def written(value: float) -> Fraction:
-    """A number as the fraction that its shortest decimal says, or the ratio of small numbers that it was rounded from.
+    """Return the fraction that a number's shortest decimal says, or the ratio of small whole numbers behind it.
 
     1/3 for 0.3333333333333333, 468/10 for 46.8.
     """
@@ -69,7 +72,10 @@ def written(value: float) -> Fraction:
 
 
 def _scaled(values: Floats, up: bool) -> tuple[Ints, Fraction, bool]:
-    """(whole numbers, what 1 of them stands for, exactly) of numbers ≥ 0; else rounded, to at most _WHOLE together."""
+    """Return whole numbers for numbers ≥ 0, the value of one unit, and whether they are exact.
+
+    Numbers that are not exact are rounded, so that their sum is at most _WHOLE.
+    """
     distinct, place = np.unique(values, return_inverse=True)
     exact = [written(value) for value in distinct.tolist()]
     unit = Fraction(math.gcd(*(x.numerator for x in exact)) or 1, math.lcm(*(x.denominator for x in exact)))
@@ -84,15 +90,21 @@ def _scaled(values: Floats, up: bool) -> tuple[Ints, Fraction, bool]:
 
 
 class FlowGraph:
-    """Physical links among the ranks at hand, the switches, and two vertices a limit with an arc of its capacity.
+    """The physical links among the problem's ranks, the switches, and two vertices a limit with an arc of its capacity.
 
-    A link that limits hold leads through each of them, so that what they hold may change places within them: flows are
-    at least what links can carry. One more vertex supplies the ranks. Links that no route uses are left out.
+    A link that has limits leads through each of them, and what limits carry may change places within them. So flows are
+    at
+    least what links can carry. One more vertex supplies the ranks. Links that no route uses are left out.
 
     Attributes:
-        src, dst: int, shape (arcs,), vertices: local ranks, switches, limits.
-        amount: int, shape (arcs,): capacity in units of `unit` GB/s, exactly if `exact`.
-        resource: int, shape (arcs,): of the network (of a quotient problem the whole's), which every arc is; -1: none.
+        nvertices: Number of local ranks, switches and vertices of limits.
+        src: Start vertex of every arc, int, shape (arcs,).
+        dst: End vertex of every arc, int, shape (arcs,).
+        amount: Capacity in units of `unit` GB/s, int, shape (arcs,).
+        unit: GB/s of one unit of capacity.
+        exact: True if the capacities are not rounded.
+        resource: Resource of the network (of the whole network for a quotient problem) of each arc, int, shape (arcs,);
+            -1: none.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -108,23 +120,23 @@ class FlowGraph:
         self.nvertices = problem.nranks + len(topology.switches)
         last = {name: i for i, name in enumerate(net.resource_names)}
         for limit in topology.limits:
-            held = at[limit.links]
-            held = held[held >= 0]
-            if limit.name not in last or not len(held):
+            limited = at[limit.links]
+            limited = limited[limited >= 0]
+            if limit.name not in last or not len(limited):
                 continue
             enter, leave = self.nvertices, self.nvertices + 1
             self.nvertices += 2
             arcs.append((enter, leave, last[limit.name]))
-            # each link is now one to the limit; what has got through it goes on as far as the link led
-            for tail in np.unique(heads[held]).tolist():
+            # Each link now leads to the limit; data goes on from there to the link's end.
+            for tail in np.unique(heads[limited]).tolist():
                 arcs.append((leave, tail, -1))
-            heads[held] = enter
+            heads[limited] = enter
         more = np.array(arcs, dtype=np.int64).reshape(-1, 3)
         self.src = np.concatenate([src[used], more[:, 0]])
         self.dst = np.concatenate([heads, more[:, 1]])
         self.resource = np.concatenate([resource, more[:, 2]])
         own, self.unit, self.exact = _scaled(net.capacity_gbs[self.resource[self.resource >= 0]], up=True)
-        self.amount = np.full(len(self.src), int(own.sum()) + 1, dtype=np.int64)  # without end
+        self.amount = np.full(len(self.src), int(own.sum()) + 1, dtype=np.int64)  # as good as unlimited
         self.amount[self.resource >= 0] = own
 
 
@@ -132,9 +144,14 @@ class Demand:
     """Shares of the message that must get from all ranks to one (inward), or from one to the only rank that wants each.
 
     Attributes:
-        targets: ranks that want any, those first that need most a GB/s.
-        supply: int, by entry; units of `unit` of the message, exactly if `exact`.
-        complete: whether across no cut more must go than one of the targets wants: all want the same.
+        k: Number of ranks of the group.
+        targets: Ranks that want anything; those that need most per GB/s come first.
+        far_rank: The other rank of each entry, sorted by target.
+        ptr: Start of each target's entries.
+        supply: Share of each entry, int, in units of `unit` of the message.
+        unit: Share of the message of one unit of supply.
+        exact: True if the supplies are not rounded.
+        complete: True if no cut needs more than what one of the targets wants, since all want the same.
     """
 
     def __init__(self, problem: Problem, inward: bool) -> None:
@@ -142,75 +159,77 @@ class Demand:
         self.k = collective.nranks
         holders, goals = collective.holders, collective.goals
         if inward:
-            here, (ptr, rank), ends, chunk = need.arrive, holders, goals[1], need.goal_chunk
+            moves, (ptr, rank), ends, chunk = need.arrive, holders, goals[1], need.goal_chunk
             only = ~collective.reduces & (need.nhold == 1)
         else:
-            here, (ptr, rank), ends, chunk = need.depart, goals, holders[1], need.hold_chunk
+            moves, (ptr, rank), ends, chunk = need.depart, goals, holders[1], need.hold_chunk
             only = need.ngoal == 1
-        entries = np.flatnonzero(here & only[chunk])
+        entries = np.flatnonzero(moves & only[chunk])
         entries = entries[np.argsort(ends[entries], kind="stable")]
         chunk = chunk[entries]
-        self.other, share = rank[ptr[chunk]], collective.fraction[chunk]
+        self.far_rank, share = rank[ptr[chunk]], collective.fraction[chunk]
         self.ptr = np.searchsorted(ends[entries], np.arange(self.k + 1))
         total = sum_by(ends[entries], share, self.k)
         net = problem.network
         gbs = gbs_by_end(net, net.dst if inward else net.src, net.nranks)[: self.k]
-        wanted = np.flatnonzero(total > 0)
+        wanting = np.flatnonzero(total > 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = total[wanted] / gbs[wanted]
-        self.targets = wanted[np.argsort(-ratio, kind="stable")]
+            ratio = total[wanting] / gbs[wanting]
+        self.targets = wanting[np.argsort(-ratio, kind="stable")]
         shares, self.unit, self.exact = _scaled(collective.fraction, up=False)
         self.supply = shares[chunk]
         moved = np.unique(need.goal_chunk[need.arrive])
-        apart = np.bincount(chunk, minlength=collective.nchunks)[moved]  # targets of each chunk
-        inside = marked(self.k, wanted)[rank[ptr[moved]]]  # its other end is a target too
-        self.complete = bool(only[moved].all() and (apart == len(wanted) - inside).all())
+        apart = np.bincount(chunk, minlength=collective.nchunks)[moved]  # number of targets of each chunk
+        inside = marked(self.k, wanting)[rank[ptr[moved]]]  # 1 where the chunk's far rank is a target too
+        self.complete = bool(only[moved].all() and (apart == len(wanting) - inside).all())
 
-    def of(self, target: int) -> Ints:
-        """What `target` wants of every rank, shape (k,)."""
-        these = slice(self.ptr[target], self.ptr[target + 1])
+    def supply_for(self, target: int) -> Ints:
+        """Return what `target` wants from every rank, shape (k,)."""
+        entries = slice(self.ptr[target], self.ptr[target + 1])
         amount = np.zeros(self.k, dtype=np.int64)
-        np.add.at(amount, self.other[these], self.supply[these])
+        np.add.at(amount, self.far_rank[entries], self.supply[entries])
         return amount
 
 
 class WholeDemand(Demand):
-    """The same of the collective that a quotient problem's is a part of, told without its chunks."""
+    """The demand of the whole collective of a quotient problem, from its kind and without its chunks."""
 
     def __init__(self, problem: Problem, inward: bool) -> None:
         collective = problem.collective
         self.k, kind = collective.nranks, collective.kind
         wants = kind.before == OWN if inward else kind.after == OWN and kind.unit != PAIR
-        every = np.arange(self.k if wants else 0)
-        place = elements(problem.quotient.translations, every) if problem.quotient is not None else every
-        self.targets = every[np.argsort(place, kind="stable")]  # representatives first
+        targets = np.arange(self.k if wants else 0)
+        place = elements(problem.quotient.translations, targets) if problem.quotient is not None else targets
+        self.targets = targets[np.argsort(place, kind="stable")]  # representatives of the translations come first
         self.unit = Fraction(1, self.k**2 if kind.unit == PAIR else self.k)
         self.exact, self.complete = True, kind.unit != PAIR and bool(wants)
 
-    def of(self, target: int) -> Ints:
-        """What `target` wants of every rank, shape (k,)."""
+    def supply_for(self, target: int) -> Ints:
+        """Return what `target` wants from every rank, shape (k,)."""
         amount = np.ones(self.k, dtype=np.int64)
         amount[target] = 0
         return amount
 
 
 def worst_cuts(problem: Problem, most_work: int) -> WorstCuts:
-    """Cuts that need more and more, the worst of all sets last.
+    """Return cuts that need more and more, with the worst of all sets last.
 
-    For a sum that one rank wants the same holds of the reversed network: what a rank contributes must flow away from
-    it. Sums that several want, and values that several hold, are left out.
+    For a sum that one rank wants, the same holds of the reversed network: what a rank contributes must flow away from
+    it.
+    Sums that several ranks want, and values that several hold, are left out.
 
     Args:
-        most_work: arcs and ranks looked at over all flows; the search ends there.
+        problem: The problem, or a quotient problem.
+        most_work: Most arcs and ranks that all flows look at; the search ends there.
     """
     graph = FlowGraph(problem)
-    found: list[WorstCut] = []
-    exact, left = False, most_work
+    cuts: list[WorstCut] = []
+    exact, work_left = False, most_work
     for inward in (True, False):
         demand = Demand(problem, inward) if problem.quotient is None else WholeDemand(problem, inward)
-        left = _Search(problem, graph, demand, inward).run(found, left)
-        exact |= graph.exact and demand.exact and demand.complete and left >= 0
-    return WorstCuts(tuple(found), exact)
+        work_left = _Search(problem, graph, demand, inward).run(cuts, work_left)
+        exact |= graph.exact and demand.exact and demand.complete and work_left >= 0
+    return WorstCuts(tuple(cuts), exact)
 
 
 class _Search:
@@ -219,46 +238,55 @@ class _Search:
     def __init__(self, problem: Problem, graph: FlowGraph, demand: Demand, inward: bool) -> None:
         self.graph, self.demand, self.inward, self.n = graph, demand, inward, problem.nranks
         self.src, self.dst = (graph.src, graph.dst) if inward else (graph.dst, graph.src)
-        self.unit = demand.unit / graph.unit / 1000  # of ratios, in µs a byte
+        self.unit = demand.unit / graph.unit / 1000  # µs/byte of a ratio of 1
         giver = np.arange(demand.k)
         ends = np.concatenate([np.full(demand.k, graph.nvertices), self.src]), np.concatenate([giver, self.dst])
         self.run_loop = choose_runner(_STEP_S * 4 * len(ends[0]) * len(demand.targets))
         self.flow = residual(self.run_loop, graph.nvertices + 1, *ends)
 
-    def run(self, found: list[WorstCut], left: int) -> int:
-        """Add to what is found; what is left of the work, below 0 where it was not enough."""
-        worst = found[-1].us_per_byte / self.unit if found else Fraction(1, _WHOLE)  # no cut has less
+    def run(self, cuts: list[WorstCut], work_left: int) -> int:
+        """Add worse cuts to `cuts`; return the remaining work, which is below 0 if it was not enough."""
+        worst = cuts[-1].us_per_byte / self.unit if cuts else Fraction(1, _WHOLE)  # No cut has a lower ratio.
         served = np.zeros(self.demand.k, dtype=bool)
-        least = np.full(self.demand.k, _WHOLE, dtype=np.int64)  # of what the served want of each other rank
+        least = np.full(
+            self.demand.k, _WHOLE, dtype=np.int64
+        )  # what every served target wants from each rank, at least
         for target in self.demand.targets.tolist():
-            supply = self.demand.of(target)
-            # a cut that keeps from this rank more than it may has those on the sending side that are served already,
-            # if of what it keeps from this one it keeps as much from them
-            beside = served & bool((supply <= least).all())
+            supply = self.demand.supply_for(target)
+            # Served targets want at least as much from every rank. No cut at this ratio keeps more from them than it
+            # may, so a cut that keeps more from this target has them on the sending side.
+            also_near = served & bool((supply <= least).all())
             while True:
-                left -= len(self.src) + self.n
-                if left < 0:
-                    return left
-                near = self._cut_off(supply, beside, target, worst)
-                if near is None:
+                work_left -= len(self.src) + self.n
+                if work_left < 0:
+                    return work_left
+                near_side = self._cut_off(supply, also_near, target, worst)
+                if near_side is None:
                     break
-                crossing = near[self.src] & ~near[self.dst]
-                out, sent = int(self.graph.amount[crossing].sum()), int(supply[near[: len(supply)]].sum())
+                crossing = near_side[self.src] & ~near_side[self.dst]
+                out, sent = int(self.graph.amount[crossing].sum()), int(supply[near_side[: len(supply)]].sum())
                 if not out:
-                    return left  # nothing can get there
+                    return work_left  # Nothing can get to the target.
                 worst = Fraction(sent, out)
                 resources = np.unique(self.graph.resource[crossing])
-                ranks = near[: self.n] if self.inward else ~near[: self.n]
-                found.append(WorstCut(ranks, resources, worst * self.unit))
+                ranks = near_side[: self.n] if self.inward else ~near_side[: self.n]
+                cuts.append(WorstCut(ranks, resources, worst * self.unit))
             served[target] = True
-            others = np.arange(len(supply)) != target
-            least[others] = np.minimum(least[others], supply[others])
-        return left
+            not_target = np.arange(len(supply)) != target
+            least[not_target] = np.minimum(least[not_target], supply[not_target])
+        return work_left
 
-    def _cut_off(self, supply: Ints, beside: Bools, target: int, worst: Fraction) -> Bools | None:
-        """The near side of a least cut that keeps some supply from the target in this time; None if none does."""
+    def _cut_off(self, supply: Ints, also_near: Bools, target: int, worst: Fraction) -> Bools | None:
+        """Return the near side of a least cut that keeps some supply from the target at this ratio, or None.
+
+        Args:
+            supply: What the target wants from every rank.
+            also_near: Ranks that must be on the near side.
+            target: The target.
+            worst: Ratio of the worst cut so far.
+        """
         enough = int(supply.sum()) * worst.denominator
-        given = np.where(beside, enough, supply * worst.denominator)
-        capacity = np.concatenate([given, self.graph.amount * worst.numerator])
+        supplied = np.where(also_near, enough, supply * worst.denominator)
+        capacity = np.concatenate([supplied, self.graph.amount * worst.numerator])
         flow, near = max_flow(self.run_loop, self.flow, capacity, self.graph.nvertices, target, enough)
         return near[:-1] if flow < enough else None

@@ -210,7 +210,7 @@ def test_prices_say_how_far_they_refute(workers: Workers) -> None:
 
 def test_small_programs_come_first() -> None:
     problem = make_problem(load("dgx1"), "allreduce")
-    shapes = find_shapes(Search(problem, found=list(prove(problem).witnesses), size_bytes=1e5))
+    shapes = find_shapes(Search(problem, witnesses=list(prove(problem).witnesses), size_bytes=1e5))
     assert (shapes[0].ends, shapes[0].parts) == ((), tuple((rank,) for rank in range(8)))
     assert shapes[-1].ends is None
     assert [shape.slots for shape in shapes] == sorted(shape.slots for shape in shapes)

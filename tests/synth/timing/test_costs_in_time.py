@@ -146,7 +146,7 @@ def test_a_witness_of_another_protocol_proves_less() -> None:
     slow = next(w for w in bound.witnesses if w.protocol == "LL" and w.per_byte_us > 0)
     with pytest.raises(BadWitness, match="claims"):
         check(problem, replace(slow, protocol="Simple"))
-    with pytest.raises(BadWitness, match="is of protocol 'LL256'; it must be LL or LL128 or Simple"):
+    with pytest.raises(BadWitness, match="the protocol is 'LL256'; the problem has LL or LL128 or Simple"):
         check(problem, replace(slow, protocol="LL256"))
 
 
