@@ -1,4 +1,4 @@
-"""What others run, in the same model of time: direct, rings, recursive doubling, two levels; closed forms of papers."""
+"""Algorithms that others run, in the same model of time, and closed forms of papers, by name."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from topologies.errors import InputError, NoRoute, TooManySends, did_you_mean
 
 
 def baseline(problem: Problem) -> list[Algorithm]:
-    """The algorithms that a vendor library would choose from; empty where it has none for this group.
+    """Return the algorithms that a vendor library would choose from; empty where it has none for this group.
 
-    For allreduce, allgather, reducescatter, broadcast and reduce rings come first (as many as the links
-    can carry), for other copying collectives direct; others of `BASELINES` follow where they are for this problem and
-    have few sends enough to be worth it, and not the same.
+    For allreduce, allgather, reducescatter, broadcast and reduce rings come first (as many as the links can carry), for
+    other copying collectives direct. Further distinct ones of `BASELINES` follow if they suit the problem and have few
+    enough sends.
 
     Raises:
-        InputError: a problem with several chunks a block, or a quotient.
+        InputError: The problem has several chunks a block, or is a quotient.
     """
     _check(problem)
     collective = problem.collective
@@ -44,41 +44,44 @@ def baseline(problem: Problem) -> list[Algorithm]:
         return []
     else:
         most = {"direct": TUNING.most_sends, "direct in turns": TUNING.likely_sends, "two-level": TUNING.likely_sends}
-    made: list[Algorithm] = []
+    algorithms: list[Algorithm] = []
     for name, sends in most.items() if collective.nranks > 2 else list(most.items())[:1]:
         with suppress(TooManySends):
-            for algorithm in _made(problem, name, sends):
-                if is_new(algorithm.schedule, made):
-                    made.append(algorithm)
-    return made
+            for algorithm in _build(problem, name, sends):
+                if is_new(algorithm.schedule, algorithms):
+                    algorithms.append(algorithm)
+    return algorithms
 
 
 def baseline_named(problem: Problem, name: str, size_bytes: float | None = None) -> list[Algorithm]:
-    """The algorithms that go by one name of `BASELINES`; empty where there is none for this problem.
+    """Return the algorithms of one name of `BASELINES`; empty where there is none for this problem.
 
     Args:
-        problem: with one chunk a block.
-        size_bytes: the message size for which queues are run; several sizes when None.
+        problem: A problem with one chunk a block.
+        name: A name of `BASELINES`.
+        size_bytes: Message size for whose queues the sends are ordered; None: several sizes.
 
     Raises:
-        InputError: unknown name, several chunks a block, a quotient problem, or too many sends for the memory.
+        InputError: The name is unknown, or the problem has several chunks a block or is a quotient.
+        TooManySends: The memory would not hold the sends.
     """
     _check(problem)
     if name not in BASELINES:
         near = did_you_mean(name, list(BASELINES))
         hint = f"; {near}" if near else ""
         raise InputError(f"baseline: {name[:40]!r} is not known{hint} It is one of: {', '.join(BASELINES)}")
-    return _made(problem, name, TUNING.most_sends, size_bytes)
+    return _build(problem, name, TUNING.most_sends, size_bytes)
 
 
 def _check(problem: Problem) -> None:
+    """Raise InputError unless the problem has one chunk a block and is no quotient."""
     if problem.collective.chunks != 1:
         raise InputError(
             f"baseline: the problem has {problem.collective.chunks} chunks a block; state it with 1, since"
-            " baselines cut blocks as they need"
+            " baselines cut blocks themselves"
         )
     if problem.quotient is not None:
-        raise InputError("baseline: the problem is a quotient; it must be the whole one")
+        raise InputError("baseline: the problem is a quotient; pass the whole problem")
 
 
 BASELINES: dict[str, Callable[[Problem, int], list[Unordered]]] = {
@@ -97,12 +100,13 @@ BASELINES: dict[str, Callable[[Problem, int], list[Unordered]]] = {
     "dissemination": dissemination_baselines,
 }
 LIBRARY = ("direct", "direct in turns", "ring", "recursive doubling", "two-level", "tree")
-"""What libraries run today."""
+"""Names of the algorithms that libraries run today."""
 CLOSED_FORMS = ("bucket", "multiplying", "trivance", "swing", "bine", "pat", "dissemination")
-"""What the engine of that name asks for, the likeliest first."""
+"""Names of the algorithms that the engine of closed forms builds, the likeliest first."""
 
 
-def _made(problem: Problem, name: str, most: int, size_bytes: float | None = None) -> list[Algorithm]:
+def _build(problem: Problem, name: str, most: int, size_bytes: float | None = None) -> list[Algorithm]:
+    """Return the algorithms of one name with at most `most` sends; empty where a message has no route."""
     try:
         return [algorithm for plan in BASELINES[name](problem, most) for algorithm in plan.algorithms(size_bytes)]
     except NoRoute:

@@ -1,4 +1,4 @@
-"""Bucket (Jain and Sabharwal, ICPP 2010): rings along one dimension of a grid after the other, in both directions."""
+"""Bucket (Jain and Sabharwal, ICPP 2010): rings along one dimension of a grid after another, in both directions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ NAME = "bucket"
 
 
 def bucket_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """In each phase neighbours on the lines of a dimension exchange what the other one lacks.
+    """Build exchanges in which neighbours on the lines of a dimension send each other what they lack.
 
-    As many exchanges side by side as there are dimensions, each of which begins with another one. As many hops as the
-    grid's diameter, and on a torus every link carries as much. For grids of any extents, with or without links around;
-    empty where a line has other links too.
+    There are as many concurrent exchanges as dimensions, each of which begins with another one. They take as many hops
+    as
+    the grid's diameter, and on a torus every link carries as much. It is for grids of any extents, with or without
+    links
+    around; empty where a line has other links too.
     """
     extents = grid_extents(problem)
     k, net = problem.collective.nranks, problem.network
@@ -28,8 +30,10 @@ def bucket_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Un
     lines = []
     for dimension, extent in enumerate(extents):
         place = np.arange(extent)
-        both = [along(extents, dimension, (place + way) % extent) for way in ((1, -1) if extent > 2 else (1,))]
-        phase = [np.where(linked[np.arange(k), goals], goals, -1) for goals in both]
+        neighbours = [
+            along(extents, dimension, (place + direction) % extent) for direction in ((1, -1) if extent > 2 else (1,))
+        ]
+        phase = [np.where(linked[np.arange(k), goals], goals, -1) for goals in neighbours]
         around = all((goals >= 0).all() for goals in phase)
         lines.append([phase] * (extent // 2 if around else extent - 1))
         for goals in phase:

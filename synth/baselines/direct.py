@@ -1,4 +1,4 @@
-"""Direct: every chunk over a fixed shortest route to each goal, all issued at once, unscheduled."""
+"""Direct algorithms: every chunk over a fixed shortest route to each goal, all issued at once, unscheduled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topologies.errors import NoRoute, TooManySends
 
 
 def direct_baselines(problem: Problem, most: int = TUNING.most_sends, turns: bool = False) -> list[Unordered]:
-    """Direct as `direct_schedule` has it; empty for problems that it does not take."""
+    """Build the direct algorithm of `direct_schedule`; empty for problems that it does not take."""
     collective = problem.collective
     one_goal = (np.diff(collective.goals[0]) <= 1).all()
     if collective.kind.in_shares:
@@ -33,26 +33,31 @@ def direct_baselines(problem: Problem, most: int = TUNING.most_sends, turns: boo
 def direct_schedule(
     problem: Problem, chunk_bytes: float, turns: bool = False, most: int = TUNING.most_sends
 ) -> Schedule:
-    """Every chunk to every goal by itself, first come, first served at every link (see `fifo_order`).
+    """Send every chunk to every goal separately, first come, first served at every link (see `fifo_order`).
 
-    Each goal's copy is a message of its own from the nearest holder (of several the first), even where messages
-    of one chunk share links. In one thing this is kinder than a router: a rank that forwards copies of a chunk
-    may send them on as soon as the first of them is there.
+    Each goal's copy is a separate message from the nearest holder (of several the first), even where messages of one
+    chunk
+    share links. This is kinder than a router in one respect: a rank that forwards copies of a chunk may send them on as
+    soon as the first of them is there.
 
-    A sum is named by the rank it is at, so that a contribution cannot pass a rank that adds its own and stay
-    apart: contributions are added on the way, in the tree of the fixed routes to the goal. An allreduce is a
-    reduce-scatter in such trees, and then an allgather in the trees of the fixed routes back.
+    A sum is named by the rank it is at, so a contribution cannot pass a rank that adds its own and stay separate:
+    contributions are added on the way, in the tree of the fixed routes to the goal. An allreduce is a reduce-scatter in
+    such trees, and then an allgather in the trees of the fixed routes back.
 
     Args:
-        problem: of plain values only; or of sums only, with one goal each; or an allreduce with as many chunks for
-            every member.
-        chunk_bytes: size of the smallest chunk for which the order is that of the queues.
-        turns: every rank issues to the rank after it first, then to the one after that (as the send and receive
-            calls of NCCL's all-to-all do), in place of all to 0, 1, 2, …
-        most: raises TooManySends where there would be more messages' sends.
+        problem: A problem of plain values only; or of sums only, with one goal each; or an allreduce with as many
+            chunks
+            for every member.
+        chunk_bytes: Size of the smallest chunk for which the order is that of the queues.
+        turns: True: every rank issues to the rank after it first, then to the one after that (as the send and receive
+            calls of NCCL's all-to-all do). False: all ranks issue to 0, 1, 2, …
+        most: Most sends.
 
     Returns:
         Rows in the order of the queues.
+
+    Raises:
+        TooManySends: The messages have more than `most` sends.
     """
     collective = problem.collective
     if not collective.reducing:
@@ -72,7 +77,7 @@ def direct_schedule(
 
 
 def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """(chunk, source, goal) for every goal that does not hold its chunk, by chunk, then goal; plain values only."""
+    """Return (chunk, source, goal) for every goal that lacks its chunk, by chunk, then goal; plain values only."""
     collective, need = problem.collective, find_requirements(problem.collective)
     chunk, goal = need.goal_chunk[~need.held], collective.goals[1][~need.held]
     held_ptr, holder = collective.holders
@@ -84,7 +89,7 @@ def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
     place = ranges(held_ptr[chunk], many)
     hops = Routes(problem.network, goal).hops(holder[place], goal[pair])
     far = np.where(hops < 0, problem.nranks, hops)
-    # pairs stay together; the nearest holder comes first, of equals the smallest rank
+    # Pairs of a goal stay contiguous; the nearest holder comes first, of equals the smallest rank.
     nearest = np.lexsort((holder[place], far, pair))[begin]
     return chunk, holder[place[nearest]], goal
 
@@ -92,7 +97,7 @@ def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
 def messages(
     problem: Problem, chunk: Ints, points: list[Ints], issue: Ints, chunk_bytes: float, most: int = TUNING.most_sends
 ) -> Schedule:
-    """Messages of plain chunks, each from points[0] by the points between to points[-1], over fixed routes.
+    """Build messages of plain chunks, each from points[0] via the points between to points[-1], over fixed routes.
 
     Every rank issues its messages at once in the order of `issue`, then of chunk.
     """
@@ -103,10 +108,10 @@ def messages(
     lengths = [np.bincount(message, minlength=len(chunk)) for message, _, _ in legs]
     length = np.sum(lengths, axis=0)
     first = np.cumsum(length) - length
-    link, passed = np.empty(length.sum(), dtype=np.int64), first.copy()
-    for (message, taken, hop), count in zip(legs, lengths, strict=True):
-        link[passed[message] + hop] = taken
-        passed += count
+    link, next_entry = np.empty(length.sum(), dtype=np.int64), first.copy()
+    for (message, leg_link, hop), count in zip(legs, lengths, strict=True):
+        link[next_entry[message] + hop] = leg_link
+        next_entry += count
     message, step = np.repeat(np.arange(len(chunk)), length), positions(length)
     before = np.flatnonzero(step + 1 < length[message])
     carried = chunk[message]
@@ -115,7 +120,7 @@ def messages(
 
 
 def _issue_order(source: Ints, issue: Ints, chunk: Ints) -> Ints:
-    """All ranks' loops side by side: every rank's first message, then every rank's second, …"""
+    """Return the order of all ranks' loops at once: every rank's first message, then every rank's second, and so on."""
     order = np.lexsort((chunk, issue, source))
     ordered = source[order]
     place = np.arange(len(order)) - np.searchsorted(ordered, ordered)
@@ -125,40 +130,40 @@ def _issue_order(source: Ints, issue: Ints, chunk: Ints) -> Ints:
 def _trees(
     problem: Problem, root: Ints, chunk_bytes: float, turns: bool, most: int, spreading: bool = False
 ) -> Schedule:
-    """Contributions to root[chunk] in the trees of the fixed routes, or sums from there to the goals (-1: neither)."""
+    """Build the trees of fixed routes with contributions to root[chunk], or with sums from there (-1: no tree)."""
     collective, n = problem.collective, problem.nranks
     net = reverse_links(problem.network) if spreading else problem.network
     routes = Routes(net, root[root >= 0])
     ptr, rank = collective.goals if spreading else collective.holders
     owned = row_of_entry(ptr)
-    wanted = root[owned] >= 0
-    owned, rank = owned[wanted], rank[wanted]
+    has_root = root[owned] >= 0
+    owned, rank = owned[has_root], rank[has_root]
     if len(owned) > most:
         raise TooManySends(f"baseline: {len(owned)} contributions are more than {most}; use fewer ranks")
     hops = routes.hops(rank, root[owned])
     if (hops < 0).any():
-        raise NoRoute(f"baseline: {collective.name} has a sum that cannot come together")
-    # a tree's ranks, the most distant first: those at the ends and those on their routes
+        raise NoRoute(f"baseline: {collective.name} has a sum whose contributions have no route to one rank")
+    # A tree's ranks, the most distant first: ranks with contributions or goals, and ranks on their routes.
     cells: list[Ints] = []
     onward = np.zeros(0, dtype=np.int64)
     for distance in range(int(hops.max(initial=0)), 0, -1):
-        here = np.unique(np.concatenate([onward, (owned * n + rank)[hops == distance]]))
-        cells.append(here)
-        onward = here // n * n + net.dst[routes.link(here % n, root[here // n])]
+        layer = np.unique(np.concatenate([onward, (owned * n + rank)[hops == distance]]))
+        cells.append(layer)
+        onward = layer // n * n + net.dst[routes.link(layer % n, root[layer // n])]
     cell = np.concatenate([*cells, onward[:0]])
-    away = np.repeat(np.arange(len(cells), 0, -1), [len(c) for c in cells])
+    distance_to_root = np.repeat(np.arange(len(cells), 0, -1), [len(c) for c in cells])
     chunk, rank = np.divmod(cell, n)
     link = routes.link(rank, root[chunk])
     source = problem.network.src[link]
     goal = rank if spreading else root[chunk]
     order = _issue_order(source, (goal - source) % n if turns else goal, chunk)
-    cell, chunk, link, away = cell[order], chunk[order], link[order], away[order]
-    inner = np.flatnonzero(away > 1)  # the others lead into the root, or out of it
+    cell, chunk, link, distance_to_root = cell[order], chunk[order], link[order], distance_to_root[order]
+    inner = np.flatnonzero(distance_to_root > 1)  # all other sends lead into the root, or out of it
     ordered = np.argsort(cell)
     parent = chunk[inner] * n + net.dst[link[inner]]
     parent = ordered[np.searchsorted(cell[ordered], parent)]
     edges = (parent, inner) if spreading else (inner, parent)
     by_first = np.argsort(edges[0], kind="stable")
     rows = fifo_order(problem, chunk, link, (edges[0][by_first], edges[1][by_first]), chunk_bytes)
-    step = away - 1 if spreading else len(cells) - away
+    step = distance_to_root - 1 if spreading else len(cells) - distance_to_root
     return untimed(chunk[rows], link[rows], step[rows], np.full(len(rows), not spreading))

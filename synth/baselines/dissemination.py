@@ -13,7 +13,7 @@ NAME = "dissemination"
 
 
 def dissemination_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """⌈log₂ n⌉ phases: in phase i every member sends 2^i places back all that the other one lacks.
+    """Build ⌈log₂ n⌉ phases: in phase i every member sends 2^i places back all that the goal lacks.
 
     Whole sums are exchanged where n is a power of two. Empty for collectives that are not exchanged.
     """
@@ -22,5 +22,5 @@ def dissemination_baselines(problem: Problem, most: int = TUNING.most_sends) -> 
 
 
 def doubling_line(k: int) -> Pattern:
-    """Partners 1, 2, 4, … places back."""
+    """Return partners 1, 2, 4, … places back."""
     return [[(np.arange(k) - (1 << step)) % k] for step in range(fewest(2, k))]

@@ -14,10 +14,10 @@ NAME = "recursive doubling"
 
 
 def doubling_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """In phase i = 0, 1, … positions whose numbers differ in bit i exchange all that they have.
+    """Build recursive doubling: in phase i = 0, 1, … positions that differ in bit i exchange all that they have.
 
-    An allgather so; a reduce-scatter by the same backwards (recursive halving); an allreduce by both, and by exchanging
-    whole sums. Empty for other collectives and where the number of ranks is no power of two.
+    This is an allgather; a reduce-scatter is the same backwards (recursive halving); an allreduce is both, and also an
+    exchange of whole sums. Empty for other collectives and where the number of ranks is no power of two.
     """
     k = problem.collective.nranks
     if problem.collective.name not in GATHERING or k & (k - 1):

@@ -1,4 +1,4 @@
-"""Baselines whose sends have no order yet, and queues at links: in which order sends go when nobody has planned it."""
+"""Baselines whose sends have no order yet, and the queues at links that order sends which nobody has planned."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from topologies.arrays import pointers, ranges
 
 
 class Unordered(NamedTuple):
-    """What is sent, for a problem with the chunks that this needs.
+    """The sends of an algorithm without an order, for a problem with the chunks that it needs.
 
     Attributes:
-        engine: what the algorithms are called.
-        queued: the schedule in the order to which its queues come, for a size of the smallest chunk in bytes.
-        by_step: None, or the schedule in the order of its steps.
-        settled: that order is the queues' for all sizes.
+        problem: The problem.
+        engine: Name of the algorithms.
+        queued: Returns the schedule in the order of its queues, for a size of the smallest chunk in bytes.
+        by_step: The schedule in the order of its steps, or None.
+        settled: True if the order of the steps is the queues' order at all sizes.
     """
 
     problem: Problem
@@ -36,16 +37,21 @@ class Unordered(NamedTuple):
     settled: bool = False
 
     def algorithms(self, size_bytes: float | None) -> list[Algorithm]:
-        """Algorithms for the order at a message size; for the different orders at several, and by step, when None."""
-        made: list[Algorithm] = []
+        """Return algorithms for the order at a message size, or for the distinct orders at several sizes and by step.
+
+        Args:
+            size_bytes: Message size in bytes; None: several sizes, and by step.
+        """
+        algorithms: list[Algorithm] = []
         for schedule in self._orders(size_bytes):
-            if is_new(schedule, made):
-                made.append(Algorithm(self.problem, schedule, self.engine))
+            if is_new(schedule, algorithms):
+                algorithms.append(Algorithm(self.problem, schedule, self.engine))
             if len(schedule) > TUNING.ordered_once:
                 break
-        return made
+        return algorithms
 
     def _orders(self, size_bytes: float | None) -> Iterator[Schedule]:
+        """Yield the schedules in the orders to try."""
         smallest = float(self.problem.collective.fraction.min())
         if not self.settled:
             yield from map(self.queued, TUNING.orders_bytes if size_bytes is None else (size_bytes * smallest,))
@@ -54,18 +60,20 @@ class Unordered(NamedTuple):
 
 
 def stepped(problem: Problem, schedule: Schedule, engine: str, settled: bool = False) -> Unordered:
-    """A plan of sends that go by step, or as ports serve them."""
+    """Return a plan of sends in the order of their steps, or as ports serve them."""
     return Unordered(problem, engine, partial(served, problem, schedule), schedule, settled)
 
 
-def is_new(schedule: Schedule, made: list[Algorithm]) -> bool:
-    """Whether no algorithm has the same sends in the same order."""
+def is_new(schedule: Schedule, algorithms: list[Algorithm]) -> bool:
+    """Return True if no algorithm has the same sends in the same order."""
     columns = [(name, getattr(schedule, name)) for name in ("chunk", "link", "step", "reduces")]
-    return not any(all(np.array_equal(getattr(a.schedule, name), here) for name, here in columns) for a in made)
+    return not any(
+        all(np.array_equal(getattr(a.schedule, name), column) for name, column in columns) for a in algorithms
+    )
 
 
 def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule:
-    """The same sends in the order in which ports serve them as they come; see `fifo_order`.
+    """Return the sends in the order in which ports serve them as they come; see `fifo_order`.
 
     Sends that come at the same time queue in the order of the rows.
     """
@@ -73,7 +81,7 @@ def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule
 
 
 def waits(problem: Problem, schedule: Schedule) -> tuple[Ints, Ints]:
-    """(a, b), int64 (waits,): send a brings what send b carries; a ascending.
+    """Return (a, b), int64 (waits,): send a brings what send b carries; a ascending.
 
     A sum waits for all that comes in earlier steps, a plain value for its first copy.
     """
@@ -96,19 +104,25 @@ def waits(problem: Problem, schedule: Schedule) -> tuple[Ints, Ints]:
 def fifo_order(
     problem: Problem, chunk: Ints, link: Ints, edges: tuple[Ints, Ints], chunk_bytes: float, run: Runner | None = None
 ) -> Ints:
-    """The order in which sends start when every port serves them as they come.
+    """Return the order in which sends start if every port serves them as they come.
 
-    A rank's port, or a link that shares nothing, holds a queue of the sends whose chunks have come, and only the
-    first of it may go. It goes when its link and all that this shares with others are free; of several such sends the
-    one that came first. The clock is that of `synth.timing.simulate`, but for links that are narrower than a
-    resource: they
-    take their part of it, as if they had all of it for that part of the time.
+    A rank's port, or a link that shares nothing, holds a queue of the sends whose chunks have come, and only the first
+    of
+    the queue may go. It goes when its link and all resources that the link shares are free; of several such sends the
+    one
+    that came first goes. The clock is that of `synth.timing.simulate`, except for links narrower than a resource: they
+    take
+    their part of it, as if they had all of it for that part of the time.
 
     Args:
-        chunk, link: int, shape (n,), a send each. Sends that come at the same time queue in this order.
+        problem: The problem.
+        chunk: Chunk of each send, int, shape (n,). Sends that come at the same time queue in this order.
+        link: Link of each send, int, shape (n,).
         edges: (a, b): send a brings what send b carries (b waits for all of its); a ascending.
-        chunk_bytes: bytes of the smallest chunk, which say how long sends last.
-        run: how the loop is run; None: interpreted while that takes less time than to load it. The same order.
+        chunk_bytes: Bytes of the smallest chunk, which determine how long sends last.
+        run: Runner of the loop; None: the interpreter, while that is faster than loading the compiled loop. Both give
+            the
+            same order.
 
     Returns:
         Rows, int, shape (n,).
@@ -116,7 +130,7 @@ def fifo_order(
     net, collective = problem.network, problem.collective
     count = len(chunk)
     before, after = edges
-    # what is read together lies together: link, chunk, sends still to come, where the sends that follow begin
+    # A row has what is read together: link, chunk, number of sends to wait for, start of the following sends.
     sends = np.zeros((count + 1, 4), dtype=np.int32)
     sends[:-1, 0], sends[:-1, 1] = link, chunk
     sends[:-1, 2] = np.bincount(after, minlength=count)
@@ -125,13 +139,13 @@ def fifo_order(
     arrivals = pointers(np.bincount(link[followers > 0], minlength=net.nlinks))
     users = np.bincount(net.uses_idx, minlength=net.nresources)
     exclusive = np.maximum.reduceat(users[net.uses_idx], net.uses_ptr[:-1]) == 1
-    # the first resource of a link is the one that it leaves its rank by
+    # A link's first resource is the port by which it leaves its rank.
     port = np.where(exclusive, -1, net.uses_idx[net.uses_ptr[:-1]])
     queued = 0 if exclusive.all() else count
     hold = collective.chunk_bytes(chunk_bytes / float(collective.fraction.min())) * US_PER_BYTE_AT_1_GBS
     share = net.bandwidth_gbs[net.link_of_use] / net.capacity_gbs[net.uses_idx]
     first = np.flatnonzero(sends[:-1, 2] == 0).astype(np.int32)
-    run = run or choose_runner(4e-6 * count)  # by the interpreter a send takes some 4 µs
+    run = run or choose_runner(4e-6 * count)  # The interpreter takes some 4 µs a send.
     columns = run.columns(
         first, sends.ravel(), after.astype(np.int32), hold, net.bandwidth_gbs, net.alpha_us, net.uses_ptr,
         net.uses_idx, share, port, np.zeros(net.nresources), np.zeros(net.nlinks),
@@ -143,31 +157,33 @@ def fifo_order(
     return np.asarray(columns[-1], dtype=np.int64)
 
 
-def _serve(  # over 60 lines: one loop over events, whose state is too much to hand on
+def _serve(  # One long loop over events: its state is too much to pass to functions.
     first: Any, sends: Any, after: Any, hold: Any, rate: Any, alpha: Any, uses_ptr: Any, uses: Any, share: Any,
     port: Any, free: Any, link_free: Any, behind: Any, ticket: Any, front: Any, back: Any, head: Any, tail: Any,
     under_way: Any, arrival: Any, order: Any,
 ) -> None:  # fmt: skip
     """Write `order`.
 
-    What a link has sent arrives in the order sent: under_way and arrival[head[link]:tail[link]]. Sends wait at a port
-    from front[port] on, each followed by `behind`, in the order of their `ticket`. A heap holds clocks
-    by the time when they are due: a link's when its next send arrives (before all ports at that time, by row), a
-    port's when its first send might go (by ticket). Links follow the ports in number.
+    A link's sends arrive in the order sent: under_way and arrival[head[link]:tail[link]]. Sends wait at a port from
+    front[port] on, each followed by `behind`, in the order of their `ticket`. A heap holds clocks by the time when they
+    are
+    due: a link's clock when its next send arrives (before all ports at that time, by row), a port's clock when its
+    first
+    send might go (by ticket). Numbers of links follow those of ports.
     """
     nports, count = len(front), len(order)
-    done, at, tickets = 0, 0, 0
+    started, issued, tickets = 0, 0, 0
     clocks = [(0.0, 0, 0)]
     clocks.pop()
-    while at < len(first) or len(clocks):
-        ready, come, going = 0.0, -1, -1
-        if at < len(first):
-            low, high = at, at + 1
-            at += 1
+    while issued < len(first) or len(clocks):
+        ready, arrived, departing = 0.0, -1, -1
+        if issued < len(first):
+            low, high = issued, issued + 1
+            issued += 1
         else:
-            ready, come, clock = clocks[0]
+            ready, arrived, clock = clocks[0]
             if clock >= nports:
-                low, high = sends[4 * come + 3], sends[4 * come + 7]
+                low, high = sends[4 * arrived + 3], sends[4 * arrived + 7]
                 l = clock - nports  # noqa: E741
                 head[l] += 1
                 if head[l] < tail[l]:
@@ -176,31 +192,31 @@ def _serve(  # over 60 lines: one loop over events, whose state is too much to h
                     heappop(clocks)
             else:
                 low, high = 0, 1
-                going = front[clock]
-                link = sends[4 * going]
+                departing = front[clock]
+                link = sends[4 * departing]
                 begin = max(ready, link_free[link])
                 for j in range(uses_ptr[link], uses_ptr[link + 1]):
                     begin = max(begin, free[uses[j]])
                 if begin > ready:
-                    heapreplace(clocks, (begin, come, clock))
+                    heapreplace(clocks, (begin, arrived, clock))
                     continue
-                front[clock] = behind[going]
-                if behind[going] >= 0:
-                    heapreplace(clocks, (ready, count + ticket[behind[going]], clock))
+                front[clock] = behind[departing]
+                if behind[departing] >= 0:
+                    heapreplace(clocks, (ready, count + ticket[behind[departing]], clock))
                 else:
                     heappop(clocks)
         for i in range(low, high):
-            send = going
-            if come < 0:
+            send = departing
+            if arrived < 0:
                 send = first[i]
-            elif going < 0:
+            elif departing < 0:
                 send = after[i]
                 sends[4 * send + 2] -= 1
                 if sends[4 * send + 2] > 0:
                     continue
             link = sends[4 * send]
             gate = port[link]
-            if gate >= 0 and going < 0:
+            if gate >= 0 and departing < 0:
                 ticket[send] = tickets
                 tickets += 1
                 behind[send] = -1
@@ -212,8 +228,8 @@ def _serve(  # over 60 lines: one loop over events, whose state is too much to h
                 back[gate] = send
                 heappush(clocks, (ready, count + ticket[send], gate))
                 continue
-            order[done] = send
-            done += 1
+            order[started] = send
+            started += 1
             begin = max(ready, link_free[link])
             lasts = hold[sends[4 * send + 1]] / rate[link]
             link_free[link] = begin + lasts

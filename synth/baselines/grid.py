@@ -1,4 +1,4 @@
-"""The grid that a group's positions are numbered by, read off the links: tori, meshes, hypercubes, products of any."""
+"""The grid by which a group's positions are numbered, read from the links: tori, meshes, hypercubes, products."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from synth.model.problem import Problem
 
 
 def grid_extents(problem: Problem) -> tuple[int, ...]:
-    """Extents of the dimensions, the one that counts fastest last, as in `torus:4x8`; (k,) where there is one only.
+    """Return the extents of the dimensions, the one that counts fastest last, as in `torus:4x8`; (k,) if there is one.
 
-    Dimensions are as many as there are such that every link between members changes the digit of one of them. Relays
-    are not looked at; members that have no links to each other are one dimension.
+    There are as many dimensions as possible such that every link between members changes the digit of one of them.
+    Relays
+    are ignored. Members without links to each other are one dimension.
     """
     k, net = problem.collective.nranks, problem.network
     inside = (net.src < k) & (net.dst < k)

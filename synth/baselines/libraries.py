@@ -1,4 +1,4 @@
-"""The libraries beside which every answer stands, a row each: what they would run themselves, and how long it takes."""
+"""The libraries whose choice and time stand beside every answer, one row a library."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ from topologies.topology import Topology
 
 
 class Model(Protocol):
-    """What a library takes for a group of ranks."""
+    """A model of what a library chooses for a group of ranks."""
 
     def choose(self, collective: str, size_bytes: float) -> Choice:
-        """What it would take; size_bytes: of the whole message. Raises NotModelled."""
+        """Return the library's choice for a message of `size_bytes` in all.
+
+        Raises:
+            NotModelled: The model does not cover the collective.
+        """
 
 
 class Library(NamedTuple):
     """A library of collectives.
 
     Attributes:
-        name, version: as its makers call it.
-        own_clock: whether its times are by a cost model of its own, which counts protocols and starts; else they are
-            by this package's figures, costs on or off as in the answer.
-        model: of a topology and a group of its ranks what it would take, in µs and GB/s; raises NotModelled.
+        name: Name that its makers use.
+        version: Version of the modelled source.
+        own_clock: True if its times come from a cost model of its own, which counts protocols and starts. False: they
+            come
+            from this package's figures, with costs on or off as in the answer.
+        model: Builds the library's model from a topology and a group of its ranks; times in µs, bandwidths in GB/s. It
+            raises NotModelled.
     """
 
     name: str
@@ -35,8 +42,8 @@ class Library(NamedTuple):
 
 
 LIBRARIES = {
-    one.name: one
-    for one in (
+    library.name: library
+    for library in (
         Library("NCCL", figures.VERSION, True, nccl_model),
         Library("RCCL", rccl_figures.VERSION, True, rccl.rccl_model),
         Library("MSCCL++", mscclpp.VERSION, False, mscclpp.mscclpp_model),

@@ -1,10 +1,10 @@
-"""What MSCCL++ would run in NCCL's place, and what that costs by this package's own figures.
+"""MSCCL++'s choice of an algorithm, and its cost by this package's own figures.
 
 MSCCL++ has no cost model: it takes an algorithm by the size of the message, for all-reduce and all-gather of one node
-whose devices reach each other straight; the rest it leaves to NCCL or RCCL. Its time here is α and bytes over the
-busiest link, with an executor's costs where they are on. Source: MSCCL++ 0.9.0 (1f5f065, August 2026),
-src/ext/nccl/algorithm_selector.cc. Taken as it is without being told more: memory not symmetric, no graph captured, no
-library to fall back to. Left out: copies into and out of its own buffers.
+whose devices reach each other directly; everything else it leaves to NCCL or RCCL. Its time here is α and bytes over
+the busiest link, with an executor's costs where they are on. Source: MSCCL++ 0.9.0 (1f5f065, August 2026),
+src/ext/nccl/algorithm_selector.cc, with its defaults: memory not symmetric, no graph captured, no library to fall back
+to. Left out: copies into and out of its own buffers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from topologies.network import Network, network
 from topologies.topology import Topology
 
 VERSION = "0.9.0"
-MOST_RANKS = 8  # of a node: src/ext/collectives/include/common.hpp (MAX_NRANKS_PER_NODE)
+MOST_RANKS = 8  # ranks of a node; src/ext/collectives/include/common.hpp (MAX_NRANKS_PER_NODE)
 KIB, MIB = 1 << 10, 1 << 20
 ONE_SHOT, TWO_SHOT, ALL_GATHER = "all-pairs", "reduce-scatter and all-gather", "full mesh"
 NVLS_PACKETS, NVLS = "NVLS one-shot", "NVLS"
 _BLACKWELL = range(100, 110)
-_PACKETS = "packets"  # data and flags together, as LL
+_PACKETS = "packets"  # Packets hold data and flags, as in LL.
 
-# (most bytes, algorithm, whether packets) in order; None: no end
+# Rules in order: (most bytes, algorithm, True for packets); None: any size.
 Rule = tuple[int | None, str, bool]
 _BLACKWELL_RULES: tuple[Rule, ...] = (
     (32 * KIB, NVLS_PACKETS, True),
@@ -53,21 +53,22 @@ class MscclppModel:
     """MSCCL++'s selection for one group of a node.
 
     Attributes:
-        topology: with or without costs on.
-        group: ranks of it.
+        topology: The topology, with or without costs on.
+        group: Ranks of the group.
     """
 
     topology: Topology
     group: tuple[int, ...]
 
     def choose(self, collective: str, size_bytes: float) -> Choice:
-        """What MSCCL++ would take.
+        """Return MSCCL++'s choice.
 
         Args:
             collective: allreduce or allgather.
-            size_bytes: of the whole message, for allgather what a rank ends with.
+            size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
 
-        Raises NotModelled: it has no algorithm for the collective.
+        Raises:
+            NotModelled: MSCCL++ has no algorithm for the collective.
         """
         if collective == "allgather":
             return self._priced(ALL_GATHER, False, size_bytes)
@@ -82,60 +83,71 @@ class MscclppModel:
         return self._priced(algorithm, packets, size_bytes)
 
     def _network(self, packets: bool) -> Network:
-        """Under LL for packets, else under Simple, where costs are on and state these."""
+        """Return the network, under LL for packets and under Simple otherwise if costs are on."""
         name = LL if packets else SIMPLE
         topology = under(self.topology, name) if name in protocols_of(self.topology) else self.topology
         return network(topology, self.group)
 
     @cached_property
     def _networks(self) -> dict[bool, Network]:
+        """Return the networks by whether packets are sent."""
         return {packets: self._network(packets) for packets in (False, True)}
 
     @cached_property
     def _switch(self) -> tuple[float, float] | None:
-        """(α in µs, GB/s of a port) of a switch that multicasts and reduces among all; None: there is none."""
+        """Return (α in µs, GB/s of a port) of a switch that multicasts and reduces among all ranks, or None."""
         links = self._networks[False].hyperlinks
-        whole = links is not None and len(np.unique(links.group)) == 1 and links.multicast.any()
-        if links is None or not whole or links.multicast.all() or (links.ptr[1:] - links.ptr[:-1]).max() + 1 < self._n:
+        serves_one_group = links is not None and len(np.unique(links.group)) == 1 and links.multicast.any()
+        if (
+            links is None
+            or not serves_one_group
+            or links.multicast.all()
+            or (links.ptr[1:] - links.ptr[:-1]).max() + 1 < self._n
+        ):
             return None
         full = ~links.paced
         return float(links.alpha_us[full].max()), float(links.bandwidth_gbs[full].min())
 
     @property
     def _n(self) -> int:
+        """Return the number of ranks."""
         return len(self.group)
 
     def _priced(self, algorithm: str, packets: bool, size_bytes: float) -> Choice:
-        """Steps at the longest α, and what each sends to each over what is busiest."""
+        """Return the choice with its time: steps at the longest α, and the bytes over the busiest resource."""
         net, n = self._networks[packets], self._n
-        capacity = net.capacity_gbs * 1000  # bytes a µs
+        capacity = net.capacity_gbs * 1000  # bytes/µs
         pair = net.src * net.nranks + net.dst
-        share = 1.0 / np.bincount(pair)[pair]  # of parallel links between two each carries its part
+        share = 1.0 / np.bincount(pair)[pair]  # Parallel links share the bytes.
         busy = np.bincount(net.uses_idx, weights=share[net.link_of_use], minlength=net.nresources) / capacity
-        each = float(busy.max())  # µs for a byte from each to every other
-        alpha, steps, per_byte = float(net.alpha_us.max()), 1, each
+        pair_us = float(busy.max())  # µs for a byte from each rank to every other
+        alpha, steps, per_byte = float(net.alpha_us.max()), 1, pair_us
         if algorithm == TWO_SHOT:
-            steps, per_byte = 2, 2 * each / n
+            steps, per_byte = 2, 2 * pair_us / n
         elif algorithm == ALL_GATHER:
-            per_byte = each / n
+            per_byte = pair_us / n
         elif algorithm == NVLS_PACKETS:
-            per_byte = each * n / (n - 1)  # a multicast comes back to its sender
+            per_byte = pair_us * n / (n - 1)  # A multicast also comes back to its sender.
         elif algorithm == NVLS and self._switch is not None:
             alpha, port_gbs = self._switch
-            steps, per_byte = 2, (1 + 1 / n) / (1000 * port_gbs)  # up to be reduced, down to all
+            steps, per_byte = 2, (1 + 1 / n) / (1000 * port_gbs)  # Bytes go up to be reduced, and down to all ranks.
         latency = net.start_us + steps * alpha
         protocol = _PACKETS if packets else SIMPLE
         return Choice(algorithm, protocol, 0, latency + size_bytes * per_byte, latency, 1 / (1000 * per_byte))
 
 
 def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
-    """MSCCL++'s selection for a group of ranks of a topology.
+    """Return MSCCL++'s selection for a group of ranks of a topology.
 
-    Raises NotModelled: the devices are not known to be GPUs, stand on several nodes, are more than `MOST_RANKS`, do not
-    reach each other straight, or have switches that could reduce and here only forward.
+    Raises:
+        NotModelled: The devices are not known to be GPUs, are on several nodes, are more than `MOST_RANKS`, do not
+            reach
+            each other directly, or have switches that could reduce and here only forward.
     """
     if not (topology.gcn or topology.compute_capability):
-        raise NotModelled(f"{topology.name} states neither compute_capability nor gcn, by which MSCCL++ goes")
+        raise NotModelled(
+            f"{topology.name} states neither compute_capability nor gcn; MSCCL++'s selection depends on them"
+        )
     if len(group) < 2:
         raise NotModelled("MSCCL++ moves nothing for one rank")
     if len(nodes_of(topology, group)[1]) > 1:
@@ -145,7 +157,7 @@ def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
     model = MscclppModel(topology, tuple(group))
     net = model._networks[False]
     if len(np.unique(net.src * net.nranks + net.dst)) < len(group) * (len(group) - 1):
-        raise NotModelled("MSCCL++ sends straight to every other device, and not all of these are linked")
+        raise NotModelled("MSCCL++ sends directly to every other device, and not all devices are linked")
     if topology.compute_capability >= CAPABILITY_HOPPER and model._switch is None and _on_nvswitches(topology):
         raise NotModelled(
             "MSCCL++ has NVSwitches multicast and reduce from Hopper on, which they do not in this answer's network"
@@ -154,6 +166,6 @@ def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
 
 
 def _on_nvswitches(topology: Topology) -> bool:
-    """Whether some NVLink leads to a switch."""
+    """Return True if some NVLink leads to a switch."""
     nvlink = topology.link_kind == KINDS.index("nvlink")
     return bool((topology.link_dst[nvlink] >= topology.nranks).any())

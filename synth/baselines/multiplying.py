@@ -12,23 +12,24 @@ from synth.model.problem import Problem
 from topologies.errors import TooManySends
 
 NAME = "multiplying"
-_MOST_PAIRS = 100_000_000  # (partner, block) that are looked at: a second
+_MOST_PAIRS = 100_000_000  # pairs of partner and block: about a second
 
 
 def multiplying_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """In each phase all members of a line of the grid exchange, the factors being the grid's extents.
+    """Build exchanges in which each phase joins all members of a line of the grid; the factors are the grid's extents.
 
     In a full mesh that is one phase, the direct exchange of all with all; in a product of full meshes (a hypercube, a
-    DGX-1) one a dimension. As many exchanges side by side as there are dimensions, each of which begins with another
+    DGX-1) it is one phase a dimension. There are as many concurrent exchanges as dimensions, and each begins with
+    another
     one. Whole sums are exchanged where members of a line are neighbours: an allreduce in as many hops as the network's
-    diameter, for short messages. Any number of ranks.
+    diameter, for short messages. It takes any number of ranks.
 
     Raises:
-        TooManySends: more than `most`, or lines of very many members.
+        TooManySends: There are more than `most` sends, or lines of very many members.
     """
     extents, k = grid_extents(problem), problem.collective.nranks
     if k * k * sum(extents) > _MOST_PAIRS:
-        raise TooManySends(f"baseline: {NAME} among {k} ranks exchanges with too many; use fewer ranks")
+        raise TooManySends(f"baseline: {NAME} among {k} ranks has too many partners and blocks; use fewer ranks")
     lines: list[Pattern] = []
     for extent in extents:
         place = np.arange(extent)

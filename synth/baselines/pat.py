@@ -12,10 +12,11 @@ NAME = "pat"
 
 
 def pat_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """Every rank's block goes down a binomial tree, the longest edges first, when there is least to send over them.
+    """Build PAT: every rank's block goes down a binomial tree, the longest edges first, while few blocks cross them.
 
-    Any number of ranks. It is for allgather and reducescatter (the same backwards); an allreduce is one after the
-    other. Buffers are as large as they must be: in the source small ones cut the near phases into more of them, which
+    It takes any number of ranks. It serves allgather and reducescatter (the same backwards); an allreduce is one after
+    the
+    other. Buffers have the size that they need. In the source small buffers cut the near phases into more phases, which
     moves the same chunks over the same links.
     """
     k = problem.collective.nranks

@@ -1,4 +1,4 @@
-"""Fixed shortest routes, as routers with one entry a destination know them."""
+"""Fixed shortest routes, as in routers with one entry a destination."""
 
 from __future__ import annotations
 
@@ -18,51 +18,57 @@ from topologies.network import Network
 class Routes:
     """The next link toward each goal from every rank.
 
-    A route has the fewest hops and, of these, the least sum of α (in whole picoseconds). Of equal next ranks the
-    one whose number in the topology is nearest goes first, then the smaller number: on grids and tori that is
-    dimension-order routing, the innermost dimension first. Of parallel links the widest goes first.
+    A route has the fewest hops and, of these, the least sum of α (in whole picoseconds). Of equal next ranks the one
+    whose
+    number in the topology is nearest goes first, then the smaller number. On grids and tori that is dimension-order
+    routing, the innermost dimension first. Of parallel links the widest goes first.
+
+    Attributes:
+        network: The network.
+        most: Most entries of `expand`.
     """
 
     def __init__(self, net: Network, goals: Ints, most: int = TUNING.most_sends, run: Runner | None = None) -> None:
-        """Tables toward `goals`.
+        """Build the tables toward `goals`.
 
         Args:
-            goals: int, local ranks in any order, repetitions allowed.
-            most: see `expand`.
-            run: how the loop is run; None: interpreted while that takes less time than to load it.
+            net: The network.
+            goals: Local ranks in any order, repetitions allowed.
+            most: Most entries of `expand`.
+            run: Runner of the loop; None: the interpreter, while that is faster than loading the compiled loop.
         """
         self.network, self.most = net, most
-        wanted = np.unique(goals)
-        self._row = index_among(net.nranks, wanted)
+        distinct_goals = np.unique(goals)
+        self._row = index_among(net.nranks, distinct_goals)
         order = np.argsort(net.dst, kind="stable")
         ptr = np.searchsorted(net.dst[order], np.arange(net.nranks + 1))
-        run = run or choose_runner(2e-7 * len(wanted) * net.nlinks)  # by the interpreter a link takes some 0.2 µs
+        run = run or choose_runner(2e-7 * len(distinct_goals) * net.nlinks)  # The interpreter takes some 0.2 µs a link.
         alpha_ps = np.rint(net.alpha_us * 1e6).astype(np.int64)
         columns = run.columns(
-            wanted, ptr, order, net.src, net.dst, net.ranks, alpha_ps, net.bandwidth_gbs,
+            distinct_goals, ptr, order, net.src, net.dst, net.ranks, alpha_ps, net.bandwidth_gbs,
             *(np.zeros(net.nranks, dtype=np.int64) for _ in range(2)),
-            *(np.full(len(wanted) * net.nranks, -1, dtype=np.int32) for _ in range(2)),
+            *(np.full(len(distinct_goals) * net.nranks, -1, dtype=np.int32) for _ in range(2)),
         )  # fmt: skip
         run(_fill, *columns)
         self._link, self._hops = (np.asarray(table, dtype=np.int32) for table in columns[-2:])
 
     def link(self, at: Ints, goal: Ints) -> Ints:
-        """The link from each `at` toward its `goal`, -1 where there is none (or none is needed)."""
+        """Return the link from each `at` toward its `goal`, -1 where there is none or none is needed."""
         return np.asarray(self._link[self._row[goal] * self.network.nranks + at], dtype=np.int64)
 
     def hops(self, at: Ints, goal: Ints) -> Ints:
-        """Links on the route from each `at` to its `goal`; -1 where there is none."""
+        """Return the number of links on the route from each `at` to its `goal`; -1 where there is no route."""
         return np.asarray(self._hops[self._row[goal] * self.network.nranks + at], dtype=np.int64)
 
     def expand(self, at: Ints, goal: Ints) -> tuple[Ints, Ints, Ints]:
-        """Every message from at[i] to goal[i], link by link.
+        """Return the links of every message from at[i] to goal[i].
 
         Returns:
             (message, link, hop): one entry a link, message by message, each from hop 0 on.
 
         Raises:
-            NoRoute: a message that cannot get to its goal.
-            TooManySends: more entries than `most`.
+            NoRoute: A message cannot get to its goal.
+            TooManySends: There are more entries than `most`.
         """
         hops = self.hops(at, goal)
         if (hops < 0).any():
@@ -74,11 +80,11 @@ class Routes:
             raise TooManySends(f"baseline: has {total} sends over fixed routes, {self.most} at most; use fewer ranks")
         begin = np.cumsum(hops) - hops
         link = np.empty(total, dtype=np.int64)
-        here, moving, hop = np.array(at), np.flatnonzero(hops > 0), 0
+        position, moving, hop = np.array(at), np.flatnonzero(hops > 0), 0
         while len(moving):
-            taken = self.link(here[moving], goal[moving])
-            link[begin[moving] + hop] = taken
-            here[moving] = self.network.dst[taken]
+            next_link = self.link(position[moving], goal[moving])
+            link[begin[moving] + hop] = next_link
+            position[moving] = self.network.dst[next_link]
             hop += 1
             moving = moving[hops[moving] > hop]
         message = np.repeat(np.arange(len(at)), hops)
@@ -86,7 +92,7 @@ class Routes:
 
 
 def reverse_links(net: Network) -> Network:
-    """The same network with every link reversed."""
+    """Return the network with every link reversed."""
     return replace(net, src=net.dst, dst=net.src, hyperlinks=None)
 
 
@@ -94,37 +100,37 @@ def _fill(
     goals: Any, into_ptr: Any, into: Any, src: Any, dst: Any, number: Any, alpha_ps: Any, width: Any, cost: Any,
     queue: Any, link: Any, hops: Any,
 ) -> None:  # fmt: skip
-    """Breadth first from every goal against the links; writes `link` and `hops`, one row of ranks a goal."""
+    """Find routes breadth first from every goal against the links; write `link` and `hops`, a row of ranks a goal."""
     n = len(number)
     for row in range(len(goals)):
         first = row * n
         queue[0] = goals[row]
         cost[goals[row]] = 0
         hops[first + goals[row]] = 0
-        at, found = 0, 1
-        while at < found:
-            v = queue[at]
+        next_place, reached = 0, 1
+        while next_place < reached:
+            v = queue[next_place]
             away = hops[first + v]
-            if found == n and away == hops[first + queue[n - 1]]:
-                break  # nobody is further away, so nobody's next rank can be this one
-            at += 1
+            if reached == n and away == hops[first + queue[n - 1]]:
+                break  # No rank is further away, so this rank is on no other rank's route.
+            next_place += 1
             for i in range(into_ptr[v], into_ptr[v + 1]):
                 edge = into[i]
                 u = src[edge]
                 through = alpha_ps[edge] + cost[v]
-                known = hops[first + u]
-                if known < 0:
+                known_hops = hops[first + u]
+                if known_hops < 0:
                     hops[first + u] = away + 1
-                    queue[found] = u
-                    found += 1
-                elif known != away + 1 or through > cost[u]:
+                    queue[reached] = u
+                    reached += 1
+                elif known_hops != away + 1 or through > cost[u]:
                     continue
                 elif through == cost[u]:
-                    other = link[first + u]
-                    w = dst[other]
+                    current_link = link[first + u]
+                    w = dst[current_link]
                     near, far = abs(number[v] - number[u]), abs(number[w] - number[u])
                     if v == w:
-                        if width[edge] <= width[other]:
+                        if width[edge] <= width[current_link]:
                             continue
                     elif near > far or (near == far and number[v] > number[w]):
                         continue

@@ -1,4 +1,4 @@
-"""From one method of gathering to the other two.
+"""Derive reduce-scatter and allreduce from an allgather.
 
 Reduce-scatter is allgather backwards, allreduce is both.
 """
@@ -22,17 +22,24 @@ GATHERING = ("allgather", "reducescatter", "allreduce")
 
 
 Spread = Callable[[Network], Schedule]
-"""An allgather over a network in which every rank has `parts` chunks: chunk c is at rank c // parts; copies only."""
+"""Builds an allgather over a network where chunk c starts at rank c // parts; copies only."""
 
 
 def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, settled: bool = False) -> Unordered:
-    """An allgather, a reduce-scatter or an allreduce that copies as `spread` does.
+    """Build an allgather, a reduce-scatter or an allreduce that copies as `spread` does.
 
-    In an allgather every message takes its own route, even where a rank on it has or gets the chunk otherwise. A
-    sum is named by the rank it is at: with sums, contributions are added on the way, and complete sums come to
-    a rank once. That is the first copy's tree, with the links turned round for the adding half.
+    In an allgather every message takes its own route, even where a rank on it already has the chunk. A sum is named by
+    the
+    rank it is at: contributions are added on the way, and complete sums come to a rank once. That is the first copy's
+    tree,
+    with the links reversed for the adding phase.
 
-    `settled`: the sends come to their links in the order of their steps, whatever the size.
+    Args:
+        problem: The problem with one chunk a block.
+        spread: Builds the allgather.
+        engine: Name of the algorithms.
+        parts: Chunks of every rank in the allgather.
+        settled: True if the sends come to their links in the order of their steps, whatever the size.
     """
     k, name = problem.collective.nranks, problem.collective.name
     cut = problem.with_chunks(parts * (k if name == "allreduce" else 1))
@@ -48,30 +55,36 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
 
 
 def added(problem: Problem, copies: Schedule, root: Ints) -> Schedule:
-    """The sums that come together at root[chunk] where `copies` over the reversed links go out from there."""
+    """Return the sums that come together at root[chunk] where `copies` over the reversed links leave from there."""
     return backwards(problem, first_copies(problem, reverse_links(problem.network), copies, root))
 
 
 def first_copies(problem: Problem, net: Network, copies: Schedule, root: Ints) -> Schedule:
-    """Of several copies that come to a rank the first one; none to the root, nor to relays that need none."""
+    """Return the first of several copies that come to a rank; none to the root, nor to relays that need none."""
     k, n = problem.collective.nranks, net.nranks
     leaves, into = copies.chunk * n + net.src[copies.link], copies.chunk * n + net.dst[copies.link]
     first = np.empty(len(root) * n, dtype=np.int64)
     rows = np.arange(len(into))
-    first[into[::-1]] = rows[::-1]  # the last to be written stays
-    kept = (first[into] == rows) & (into % n != root[copies.chunk])
+    first[into[::-1]] = rows[::-1]  # The last write counts, so rows are written in reverse.
+    needed_rows = (first[into] == rows) & (into % n != root[copies.chunk])
     while n > k:
-        needed = np.zeros(len(first), dtype=bool)
-        needed[leaves[kept]] = True
-        idle = kept & (into % n >= k) & ~needed[into]
+        forwards = np.zeros(len(first), dtype=bool)
+        forwards[leaves[needed_rows]] = True
+        idle = needed_rows & (into % n >= k) & ~forwards[into]
         if not idle.any():
             break
-        kept &= ~idle
-    return copies.take(kept)
+        needed_rows &= ~idle
+    return copies.take(needed_rows)
 
 
 class Messages:
-    """Messages over fixed routes, phase after phase."""
+    """Messages over fixed routes, phase after phase.
+
+    Attributes:
+        routes: The routes.
+        steps: Number of steps so far.
+        columns: (chunk, link, step, place) of the sends.
+    """
 
     def __init__(self, routes: Routes) -> None:
         self.routes = routes
@@ -79,17 +92,17 @@ class Messages:
         self.columns: list[tuple[Ints, Ints, Ints, Ints]] = []
 
     def phase(self, chunk: Ints, at: Ints, goal: Ints, place: Ints) -> None:
-        """Messages that start when all earlier phases are over; those of a step are served by `place`."""
+        """Add messages that start when all earlier phases are over; those of a step are served by `place`."""
         message, link, hop = self.routes.expand(at, goal)
         self.add(chunk[message], link, self.steps + hop, place[message])
 
     def add(self, chunk: Ints, link: Ints, step: Ints, place: Ints) -> None:
-        """Sends as they are."""
+        """Add sends with their steps."""
         self.columns.append((chunk, link, step, place))
         self.steps = max(self.steps, int(step.max(initial=-1)) + 1)
 
     def copies(self) -> Schedule:
-        """All sends, by step, then place."""
+        """Return all sends, by step, then place."""
         chunk, link, step, place = (np.concatenate(column) for column in zip(*self.columns, strict=True))
         order = np.lexsort((link, place, step))
         return untimed(chunk[order], link[order], step[order])

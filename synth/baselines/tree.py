@@ -1,7 +1,7 @@
 """Trees: all-reduce over two binary trees of the nodes, each with half of the data (Sanders, Speck, Träff 2009).
 
-As NCCL runs it: a chain through each node's members, the nodes in two trees in which, if they can, no node has children
-in both, and pieces that follow each other up and down again.
+As in NCCL, a chain leads through each node's members; the nodes are in two trees in which, if possible, no node has
+children in both; and pieces follow each other up and down again.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ _TREES = 2
 
 
 def tree_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """Double binary trees, in several numbers of pieces; empty for other collectives than all-reduce."""
+    """Build double binary trees in several numbers of pieces; empty for other collectives than all-reduce."""
     if problem.collective.name != "allreduce":
         return []
     nodes = _nodes(problem)
     parents = [_parents(nodes, tree) for tree in range(_TREES)]
-    made = []
+    plans = []
     for pieces in TUNING.pieces:
         cut = problem.with_chunks(_TREES * pieces)
         at = np.array([int(np.flatnonzero(parent < 0)[0]) for parent in parents])
         root = np.tile(at, pieces)
         out = first_copies(cut, cut.network, _pipelines(cut.network, parents, pieces, most), root)
         summed = added(cut, _pipelines(reverse_links(cut.network), parents, pieces, most), root)
-        made.append(stepped(cut, join(summed, out), NAME))
-    return made
+        plans.append(stepped(cut, join(summed, out), NAME))
+    return plans
 
 
 def _nodes(problem: Problem) -> list[Ints]:
-    """Positions of each node's members, nodes in the order in which the group names them."""
+    """Return the positions of each node's members, in the group's order of nodes."""
     node = problem.topology.nodes[np.array(problem.group)]
     _, first = np.unique(node, return_index=True)
     return [np.flatnonzero(node == node[at]) for at in np.sort(first)]
 
 
 def _parents(nodes: list[Ints], tree: int) -> Ints:
-    """The member from which each member gets its data, shape (members,), -1 for the root.
+    """Return the member from which each member gets its data, shape (members,), -1 for the root.
 
-    The second tree is the first with the nodes in the reverse order (moved on by one where their number is odd), and
-    the members of every node in the reverse order.
+    The second tree is the first with the nodes in the reverse order (shifted by one if their number is odd), and the
+    members of every node in the reverse order.
     """
     count = len(nodes)
     parent = np.full(sum(map(len, nodes)), -1, dtype=np.int64)
@@ -58,7 +58,7 @@ def _parents(nodes: list[Ints], tree: int) -> Ints:
     if tree:
         label = (count - 1 - label) if count % 2 == 0 else (label - 1) % count
         nodes = [members[::-1] for members in nodes]
-    at = np.argsort(label)  # the node with each label
+    at = np.argsort(label)  # node with each label
     for number, above in enumerate(_binary(count)):
         members = nodes[at[number]]
         parent[members[1:]] = members[:-1]
@@ -68,10 +68,11 @@ def _parents(nodes: list[Ints], tree: int) -> Ints:
 
 
 def _binary(count: int) -> list[int]:
-    """Parents of 0..count-1 in a binary tree whose leaves are the odd numbers; -1 for the root, 0, which has one child.
+    """Return the parents of 0..count-1 in a binary tree whose leaves are the odd numbers; -1 for the root 0.
 
-    A number's lowest set bit says how high it stands; its parent has the next higher bit in the place of that one or,
-    where there is no such number, just without it.
+    The root has one child. A number's lowest set bit gives its height. Its parent has the next higher bit in place of
+    that
+    one, or, where there is no such number, is the number without that bit.
     """
     above = [-1] * count
     for number in range(1, count):
@@ -82,7 +83,7 @@ def _binary(count: int) -> list[int]:
 
 
 def _pipelines(net: Network, parents: list[Ints], pieces: int, most: int) -> Schedule:
-    """Pieces that follow each other from the roots down; chunk p · trees + t is piece p of tree t."""
+    """Build pieces that follow each other from the roots down; chunk p · trees + t is piece p of tree t."""
     columns = []
     for tree, parent in enumerate(parents):
         depth = _depths(parent)
@@ -99,7 +100,7 @@ def _pipelines(net: Network, parents: list[Ints], pieces: int, most: int) -> Sch
 
 
 def _depths(parent: Ints) -> Ints:
-    """Links from the root, shape (members,)."""
+    """Return the number of links from the root, shape (members,)."""
     depth = np.zeros(len(parent), dtype=np.int64)
     at = parent.copy()
     while (at >= 0).any():

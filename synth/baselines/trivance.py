@@ -1,4 +1,4 @@
-"""Trivance (Jürß, Addanki, Schmid, arXiv 2602.17254): both neighbours' sums joined in one step, ⌈log₃ n⌉ steps."""
+"""Trivance (Jürß, Addanki, Schmid, arXiv 2602.17254): each step joins both neighbours' sums, in ⌈log₃ n⌉ steps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ NAME = "trivance"
 
 
 def trivance_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """In each step of a dimension members exchange with those 3^i places away on either side.
+    """Build exchanges in which each step of a dimension joins members 3^i places away on either side.
 
-    On a grid of D dimensions as many exchanges side by side, each of which begins with another dimension. Any extents:
-    what a member has already is not sent to it again. Whole sums are exchanged where all are powers of three (else
-    two windows of sums would overlap).
+    A grid of D dimensions has D concurrent exchanges, each of which begins with another dimension. It takes any
+    extents:
+    nothing is sent to a member that has it already. Whole sums are exchanged where all extents are powers of three
+    (otherwise two windows of sums would overlap).
     """
     extents = grid_extents(problem)
     lines = [trivance_line(extent) for extent in extents]
@@ -26,7 +27,7 @@ def trivance_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[
 
 
 def trivance_line(extent: int) -> Pattern:
-    """Partners on a ring, the farthest first."""
+    """Return partners on a ring, the farthest first."""
     place, steps = np.arange(extent), range(fewest(3, extent))
     if extent == 2:
         return [[1 - place]]

@@ -1,4 +1,4 @@
-"""What baselines are set to."""
+"""Limits and settings of the baselines."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """The same for all problems.
+    """Limits and settings that are the same for all problems.
 
     Attributes:
-        most_sends: that a baseline may hold in memory, some 3 GB.
-        likely_sends, further_sends: that one may have to be compared with an answer: where it could well be the best,
-            and elsewhere. Of the first kind more are looked at: without two levels, or without turns, libraries would
-            look worse than they are.
-        pieces: of a pipeline; the best number depends on the size.
-        orders_bytes: sizes of the smallest chunk for which queues are run.
-        ordered_once: sends; with more only the first of these orders is made, since each takes seconds.
-        cycle_steps, all_cycles_steps: of backtracking for one cycle, and for all: some 0.1 s and 1 s.
-        most_cycles: that a network is filled with. most_shares: times that a wide one stands.
+        most_sends: Most sends that a baseline may hold in memory (some 3 GB).
+        likely_sends: Most sends of a baseline that an answer is compared with where it may well be the best. It is
+            larger
+            than `further_sends`: without two levels, or without turns, libraries would look worse than they are.
+        further_sends: Most sends of any other baseline that an answer is compared with.
+        pieces: Numbers of pieces of a pipeline; the best number depends on the size.
+        orders_bytes: Sizes of the smallest chunk for which queues are run.
+        ordered_once: Number of sends above which only the first of these orders is built, since each takes seconds.
+        cycle_steps: Most steps of backtracking for one cycle (some 0.1 s).
+        all_cycles_steps: Most steps of backtracking for all cycles (some 1 s).
+        most_cycles: Most distinct cycles in a network.
+        most_shares: Most repetitions of a wide cycle.
     """
 
     most_sends: int = 30_000_000

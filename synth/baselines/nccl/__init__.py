@@ -1,1 +1,1 @@
-"""What NCCL would run, in its own model of time: which algorithm, protocol and channels, and how long that takes."""
+"""NCCL's choice in its own model of time: the algorithm, the protocol, the channels, and their time."""

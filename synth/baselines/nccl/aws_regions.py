@@ -1,10 +1,11 @@
-"""Regions of message size and ranks in which AWS's tuner takes an algorithm and protocol: figures alone.
+"""Regions of message size and ranks in which AWS's tuner takes an algorithm and protocol: figures only.
 
-Source: aws-ofi-nccl (2daf7d3, August 2026), src/tuner/nccl_ofi_regions.cpp. Read by `platforms`.
+Source: aws-ofi-nccl (2daf7d3, August 2026), src/tuner/nccl_ofi_regions.cpp. `platforms` reads them.
 """
 
-# a table: EC2's machine, GPUs a node, collective; a region: algorithm, protocol, then its corners, bytes@ranks
-# (K, M, G: powers of 1024; ∞: 100 GiB or 2^20 ranks), to be joined by straight lines where both axes are logarithms
+# A table begins with EC2's machine, GPUs a node, and the collective. A region has an algorithm, a protocol, and its
+# corners bytes@ranks (K, M, G: powers of 1024; ∞: 100 GiB or 2^20 ranks). Straight lines join the corners on
+# logarithmic axes.
 REGIONS = """
 p5en 8 allreduce
 tree LL: 0@16 192K@16 192K@1024 192K@∞ 0@∞

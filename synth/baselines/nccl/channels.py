@@ -1,9 +1,9 @@
-"""How many channels NCCL would find in a node, and at which bandwidth each: rings, trees, and NVLS.
+"""The number of channels that NCCL would find in a node, and the bandwidth of each: rings, trees, and NVLS.
 
-NCCL tries a fixed row of bandwidths from the fastest down, at each as many channels as the links carry, keeps what
-moves most, and then tries to raise the bandwidth at that number (src/graph/search.cc). Simplified: rings in a node
-without switches are looked for in a bounded number of steps, in an order of our own; the path of a GPU to its NIC
-over PCIe is taken to be as near as on NVIDIA's own boards (see `_Search.exit_over_nvlink`).
+NCCL tries a fixed row of bandwidths from the fastest down, at each as many channels as the links carry, keeps the
+channels that move most, and then tries to raise the bandwidth at that number (src/graph/search.cc). Simplified: the
+search for rings in a node without switches has a bounded number of steps, in an order of our own; the path of a GPU to
+its NIC over PCIe is assumed to be as near as on NVIDIA's own boards (see `_Search.exit_over_nvlink`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from synth.baselines.nccl.figures import (
     generation,
 )
 
-_STEPS = 4_000  # GPUs looked at for channels of one bandwidth
-_SLACK = 1e-6  # of a bandwidth, for rounding
-_WORSE = 0.49  # bandwidth down to which fewer, faster channels are compared with more, slower ones
-_DUPLICATE_GBS, _FASTER_GBS, _MANY = 25.0, 50.0, 4  # from which a channel becomes two
+_STEPS = 4_000  # most GPUs that a search for channels of one bandwidth looks at
+_SLACK = 1e-6  # GB/s, for rounding
+_WORSE = 0.49  # of a bandwidth, down to which fewer, faster channels are compared with more, slower ones
+_DUPLICATE_GBS, _FASTER_GBS, _MANY = 25.0, 50.0, 4  # GB/s and channels that decide if a channel becomes two
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What a search came to.
+    """The channels that a search found.
 
     Attributes:
-        channels: 0: none.
-        intra_gbs, inter_gbs: of each channel in the node and over the network.
-        nvlink: whether it stays on NVLink in the node.
-        same: whether all channels go the same way.
-        one_exit: a tree whose traffic with other nodes goes through one GPU of each channel.
+        channels: Number of channels; 0: none.
+        intra_gbs: GB/s of each channel in the node.
+        inter_gbs: GB/s of each channel over the network.
+        nvlink: True if the channels stay on NVLink in the node.
+        same: True if all channels use the same links.
+        one_exit: True for a tree whose traffic with other nodes goes through one GPU of each channel.
     """
 
     channels: int = 0
@@ -50,13 +51,21 @@ class Graph:
     one_exit: bool = False
 
 
-def find_channels(node: Node, pattern: str, capability: int, several: bool, channels: int = 0) -> Graph:
-    """The channels of one pattern (ring, tree, NVLS) in a node; `channels`: as many of a tree as of the ring."""
-    return _Search(node, pattern, capability, several, channels).run()
+def find_channels(node: Node, pattern: str, capability: int, multi_node: bool, channels: int = 0) -> Graph:
+    """Return the channels of one pattern (ring, tree, NVLS) in a node.
+
+    Args:
+        node: The node.
+        pattern: RING, TREE or NVLS.
+        capability: Compute capability of the GPUs.
+        multi_node: True if the communicator has several nodes.
+        channels: Number of channels of the ring, which a tree takes too; 0: no such number.
+    """
+    return _Search(node, pattern, capability, multi_node, channels).run()
 
 
 def joint(graphs: list[Graph]) -> Graph:
-    """What all nodes can do: the least of each."""
+    """Return what all nodes can do: the least of each value."""
     return Graph(
         min(g.channels for g in graphs),
         min(g.intra_gbs for g in graphs),
@@ -68,24 +77,36 @@ def joint(graphs: list[Graph]) -> Graph:
 
 
 class _Search:
-    def __init__(self, node: Node, pattern: str, capability: int, several: bool, channels: int) -> None:
-        self.node, self.pattern, self.several = node, pattern, several
+    """The search for the channels of one pattern in a node.
+
+    Attributes:
+        node: The node.
+        pattern: RING, TREE or NVLS.
+        multi_node: True if the communicator has several nodes.
+        capability: Compute capability of the GPUs.
+        most: Most channels.
+        least: Fewest channels.
+        speeds: GB/s that are tried for a channel, descending.
+    """
+
+    def __init__(self, node: Node, pattern: str, capability: int, multi_node: bool, channels: int) -> None:
+        self.node, self.pattern, self.multi_node = node, pattern, multi_node
         self.capability = capability
         self.most = channels or MOST_SEARCHED
         self.least = channels or 1
         if pattern == NVLS:
             self.most = min(MOST_HEADS, node.gpus)
-            self.least = 1 if several else self.most
+            self.least = 1 if multi_node else self.most
         gen = generation(capability)
-        self.speeds = gen.inter_gbs if several else gen.intra_gbs
+        self.speeds = gen.inter_gbs if multi_node else gen.intra_gbs
 
     @cached_property
     def total_gbs(self) -> float:
-        """What leaves a GPU, over NVLink or PCIe; without limit where neither is stated."""
+        """Return the GB/s that leave a GPU over NVLink or PCIe; inf where neither is stated."""
         return max(self.node.nvlink_gbs, min(self.node.pcie_gbs, default=0.0)) or float("inf")
 
     def run(self) -> Graph:
-        """See `find_channels`."""
+        """Return the channels; see `find_channels`."""
         node = self.node
         if self.pattern == NVLS and (not node.switched_gbs or self.capability < CAPABILITY_HOPPER or node.gpus < 2):
             return Graph()
@@ -97,8 +118,8 @@ class _Search:
         return self._raised(best)
 
     def _first(self) -> int:
-        """Where in the row of bandwidths the search begins."""
-        if self.several:
+        """Return the index of the bandwidth at which the search begins."""
+        if self.multi_node:
             top = max((nic.gbs for nic in self.node.nics), default=0.0)
         else:
             top = max([self.node.switched_gbs, *(gbs for _, _, gbs in self.node.pairs), *self.node.pcie_gbs])
@@ -109,13 +130,13 @@ class _Search:
         return next(fits, len(self.speeds) - 1)
 
     def _widest(self) -> Graph:
-        """The channels that move most together."""
+        """Return the channels that move most in sum."""
         best, begin = Graph(), self._first()
         for gbs in self.speeds[begin:]:
             if best.channels and gbs <= _WORSE * best.inter_gbs:
                 break
             for nvlink in (True, False):
-                for same in self._alike:
+                for same in self._same_options:
                     count = self._count(gbs, gbs, nvlink, same)
                     if count >= self.least and self._better(count, gbs, best):
                         best = Graph(count, gbs, gbs, nvlink, same, self.one_exit)
@@ -124,21 +145,22 @@ class _Search:
                     ):
                         return best
                 if best.channels and best.nvlink:
-                    break  # PCIe only where NVLink has nothing
+                    break  # PCIe is used only where NVLink has no channel.
         return best
 
     @property
-    def _alike(self) -> tuple[bool, ...]:
-        """Whether channels are to go all the same way, in this order; those of different NICs cannot."""
+    def _same_options(self) -> tuple[bool, ...]:
+        """Return whether channels must use the same links, in the order to try; channels of different NICs cannot."""
         return (False,) if self.pattern == NVLS or len(self.node.nics) > 1 else (True, False)
 
     def _better(self, count: int, gbs: float, best: Graph) -> bool:
+        """Return True if so many channels are better than the best so far."""
         if self.pattern == NVLS and best.channels < count <= self.node.gpus:
             return True
         return count * gbs > best.channels * best.inter_gbs
 
     def _duplicated(self, graph: Graph) -> Graph:
-        """Channels that one block could not fill become two of half the bandwidth."""
+        """Split channels that one threadblock could not fill into two of half the bandwidth."""
         gbs, count = graph.intra_gbs, graph.channels
         if gbs < _DUPLICATE_GBS or (self.capability > 80 and gbs < _FASTER_GBS and count > _MANY):
             return graph
@@ -147,7 +169,7 @@ class _Search:
         return replace(graph, channels=twice, intra_gbs=gbs / parts, inter_gbs=graph.inter_gbs / parts)
 
     def _raised(self, graph: Graph) -> Graph:
-        """The same number of channels at a higher bandwidth: of a ring, or of a tree or NVLS on one side of it."""
+        """Return as many channels at a higher bandwidth: of a ring, or of one side of a tree or NVLS."""
         faster = [s for s in reversed(self.speeds) if s > graph.inter_gbs]
         for gbs in faster:
             if self.pattern == RING:
@@ -162,53 +184,60 @@ class _Search:
             graph = replace(graph, intra_gbs=intra, inter_gbs=inter)
         return graph
 
-    # how many channels fit
-
     @property
     def one_exit(self) -> bool:
-        """Whether a tree leaves the node through one GPU of each channel: newer GPUs with a NIC each take that."""
-        alone = all(len(nic.gpus) <= 1 for nic in self.node.nics)
+        """Return True if a tree leaves the node through one GPU of each channel, as newer GPUs with a NIC each do."""
+        own_nics = all(len(nic.gpus) <= 1 for nic in self.node.nics)
         return (
-            self.several
+            self.multi_node
             and self.pattern == TREE
-            and (self.node.gpus == 1 or (self.capability >= CAPABILITY_HOPPER and alone))
+            and (self.node.gpus == 1 or (self.capability >= CAPABILITY_HOPPER and own_nics))
         )
 
     @property
     def exit_over_nvlink(self) -> bool:
-        """Whether a ring's last GPU reaches the NIC over another GPU.
+        """Return True if a ring's last GPU reaches the NIC over another GPU.
 
         From Hopper on each GPU shares its PCIe switch with one NIC; before, two GPUs shared one with two.
         """
         return self.capability >= CAPABILITY_HOPPER and all(len(nic.gpus) <= 1 for nic in self.node.nics)
 
     def _count(self, intra: float, inter: float, nvlink: bool, same: bool) -> int:
-        """How many channels of these bandwidths fit, at most `self.most`."""
-        over = min(self.most, self._over_network(inter)) if self.several else self.most
+        """Return the number of channels of these bandwidths that fit, at most `self.most`."""
+        network_channels = min(self.most, self._over_network(inter)) if self.multi_node else self.most
         n, switched = self.node.gpus, self.node.switched_gbs
         if n == 1:
-            return over
+            return network_channels
         if self.pattern == NVLS:
-            heads = {nic.gpus[0] for nic in self.node.nics if nic.gpus} if self.several else range(n)
-            return min(over, len(heads), int(switched / intra + _SLACK) - 1)
+            heads = {nic.gpus[0] for nic in self.node.nics if nic.gpus} if self.multi_node else range(n)
+            return min(network_channels, len(heads), int(switched / intra + _SLACK) - 1)
         if nvlink and switched:
-            passing = n - 1 if self._open and not same else n  # of the n GPUs of a channel, those that send on
-            return min(over, int(switched * n / passing / intra + _SLACK))
+            passing = n - 1 if self._open and not same else n  # GPUs of a channel that send on
+            return min(network_channels, int(switched * n / passing / intra + _SLACK))
         if nvlink and not self.node.pairs:
             return 0
-        return _Paths(self.node, nvlink, self._open).most(intra, over, same, self.node.nics)
+        return _Paths(self.node, nvlink, self._open).most(intra, network_channels, same, self.node.nics)
 
     @property
     def _open(self) -> bool:
-        """Whether the last GPU of a channel sends nothing to the first."""
-        return self.pattern != RING or (self.several and not self.exit_over_nvlink)
+        """Return True if the last GPU of a channel sends nothing to the first."""
+        return self.pattern != RING or (self.multi_node and not self.exit_over_nvlink)
 
     def _over_network(self, gbs: float) -> int:
+        """Return the number of channels of this bandwidth that the NICs carry."""
         return sum(int(nic.gbs / gbs + _SLACK) for nic in self.node.nics)
 
 
 class _Paths:
-    """Paths through all GPUs of a node without switches, of which each takes its bandwidth from the links."""
+    """Paths through all GPUs of a node without switches, each of which takes its bandwidth from the links.
+
+    Attributes:
+        node: The node.
+        open: True if the last GPU of a path sends nothing to the first.
+        gbs: GB/s of every link or limit.
+        uses: Indices of the links and limits between two GPUs.
+        steps: Remaining steps of the search.
+    """
 
     def __init__(self, node: Node, nvlink: bool, open_: bool) -> None:
         self.node, self.open = node, open_
@@ -223,39 +252,48 @@ class _Paths:
         self.steps = _STEPS
 
     def most(self, gbs: float, most: int, same: bool, nics: tuple[Nic, ...]) -> int:
-        """How many channels of `gbs` fit, at most `most`; same: all along the first path."""
-        left = list(self.gbs)
+        """Return the number of channels of `gbs` that fit, at most `most`; `same`: all along the first path."""
+        free_gbs = list(self.gbs)
         starts = sorted({gpu for nic in nics for gpu in nic.gpus}) or list(range(self.node.gpus))
         count, self.steps = 0, _STEPS
         path: list[int] | None = None
         while count < most:
-            if path is None or not self._take(path, left, gbs):
+            if path is None or not self._take(path, free_gbs, gbs):
                 if same and path is not None:
                     break
-                path = next((one for one in self._free(starts, left, gbs) if self._take(one, left, gbs)), None)
+                path = next(
+                    (
+                        candidate
+                        for candidate in self._free(starts, free_gbs, gbs)
+                        if self._take(candidate, free_gbs, gbs)
+                    ),
+                    None,
+                )
                 if path is None:
                     break
             count += 1
         return count
 
-    def _take(self, path: list[int], left: list[float], gbs: float) -> bool:
-        """Take the bandwidth of one more channel along a path from what is left; False where there is too little."""
+    def _take(self, path: list[int], free_gbs: list[float], gbs: float) -> bool:
+        """Add one more channel along a path; return False where it has too little bandwidth."""
         ends = [*path[1:]] if self.open else [*path[1:], path[0]]
-        taken = [use for a, b in zip(path, ends, strict=False) for use in self.uses[a, b]]
-        if any(left[use] + _SLACK < gbs * taken.count(use) for use in set(taken)):
+        links = [use for a, b in zip(path, ends, strict=False) for use in self.uses[a, b]]
+        if any(free_gbs[use] + _SLACK < gbs * links.count(use) for use in set(links)):
             return False
-        for use in taken:
-            left[use] -= gbs
+        for use in links:
+            free_gbs[use] -= gbs
         return True
 
-    def _free(self, starts: list[int], left: list[float], gbs: float) -> Iterator[list[int]]:
-        """Paths through all GPUs whose links have `gbs` left, the widest links first."""
+    def _free(self, starts: list[int], free_gbs: list[float], gbs: float) -> Iterator[list[int]]:
+        """Yield paths through all GPUs whose links have `gbs` free, the widest links first."""
 
         def wide(a: int, b: int) -> float:
+            """Return the free GB/s from GPU a to GPU b."""
             uses = self.uses.get((a, b))
-            return min((left[use] for use in uses), default=0.0) if uses else 0.0
+            return min((free_gbs[use] for use in uses), default=0.0) if uses else 0.0
 
         def onward(path: list[int]) -> Iterator[list[int]]:
+            """Yield the completions of a path."""
             self.steps -= 1
             if self.steps < 0:
                 return
@@ -273,5 +311,5 @@ class _Paths:
 
 
 def ring_threads(graph: Graph, threads: int) -> int:
-    """Threads of a block of a ring under Simple: half where all channels together are no faster than PCIe."""
+    """Return the threads of a block of a ring under Simple: half where all channels are no faster than PCIe."""
     return threads // 2 if graph.channels * graph.intra_gbs <= PCIE_GBS else threads

@@ -11,7 +11,7 @@ from typing import NamedTuple
 VERSION = "2.30"
 LL, LL128, SIMPLE = PROTOCOLS = ("LL", "LL128", "Simple")
 RING, TREE, NVLS, NVLS_TREE, PAT = ALGORITHMS = ("ring", "tree", "NVLS", "NVLSTree", "PAT")
-LEAST_CAPABILITY = 50  # that the model's rows are taken for
+LEAST_CAPABILITY = 50  # lowest compute capability that the model covers
 
 MOST_CHANNELS = 64
 MOST_SEARCHED = 32  # channels of a search; each becomes two
@@ -19,22 +19,34 @@ MOST_HEADS = 32  # GPUs that NVLS serves directly
 NVLS_CHANNELS_HOPPER, NVLS_CHANNELS_BLACKWELL, NVLS_CHANNELS_BLACKWELL_NODE = 16, 32, 24
 CAPABILITY_HOPPER, CAPABILITY_BLACKWELL = 90, 100
 
-PCIE_GBS = 12.0  # sixteen lanes of the third generation: up to it a ring has half the threads
-PCIE = PCIE_GBS / (16 * 8 * 128 / 130 / 8)  # of the bandwidth of a PCIe link, what is counted
+PCIE_GBS = 12.0  # sixteen lanes of the third generation; a ring up to this rate has half the threads
+PCIE = PCIE_GBS / (16 * 8 * 128 / 130 / 8)  # share of a PCIe link's bandwidth that counts
 
 
 class Generation(NamedTuple):
-    """What goes by the generation of a GPU."""
+    """The figures of a generation of GPUs; tuples of three are for 1, 2 and more nodes.
 
-    nvlink: float  # of an NVLink's bandwidth, what is counted
-    intra_gbs: tuple[float, ...]  # that a channel is tried at, in a node and between nodes
+    Attributes:
+        nvlink: Share of an NVLink's bandwidth that counts.
+        intra_gbs: GB/s that are tried for a channel in a node.
+        inter_gbs: GB/s that are tried for a channel between nodes.
+        ll_gbs: Most GB/s of all channels under LL.
+        ring_ll128_gbs: Most GB/s of each channel of a ring under LL128.
+        tree_ll128_gbs: Most GB/s of each channel of a tree under LL128.
+        tree_gbs: Most GB/s of each channel of a tree.
+        nvls_tree_gbs: Most GB/s of each channel of NVLSTree.
+        nvls: Share of a link's bandwidth that a reducing and multicasting switch reaches.
+    """
+
+    nvlink: float
+    intra_gbs: tuple[float, ...]
     inter_gbs: tuple[float, ...]
-    ll_gbs: tuple[float, float, float]  # all channels together
-    ring_ll128_gbs: float  # each channel
+    ll_gbs: tuple[float, float, float]
+    ring_ll128_gbs: float
     tree_ll128_gbs: tuple[float, float, float]
     tree_gbs: tuple[float, float, float]
     nvls_tree_gbs: tuple[float, float, float]
-    nvls: float  # of a link's bandwidth, what a reducing and multicasting switch reaches
+    nvls: float
 
 
 _BEFORE_HOPPER = (
@@ -75,21 +87,21 @@ _BLACKWELL = Generation(
 
 
 def generation(capability: int) -> Generation:
-    """What goes by a compute capability (90: Hopper)."""
+    """Return the figures of a compute capability (90: Hopper)."""
     if capability >= CAPABILITY_BLACKWELL:
         return _BLACKWELL
     if capability >= CAPABILITY_HOPPER:
         return _HOPPER
-    if capability == 86:  # its NVLinks are counted lower than any
+    if capability == 86:  # NCCL counts its NVLinks lower than any.
         return _AMPERE._replace(nvlink=12.0 / 14.0625)
     return _AMPERE if capability >= 80 else _VOLTA
 
 
-# LL over all channels between nodes goes by the CPU: the rows of Volta and Ampere serve for Intel's and AMD's
+# LL over all channels between nodes depends on the CPU: Volta's row serves for Intel, Ampere's for AMD.
 LL_BETWEEN_NODES_GBS = {"": _VOLTA.ll_gbs, "amd": _AMPERE.ll_gbs}
-NET_POST_US = {"": 1.0, "amd": 2.0}  # that a step over the network costs a CPU; three times under Simple
+NET_POST_US = {"": 1.0, "amd": 2.0}  # µs that a step over the network costs a CPU; three times that under Simple
 
-# µs by protocol
+# Times in µs by protocol.
 BASE_US = {
     TREE: (6.8, 14.0, 8.4),
     RING: (6.6, 14.0, 8.4),
@@ -109,12 +121,12 @@ STEP_US = {
     },
 }  # fmt: skip
 
-# of a tree's bandwidth by protocol and power of two of the message, from 64 bytes
+# Factors of a tree's bandwidth by protocol and power of two of the message, from 64 bytes.
 TREE_CORRECTION = {
     LL: (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1),
     LL128: (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1),
     SIMPLE: (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
 }  # fmt: skip
 
-THREADS = {LL: 512, LL128: 640, SIMPLE: 512}  # of a block
-THREAD_BYTES = {LL: 8, LL128: 8, SIMPLE: 64}  # below which a thread is not worth it; times the ranks for a ring's LL
+THREADS = {LL: 512, LL128: 640, SIMPLE: 512}  # threads of a block
+THREAD_BYTES = {LL: 8, LL128: 8, SIMPLE: 64}  # least bytes a thread; times the ranks for a ring's LL

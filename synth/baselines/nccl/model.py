@@ -1,4 +1,4 @@
-"""What NCCL would choose for a collective by its own cost model, and what that costs.
+"""NCCL's choice for a collective by its own cost model, and the time of that choice.
 
 Source: NCCL's src/graph/tuning.cc, src/enqueue.cc and src/graph/connect.cc; the figures are in `figures`. Left out:
 CollNet and NVLS with SHARP between nodes, which are off unless a plug-in and NCCL_COLLNET_ENABLE turn them on;
@@ -26,18 +26,21 @@ COLLECTIVES = {
     "broadcast": (f.RING,),
     "reduce": (f.RING,),
 }
-_LOG2_LEAST = 6  # bytes, of the first column of TREE_CORRECTION
-_PLATEAU_BYTES = 64  # a channel and rank, from which a ring between nodes takes longer to fill
+_LOG2_LEAST = 6  # log2 of the bytes of the first column of TREE_CORRECTION
+_PLATEAU_BYTES = 64  # bytes a channel and rank from which a ring between nodes takes longer to fill
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One algorithm and protocol of NCCL for one message.
+    """An algorithm and protocol of a library for one message.
 
     Attributes:
-        algorithm, protocol: of ALGORITHMS and PROTOCOLS.
-        channels: that a call of this size would use; 0: not known.
-        time_us: latency_us + bytes / (1000 · algbw_gbs).
+        algorithm: One of ALGORITHMS.
+        protocol: One of PROTOCOLS.
+        channels: Number of channels of a call of this size; 0: not known.
+        time_us: Time in µs: latency_us + bytes / (1000 · algbw_gbs).
+        latency_us: Time in µs of a message without bytes.
+        algbw_gbs: Bytes of the message by time, in GB/s.
     """
 
     algorithm: str
@@ -54,78 +57,90 @@ class Choice:
 
 @dataclass(frozen=True)
 class NcclModel:
-    """NCCL's cost model for one communicator."""
+    """NCCL's cost model for one communicator.
+
+    Attributes:
+        communicator: The group of ranks as NCCL sees it.
+    """
 
     communicator: Communicator
 
     def choose(self, collective: str, size_bytes: float) -> Choice:
-        """What NCCL would take, the first of equals, or what a cloud's tuner would in its place.
+        """Return NCCL's choice, the first of equals, or the choice of a cloud's tuner if there is one.
 
         Args:
-            collective: a name of COLLECTIVES.
-            size_bytes: of the whole message, for allgather what a rank ends with.
+            collective: A name of COLLECTIVES.
+            size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
 
-        Raises NotModelled: its cost model has no such collective, or finds nothing for it.
+        Raises:
+            NotModelled: The cost model has no such collective, or finds nothing for it.
         """
         candidates = self.candidates(collective, size_bytes)
         comm = self.communicator
-        those = {(one.algorithm, one.protocol): one for one in candidates}
+        choice_of = {(choice.algorithm, choice.protocol): choice for choice in candidates}
         by_tuner = tuned(comm.platform, comm.nranks, comm.nnodes, collective, size_bytes)
-        return next((those[one] for one in by_tuner if one in those), min(candidates, key=lambda one: one.time_us))
+        return next(
+            (choice_of[choice] for choice in by_tuner if choice in choice_of),
+            min(candidates, key=lambda choice: choice.time_us),
+        )
 
     def candidates(self, collective: str, size_bytes: float) -> list[Choice]:
-        """All that NCCL would compare."""
+        """Return all choices that NCCL would compare.
+
+        Raises:
+            NotModelled: The cost model has no such collective, or finds nothing for it.
+        """
         if collective not in COLLECTIVES:
             why = "all-to-all is grouped send and receive calls, " if collective.startswith("alltoall") else ""
             raise NotModelled(f"NCCL has no cost model for {collective}: {why}it is never a choice")
-        found = [
+        choices = [
             choice
             for algorithm in COLLECTIVES[collective]
             for protocol in f.PROTOCOLS
             for choice in self._choice(collective, algorithm, protocol, size_bytes)
         ]
-        if not found:
-            raise NotModelled("no ring over the NVLinks and PCIe links that are stated joins the GPUs of each node")
-        return found
-
-    # what the search of channels found
+        if not choices:
+            raise NotModelled("the stated NVLinks and PCIe links have no ring through the GPUs of each node")
+        return choices
 
     @cached_property
     def graphs(self) -> dict[str, Graph]:
-        """Channels by algorithm."""
+        """Return the channels by algorithm."""
         comm = self.communicator
-        several = comm.nnodes > 1
-        ring = joint([find_channels(node, f.RING, comm.capability, several) for node in comm.kinds])
+        multi_node = comm.nnodes > 1
+        ring = joint([find_channels(node, f.RING, comm.capability, multi_node) for node in comm.kinds])
         if not ring.channels:
             return {}
-        tree = joint([find_channels(node, f.TREE, comm.capability, several, ring.channels) for node in comm.kinds])
-        nvls = joint([find_channels(node, f.NVLS, comm.capability, several) for node in comm.kinds])
+        tree = joint([find_channels(node, f.TREE, comm.capability, multi_node, ring.channels) for node in comm.kinds])
+        nvls = joint([find_channels(node, f.NVLS, comm.capability, multi_node) for node in comm.kinds])
         return {f.RING: ring, f.TREE: tree, f.NVLS: nvls, f.NVLS_TREE: nvls, f.PAT: tree}
 
     @cached_property
     def channels(self) -> int:
-        """Of rings and trees, as they run: twice what was found, and more where few GPUs of a node have fast links."""
+        """Return the number of channels of rings and trees as they run.
+
+        It is twice what the search found, and more where few GPUs of a node have fast links.
+        """
         comm, ring = self.communicator, self.graphs[f.RING]
-        twice = min(f.MOST_CHANNELS, 2 * self._found)
+        twice = min(f.MOST_CHANNELS, 2 * self._searched_channels)
         fast = comm.capability >= f.CAPABILITY_HOPPER and comm.nnodes > 1 and ring.intra_gbs > 45.0
         return 2 * twice if fast and twice < 16 else twice
 
     @cached_property
-    def _found(self) -> int:
-        """Of rings and trees alike: the fewer."""
+    def _searched_channels(self) -> int:
+        """Return the number of channels that the search found for both rings and trees."""
         ring, tree = self.graphs[f.RING].channels, self.graphs[f.TREE].channels
         return min(ring, tree or ring)
 
     @cached_property
     def nvls_channels(self) -> int:
+        """Return the number of channels of NVLS."""
         if self.communicator.capability < f.CAPABILITY_BLACKWELL:
             return f.NVLS_CHANNELS_HOPPER
         return f.NVLS_CHANNELS_BLACKWELL if self.communicator.nnodes > 1 else f.NVLS_CHANNELS_BLACKWELL_NODE
 
-    # the model
-
     def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[Choice]:
-        """The choice, if there is one."""
+        """Yield the choice, if there is one."""
         if not self._allowed(collective, algorithm, protocol):
             return
         algbw = self._algbw_gbs(collective, algorithm, protocol)
@@ -145,6 +160,7 @@ class NcclModel:
         yield Choice(algorithm, protocol, channels, latency + size_bytes / (1000 * algbw), latency, algbw)
 
     def _allowed(self, collective: str, algorithm: str, protocol: str) -> bool:
+        """Return True if NCCL runs the algorithm with this protocol here."""
         comm, graph = self.communicator, self.graphs.get(algorithm, Graph())
         if not graph.channels:
             return False
@@ -158,7 +174,7 @@ class NcclModel:
         return protocol != f.LL128 or self._whole_stores(graph)
 
     def _whole_stores(self, graph: Graph) -> bool:
-        """Whether stores of 128 bytes arrive whole, as LL128 needs: over NVLink, and near NICs."""
+        """Return True if stores of 128 bytes arrive whole, as LL128 needs: over NVLink, and near NICs."""
         comm = self.communicator
         if comm.capability < 70 or not (graph.nvlink or max(comm.sizes) == 1):
             return False
@@ -167,11 +183,11 @@ class NcclModel:
         return all(2 * len(node.nics) >= node.gpus for node in comm.kinds)
 
     def _algbw_gbs(self, collective: str, algorithm: str, protocol: str) -> float:
-        """Bytes of the message a time, once the pipeline is full."""
+        """Return the bytes of the message by time, in GB/s, once the pipeline is full."""
         comm, graph = self.communicator, self.graphs[algorithm]
         n, column = comm.nranks, min(comm.nnodes, 3) - 1
         gen = f.generation(comm.capability)
-        nchannels = graph.channels if algorithm in (f.NVLS, f.NVLS_TREE) else self._found
+        nchannels = graph.channels if algorithm in (f.NVLS, f.NVLS_TREE) else self._searched_channels
         if algorithm in (f.NVLS, f.NVLS_TREE):
             bus = nchannels * self._nvls_gbs(collective, algorithm, graph, gen)
         else:
@@ -197,7 +213,7 @@ class NcclModel:
         return bus * 0.5
 
     def _nvls_gbs(self, collective: str, algorithm: str, graph: Graph, gen: f.Generation) -> float:
-        """Of one channel: what the switch does, what the network does, and what NVLSTree was seen to do."""
+        """Return the GB/s of one channel: the least of the switch, the network, and NVLSTree's measured rate."""
         comm = self.communicator
         ppn = comm.nranks / comm.nnodes
         intra = graph.intra_gbs * gen.nvls * (graph.channels - 1) / graph.channels
@@ -208,13 +224,13 @@ class NcclModel:
         return min(intra, inter, gen.nvls_tree_gbs[min(comm.nnodes, 3) - 1])
 
     def _latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
-        """What a message without bytes takes."""
+        """Return the time of a message without bytes."""
         comm, graph, p = self.communicator, self.graphs[algorithm], f.PROTOCOLS.index(protocol)
         n, nodes, steps = comm.nranks, comm.nnodes, steps_of(collective, comm.nranks)
         ppn = n / nodes
         inside = "nvlink" if graph.nvlink and max(comm.sizes) > 1 else "pcie"
         base, intra = f.BASE_US[algorithm][p], f.STEP_US[inside][algorithm][p]
-        flush = 2 if protocol == f.SIMPLE else 1  # what a NIC wrote is flushed with one more message
+        flush = 2 if protocol == f.SIMPLE else 1  # One more message flushes what a NIC wrote.
         inter = f.STEP_US["network"][f.TREE if ppn == 1 else algorithm][p] + flush * net_latency_us(comm.platform)
         if algorithm == f.RING:
             where = inside if nodes == 1 else "network"
@@ -234,26 +250,27 @@ class NcclModel:
         return base + int(math.log2(nodes)) * inter / 3.5 + n * 2.8
 
     def _running(self, algorithm: str, protocol: str, size_bytes: float) -> int:
-        """Channels of a call: fewer where a thread would have too little to do."""
+        """Return the number of channels of a call; it is smaller if a thread would have too little to do."""
         if algorithm in (f.NVLS, f.NVLS_TREE):
             return self.nvls_channels
         threads = f.THREADS[protocol]
         if algorithm == f.RING and protocol == f.SIMPLE:
             threads = ring_threads(self.graphs[f.RING], threads)
-        each = threads * f.THREAD_BYTES[protocol]
+        channel_bytes = threads * f.THREAD_BYTES[protocol]
         if algorithm == f.RING and protocol == f.LL:
-            each *= self.communicator.nranks
-        return max(1, min(self.channels, int(size_bytes // each)))
+            channel_bytes *= self.communicator.nranks
+        return max(1, min(self.channels, int(size_bytes // channel_bytes)))
 
 
 def steps_of(collective: str, nranks: int) -> int:
-    """Steps of a ring of `nranks`."""
+    """Return the number of steps of a ring of `nranks`."""
     return {"allreduce": 2 * (nranks - 1), "allgather": nranks - 1, "reducescatter": nranks - 1}.get(collective, nranks)
 
 
 def nccl_model(topology: Topology, group: Sequence[int]) -> NcclModel:
-    """NCCL's cost model for a group of ranks of a topology.
+    """Return NCCL's cost model for a group of ranks of a topology.
 
-    Raises NotModelled: what the model needs is not stated, or NCCL does not run on these devices.
+    Raises:
+        NotModelled: The topology does not state what the model needs, or NCCL does not run on these devices.
     """
     return NcclModel(communicator(topology, group))

@@ -1,9 +1,9 @@
-"""What RCCL would choose for a collective by its own cost model, and what that costs.
+"""RCCL's choice for a collective by its own cost model, and the time of that choice.
 
-RCCL is NCCL's code with AMD's figures; its rings are not searched for but written down for each machine that it knows,
-so that they use all that leaves a device. Source: `rccl_figures`. Left out: machines and groups that it does not know
-(it searches rings for them as NCCL does), MSCCL++, which it runs only where RCCL_MSCCLPP_ENABLE asks for it, and what
-`model` leaves out of NCCL.
+RCCL is NCCL's code with AMD's figures. Its rings are not searched for but written down for each machine that it knows,
+so that they use all links of a device. Source: `rccl_figures`. Left out: machines and groups that it does not know (it
+searches rings for them as NCCL does), MSCCL++, which it runs only where RCCL_MSCCLPP_ENABLE is set, and what `model`
+leaves out of NCCL.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ COLLECTIVES = {
     "broadcast": (f.RING,),
     "reduce": (f.RING,),
 }
-_ROW = {f.TREE: 0, f.RING: 1}  # of the pairs of figures
-_LL_ROOTED = 1.65  # LL's bandwidth in broadcast and reduce on one node of MI300
-_UNLIKE = 0.10  # by which links that count alike differ at most: bandwidths may be measured ones
-_POST_US = 2.0  # that a step over the network costs AMD's CPUs; three times under Simple
+_ROW = {f.TREE: 0, f.RING: 1}  # index in the pairs of figures
+_LL_ROOTED = 1.65  # factor of LL's bandwidth in broadcast and reduce on one node of MI300
+_TOLERANCE = 0.10  # relative difference of equal links at most, since bandwidths may be measured
+_POST_US = 2.0  # µs that a step over the network costs AMD's CPUs; three times that under Simple
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,32 @@ class RcclModel:
     """RCCL's cost model for one communicator: whole nodes that it knows.
 
     Attributes:
-        gcn: architecture of the devices.
-        nranks, nnodes: of the communicator.
-        known: what it has of such nodes.
-        bus_gbs: that leaves a device over all rings.
+        gcn: Architecture of the devices.
+        nranks: Number of ranks.
+        nnodes: Number of nodes.
+        machine: RCCL's figures for such nodes.
+        bus_gbs: GB/s that leave a device over all rings.
     """
 
     gcn: str
     nranks: int
     nnodes: int
-    known: r.Known
+    machine: r.Machine
     bus_gbs: float
 
     def choose(self, collective: str, size_bytes: float) -> Choice:
-        """What RCCL would take, the first of equals; see `NcclModel.choose`."""
+        """Return RCCL's choice, the first of equals; see `NcclModel.choose`."""
         by_files = self.mi300 and self.nranks == 8 and collective == "allreduce"
         if by_files and size_bytes < r.ALL_PAIRS_END:
             return self._all_pairs(size_bytes)
-        return min(self.candidates(collective, size_bytes), key=lambda one: one.time_us)
+        return min(self.candidates(collective, size_bytes), key=lambda choice: choice.time_us)
 
     def candidates(self, collective: str, size_bytes: float) -> list[Choice]:
-        """All that RCCL would compare. Raises NotModelled: its cost model has no such collective."""
+        """Return all choices that RCCL would compare.
+
+        Raises:
+            NotModelled: The cost model has no such collective.
+        """
         if collective not in COLLECTIVES:
             why = "all-to-all is grouped send and receive calls, " if collective.startswith("alltoall") else ""
             raise NotModelled(f"RCCL has no cost model for {collective}: {why}it is never a choice")
@@ -75,16 +80,16 @@ class RcclModel:
 
     @cached_property
     def mi300(self) -> bool:
-        """Whether it is one node of MI300, for which exceptions hold."""
+        """Return True for one node of MI300, for which exceptions hold."""
         return self.nnodes == 1 and self.gcn.startswith("gfx94")
 
     def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[Choice]:
-        """The choice, if there is one."""
-        if protocol == f.LL128 and not self.known.ll128:
+        """Yield the choice, if there is one."""
+        if protocol == f.LL128 and not self.machine.ll128:
             return
         if self.mi300 and (algorithm, protocol) == (f.TREE, f.SIMPLE):
             return
-        tuning, p = r.TUNINGS[self.known.tuning], f.PROTOCOLS.index(protocol)
+        tuning, p = r.TUNINGS[self.machine.tuning], f.PROTOCOLS.index(protocol)
         ratios = tuning.few if self.nnodes <= 2 else tuning.many
         bus = self.bus_gbs * ratios[_ROW[algorithm]][p]
         if self.mi300 and protocol == f.LL and collective in ("broadcast", "reduce"):
@@ -100,65 +105,71 @@ class RcclModel:
         yield Choice(algorithm, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
 
     def _latency_us(self, collective: str, algorithm: str, p: int) -> float:
-        """What a message without bytes takes; p: of PROTOCOLS."""
-        n, nodes, tuning = self.nranks, self.nnodes, r.TUNINGS[self.known.tuning]
+        """Return the time of a message without bytes; `p` is the index of the protocol."""
+        n, nodes, tuning = self.nranks, self.nnodes, r.TUNINGS[self.machine.tuning]
         base, row = r.BASE_US[p], _ROW[algorithm]
         intra, inter = tuning.xgmi_us[row][p], tuning.network_us[row][p]
         if algorithm == f.TREE:
             return base + 2 * ((n // nodes - 1) * intra + int(math.log2(nodes)) * inter)
         if collective in ("broadcast", "reduce"):
-            return base + (intra if nodes == 1 else inter)  # rings that are written down count as all alike
+            return base + (intra if nodes == 1 else inter)  # RCCL counts its written rings as equal.
         crossing = 0 if nodes == 1 else 2 * nodes if collective == "allreduce" else nodes - 1
         post = 0.0 if nodes == 1 else _POST_US * (3 if f.PROTOCOLS[p] == f.SIMPLE else 1)
         return base + (steps_of(collective, n) - crossing) * max(intra, post) + crossing * inter
 
     def _all_pairs(self, size_bytes: float) -> Choice:
-        """All send to all and back: two steps over all links; under LL half of what moves is flags."""
+        """Return the choice in which all send to all and back: two steps over all links.
+
+        Under LL half of the bytes are flags.
+        """
         protocol = f.LL if size_bytes < r.ALL_PAIRS_SIMPLE else f.SIMPLE
         p, share = f.PROTOCOLS.index(protocol), 0.5 if protocol == f.LL else 1.0
-        latency = r.BASE_US[p] + 2 * r.TUNINGS[self.known.tuning].xgmi_us[_ROW[f.RING]][p]
+        latency = r.BASE_US[p] + 2 * r.TUNINGS[self.machine.tuning].xgmi_us[_ROW[f.RING]][p]
         algbw = self.bus_gbs * share * self.nranks / steps_of("allreduce", self.nranks)
         return Choice(r.ALL_PAIRS, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
 
 
 def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:
-    """RCCL's cost model for a group of ranks of a topology.
+    """Return RCCL's cost model for a group of ranks of a topology.
 
-    A node is known by how many links of each width every device has, not by which devices these join.
+    A node is recognized by the number of links of each width of every device, not by the devices that these join.
 
-    Raises NotModelled: the devices are not AMD's, or the group is no number of whole nodes that RCCL knows.
+    Raises:
+        NotModelled: The devices are not AMD's, or the group is not a number of whole nodes that RCCL knows.
     """
     if not topology.gcn:
-        raise NotModelled(f"{topology.name} states no architecture of AMD's (gcn), by which RCCL's model goes")
+        raise NotModelled(f"{topology.name} states no AMD architecture (gcn), which RCCL's model needs")
     if len(group) < 2:
         raise NotModelled("RCCL moves nothing for one rank")
     part, nodes = nodes_of(topology, group)
     whole = np.bincount(part[: topology.nranks], minlength=int(part.max()) + 1)
     devices = {len(members) for members in nodes}
     if len(devices) > 1 or any(len(members) < whole[part[members[0]]] for members in nodes):
-        raise NotModelled("RCCL searches rings for groups of parts of a node; its model is known of whole nodes")
+        raise NotModelled("RCCL searches rings for groups of parts of a node; the model covers only whole nodes")
     nics = len(nics_of(topology, part, nodes[0])) if len(nodes) > 1 else 0
     family = "gfx94" if topology.gcn.startswith("gfx94") else topology.gcn
-    known = r.KNOWN.get((family, devices.pop(), nics))
-    if known is None or topology.gcn not in r.XGMI:
+    machine = r.MACHINES.get((family, devices.pop(), nics))
+    if machine is None or topology.gcn not in r.XGMI:
         raise NotModelled(
-            f"RCCL searches rings for nodes of {len(nodes[0])} {topology.gcn} and {nics} NICs; its model is known of"
-            " those that it has written rings for"
+            f"RCCL searches rings for nodes of {len(nodes[0])} {topology.gcn} and {nics} NICs; the model covers only"
+            " nodes with rings written into RCCL"
         )
     gbs = _xgmi_gbs(topology, nodes)
-    if not all(_is_wired(node, known.wiring) for node in np.unique(gbs, axis=0)):
-        raise NotModelled("RCCL searches rings where a node is not wired as those that it has written rings for")
-    bus_gbs = known.base_gbs or float(gbs.sum(axis=2).max()) * r.XGMI[topology.gcn]
-    return RcclModel(topology.gcn, len(group), len(nodes), known, bus_gbs)
+    if not all(_is_wired(node, machine.wiring) for node in np.unique(gbs, axis=0)):
+        raise NotModelled(
+            "RCCL searches rings for a node with this wiring; the model covers only nodes with rings written into RCCL"
+        )
+    bus_gbs = machine.base_gbs or float(gbs.sum(axis=2).max()) * r.XGMI[topology.gcn]
+    return RcclModel(topology.gcn, len(group), len(nodes), machine, bus_gbs)
 
 
 def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
-    """GB/s from device to device of each node, (nodes, devices, devices)."""
+    """Return the GB/s from device to device of each node, shape (nodes, devices, devices)."""
     n = len(nodes[0])
     place = np.full(topology.nvertices, -1)
     place[np.concatenate(nodes)] = np.arange(len(nodes) * n)
     xgmi = (topology.link_kind != KINDS.index("network")) & (topology.link_kind != KINDS.index("pcie"))
-    xgmi &= (place[topology.link_src] >= 0) & (place[topology.link_dst] >= 0)  # RCCL knows of no switch among them
+    xgmi &= (place[topology.link_src] >= 0) & (place[topology.link_dst] >= 0)  # RCCL knows no switch among devices.
     src, dst = place[topology.link_src[xgmi]], place[topology.link_dst[xgmi]]
     gbs = np.zeros((len(nodes), n, n))
     gbs[src // n, src % n, dst % n] = topology.bandwidth_gbs[xgmi]
@@ -166,13 +177,14 @@ def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
 
 
 def _is_wired(gbs: Floats, wiring: r.Wiring) -> bool:
-    """Whether the links of a node, (devices, devices), are these, out and in, and nearly all alike."""
+    """Return True if the links (devices, devices) have this wiring in both directions, with nearly equal widths."""
     one_gbs = gbs.sum() / sum(map(sum, wiring))
     links = np.rint(gbs / one_gbs) if one_gbs else gbs
-    if (abs(gbs - links * one_gbs) > _UNLIKE * gbs).any():
+    if (abs(gbs - links * one_gbs) > _TOLERANCE * gbs).any():
         return False
-    return all(sorted(_by_width(row) for row in way) == sorted(wiring) for way in (links, links.T))
+    return all(sorted(_by_width(row) for row in direction) == sorted(wiring) for direction in (links, links.T))
 
 
 def _by_width(links: Floats) -> tuple[int, ...]:
+    """Return the numbers of links to other devices, the most first."""
     return tuple(sorted((int(count) for count in links if count), reverse=True))

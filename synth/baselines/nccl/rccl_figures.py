@@ -1,7 +1,7 @@
 """The figures of RCCL's own cost model, which AMD fitted to machines that it knows by their topology.
 
-Source: RCCL 2.21.5 (0cbce2a7, October 2024), src/graph/tuning.cc, topo.h and rome_models.cc. Times in µs; pairs are
-tree, ring, and of each LL, LL128, Simple.
+Source: RCCL 2.21.5 (0cbce2a7, October 2024), src/graph/tuning.cc, topo.h and rome_models.cc. Times in µs. Pairs are for
+tree and ring; each has the protocols LL, LL128, Simple.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 VERSION = "2.21.5"
-BASE_US = (12.0, 12.0, 17.0)  # by protocol, of trees and rings alike
+BASE_US = (12.0, 12.0, 17.0)  # by protocol, for trees and rings
 
-# by architecture: of the bandwidth of an xGMI link, what is counted (36 of 50 GB/s, 48 of 64)
+# Share of an xGMI link's bandwidth that counts (36 of 50 GB/s, 48 of 64), by architecture.
 XGMI = {"gfx90a": 36.0 / 50.0, "gfx940": 48.0 / 64.0, "gfx941": 48.0 / 64.0, "gfx942": 48.0 / 64.0}
 
 Figures = tuple[tuple[float, float, float], tuple[float, float, float]]
@@ -19,13 +19,16 @@ Parts = tuple[str, str, str]
 
 
 class Tuning(NamedTuple):
-    """What goes by a machine.
+    """The figures of a machine.
 
     Attributes:
-        xgmi_us, network_us: of a step.
-        few, many: of the bandwidth of all rings, on two nodes at most and on more.
-        tree, ring: by protocol, tenths of the bandwidth by power of two of the message from 64 bytes (a: ten), the
-            last for all larger; rings' only between nodes.
+        xgmi_us: µs of a step over xGMI.
+        network_us: µs of a step over the network.
+        few: Share of the bandwidth of all rings, on at most two nodes.
+        many: The share on more nodes.
+        tree: By protocol, tenths of the bandwidth by power of two of the message from 64 bytes (a: ten); the last holds
+            for all larger messages.
+        ring: As `tree`, for rings between nodes.
     """
 
     xgmi_us: Figures
@@ -88,7 +91,7 @@ TUNINGS = (
 )
 
 
-# How many xGMI links each device has to every other that it has any to; the devices in no order.
+# Numbers of xGMI links from each device to each device that it is linked to; the devices are in no order.
 Wiring = tuple[tuple[int, ...], ...]
 MESH: Wiring = ((1,) * 7,) * 8
 HALF: Wiring = ((4, 2, 1),) * 4 + ((4, 1, 1),) * 4
@@ -96,14 +99,14 @@ PACKAGES: Wiring = ((4, 2, 1),) * 8 + ((4, 1, 1, 1),) * 8
 QUADS: Wiring = ((1,) * 3,) * 16
 
 
-class Known(NamedTuple):
+class Machine(NamedTuple):
     """A machine that RCCL knows.
 
     Attributes:
-        wiring: of its devices.
-        tuning: number of TUNINGS.
-        base_gbs: of all rings; 0: what leaves a device over xGMI.
-        ll128: whether it has LL128.
+        wiring: Links of its devices.
+        tuning: Index in TUNINGS.
+        base_gbs: GB/s of all rings; 0: the GB/s that leave a device over xGMI.
+        ll128: True if it has LL128.
     """
 
     wiring: Wiring
@@ -112,20 +115,22 @@ class Known(NamedTuple):
     ll128: bool = False
 
 
-# by architecture (gfx94: MI300), devices of a node, and NICs of it (0: one node); its names in rome_models.cc
-KNOWN = {
-    ("gfx90a", 16, 0): Known(PACKAGES, 1),  # 56
-    ("gfx90a", 16, 8): Known(PACKAGES, 4, 161.4, True),  # 59, 65
-    ("gfx90a", 16, 16): Known(QUADS, 0),  # 68
-    ("gfx90a", 8, 0): Known(HALF, 2),  # 66, 71
-    ("gfx90a", 8, 4): Known(HALF, 2),  # 67, 72, 85
-    ("gfx90a", 8, 8): Known(HALF, 3),  # 76
-    ("gfx94", 8, 0): Known(MESH, 5),  # 79
-    ("gfx94", 8, 8): Known(MESH, 5),  # 81
-    ("gfx94", 8, 16): Known(MESH, 5),  # 84
+# Keys: architecture (gfx94: MI300), devices of a node, NICs of a node (0: one node). The comments are names in
+# rome_models.cc.
+MACHINES = {
+    ("gfx90a", 16, 0): Machine(PACKAGES, 1),  # 56
+    ("gfx90a", 16, 8): Machine(PACKAGES, 4, 161.4, True),  # 59, 65
+    ("gfx90a", 16, 16): Machine(QUADS, 0),  # 68
+    ("gfx90a", 8, 0): Machine(HALF, 2),  # 66, 71
+    ("gfx90a", 8, 4): Machine(HALF, 2),  # 67, 72, 85
+    ("gfx90a", 8, 8): Machine(HALF, 3),  # 76
+    ("gfx94", 8, 0): Machine(MESH, 5),  # 79
+    ("gfx94", 8, 8): Machine(MESH, 5),  # 81
+    ("gfx94", 8, 16): Machine(MESH, 5),  # 84
 }
 
-# Of an all-reduce of 8 MI300X RCCL runs MSCCL's files of its own folder (tools/msccl-algorithms, removed in 2026): all
-# send to all and back; from so many bytes on Simple, and from so many on its own rings and trees. Out of place.
+# For an all-reduce of 8 MI300X, out of place, RCCL runs MSCCL files from its own folder (tools/msccl-algorithms, which
+# RCCL removed in 2026): all send to all and back. From ALL_PAIRS_SIMPLE bytes they use Simple. From ALL_PAIRS_END bytes
+# RCCL runs its own rings and trees.
 ALL_PAIRS = "all-pairs"
 ALL_PAIRS_SIMPLE, ALL_PAIRS_END = 1 << 19, (1 << 24) + 1

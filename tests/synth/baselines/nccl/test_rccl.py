@@ -93,7 +93,7 @@ def test_corrections_have_a_figure_for_every_power_of_two() -> None:
     for tuning in r.TUNINGS:
         assert {len(parts) for parts in (*tuning.tree, *tuning.ring)} == {27}
         assert all(0 <= int(digit, 11) <= 10 for parts in (*tuning.tree, *tuning.ring) for digit in parts)
-    assert {known.tuning for known in r.KNOWN.values()} <= set(range(len(r.TUNINGS)))
+    assert {known.tuning for known in r.MACHINES.values()} <= set(range(len(r.TUNINGS)))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ RING_OF_16 = {(i, (i + 1) % 16): 175.0 for i in range(16)}  # as much leaves a d
     ids=lambda topology: topology.name[-40:],
 )
 def test_rings_are_known_of_nodes_wired_as_written_alone(topology: Topology) -> None:
-    with pytest.raises(NotModelled, match="not wired as those that it has written rings for"):
+    with pytest.raises(NotModelled, match="for a node with this wiring"):
         rccl_model(topology, range(topology.nranks))
 
 
@@ -163,6 +163,6 @@ def test_nodes_are_known_by_their_wiring_whatever_their_bandwidths_were_measured
 
 
 def test_written_wirings_have_each_link_at_both_ends() -> None:
-    for (_, devices, _), known in r.KNOWN.items():
+    for (_, devices, _), known in r.MACHINES.items():
         assert len(known.wiring) == devices
         assert sum(map(len, known.wiring)) % 2 == 0
