@@ -1,1 +1,1 @@
-"""One HTML page about algorithms."""
+"""HTML pages about algorithms, libraries and placements."""

@@ -14,9 +14,9 @@ from synth.present.text import format_size, format_time
 from synth.storage.check import Checked
 
 EXPONENTS = range(10, 31)  # message sizes of curves: 1 KiB to 1 GiB
-_RANKS = 16  # that a sentence names
+_RANKS = 16  # ranks that a sentence names
 
-_WITNESSES = {  # by kind
+_WITNESSES = {  # sentences by kind of witness
     "path": "Something that only rank {ranks[0]} has must get to rank {ranks[1]}, and no path between them has less"
     " latency.",
     "cut": "What must leave ranks {names} goes over the links that lead out of them, and these have only so much"
@@ -34,17 +34,24 @@ _WITNESSES = {  # by kind
 }
 
 Points = tuple[tuple[float, float], ...]  # (bytes, µs), ascending
-Fact = tuple[str, str, str]  # what, figure, remark
+Fact = tuple[str, str, str]  # label, figure, remark
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What is known of an algorithm's time on the topology `on`, and of its bound, proved (`proof` says how) or stated.
+    """An algorithm's times on a topology, and its bound, proved or stated.
 
-    time_us, bound_us: at size_bytes.  curve, bound: at further sizes.
+    Attributes:
+        topology_name: Name of the topology, or None.
+        size_bytes: Message size in bytes of `time_us` and `bound_us`.
+        time_us: Time in µs, or None.
+        bound_us: Bound in µs, or None.
+        curve: Times at further sizes.
+        bound: Bounds at further sizes.
+        proof: Sentences that prove the bound; empty if it is only stated.
     """
 
-    on: str | None
+    topology_name: str | None
     size_bytes: float = 0.0
     time_us: float | None = None
     bound_us: float | None = None
@@ -54,36 +61,47 @@ class Timing:
 
     @property
     def marks(self) -> Points:
-        """The time where it is known without a prediction at further sizes."""
+        """Return the known time as points."""
         return () if self.time_us is None else ((self.size_bytes, self.time_us),)
 
     @property
     def stated(self) -> Points:
-        """The bound where a file states it without a proof."""
+        """Return the bound as points if a file states it without a proof."""
         return () if self.proof or not self.bound_us else ((self.size_bytes, self.bound_us),)
 
     @property
     def gap(self) -> float | None:
-        """Time / bound."""
+        """Return time / bound, or None."""
         return None if self.time_us is None or not self.bound_us else self.time_us / self.bound_us
 
     @property
     def optimal(self) -> bool:
-        """Proved here: it takes as long as the bound."""
+        """Return True if the page proves that the time equals the bound."""
         return bool(self.proof) and self.gap is not None and self.gap <= OPTIMAL
 
 
 @dataclass(frozen=True)
 class Item:
-    """One algorithm as the page shows it.
+    """An algorithm as the page shows it.
 
-    asked: with collective and topology equal for algorithms that may be compared.  view: what the script draws.
-    wrong: why it is refused, or empty.  no_proof: what stands in the place of a proof.
+    Attributes:
+        name: Name on the page.
+        collective: Name of the collective.
+        comparison_key: Equal, together with collective and topology, for algorithms that may be compared.
+        subtitle: Line below the title.
+        timing: Times and bound.
+        view: Data that the script draws.
+        facts: Figures of the algorithm.
+        verdict: Result of the check in words.
+        no_proof: Text that replaces a missing proof.
+        wrong: Reason why it is refused, or empty.
+        notes: Remarks.
+        serves: Message sizes that it serves, in words.
     """
 
     name: str
     collective: str
-    asked: tuple[object, ...]
+    comparison_key: tuple[object, ...]
     subtitle: str
     timing: Timing
     view: dict[str, Any]
@@ -96,26 +114,35 @@ class Item:
 
     @property
     def title(self) -> str:
-        """Collective and topology."""
-        return self.collective + ("" if self.timing.on is None else f" on {self.timing.on}")
+        """Return the collective and the topology."""
+        return self.collective + ("" if self.timing.topology_name is None else f" on {self.timing.topology_name}")
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Equal for algorithms that may be compared."""
-        return self.collective, self.timing.on, *self.asked
+        """Return a key that is equal for algorithms that may be compared."""
+        return self.collective, self.timing.topology_name, *self.comparison_key
 
 
 def proved_timing(
     problem: Problem, checked: Checked, size_bytes: float, taken_us: float, curve: Points, sizes: Iterable[float]
 ) -> Timing:
-    """The timing of what takes `taken_us` at `size_bytes`, with what `checked` proves, at further sizes too."""
+    """Return the timing of an algorithm with what `checked` proves, at further sizes too.
+
+    Args:
+        problem: The problem.
+        checked: The checked proof.
+        size_bytes: Message size in bytes.
+        taken_us: Time in µs at this size.
+        curve: Times at further sizes.
+        sizes: Sizes in bytes for bounds.
+    """
     bound = tuple((size, bound_us) for size in sizes if (bound_us := checked.bound_at(size)) is not None)
     proof = tuple(explain_proof(problem, checked, size_bytes, taken_us))
     return Timing(problem.topology.name, size_bytes, taken_us, checked.bound_us, curve, bound, proof)
 
 
 def explain_proof(problem: Problem, checked: Checked, size_bytes: float, taken_us: float) -> list[str]:
-    """The proof for a reader who knows networks and not this program; empty without one. Time in µs."""
+    """Return the proof in sentences for a reader who knows networks but not this program; empty without a proof."""
     witness, bound_us = checked.witness, checked.bound_us
     if witness is None or bound_us is None:
         return []
@@ -131,13 +158,16 @@ def explain_proof(problem: Problem, checked: Checked, size_bytes: float, taken_u
     if gap > OPTIMAL:
         how = f", {gap:.3f} times that: no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
     lines.append(f"This algorithm takes {format_time(taken_us)}{how}")
-    others = [w for w in checked.limits if w is not witness]
-    if others:
-        lines.append(f"At other sizes another limit may be the higher: {'; '.join(w.text for w in others[:6])}.")
+    further_limits = [w for w in checked.limits if w is not witness]
+    if further_limits:
+        lines.append(
+            f"At other sizes another limit may be the higher: {'; '.join(w.text for w in further_limits[:6])}."
+        )
     return lines
 
 
 def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
+    """Return the sentence that adds up the limit in µs."""
     parts = [f"{witness.base_us:.4g} µs of latency"] if witness.base_us > 0 else []
     if witness.per_byte_us > 0:
         parts.append(f"{witness.per_byte_us * 1e6:.4g} µs for every MB (10⁶ bytes) of the message's {size}")
@@ -146,6 +176,7 @@ def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
 
 
 def _explain_witness(problem: Problem, witness: Witness) -> str:
+    """Return the sentence that explains why the witness is a limit."""
     ranks = [problem.ranks[r] for r in witness.ranks if r < problem.nranks]
     names = ", ".join(map(str, ranks))
     if len(ranks) > _RANKS:

@@ -1,4 +1,4 @@
-"""Where a page draws the vertices of a network: grids as grids, trees of switches in tiers, the rest on a circle."""
+"""Places of a network's vertices on a page: grids as grids, trees of switches in tiers, all others on a circle."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from emit.report.shares import pack_table, round_all, round_value
 from synth.model.requirements import sum_by
 from topologies.arrays import Bools, Floats, Ints
 
-MOST_EDGES = 10_000  # of a network whose links are drawn
-MOST_VERTICES = 20_000  # of a network that is drawn
+MOST_EDGES = 10_000  # edges of a network whose links are drawn
+MOST_VERTICES = 20_000  # vertices of a network that is drawn
 
-_MOST_ON_CIRCLE = 128  # ranks; more lie in a square
-_MOST_BENT = 64  # ranks of a grid whose links round the ends are drawn whole, as arcs
+_MOST_ON_CIRCLE = 128  # ranks on a circle; more are placed in a rectangle
+_MOST_BENT = 64  # ranks of a grid whose links around the ends are drawn whole, as arcs
 _PANEL_GAP = 1.6  # between the planes of a grid of three dimensions, in distances of neighbours
 
 
@@ -28,9 +28,13 @@ _PANEL_GAP = 1.6  # between the planes of a grid of three dimensions, in distanc
 class Places:
     """Places in units of the distance of neighbours; y grows downwards.
 
-    x, y: shape (vertices,), float: ranks in the order asked for, then switches.  spacing: about the distance of
-    neighbours. stub: shape (links, 3): each link that is cut short, since it would lie across others, and the direction
-    in which it leaves.
+    Attributes:
+        x: Horizontal place of ranks, in the order asked for, then of switches, float, shape (vertices,).
+        y: Vertical place, as `x`.
+        spacing: Approximate distance of neighbours.
+        stub: Each link that is cut short because it would cross other links, and the direction in which it leaves,
+            shape
+            (links, 3).
     """
 
     x: Floats
@@ -40,10 +44,15 @@ class Places:
 
 
 def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
-    """Places of some ranks of a topology, and of switches after them.
+    """Return the places of some ranks of a topology, followed by those of switches.
 
-    name, total: the topology's (a grid family's name says its dimensions), and its number of ranks.  ranks, nodes: each
-    vertex's topology rank and its chassis.  ends: shape (edges, 2): vertices that physical links join.
+    Args:
+        name: Name of the topology; the name of a grid family states its dimensions.
+        total: Number of ranks of the topology.
+        ranks: Topology rank of each vertex.
+        nodes: Chassis of each vertex.
+        nswitches: Number of switches.
+        ends: Vertices that physical links join, shape (edges, 2).
     """
     n = len(ranks)
     if nswitches:
@@ -73,21 +82,28 @@ def network_view(
     moved: Floats | None = None,
     limits: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The network as a page holds it; what has too many vertices or links is not drawn, and its figures stand alone.
+    """Return the page's data about the network; a network with too many vertices or links has only its figures.
 
-    ends: shape (edges, 2): vertices.  members: ranks of the group, the first of the `nranks`.  load: shape (edges,):
-    the part of the time in which each is in use; now: shape (edges, pieces of time), perhaps without edges that are not
-    drawn. gbs: shape (edges,), or empty where not known.  moved: chunks, where counted.  limits: name, gbs, load of
-    each.
+    Args:
+        at: Places of the vertices.
+        ends: Vertices of the edges, shape (edges, 2).
+        nranks: Number of ranks.
+        members: Number of ranks of the group, which come first.
+        names: Names of the vertices.
+        load: Share of the time in which each edge is in use, shape (edges,).
+        now: The same in each piece of time, shape (edges, pieces of time), with or without edges that are not drawn.
+        gbs: GB/s of each edge, shape (edges,), or empty where not known.
+        moved: Number of chunks over each edge, or None.
+        limits: Name, GB/s and load of each limit.
     """
-    few = len(at.x) <= MOST_VERTICES
+    has_places = len(at.x) <= MOST_VERTICES
     drawn = drawn_edges(len(at.x), len(ends))
     view: dict[str, Any] = {
         "n": nranks,
         "members": members,
-        "names": names if few else [],
-        "x": round_all(at.x) if few else [],
-        "y": round_all(at.y) if few else [],
+        "names": names if has_places else [],
+        "x": round_all(at.x) if has_places else [],
+        "y": round_all(at.y) if has_places else [],
         "spacing": round_value(at.spacing),
         "stub": [[int(row[0]), *round_all(row[1:])] for row in at.stub] if drawn else [],
         "edges": len(ends),
@@ -108,12 +124,12 @@ def network_view(
 
 
 def drawn_edges(nvertices: int, nedges: int) -> int:
-    """How many of a network's links are drawn: all or none."""
+    """Return how many of a network's links are drawn: all or none."""
     return nedges if nvertices <= MOST_VERTICES and nedges <= MOST_EDGES else 0
 
 
 def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
-    """The extents of a mesh, torus or hypercube of this name, the last counting fastest; None for all others."""
+    """Return the extents of a mesh, torus or hypercube of this name, the last counting fastest; None for all others."""
     words = re.match(r"(mesh|torus|hypercube):([0-9]{1,7}(?:x[0-9]{1,7})*)(?![0-9x])", name)
     if words is None:
         return None
@@ -126,32 +142,32 @@ def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
 
 
 def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints) -> Places:
-    """Planes of the last two dimensions, side by side; the links round the ends and between planes cut short."""
+    """Place planes of the last two dimensions in rows; links around the ends and between planes are cut short."""
     height, width = dims[-2:]
     x = (ranks % width).astype(np.float64)
     y = (ranks // width % height).astype(np.float64)
     plane = ranks // (width * height)
     planes = math.prod(dims[:-2])
     least = math.ceil(math.sqrt(planes * height / width))
-    # full rows of planes where that does not make the drawing too wide
+    # Rows of planes are full unless that makes the drawing too wide.
     across = next((n for n in range(least, 2 * least + 1) if planes % n == 0), math.ceil(least * 1.3))
     x += plane % across * (width - 1 + _PANEL_GAP)
     y += plane // across * (height - 1 + _PANEL_GAP)
-    way = np.zeros((len(ends), 2))
+    direction = np.zeros((len(ends), 2))
     if len(ranks) > _MOST_BENT or len(dims) > 2:
         a, b = ends[:, 0], ends[:, 1]
-        apart = np.column_stack([x[b] - x[a], y[b] - y[a]])
-        length = np.hypot(apart[:, 0], apart[:, 1])
+        offset = np.column_stack([x[b] - x[a], y[b] - y[a]])
+        length = np.hypot(offset[:, 0], offset[:, 1])
         same = plane[a] == plane[b]
         long = same & (length > 1.5)
-        way[long] = -apart[long] / length[long, None]
-        way[~same] = np.where((plane[a] < plane[b])[~same, None], [0.7, -0.7], [-0.7, 0.7])
-    cut = np.flatnonzero(way.any(axis=1))
-    return Places(x, y, stub=np.column_stack([cut, way[cut]]))
+        direction[long] = -offset[long] / length[long, None]
+        direction[~same] = np.where((plane[a] < plane[b])[~same, None], [0.7, -0.7], [-0.7, 0.7])
+    cut = np.flatnonzero(direction.any(axis=1))
+    return Places(x, y, stub=np.column_stack([cut, direction[cut]]))
 
 
 def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
-    """How many links every vertex is from the nearest rank; unreachable ones count as 1."""
+    """Return the number of links from every vertex to the nearest rank; unreachable vertices count as 1."""
     shape = (n + nswitches, n + nswitches)
     graph = csr_matrix((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
     level = dijkstra(graph, directed=False, indices=np.arange(n), unweighted=True, min_only=True)
@@ -159,28 +175,28 @@ def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
 
 
 def _barycentres(x: Floats, vertices: Ints, below: Bools, ends: Ints) -> Floats:
-    """The mean place of each vertex's neighbours among `below` (flags)."""
-    both = np.concatenate([ends, ends[:, ::-1]])
-    a, b = both[below[both[:, 0]]].T
+    """Return the mean place of each vertex's neighbours among `below` (flags)."""
+    directed_ends = np.concatenate([ends, ends[:, ::-1]])
+    a, b = directed_ends[below[directed_ends[:, 0]]].T
     total, count = sum_by(b, x[a], len(x)), np.bincount(b, minlength=len(x))
     return np.where(count > 0, total / np.maximum(count, 1), x[below].mean())[vertices]
 
 
 def _circle(n: int, nswitches: int, ends: Ints) -> Places:
-    """Ranks on a circle, a little wider than high, and switches within it, near those that they serve."""
+    """Place ranks on a circle, a little wider than high, and switches within it, near the ranks that they serve."""
     radius = max(1.2, n / (2 * math.pi))
     angle = 2 * np.pi * np.arange(n) / max(n, 1)
     x = np.append(1.25 * radius * np.sin(angle), np.zeros(nswitches))
     y = np.append(-radius * np.cos(angle), np.zeros(nswitches))
-    every = np.arange(n, n + nswitches)
+    switches = np.arange(n, n + nswitches)
     below = np.arange(n + nswitches) < n
-    x[n:] = _barycentres(x, every, below, ends) * 0.6
-    y[n:] = _barycentres(y, every, below, ends) * 0.6
-    # switches that serve the same ranks would lie on each other
+    x[n:] = _barycentres(x, switches, below, ends) * 0.6
+    y[n:] = _barycentres(y, switches, below, ends) * 0.6
+    # Without an offset, switches that serve the same ranks would cover each other.
     places = np.round(np.column_stack([x[n:], y[n:]]), 1)
     which = np.unique(places, axis=0, return_inverse=True)[1].reshape(-1)
     for place in np.flatnonzero(np.bincount(which) > 1):
-        same = every[which == place]
+        same = switches[which == place]
         angle = 2 * np.pi * np.arange(len(same)) / len(same)
         x[same] += 0.45 * radius * np.cos(angle)
         y[same] += 0.45 * radius * np.sin(angle)
@@ -188,27 +204,27 @@ def _circle(n: int, nswitches: int, ends: Ints) -> Places:
 
 
 def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
-    """Ranks below, chassis by chassis, switches above them by their distance from the ranks."""
+    """Place ranks below, chassis by chassis, and switches above them by their distance from the ranks."""
     x, y = np.zeros(len(level)), np.zeros(len(level))
     order = np.argsort(nodes, kind="stable")
     chassis = np.split(order, np.flatnonzero(np.diff(nodes[order])) + 1)
     deep = 1 if n <= 64 else math.ceil(math.sqrt(n) / 4)  # rows of ranks in a chassis
     at = 0.0
-    for mine in chassis:
-        across = math.ceil(len(mine) / deep)
-        x[mine] = at + np.arange(len(mine)) % across
-        y[mine] = np.arange(len(mine)) // across
+    for members in chassis:
+        across = math.ceil(len(members) / deep)
+        x[members] = at + np.arange(len(members)) % across
+        y[members] = np.arange(len(members)) // across
         at += across + (0.8 if len(chassis) > 1 else 0.0)
     width = max(1.0, float(x[:n].max()))
     for tier in range(1, int(level.max()) + 1):
-        mine = np.flatnonzero(level == tier)
-        if not len(mine):
+        members = np.flatnonzero(level == tier)
+        if not len(members):
             continue
-        centre = _barycentres(x, mine, level == tier - 1, ends)
+        centre = _barycentres(x, members, level == tier - 1, ends)
         ranked = np.argsort(centre, kind="stable")
-        offset = np.arange(len(mine)) * min(1.0, width / len(mine))
-        spread = np.empty(len(mine))
+        offset = np.arange(len(members)) * min(1.0, width / len(members))
+        spread = np.empty(len(members))
         spread[ranked] = np.maximum.accumulate(centre[ranked] - offset) + offset
-        x[mine] = spread - (spread.mean() - centre.mean())
-        y[mine] = -max(1.4, width / 2 / int(level.max())) * tier
+        x[members] = spread - (spread.mean() - centre.mean())
+        y[members] = -max(1.4, width / 2 / int(level.max())) * tier
     return Places(x, y)

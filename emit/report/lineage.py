@@ -1,4 +1,4 @@
-"""Where chunks come from: for every send what it carries, and the sends that brought that."""
+"""The sources of chunks: for every send what it carries, and the sends that brought that."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from synth.model.schedule import Schedule
 from topologies.arrays import Bools, Ints, pointers
 
 _NAMED = 16  # ranks that a page names for a chunk
-_GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, spread evenly, however many are taken
-_MAX_HELD = 2_000_000  # contributions in all different sums together; beyond, contents are not followed
-_PIECES = 4  # of a value in words
-_SPANS = 12  # of numbers in words
+_GOLDEN = 0.6180339887498949  # its multiples modulo 1 are evenly spread, whatever their number
+_MAX_FOLLOWED = 2_000_000  # contributions in all sums; beyond it, contents are not followed
+_PIECES = 4  # pieces of a value in words
+_SPANS = 12  # spans of numbers in words
 
 Value = tuple[tuple[int, int], ...]  # contributions (rank, place in its input), sorted; empty: not followed
-Carried = dict[int, tuple[list[Value], list[int]]]  # by step that sends: a value a chunk, and the steps it came by
+Carried = dict[int, tuple[list[Value], list[int]]]  # by sending step: a value a chunk, and the steps that brought them
 
 
 @dataclass(frozen=True, eq=False)
 class Lineage:
-    """For every row of a schedule: the rows whose arrivals it passes on.
+    """The rows whose arrivals every row of a schedule passes on.
 
-    ptr, rows: row i passes on what the rows rows[ptr[i]:ptr[i+1]] brought; none where its source had it before.
-    own: bool, shape (rows,): the source's own value (of a sum: its contribution) is in it.
-    hop: int, shape (rows,): 1 for what its source had before, else 1 more than the latest of these rows.
+    Attributes:
+        ptr: Row i passes on what the rows rows[ptr[i]:ptr[i+1]] brought; there are none if its source had it at the
+            start.
+        rows: See `ptr`.
+        own: True if the source's own value (for a sum: its contribution) is in it, bool, shape (rows,).
+        hop: 1 for what the source had at the start, otherwise 1 more than the latest of these rows, int, shape (rows,).
     """
 
     ptr: Ints
@@ -43,7 +46,7 @@ class Lineage:
 
 
 def sample_chunks(chunk: Ints, nchunks: int, most: int) -> Ints:
-    """Chunks, ascending, that have at most so many rows together (one chunk at least): all, or a spread sample."""
+    """Return chunks, ascending, with at most `most` rows in sum: all chunks, or a spread sample of at least one."""
     count = np.bincount(chunk, minlength=nchunks)
     if int(count.sum()) <= most:
         return np.flatnonzero(count)
@@ -54,126 +57,135 @@ def sample_chunks(chunk: Ints, nchunks: int, most: int) -> Ints:
 
 
 def trace_schedule(problem: Problem, schedule: Schedule) -> Lineage:
-    """Follow every chunk of a schedule by its steps, as the replay does; see `Schedule` for what a send carries."""
+    """Find the lineage of every chunk of a schedule by its steps, as the replay does.
+
+    See `Schedule` for what a send carries.
+    """
     net, collective = problem.network, problem.collective
     src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
-    came = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
+    arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
     chunk, reduces = schedule.chunk.tolist(), schedule.reduces.tolist()
     adds = collective.reduces.tolist()
-    wanted = np.zeros(collective.nchunks, dtype=bool)
-    wanted[schedule.chunk] = True
-    rows = collective.pre[wanted[collective.pre[:, 1]]]
+    sent = np.zeros(collective.nchunks, dtype=bool)
+    sent[schedule.chunk] = True
+    rows = collective.pre[sent[collective.pre[:, 1]]]
     before = set(zip(rows[:, 1].tolist(), rows[:, 0].tolist(), strict=True))
-    held: dict[tuple[int, int], tuple[list[int], bool]] = {}
+    brought_by: dict[tuple[int, int], tuple[list[int], bool]] = {}
     parents: list[list[int]] = [[] for _ in chunk]
     own = np.zeros(len(chunk), dtype=bool)
     hop = np.ones(len(chunk), dtype=np.int64)
     order = np.argsort(schedule.step, kind="stable")
     for rows_of_step in np.split(order, np.flatnonzero(np.diff(schedule.step[order])) + 1):
-        together = rows_of_step.tolist()
-        for row in together:
+        step_rows = rows_of_step.tolist()
+        for row in step_rows:
             cell = (chunk[row], src[row])
-            known, mine = held.get(cell, ([], cell in before))
-            parents[row], own[row] = known, mine
-            hop[row] = 1 + max((int(hop[p]) for p in known), default=0)
-        # what is replaced goes before what is added
-        for row in sorted(together, key=lambda r: (reduces[r], came[r], r)):
+            sources, own_inside = brought_by.get(cell, ([], cell in before))
+            parents[row], own[row] = sources, own_inside
+            hop[row] = 1 + max((int(hop[p]) for p in sources), default=0)
+        # Copies that replace a value come before additions.
+        for row in sorted(step_rows, key=lambda r: (reduces[r], arrival[r], r)):
             cell = (chunk[row], dst[row])
-            known, mine = held.get(cell, ([], cell in before))
+            sources, own_inside = brought_by.get(cell, ([], cell in before))
             if reduces[row]:
-                held[cell] = ([*known, row], mine)
-            elif adds[chunk[row]] or (not mine and (not known or came[row] < came[known[0]])):
-                held[cell] = ([row], False)
+                brought_by[cell] = ([*sources, row], own_inside)
+            elif adds[chunk[row]] or (not own_inside and (not sources or arrival[row] < arrival[sources[0]])):
+                brought_by[cell] = ([row], False)
     ptr = pointers(np.array([len(p) for p in parents], dtype=np.int64))
-    flat = np.array([p for known in parents for p in known], dtype=np.int64)
+    flat = np.array([p for sources in parents for p in sources], dtype=np.int64)
     return Lineage(ptr, flat, own, hop)
 
 
 def describe_chunks(problem: Problem, chunks: Ints) -> dict[str, Any]:
-    """What the page says of each chunk: whether it is a sum, who holds it before and who wants it after.
+    """Return the data about each chunk: whether it is a sum, its holders before and its goals after.
 
-    These are local ranks, null for all of the group; `from_more`, `to_more`: how many there are beyond those named.
+    These are local ranks, null for all of the group; `from_more` and `to_more` count the ranks beyond those named.
     """
     collective = problem.collective
     view: dict[str, Any] = {"id": chunks.tolist(), "sum": collective.reduces[chunks].astype(int).tolist()}
     for key, (ptr, ranks) in (("from", collective.holders), ("to", collective.goals)):
         every = [ranks[ptr[chunk] : ptr[chunk + 1]] for chunk in chunks.tolist()]
-        some = [None if len(one) == collective.nranks else one for one in every]
-        view[key] = [None if one is None else one[:_NAMED].tolist() for one in some]
-        view[f"{key}_more"] = [0 if one is None else max(0, len(one) - _NAMED) for one in some]
+        named = [None if len(chunk_ranks) == collective.nranks else chunk_ranks for chunk_ranks in every]
+        view[key] = [None if chunk_ranks is None else chunk_ranks[:_NAMED].tolist() for chunk_ranks in named]
+        view[f"{key}_more"] = [0 if chunk_ranks is None else max(0, len(chunk_ranks) - _NAMED) for chunk_ranks in named]
     return view
 
 
-def assign_ticks(c: Columns, order: list[int]) -> list[int]:
-    """The tick of every step in `order` (topological), −1 for all others, if each step took one.
+def assign_ticks(columns: Columns, order: list[int]) -> list[int]:
+    """Return the tick of every step in `order` (topological), −1 for all others, if each step takes one tick.
 
-    A receive comes a tick after the send that it meets, a step a tick after the one before it in its threadblock and
-    the one that it waits for. FIFO slots hold nobody up.
+    A receive comes a tick after its send, and a step a tick after the step before it in its threadblock and after the
+    step
+    that it waits for. FIFO slots do not delay steps.
     """
-    tick = [-1] * len(c.op)
-    block, start, dep = c.block.tolist(), c.start.tolist(), c.dep.tolist()
-    sends, receives = c.sends.tolist(), c.receives.tolist()
-    flying: list[deque[int]] = [deque() for _ in c.connections]
+    tick = [-1] * len(columns.op)
+    block, start, dep = columns.block.tolist(), columns.start.tolist(), columns.dep.tolist()
+    sends, receives = columns.sends.tolist(), columns.receives.tolist()
+    flying: list[deque[int]] = [deque() for _ in columns.connections]
     for step in order:
-        at = tick[step - 1] + 1 if step > start[block[step]] else 0
+        ready = tick[step - 1] + 1 if step > start[block[step]] else 0
         if dep[step] >= 0:
-            at = max(at, tick[dep[step]] + 1)
+            ready = max(ready, tick[dep[step]] + 1)
         if receives[step] >= 0:
-            at = max(at, flying[receives[step]].popleft() + 1)
+            ready = max(ready, flying[receives[step]].popleft() + 1)
         if sends[step] >= 0:
-            flying[sends[step]].append(at)
-        tick[step] = at
+            flying[sends[step]].append(ready)
+        tick[step] = ready
     return tick
 
 
 def trace_program(c: Columns, order: list[int], cells: Cells) -> Carried:
-    """Execute in `order`. A cell that nothing wrote holds a contribution of its rank, named by its place in i.
+    """Return what each sending step carries if the steps are executed in `order`.
 
-    Returns for each step that sends: the values, one a chunk, and the sending steps, by number, whose transmissions
-    brought what is in them (none for what was there at the start).
+    A cell that nothing wrote holds a contribution of its rank, named by its place in i.
+
+    Returns:
+        For each step that sends: the values, one a chunk, and the numbers of the sending steps whose transmissions
+            brought
+        what is in them (none for what was there at the start).
     """
-    reads, writes, both = (c.is_op(ops).tolist() for ops in (READS_SRC, WRITES_DST, READS_DST))
+    reads, writes, reads_destination = (c.is_op(ops).tolist() for ops in (READS_SRC, WRITES_DST, READS_DST))
     sends, receives, count = c.sends.tolist(), c.receives.tolist(), c.count.tolist()
     rank_of = c.rank[c.block].tolist()
     base = cells.base[:, 0].tolist()
     memory: dict[int, tuple[Value, tuple[int, ...]]] = {}
     flying: list[deque[list[tuple[Value, tuple[int, ...]]]]] = [deque() for _ in c.connections]
     carried: Carried = {}
-    held = 0
+    followed = 0
 
     def read(cell: int, rank: int) -> tuple[Value, tuple[int, ...]]:
-        found = memory.get(cell)
-        return found if found is not None else (((rank, cell - base[rank]),), ())
+        """Return the value of a cell and the steps that brought it."""
+        stored = memory.get(cell)
+        return stored if stored is not None else (((rank, cell - base[rank]),), ())
 
     for step in order:
         rank, into = rank_of[step], receives[step]
-        came = flying[into].popleft() if into >= 0 else []
+        received = flying[into].popleft() if into >= 0 else []
         moved = []
         for i in range(count[step]):
-            parts = [came[i]] if i < len(came) else []
+            parts = [received[i]] if i < len(received) else []
             if reads[step]:
                 parts.append(read(cells.src[step] + i, rank))
-            if both[step]:
+            if reads_destination[step]:
                 parts.append(read(cells.dst[step] + i, rank))
             if not parts:
                 continue
             value, via = parts[0]
             for more, also in parts[1:]:
-                value = tuple(sorted(value + more)) if value and more and held < _MAX_HELD else ()
+                value = tuple(sorted(value + more)) if value and more and followed < _MAX_FOLLOWED else ()
                 via = tuple(sorted({*via, *also}))
-                held += len(value)
+                followed += len(value)
             moved.append((value, via))
             if writes[step]:
                 memory[cells.dst[step] + i] = value, via
         if sends[step] >= 0:
             carried[step] = [value for value, _ in moved], sorted({s for _, via in moved for s in via})
-            # for whoever gets it, it came by this step
+            # The receiver gets these values from this step.
             flying[sends[step]].append([(value, (step,)) for value, _ in moved])
     return carried
 
 
 def describe_values(values: Sequence[Value]) -> str:
-    """`rank 3's chunk 5`, `sum of ranks 0–3, chunks 4–7`."""
+    """Return values in words, such as `rank 3's chunk 5` or `sum of ranks 0–3, chunks 4–7`."""
     if not values or not all(values):
         return "contents not followed"
     pieces: list[tuple[tuple[int, ...], list[int]]] = []
@@ -188,7 +200,7 @@ def describe_values(values: Sequence[Value]) -> str:
             pieces[-1][1].append(place)
         else:
             pieces.append((ranks, [place]))
-    # neighbouring ranks' chunks of the same places are one piece, its ranks negative: no sum of them
+    # Single ranks' chunks of the same places become one piece; negative ranks mark that it is no sum.
     if len(pieces) > 1 and all(len(ranks) == 1 and places == pieces[0][1] for ranks, places in pieces):
         pieces = [(tuple(-1 - ranks[0] for ranks, _ in pieces), pieces[0][1])]
     words = [_piece(ranks, places) for ranks, places in pieces[:_PIECES]]
@@ -196,6 +208,7 @@ def describe_values(values: Sequence[Value]) -> str:
 
 
 def _piece(ranks: tuple[int, ...], places: list[int]) -> str:
+    """Return a piece of the values in words."""
     if places == [-1]:
         return f"sum of different chunks of ranks {format_spans(sorted(set(ranks)))}"
     chunks = f"chunk{'s' if len(places) > 1 else ''} {format_spans(places)}"
@@ -210,7 +223,7 @@ def _piece(ranks: tuple[int, ...], places: list[int]) -> str:
 
 
 def format_spans(numbers: list[int]) -> str:
-    """`0–3, 7` of ascending numbers."""
+    """Return ascending numbers as spans, such as `0–3, 7`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:

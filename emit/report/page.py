@@ -1,7 +1,7 @@
-"""One self-contained HTML page about algorithms: network and load, timeline, where chunks come from, frontier, proof.
+"""One self-contained HTML page about algorithms: network and load, timeline, sources of chunks, frontier, proof.
 
-It holds all that it shows (style, script and figures as JSON) and asks for nothing from anywhere. The words, the
-proof and the frontier are there without a script too; what moves is drawn by `report_*.js`.
+The page holds all that it shows (style, script and figures as JSON) and loads nothing. The texts, the proof and the
+frontier work without the script; `report_*.js` draws what moves.
 """
 
 from __future__ import annotations
@@ -25,19 +25,25 @@ from topologies.topology import Topology
 
 FORMAT = "synth-report-1"
 MOST_ITEMS = 200
-_SENDS = 24_000  # that a page lists one by one, of all its algorithms together
-_FEWEST_SENDS = 400  # of each
+_SENDS = 24_000  # most sends that a page lists, of all its algorithms
+_FEWEST_SENDS = 400  # sends of each algorithm that a page lists at least
 _PARTS = Path(__file__).parent / "static"
 _SCRIPTS = ("report_data.js", "report_network.js", "report_timeline.js", "report.js")
 
 WIDTH, HEIGHT = 560, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 44
-COLOURS = 6  # that the page's style has for curves; then they come round again
+COLOURS = 6  # colours of curves in the page's style; further curves reuse them
 
 
 @dataclass(frozen=True)
 class Page:
-    """html: the whole page. wrong: by name, why a schedule, program or proof in it is refused."""
+    """An HTML page about algorithms.
+
+    Attributes:
+        html: The whole page.
+        algorithms: Number of algorithms on it.
+        wrong: Reasons why a schedule, program or proof on it is refused, by name.
+    """
 
     html: str
     algorithms: int
@@ -50,11 +56,18 @@ def report(
     group: Sequence[int] | None = None,
     size_bytes: float | None = None,
 ) -> Page:
-    """The page about a schedule (.synth), an MSCCL XML, an execution plan, a library (index.json) or a folder of these.
+    """Build the page about a schedule (.synth), an MSCCL XML, an execution plan, a library or a folder of these.
 
-    Schedules are replayed, proofs worked out again, programs checked; what is wrong is shown as such. topology, group:
-    where programs run, at size_bytes (1 MiB when None); else they are shown in steps. Schedules have their own. Raises
-    InputError for what cannot be read, too many algorithms, or a program that cannot be timed on the topology.
+    Schedules are replayed, proofs are recomputed, programs are checked; the page shows what is wrong.
+
+    Args:
+        path: The file, a library's index.json, or the folder.
+        topology: Topology on which programs run; None: they are shown in steps. Schedules have their own.
+        group: Ranks of the topology on which programs run.
+        size_bytes: Message size of programs in bytes; None: 1 MiB.
+
+    Raises:
+        InputError: A file cannot be read, there are too many algorithms, or a program cannot be timed on the topology.
     """
     return report_sources(find_sources(path), Path(path).resolve().name or str(path), topology, group, size_bytes)
 
@@ -66,61 +79,73 @@ def report_sources(
     group: Sequence[int] | None = None,
     size_bytes: float | None = None,
 ) -> Page:
-    """The page about some files; name: its title where they answer several questions. Others: as for `report`."""
+    """Build the page about some files.
+
+    Args:
+        sources: The files.
+        name: Title of the page if the files answer several questions.
+        topology: As for `report`.
+        group: As for `report`.
+        size_bytes: As for `report`.
+
+    Raises:
+        InputError: As for `report`.
+    """
     if len(sources) > MOST_ITEMS:
         raise InputError(
             f"{len(sources)} algorithms: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder"
         )
     most = max(_FEWEST_SENDS, _SENDS // len(sources))
     ranks, size = None if group is None else tuple(group), float(1 << 20) if size_bytes is None else size_bytes
-    found = [
+    items = [
         schedule_item(source, most)
         if source.kind == "schedule"
         else program_item(source, most, topology, ranks, size, only=len(sources) == 1)
         for source in sources
     ]
-    one_title = len({item.title for item in found}) == 1
-    title = found[0].title if one_title else name
-    data = {"format": FORMAT, "algorithms": [item.view for item in found]}
+    one_title = len({item.title for item in items}) == 1
+    title = items[0].title if one_title else name
+    data = {"format": FORMAT, "algorithms": [item.view for item in items]}
     parts = {
         "title": escape(title),
-        "chooser": _chooser(found),
-        "overview": _overview(found) if len(found) > 1 else "",
-        "articles": "".join(_article(number, item) for number, item in enumerate(found)),
-        "frontiers": _frontiers(found),
-        "proofs": "".join(_proof(number, item) for number, item in enumerate(found)),
+        "chooser": _chooser(items),
+        "overview": _overview(items) if len(items) > 1 else "",
+        "articles": "".join(_article(number, item) for number, item in enumerate(items)),
+        "frontiers": _frontiers(items),
+        "proofs": "".join(_proof(number, item) for number, item in enumerate(items)),
         "data": _script_safe(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
         "style": (_PARTS / "report.css").read_text(encoding="utf-8"),
         "script": "\n".join((_PARTS / name).read_text(encoding="utf-8") for name in _SCRIPTS),
     }
     template = (_PARTS / "report.html").read_text(encoding="utf-8")
-    # one pass: nothing that is put in is looked at again
+    # A single pass, so that inserted text is never taken for a mark.
     html = re.sub(r"<!--@([a-z]+)-->", lambda mark: parts[mark[1]], template)
-    return Page(html, len(found), {item.name: item.wrong for item in found if item.wrong})
+    return Page(html, len(items), {item.name: item.wrong for item in items if item.wrong})
 
 
 def _script_safe(text: str) -> str:
-    """JSON that no tag or comment in it can end."""
+    """Return JSON, escaped so that no tag or comment in it can end the script."""
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text
 
 
-def _chooser(found: Sequence[Item]) -> str:
-    if len(found) < 2:
+def _chooser(items: Sequence[Item]) -> str:
+    """Return the list from which a reader chooses an algorithm; empty if there is only one."""
+    if len(items) < 2:
         return ""
     parts = ['<label class="chooser">Algorithm <select id="chooser">']
-    for title, items in groupby(enumerate(found), key=lambda numbered: numbered[1].title):
-        options = "".join(f'<option value="{number}">{escape(item.name)}</option>' for number, item in items)
+    for title, group_items in groupby(enumerate(items), key=lambda numbered: numbered[1].title):
+        options = "".join(f'<option value="{number}">{escape(item.name)}</option>' for number, item in group_items)
         parts.append(f'<optgroup label="{escape(title, quote=True)}">{options}</optgroup>')
     return "".join([*parts, "</select></label>"])
 
 
-def _overview(found: Sequence[Item]) -> str:
-    """A line for each algorithm."""
+def _overview(items: Sequence[Item]) -> str:
+    """Return a table with a line for each algorithm."""
     heads = ("algorithm", "for", "time", "bound", "time / bound", "")
     rows = []
-    for number, item in enumerate(found):
+    for number, item in enumerate(items):
         time_us, bound_us, gap = item.timing.time_us, item.timing.bound_us, item.timing.gap
         cells = [
             f'<a href="#algorithm-{number}" data-choose="{number}">{escape(item.name)}</a>',
@@ -139,6 +164,7 @@ def _overview(found: Sequence[Item]) -> str:
 
 
 def _badge(item: Item) -> str:
+    """Return the badge that says whether an algorithm is wrong, optimal or checked."""
     kind, word = (
         (" bad", "wrong") if item.wrong else (" best", "optimal") if item.timing.optimal else ("", item.verdict)
     )
@@ -146,7 +172,7 @@ def _badge(item: Item) -> str:
 
 
 def _article(number: int, item: Item) -> str:
-    """The head of one algorithm: what it is for, its figures, whether it is right."""
+    """Return the head of one algorithm: its question, its figures, whether it is right."""
     tiles = "".join(
         f'<div class="tile"><dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>'
         for label, value, note in item.facts
@@ -160,21 +186,21 @@ def _article(number: int, item: Item) -> str:
     )
 
 
-def _frontiers(found: Sequence[Item]) -> str:
-    """One drawing a question, with all of its algorithms."""
+def _frontiers(items: Sequence[Item]) -> str:
+    """Return one drawing a question, with all of its algorithms."""
     parts = []
-    for question in dict.fromkeys(item.question for item in found):
-        mine = {number: item for number, item in enumerate(found) if item.question == question}
-        none = '<p class="note">No times are known: give a topology (--topo) to predict them.</p>'
-        drawing = frontier_plot(mine) or none
+    for question in dict.fromkeys(item.question for item in items):
+        answers = {number: item for number, item in enumerate(items) if item.question == question}
+        placeholder = '<p class="note">No times are known. Give a topology (--topo) to predict them.</p>'
+        drawing = frontier_plot(answers) or placeholder
         legend = "".join(
             f'<li class="c{number % COLOURS}" data-algorithm="{number}"><i></i>{escape(item.name)}</li>'
-            for number, item in mine.items()
+            for number, item in answers.items()
             if item.timing.marks
         )
-        if any(item.timing.bound or item.timing.stated for item in mine.values()):
+        if any(item.timing.bound or item.timing.stated for item in answers.values()):
             legend += '<li class="limit"><i></i>bound: nothing can be below it</li>'
-        numbers = " ".join(map(str, mine))
+        numbers = " ".join(map(str, answers))
         parts.append(
             f'<figure class="frontier" data-algorithms="{numbers}">{drawing}<ul class="legend">{legend}</ul></figure>'
         )
@@ -182,13 +208,21 @@ def _frontiers(found: Sequence[Item]) -> str:
 
 
 def _proof(number: int, item: Item) -> str:
+    """Return the proof of one algorithm in words."""
     lines = item.timing.proof
     body = "".join(f"<p>{escape(line)}</p>" for line in lines) or f'<p class="note">{escape(item.no_proof)}</p>'
     return f'<div class="proof" data-algorithm="{number}">{body}</div>'
 
 
 class _Axes:
-    """Logarithmic axes that hold some points (bytes, µs)."""
+    """Logarithmic axes that cover some points (bytes, µs).
+
+    Attributes:
+        low_x: Exponent of 2 of the smallest size.
+        high_x: Exponent of 2 of the largest size.
+        low_y: Exponent of 10 of the smallest time.
+        high_y: Exponent of 10 of the largest time.
+    """
 
     def __init__(self, points: Points) -> None:
         sizes = [math.log2(size) for size, _ in points]
@@ -198,29 +232,35 @@ class _Axes:
         self.high_y = max(math.ceil(max(times) + 0.05), self.low_y + 1)
 
     def x(self, size: float) -> float:
+        """Return the horizontal place of a size."""
         part = (math.log2(size) - self.low_x) / (self.high_x - self.low_x)
         return round(_LEFT + part * (WIDTH - _LEFT - _RIGHT), 2)
 
     def y(self, time: float) -> float:
+        """Return the vertical place of a time."""
         part = (math.log10(time) - self.low_y) / (self.high_y - self.low_y)
         return round(HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM), 2)
 
     def path(self, points: Points) -> str:
+        """Return the SVG path through the points."""
         return "M" + "L".join(f"{self.x(size)} {self.y(time)}" for size, time in points)
 
 
 def frontier_plot(items: Mapping[int, Item]) -> str:
-    """A drawing (SVG) of one question's times and bounds by size, axes logarithmic; empty with nothing to draw.
+    """Return a drawing (SVG) of one question's times and bounds by size, with logarithmic axes; empty without points.
 
-    items: by their number on the page. A bound that is known at one size only is a dash there.
+    A bound that is known at one size only is a dash there.
+
+    Args:
+        items: The algorithms by their number on the page.
     """
     timings = [item.timing for item in items.values()]
     bound = _drawn(next((timing.bound for timing in timings if timing.bound), ()))
     stated = [point for timing in timings for point in _drawn(timing.stated)]
-    every = (*bound, *stated, *(p for timing in timings for p in _drawn((*timing.curve, *timing.marks))))
-    if not every:
+    points = (*bound, *stated, *(p for timing in timings for p in _drawn((*timing.curve, *timing.marks))))
+    if not points:
         return ""
-    axes = _Axes(every)
+    axes = _Axes(points)
     title = escape(f"time by message size, {next(iter(items.values())).title}", quote=True)
     parts = [
         f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">',
@@ -252,15 +292,17 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
 
 
 def _drawn(points: Points) -> Points:
-    """Those that have a place on logarithmic axes."""
+    """Return the points that have a place on logarithmic axes."""
     return tuple((size, time) for size, time in points if size > 0 and time > 0)
 
 
 def _format_point(size: float, time: float) -> str:
+    """Return the text of a point."""
     return f"{format_time(time)} at {format_size(math.ceil(size))}"
 
 
 def _grid(axes: _Axes) -> list[str]:
+    """Return the grid lines and the labels of the axes."""
     parts = []
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
     step = max(1, math.ceil((axes.high_x - axes.low_x) / 6))

@@ -1,6 +1,6 @@
-"""One self-contained HTML page about a ranking of placements: the hierarchy with every axis's groups, levels, ranking.
+"""One self-contained HTML page about a ranking of placements: the hierarchy with each axis's groups, levels, ranking.
 
-It is drawn from the file that `synth place -o` writes (`synth.present.placement`), and has no script.
+Its data is the file that `synth place -o` writes (`synth.present.placement`). It has no script.
 """
 
 from __future__ import annotations
@@ -19,37 +19,47 @@ from topologies.text.files import origin_of, parse_json, read_text
 
 NAME = "placement.json"
 MAX_FILE_BYTES = 256 << 20
-_BARS = 60  # placements in the ranking
-_DEVICES = 2048  # that a drawing of the hierarchy has
-_TURN = 137.508  # degrees between the hues of two groups: neighbours never look the same
+_BARS = 60  # placements of the ranking that are shown
+_DEVICES = 2048  # devices in a drawing of the hierarchy
+_HUE_STEP = 137.508  # degrees between the hues of two groups, so that neighbours differ
 
 
 def find_placement(path: str | Path) -> dict[str, Any] | None:
-    """The ranking in a file, or in a folder's placement.json; None where it is something else."""
-    where = Path(path)
-    where = where / NAME if where.is_dir() and (where / NAME).is_file() else where
-    if where.suffix != ".json" or not where.is_file():
+    """Return the ranking in a file, or in a folder's placement.json; None if it is something else."""
+    location = Path(path)
+    location = location / NAME if location.is_dir() and (location / NAME).is_file() else location
+    if location.suffix != ".json" or not location.is_file():
         return None
     try:
-        text = read_text(where, "a ranking of placements", MAX_FILE_BYTES)
-        found = parse_json(text, origin_of(where), "a ranking of placements")
+        text = read_text(location, "a ranking of placements", MAX_FILE_BYTES)
+        document = parse_json(text, origin_of(location), "a ranking of placements")
     except InputError:
         return None
-    return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+    return document if isinstance(document, dict) and document.get("format") == FORMAT else None
 
 
 def placement_page(document: dict[str, Any], name: str) -> str:
-    """The page. name: of the file, for messages. Raises InputError where the ranking lacks or contradicts something."""
+    """Return the page about a ranking.
+
+    Args:
+        document: The ranking.
+        name: Name of the file, for messages.
+
+    Raises:
+        InputError: The ranking lacks or contradicts something.
+    """
     try:
-        return _page(document).encode("utf-8", "backslashreplace").decode()  # halves of characters, as JSON may hold
+        # JSON may contain lone surrogates, which UTF-8 cannot encode.
+        return _page(document).encode("utf-8", "backslashreplace").decode()
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(
-            f"{origin_of(name)}: is no whole ranking ({type(error).__name__}: {error});"
-            " it must be what synth place -o wrote"
+            f"{origin_of(name)}: is not a complete ranking ({type(error).__name__}: {error});"
+            " give a file that synth place -o wrote"
         ) from None
 
 
 def _page(document: dict[str, Any]) -> str:
+    """Return the page about a ranking that is assumed to be complete."""
     levels, axes, rows = document["levels"], document["axes"], document["placements"]
     best, default = rows[0], document["default"]
     if math.prod(levels.values()) != len(document["ranks"]) or sorted(best["order"]) != sorted(document["ranks"]):
@@ -65,7 +75,7 @@ def _page(document: dict[str, Any]) -> str:
     drawings = "".join(_drawing(document, axis, best["groups"][axis]) for axis, size in axes.items() if size > 1)
     main = f"""{tiles(figures)}
 <section class="card"><div class="bar"><h2>Groups of the best placement</h2></div>
-<p class="note">Devices stand in the hierarchy; those of one colour form a group along the axis. Rank order:
+<p class="note">The boxes are the hierarchy. Devices of one colour form a group along the axis. Rank order:
 {escape(format_listed(best["order"]))}</p>
 <div class="drawings">{drawings}</div></section>
 <div class="columns">
@@ -77,21 +87,23 @@ def _page(document: dict[str, Any]) -> str:
 
 
 def _drawing(document: dict[str, Any], axis: str, groups: Sequence[Sequence[int]]) -> str:
+    """Return a drawing of the hierarchy with the groups of one axis."""
     number = {int(rank): i for i, group in enumerate(groups) for rank in group}
     ranks = [int(rank) for rank in document["ranks"]]
     shown = ranks[:_DEVICES]
     names, sizes = list(document["levels"]), list(document["levels"].values())
 
     def part(level: int, begin: int, count: int) -> str:
+        """Return the drawing of `count` ranks from `begin` on, from one level down."""
         if begin >= len(shown):
             return ""
         if level == len(sizes):
             rank = shown[begin]
-            hue = number[rank] * _TURN % 360
+            hue = number[rank] * _HUE_STEP % 360
             label = f"rank {rank}, {axis} group {number[rank]}"
             return f'<i style="--h:{hue:.0f}" title="{escape(label)}">{rank}</i>'
-        each = count // sizes[level]
-        inner = "".join(part(level + 1, begin + i * each, each) for i in range(sizes[level]))
+        part_size = count // sizes[level]
+        inner = "".join(part(level + 1, begin + i * part_size, part_size) for i in range(sizes[level]))
         return f'<div class="part l{min(level, 3)}" title="{escape(names[level])}">{inner}</div>'
 
     more = f'<p class="note">the first {len(shown)} of {len(ranks)} ranks</p>' if len(shown) < len(ranks) else ""
@@ -101,7 +113,7 @@ def _drawing(document: dict[str, Any], axis: str, groups: Sequence[Sequence[int]
 
 
 def _levels(document: dict[str, Any]) -> str:
-    """A bar for every level, of the best placement and of the default order."""
+    """Return a bar for every level, of the best placement and of the default order."""
     lines = []
     rows = {"best": document["placements"][0], "default": document["placements"][document["default"]]}
     for i, level in enumerate(document["levels"]):
@@ -112,6 +124,7 @@ def _levels(document: dict[str, Any]) -> str:
 
 
 def _ranking(document: dict[str, Any]) -> str:
+    """Return a bar for every placement of the ranking."""
     rows = document["placements"]
     longest = max(row["time_us"] for row in rows[:_BARS])
     lines = []
@@ -127,6 +140,7 @@ def _ranking(document: dict[str, Any]) -> str:
 
 
 def _bar(label: str, share: float, note: str, kind: str) -> str:
+    """Return a bar with a label and a remark."""
     return (
         f'<div class="row"><span>{escape(label)}</span><div class="track"><div class="fill {kind}"'
         f' style="width:{100 * min(max(share, 0.0), 1.0):.1f}%"></div></div><span>{escape(note)}</span></div>'
@@ -134,6 +148,7 @@ def _bar(label: str, share: float, note: str, kind: str) -> str:
 
 
 def _calls(document: dict[str, Any]) -> str:
+    """Return the table of the calls of a step."""
     head = "".join(f'<th scope="col">{word}</th>' for word in ("call", "over", "message", "times", "a step"))
     body = []
     for call, time_us in zip(document["calls"], document["placements"][0]["call_us"], strict=True):

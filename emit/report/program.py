@@ -1,4 +1,4 @@
-"""An MSCCL program as a page shows it: its figures, connections, threadblocks, and the order of what happens."""
+"""A program as a page shows it: its figures, connections, threadblocks, and the order of its steps."""
 
 from __future__ import annotations
 
@@ -35,23 +35,31 @@ from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-_SPELT = {"msccl": "MSCCL", "mscclpp": "MSCCL++", "chakra": "Chakra", "goal": "GOAL"}  # formats of programs
-_OF_PLAN = (
-    "The plan is drawn as the messages that it comes to, in the order of its data; times by size are those of the plan"
+_FORMAT_NAMES = {"msccl": "MSCCL", "mscclpp": "MSCCL++", "chakra": "Chakra", "goal": "GOAL"}
+_PLAN_NOTE = (
+    "The drawing shows the plan's messages in the order of its data. Times by size are those of the plan"
     " itself, with its signals."
 )
-_PIECES = 160  # of time, at most
-_FINDINGS = 8  # that a page lists
-_PROVED = 64  # ranks of a program for which a bound is looked for
+_PIECES = 160  # pieces of time, at most
+_FINDINGS = 8  # findings that a page lists
+_PROVED = 64  # ranks up to which a page proves a bound for a program
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """When a program's transmissions happen: in ticks, or in µs where a predictor times it.
+    """The times of a program's transmissions, in ticks, or in µs if a predictor times it.
 
-    sent: the steps that send, in the order of the arrays; connection: of each, its number; chunks: that it carries.
-    start, end, arrive: of each, within 0..span.
-    shares: shape (connections, pieces of time): the part in which each is in use.
+    Attributes:
+        columns: The program's steps.
+        predictor: The predictor, or None for ticks.
+        sent: The steps that send, in the order of the arrays.
+        connection: Number of each transmission's connection.
+        chunks: Number of chunks of each transmission.
+        start: Start of each transmission within 0..span.
+        end: End of each transmission on its connection.
+        arrive: Arrival of each transmission.
+        span: Time of the last arrival.
+        shares: Share of each piece of time in which each connection is in use, shape (connections, pieces of time).
     """
 
     columns: Columns
@@ -69,16 +77,25 @@ class _Run:
 def program_item(
     source: Source, most_sends: int, topology: Topology | None, group: tuple[int, ...] | None, size: float, only: bool
 ) -> Item:
-    """The program of a file, checked; timed at `size` bytes where there is a topology.
+    """Return the program of a file, checked, and timed at `size` bytes if there is a topology.
 
-    only: it is the page's only one, so that it must run on the topology. Raises InputError where it does not.
+    Args:
+        source: The file.
+        most_sends: Most transmissions that the page lists.
+        topology: Topology on which it runs, or None.
+        group: Ranks on which it runs, or None.
+        size: Message size in bytes.
+        only: True if it is the page's only algorithm, so that it must run on the topology.
+
+    Raises:
+        InputError: The file cannot be read, or the only program does not run on the topology.
     """
     entry, goal = source.entry, goal_beside(source.path)
     verdict = verify_program(source.path, goal)
     form = format_of(source.path)
     if verdict.program is None and (form.simulator or not form.holds_program):
         raise InputError("; ".join(verdict.lines))
-    program = verdict.program or read_msccl(source.path)  # which says what cannot be read
+    program = verdict.program or read_msccl(source.path)  # `read_msccl` raises with what cannot be read.
     right = verdict.status == "right"
     explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
     notes = explained[1:] if right else explained if verdict.status == "not readable" else []
@@ -92,21 +109,21 @@ def program_item(
             timed = form.predictor(source.path, program, predictor.topology, group)
             timing = _timed(program, timed, size, right)
             if timed.fifo_depth is None:
-                notes = [*notes, _OF_PLAN]
+                notes = [*notes, _PLAN_NOTE]
     except InputError as error:
         if only or topology is None:
             raise
-        # of many, some may be for other networks
+        # Of many programs, some may be for other networks.
         notes = [*notes, f"Shown in steps: {error}."]
         view = program_view(program, most_sends, goal)
-    asked: tuple[object, ...] = (program.nranks,)
+    comparison_key: tuple[object, ...] = (program.nranks,)
     if entry is not None:
-        asked = entry.group, entry.relays, 0 if entry.root is None else entry.group.index(entry.root)
+        comparison_key = entry.group, entry.relays, 0 if entry.root is None else entry.group.index(entry.root)
     return Item(
         name=source.name,
         collective=program.collective,
-        asked=asked,
-        subtitle=f"{format_count(program.nranks, 'rank')} · {_SPELT[form.name]}, {program.protocol}",
+        comparison_key=comparison_key,
+        subtitle=f"{format_count(program.nranks, 'rank')} · {_FORMAT_NAMES[form.name]}, {program.protocol}",
         timing=timing,
         view=view,
         facts=tuple(_facts(program, view, timing)),
@@ -119,49 +136,51 @@ def program_item(
 
 
 def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
+    """Return the text that replaces a missing proof."""
     words = None if entry is None else entry.values.get("proof")
     if isinstance(words, str):
         return (
-            f"The library's index states: {words[:400]}. It is not worked out again here; synth prove does that with"
+            f"The library's index states: {words[:400]}. It is not checked here; synth prove checks it with"
             " the schedule's own files."
         )
     if topology is None:
-        return "An executor's file says nothing of how near it is to the best. Give the network (--topo) to find out."
-    return f"No bound is worked out for it: it is not right, its root is not known, or it has over {_PROVED} ranks."
+        return "An executor's file does not state how near it is to the best. Give the network (--topo) to find out."
+    return f"No bound was computed: the program is not right, its root is not known, or it has over {_PROVED} ranks."
 
 
-_FIGURES = ("shown_bytes", "time_us", "bound_us")  # of an entry; a row of its curve has the same
+_FIGURES = ("shown_bytes", "time_us", "bound_us")  # keys of an entry; a row of its curve has the same figures
 
 
 def _stated(entry: Entry | None) -> Timing:
-    """What an index says."""
+    """Return the times and bounds that an index states."""
     if entry is None:
         return Timing(None)
     figures = [float(value) for key in _FIGURES if is_figure(value := entry.values.get(key))]
     if len(figures) < len(_FIGURES):
         return Timing(entry.topology)
-    size, taken, bound_us = figures
+    size, time_us, bound_us = figures
     curve, bound = (tuple((row[0], row[column]) for row in entry.curve) for column in (1, 2))
-    return Timing(entry.topology, size, taken, bound_us, curve, bound)
+    return Timing(entry.topology, size, time_us, bound_us, curve, bound)
 
 
 def _timed(program: Program, predictor: Timed, size: float, right: bool) -> Timing:
-    """Predicted on a topology; with a bound for what is asked where the file says that in full."""
+    """Return the predicted times on a topology, with a bound if the file states its question in full."""
     topology = predictor.topology
     sizes = [float(1 << e) for e in EXPONENTS]
     curve = tuple((s, predictor.time_us(s)) for s in sizes)
-    taken = predictor.time_us(size)
+    time_us = predictor.time_us(size)
     kind = find_kind(program.collective)
     if not right or not kind.unit or kind.rooted or program.nranks > _PROVED:
-        return Timing(topology.name, size, taken, curve=curve)
+        return Timing(topology.name, size, time_us, curve=curve)
     problem = make_problem(topology, program.collective, predictor.group)
     bound = prove(problem)
     bound_us, decisive = bound.at(size)
     checked = Checked(bound_us=bound_us, witness=decisive, limits=bound.witnesses)
-    return proved_timing(problem, checked, size, taken, curve, sizes)
+    return proved_timing(problem, checked, size, time_us, curve, sizes)
 
 
 def _facts(program: Program, view: dict[str, Any], timing: Timing) -> list[Fact]:
+    """Return the figures of the program for the page's tiles."""
     facts: list[Fact] = []
     if timing.time_us is not None:
         at = f"at {format_size(round(timing.size_bytes))}"
@@ -190,20 +209,24 @@ def program_view(
     predictor: Predictor | None = None,
     size_bytes: float = 0.0,
 ) -> dict[str, Any]:
-    """What the page's script draws of a program; at most `most_sends` transmissions, and instructions, one by one.
+    """Return the data that the page's script draws; at most `most_sends` transmissions, and instructions, are listed.
 
-    Without a predictor a step takes one tick and the load of a connection is its part of the busiest one's chunks; with
-    one, times are predicted at `size_bytes`, in µs. Raises InputError for a deadlock.
+    Without a predictor a step takes one tick, and the load of a connection is its share of the busiest connection's
+    chunks.
+    With one, times are predicted at `size_bytes`, in µs.
+
+    Raises:
+        InputError: The program has a deadlock.
     """
-    found = Findings()
-    c = columns_of(program, found)
-    if any(f.kind != "race" for f in found.reported):
+    findings = Findings()
+    columns = columns_of(program, findings)
+    if any(f.kind != "race" for f in findings.reported):
         blocks = _blocks(program, [], 0)
         return {"kind": "program", "unit": "steps", "span": 0.0, "network": None, "blocks": blocks}
-    order = run(c, None, split=False).order
-    tick = assign_ticks(c, order)
-    timed = _run(c, order, tick, predictor, size_bytes)
-    carried = trace_program(c, order, cells_of(program, c, _aliasing(program, goal), False))
+    order = run(columns, None, split=False).order
+    tick = assign_ticks(columns, order)
+    timed = _run(columns, order, tick, predictor, size_bytes)
+    carried = trace_program(columns, order, cells_of(program, columns, _aliasing(program, goal), False))
     rows, row = _rows(timed, len(timed.sent) <= most_sends)
     return {
         "kind": "program",
@@ -219,9 +242,10 @@ def program_view(
     }  # fmt: skip
 
 
-def _run(c: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float) -> _Run:
+def _run(columns: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float) -> _Run:
+    """Return the times of the transmissions."""
     if predictor is None:
-        sent = [step for step in order if c.sends[step] >= 0]
+        sent = [step for step in order if columns.sends[step] >= 0]
         start = np.array([tick[step] for step in sent], dtype=np.float64)
         end = arrive = start + 1.0
         span = max(tick, default=-1) + 1.0
@@ -230,14 +254,14 @@ def _run(c: Columns, order: list[int], tick: list[int], predictor: Predictor | N
         sent, start, end, arrive = moved.step.tolist(), moved.start_us, moved.end_us, moved.arrive_us
         span = float(arrive.max(initial=0.0))
     rows = np.array(sent, dtype=np.int64)
-    connection, chunks = c.sends[rows], c.count[rows].astype(np.float64)
+    connection, chunks = columns.sends[rows], columns.count[rows].astype(np.float64)
     pieces = _PIECES if predictor is not None else max(1, min(_PIECES, int(span)))
-    shares = shares_of_time(connection, start, end, len(c.connections), pieces, span)
-    return _Run(c, predictor, sent, connection, chunks, start, end, arrive, span, shares)
+    shares = shares_of_time(connection, start, end, len(columns.connections), pieces, span)
+    return _Run(columns, predictor, sent, connection, chunks, start, end, arrive, span, shares)
 
 
 def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
-    """The goal that says which cells of i and o are the same memory."""
+    """Return the goal that says which cells of i and o are the same memory."""
     if goal is not None:
         return goal
     inplace = program.inplace and not program.outofplace
@@ -247,15 +271,15 @@ def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
 
 
 def _network(program: Program, timed: _Run) -> dict[str, Any]:
-    """Ranks and the pairs of them that are connected; where they are timed, with the part of the time in use."""
+    """Return ranks and connected pairs of them, with load; if timed, it is the share of the time in use."""
     n, predictor = program.nranks, timed.predictor
     ends = np.array([pair[:2] for pair in timed.columns.connections], dtype=np.int64).reshape(-1, 2)
     pairs, edge = np.unique(ends, axis=0, return_inverse=True)
     edge = edge.reshape(-1)
     moved = sum_by(edge[timed.connection], timed.chunks, len(pairs))
     load = moved / max(1.0, float(moved.max(initial=0.0)))
-    now = np.zeros((len(pairs), timed.shares.shape[1]))
-    np.add.at(now, edge, timed.shares)
+    load_over_time = np.zeros((len(pairs), timed.shares.shape[1]))
+    np.add.at(load_over_time, edge, timed.shares)
     name, total, ranks, nodes = "", n, list(range(n)), np.zeros(n, dtype=np.int64)
     if predictor is not None:
         topology = predictor.topology
@@ -266,11 +290,11 @@ def _network(program: Program, timed: _Run) -> dict[str, Any]:
         nodes = topology.nodes[ranks]
     at = place_vertices(name, total, ranks, nodes, 0, pairs)
     names = [str(r) for r in range(n)]
-    return network_view(at, pairs, n, n, names, load, now, gbs=np.zeros(0), moved=moved)
+    return network_view(at, pairs, n, n, names, load, load_over_time, gbs=np.zeros(0), moved=moved)
 
 
 def _ranks(program: Program, timed: _Run) -> dict[str, Any]:
-    """How many connections of every rank send and receive in each piece of time, as shares of the most."""
+    """Return how many connections of every rank send and receive in each piece of time, as shares of the most."""
     rates = []
     for side in (0, 1):
         rate = np.zeros((program.nranks, timed.shares.shape[1]))
@@ -281,7 +305,7 @@ def _ranks(program: Program, timed: _Run) -> dict[str, Any]:
 
 
 def _rows(timed: _Run, all_listed: bool) -> tuple[dict[str, Any], Ints]:
-    """The timeline's rows: one a connection, by ranks, or bands of them; and the row of each connection."""
+    """Return the timeline's rows, one a connection by ranks or bands of them, and the row of each connection."""
     connections = timed.columns.connections
     channels = len({channel for _, _, channel in connections}) > 1
     order = sorted(range(len(connections)), key=connections.__getitem__)
@@ -296,31 +320,31 @@ def _rows(timed: _Run, all_listed: bool) -> tuple[dict[str, Any], Ints]:
 
 
 def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any]:
-    """The first transmissions, as those of a schedule are listed; `words` says what each carries."""
-    c = timed.columns
-    kept = timed.sent[:most]
-    place = {step: i for i, step in enumerate(kept)}
+    """Return the first transmissions in the form of a schedule's sends; `words` says what each carries."""
+    columns = timed.columns
+    listed = timed.sent[:most]
+    place = {step: i for i, step in enumerate(listed)}
     words: dict[str, int] = {}
-    what: list[int] = []
+    words_of_send: list[int] = []
     hop: list[int] = []
     ptr, brought = [0], list[int]()
-    for step in kept:
-        values, came = carried.get(step, ([], []))
-        what.append(words.setdefault(describe_values(values), len(words)))
-        parents = [place[p] for p in came if p in place]
+    for step in listed:
+        values, sources = carried.get(step, ([], []))
+        words_of_send.append(words.setdefault(describe_values(values), len(words)))
+        parents = [place[p] for p in sources if p in place]
         hop.append(1 + max((hop[p] for p in parents if p < len(hop)), default=0))
         brought += parents
         ptr.append(len(brought))
-    links, at = np.unique(timed.connection[: len(kept)], return_inverse=True)
-    ends = [c.connections[link] for link in links.tolist()]
-    edge = {pair: i for i, pair in enumerate(sorted({(a, b) for a, b, _ in c.connections}))}
+    links, at = np.unique(timed.connection[: len(listed)], return_inverse=True)
+    ends = [columns.connections[link] for link in links.tolist()]
+    edge = {pair: i for i, pair in enumerate(sorted({(a, b) for a, b, _ in columns.connections}))}
     drawn = drawn_edges(0, len(edge))
-    out, into = c.messages()
-    adds = set(out[c.is_op(READS_SRC)[into]].tolist())  # steps whose data the receiving step adds to something
+    out, into = columns.messages()
+    adds = set(out[columns.is_op(READS_SRC)[into]].tolist())  # steps whose data the receiver adds to a value
     return {
         "total": len(timed.sent),
         "stored": len(timed.sent),
-        "shown": len(kept),
+        "shown": len(listed),
         "links": {
             "src": [a for a, _, _ in ends],
             "dst": [b for _, b, _ in ends],
@@ -330,14 +354,14 @@ def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any
         "link": at.reshape(-1).tolist(),
         "chunk": [],
         "words": list(words),
-        "what": what,
-        "count": c.count[kept].tolist() if kept else [],
-        "place": [list(c.place(s)) for s in kept],
-        "start": round_all(timed.start[: len(kept)]),
-        "end": round_all(timed.end[: len(kept)]),
-        "arrives": None if timed.predictor is None else round_all(timed.arrive[: len(kept)]),
-        "reduces": [int(step in adds) for step in kept],
-        "own": [0] * len(kept),
+        "what": words_of_send,
+        "count": columns.count[listed].tolist() if listed else [],
+        "place": [list(columns.place(s)) for s in listed],
+        "start": round_all(timed.start[: len(listed)]),
+        "end": round_all(timed.end[: len(listed)]),
+        "arrives": None if timed.predictor is None else round_all(timed.arrive[: len(listed)]),
+        "reduces": [int(step in adds) for step in listed],
+        "own": [0] * len(listed),
         "hop": hop,
         "from_ptr": ptr,
         "from": brought,
@@ -345,7 +369,7 @@ def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any
 
 
 def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
-    """Every rank's threadblocks, and their instructions with the tick of each where that is known."""
+    """Return every rank's threadblocks, and their instructions with the tick of each where it is known."""
     blocks = [(rank, tb, block) for rank, gpu in enumerate(program.gpus) for tb, block in enumerate(gpu.threadblocks)]
     shown = min(len(blocks), MOST_ROWS * 4)
     steps: list[list[Any]] = []
@@ -370,9 +394,10 @@ def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
 
 
 def _instruction(step: Step) -> str:
-    """`i[0–3] → o[0–3], waits for tb 1 step 2`."""
+    """Return an instruction in words, such as `i[0–3] → o[0–3], waits for tb 1 step 2`."""
 
     def cells(buffer: str, first: int) -> str:
+        """Return the cells of a buffer in words."""
         return f"{buffer}[{format_spans(list(range(first, first + step.count)))}]" if first >= 0 else ""
 
     sides = [cells(step.src_buf, step.src_off), cells(step.dst_buf, step.dst_off)]

@@ -1,4 +1,4 @@
-"""A stored schedule as a page shows it: figures, the network and its load, a timeline, and where chunks come from."""
+"""A stored schedule as a page shows it: figures, the network and its load, a timeline, and the sources of chunks."""
 
 from __future__ import annotations
 
@@ -29,19 +29,25 @@ from topologies.symmetry.translations import digits, orbits, translate
 from topologies.topology import Topology
 
 MOST_BINS = 160
-_CELLS = 4_000_000  # of a table (links × pieces of time) in memory
-_LONG = 100_000  # sends whose time at a further size takes a while: fewer sizes
+_CELLS = 4_000_000  # cells of a table (links × pieces of time) in memory
+_LONG = 100_000  # sends above which a curve has fewer sizes, since each size takes a while
 _GROUP = 12  # ranks that a title names
 
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
-    """What goes over the links of the whole network until `span`, when the last chunk has arrived (µs).
+    """The traffic on the links of the whole network until the last chunk has arrived.
 
-    row: int (links,): the timeline row of each link: its own, or that of all its translates, `copies` of them; −1 for
-    an idle one. Of each row, first: int (rows,): a link; load: float (rows,): the part of the time in which a link is
-    busy, shares: float (rows, pieces of time): the same in each piece; bytes: float (rows,): over a link.
-    physical: int: the topology's link that each of the first resources is; the others are limits.
+    Attributes:
+        net: The whole network.
+        span: Time in µs until the last chunk has arrived.
+        row: Timeline row of each link, int (links,): its own, or that of all its translates; −1 for an idle link.
+        first: A link of each row, int (rows,).
+        copies: Number of links in a row.
+        load: Share of the time in which a link of the row is busy, (rows,).
+        shares: The same share in each piece of time, (rows, pieces of time).
+        bytes: Bytes over a link of the row, (rows,).
+        physical: The topology's link of each of the first resources; all other resources are limits.
     """
 
     net: Network
@@ -56,38 +62,42 @@ class _Traffic:
 
 
 def schedule_item(source: Source, most_sends: int) -> Item:
-    """The schedule of a file, replayed, with its proof worked out again. InputError for what cannot be read."""
+    """Return the schedule of a file, replayed, with its proof recomputed.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
     stored = load_schedule(source.path)
     problem, size = stored.problem, stored.schedule.size_bytes
-    taken = time_us(problem, stored.schedule)
+    taken_us = time_us(problem, stored.schedule)
     checked = check_stored(source.path, stored)
-    curve = () if checked.wrong else _curve(stored, taken)
-    timing = proved_timing(problem, checked, size, taken, curve, _curve_sizes(stored))
+    curve = () if checked.wrong else _curve(stored, taken_us)
+    timing = proved_timing(problem, checked, size, taken_us, curve, _curve_sizes(stored))
     view = schedule_view(stored, most_sends)
     return Item(
         name=source.name,
         collective=problem.collective.name,
-        asked=(problem.group, problem.relays, problem.collective.root),
-        subtitle=_who(problem),
+        comparison_key=(problem.group, problem.relays, problem.collective.root),
+        subtitle=_describe_group(problem),
         timing=timing,
         view=view,
         facts=tuple(_facts(stored, timing, view["network"])),
         verdict="replayed: right",
         wrong=checked.wrong,
         serves=format_served(source.entry.min_bytes, source.entry.max_bytes) if source.entry is not None else "",
-        no_proof="Nothing can be said of its proof: the schedule or the proof is refused."
+        no_proof="There is no checked proof: the schedule or the proof is refused."
         if checked.wrong
-        else "There is no proof beside the schedule: nothing is claimed of how near it is to the best."
+        else "There is no proof file for the schedule, so its distance from the best is not known."
         " The option --proof writes one.",
     )
 
 
 def _curve(stored: Stored, taken_us: float) -> Points:
-    """(bytes, µs); empty where the order of sends stands at its own size only."""
+    """Return the times as (bytes, µs); empty if the order of sends holds at the schedule's own size only."""
     problem, schedule = stored.problem, stored.schedule
     try:
         clock = Clock(problem, schedule)
-        # at its own size the file's times stand, which no order of rows makes again
+        # At its own size the file's own times count; the order of rows would not reproduce them.
         return tuple(
             (s, taken_us if s == schedule.size_bytes else time_us(problem, clock.timed(s)))
             for s in _curve_sizes(stored)
@@ -97,7 +107,7 @@ def _curve(stored: Stored, taken_us: float) -> Points:
 
 
 def _curve_sizes(stored: Stored) -> list[float]:
-    """Message sizes in bytes for a schedule's curve, its own among them."""
+    """Return message sizes in bytes for a schedule's curve, its own among them."""
     size = stored.schedule.size_bytes
     sizes = sorted({*(float(1 << e) for e in EXPONENTS), size} - {0.0})
     if len(stored.schedule) > _LONG:
@@ -106,14 +116,15 @@ def _curve_sizes(stored: Stored) -> list[float]:
 
 
 def _facts(stored: Stored, timing: Timing, network: dict[str, Any]) -> list[Fact]:
-    schedule, size, taken = stored.schedule, timing.size_bytes, timing.time_us or 0.0
-    facts: list[Fact] = [("Predicted time", format_time(taken), f"at {format_size(math.ceil(size))}")]
+    """Return the figures of the schedule for the page's tiles."""
+    schedule, size, taken_us = stored.schedule, timing.size_bytes, timing.time_us or 0.0
+    facts: list[Fact] = [("Predicted time", format_time(taken_us), f"at {format_size(math.ceil(size))}")]
     if timing.bound_us is not None and timing.gap is not None:
         facts.append(("Proved bound", format_time(timing.bound_us), "no algorithm is faster"))
         above = "optimal" if timing.optimal else f"{_percent(timing.gap - 1)} above"
         facts.append(("Time / bound", f"{timing.gap:.3f}", above))
-    if taken > 0 and size > 0:
-        facts.append(("Algorithm bandwidth", f"{size / taken / 1e3:.4g} GB/s", "message size / time"))
+    if taken_us > 0 and size > 0:
+        facts.append(("Algorithm bandwidth", f"{size / taken_us / 1e3:.4g} GB/s", "message size / time"))
     copies = f"each stored send stands for {stored.orbit}" if stored.orbit > 1 else ""
     chunks = format_count(stored.problem.collective.chunks, "chunk")
     mean = f"of the time in use; mean {network['mean'] * 100:.1f} %"
@@ -126,34 +137,41 @@ def _facts(stored: Stored, timing: Timing, network: dict[str, Any]) -> list[Fact
 
 
 def _percent(part: float) -> str:
+    """Return a share as a percentage."""
     return f"{part * 100:.0f} %" if part >= 0.1 else f"{part * 100:.2g} %"
 
 
-def _who(problem: Problem) -> str:
+def _describe_group(problem: Problem) -> str:
+    """Return the group, the relays and the topology in words."""
     topology, group = problem.topology, problem.group
     if group == tuple(range(topology.nranks)):
-        who = f"all {format_count(topology.nranks, 'rank')}"
+        words = f"all {format_count(topology.nranks, 'rank')}"
     else:
         names = " ".join(map(str, group[:_GROUP])) + (" …" if len(group) > _GROUP else "")
-        who = f"group {names} ({len(group)} of {topology.nranks})"
+        words = f"group {names} ({len(group)} of {topology.nranks})"
     if problem.relays:
-        who += f", {format_count(len(problem.relays), 'relay')}"
-    return who + (f" · {topology.summary}" if topology.summary else "")
+        words += f", {format_count(len(problem.relays), 'relay')}"
+    return words + (f" · {topology.summary}" if topology.summary else "")
 
 
 def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
-    """What the page's script draws; times in µs, loads as shares of the makespan (or of the capacity meanwhile).
+    """Return the data that the page's script draws: times in µs, loads as shares of the makespan or the capacity.
 
-    At most `most_sends` rows are listed one by one: of a larger schedule those of a sample of its chunks.
+    At most `most_sends` rows are listed one by one; of a larger schedule those of a sample of its chunks.
+
+    Raises:
+        InputError: Switches multicast or reduce in the schedule.
     """
     problem, schedule = stored.problem, stored.schedule
     if not ordinary(problem.network, schedule.link):
-        raise InputError("sends through switches that multicast or reduce are not drawn; it must be sends over links")
+        raise InputError(
+            "a report cannot draw sends through switches that multicast or reduce; give a schedule of sends over links"
+        )
     traffic = _traffic(problem, schedule)
     chunks = sample_chunks(schedule.chunk, problem.collective.nchunks, most_sends)
-    kept = schedule.take(np.isin(schedule.chunk, chunks))
+    listed = schedule.take(np.isin(schedule.chunk, chunks))
     names = [_link_name(problem, traffic.net, link) for link in traffic.first.tolist()]
-    all_listed = len(kept) == len(schedule)
+    all_listed = len(listed) == len(schedule)
     rows, row = timeline_rows(names, traffic.load, traffic.shares, traffic.copies, traffic.net.nlinks, all_listed)
     return {
         "kind": "schedule",
@@ -165,19 +183,20 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
         else {"out": None, "in": None, "got": None},
         "fold": None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations],
         "rows": rows,
-        "sends": _sends(kept, trace_schedule(problem, kept), traffic, row, stored.orbit, len(schedule)),
+        "sends": _sends(listed, trace_schedule(problem, listed), traffic, row, stored.orbit, len(schedule)),
         "chunks": describe_chunks(problem, chunks) | {"of": problem.collective.nchunks},
     }
 
 
 def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
+    """Compute the traffic of a schedule."""
     net, span = problem.network, time_us(problem, schedule)
     link_row, copies = np.arange(net.nlinks), 1
     if problem.quotient is not None:
         net, copies = problem.quotient.whole, problem.quotient.order
         link_row = orbits(net, problem.quotient.translations).link_class
     classes, first = np.unique(link_row, return_index=True)
-    # a row for each class that is used, in the order of their first links
+    # One row for each used class, in the order of their first links.
     first = np.sort(first[np.isin(classes, link_row[schedule.link])])
     nrows = len(first)
     number = np.full(net.nlinks, -1, dtype=np.int64)
@@ -200,7 +219,7 @@ def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
 
 
 def _network(problem: Problem, traffic: _Traffic) -> dict[str, Any]:
-    """Vertices with places, physical links with their load, and the other shared capacities."""
+    """Return vertices with places, physical links with their load, and the other shared capacities."""
     net, topology, physical = traffic.net, problem.topology, traffic.physical
     ends = np.column_stack([topology.link_src[physical], topology.link_dst[physical]])
     switches = np.unique(ends[ends >= topology.nranks]).tolist()
@@ -210,7 +229,7 @@ def _network(problem: Problem, traffic: _Traffic) -> dict[str, Any]:
     ends = local[ends]
     nodes = topology.nodes[list(problem.ranks)]
     at = place_vertices(topology.name, topology.nranks, problem.ranks, nodes, len(switches), ends)
-    load, now = _resources(traffic, drawn_edges(len(at.x), len(ends)))
+    load, load_over_time = _resources(traffic, drawn_edges(len(at.x), len(ends)))
     return network_view(
         at,
         ends,
@@ -218,7 +237,7 @@ def _network(problem: Problem, traffic: _Traffic) -> dict[str, Any]:
         problem.collective.nranks,
         [topology.vertex_name(v) for v in vertices],
         load[: len(physical)],
-        now,
+        load_over_time,
         gbs=net.capacity_gbs[: len(physical)],
         limits=[
             {"name": net.resource_names[i], "gbs": round_value(net.capacity_gbs[i]), "load": round_value(load[i])}
@@ -228,34 +247,34 @@ def _network(problem: Problem, traffic: _Traffic) -> dict[str, Any]:
 
 
 def _physical_links(topology: Topology, net: Network) -> Ints:
-    """Which links of the topology the resources are that are physical links: those before all limits."""
+    """Return the topology's links of the first resources, up to the first limit."""
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     number = {f"{topology.vertex_name(a)}→{topology.vertex_name(b)}": i for i, (a, b) in enumerate(ends)}
-    found: list[int] = []
+    links: list[int] = []
     for name in net.resource_names:
         link = number.get(name, -1)
-        if link <= (found[-1] if found else -1):  # a limit, even if it bears the name of a link
+        if link <= (links[-1] if links else -1):  # This is a limit, even if it has the name of a link.
             break
-        found.append(link)
-    return np.array(found, dtype=np.int64)
+        links.append(link)
+    return np.array(links, dtype=np.int64)
 
 
 def _resources(traffic: _Traffic, shown: int) -> tuple[Floats, Floats]:
-    """Each resource's bytes / (capacity · makespan), and of the first `shown` the same in every piece of time."""
+    """Return each resource's bytes / (capacity · makespan), and the first `shown` ones' in every piece of time."""
     net, span = traffic.net, traffic.span
     users = net.link_of_use
     in_use = traffic.row[users] >= 0
-    where = (net.uses_idx[in_use], traffic.row[users[in_use]])
+    entries = (net.uses_idx[in_use], traffic.row[users[in_use]])
     shape = (net.nresources, len(traffic.first))
-    links = csr_matrix((np.ones(int(in_use.sum())), where), shape=shape)
-    rate = csr_matrix((net.bandwidth_gbs[users[in_use]], where), shape=shape)[:shown]
+    links = csr_matrix((np.ones(int(in_use.sum())), entries), shape=shape)
+    rate = csr_matrix((net.bandwidth_gbs[users[in_use]], entries), shape=shape)[:shown]
     moved_us = links @ (traffic.bytes * US_PER_BYTE_AT_1_GBS)
     load = moved_us / net.capacity_gbs / span if span > 0 else np.zeros(net.nresources)
     return load, (rate @ traffic.shares) / net.capacity_gbs[:shown, None]
 
 
 def _ranks(problem: Problem, schedule: Schedule, traffic: _Traffic) -> dict[str, Any]:
-    """Of every rank over time: what it sends and gets, as shares of `top_gbs`, and how much it has."""
+    """Return each rank's sending and receiving rates over time, as shares of `top_gbs`, and how much it has."""
     net = traffic.net
     in_use = np.flatnonzero(traffic.row >= 0)
     rates = []
@@ -269,10 +288,10 @@ def _ranks(problem: Problem, schedule: Schedule, traffic: _Traffic) -> dict[str,
 
 
 def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> Floats:
-    """The part of what each rank lacks that has come by the end of each piece of time; shape (ranks, bins)."""
+    """Return the share of what each rank lacks that has come by the end of each piece of time, shape (ranks, bins)."""
     net, collective = problem.network, problem.collective
     n = net.nranks
-    # a value that is there before is not lacking, nor a sum to which nobody else contributes
+    # A rank does not lack a value that it holds at the start, or a sum of which it is the only contributor.
     complete = ~collective.reduces | (np.diff(collective.holders[0]) == 1)
     had = collective.pre[complete[collective.pre[:, 1]]]
     goals, before = (rows[:, 1] * n + rows[:, 0] for rows in (collective.post, had))
@@ -286,25 +305,25 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     np.maximum.at(last, place[adds], arrives[adds])
     np.minimum.at(first, place[~adds], arrives[~adds])
     when = np.where(collective.reduces[lacking // n], last, first)
-    there = np.isfinite(when)
+    comes = np.isfinite(when)
     rank, group = lacking % n, np.arange(n)
-    if problem.quotient is not None:  # all ranks of an orbit progress equally
+    if problem.quotient is not None:  # All ranks of an orbit progress equally.
         translations = problem.quotient.translations
         back = [-digit for digit in digits(translations, group)]
         group = np.unique(translate(translations, group, back), return_inverse=True)[1]
         rank = group[rank]
-    # a hair's breadth before its edge still counts to it: the last arrival is the end of the last piece
-    slot = np.ceil(when[there] / span * bins - 1e-9) - 1 if span > 0 else np.zeros(int(there.sum()))
+    # Rounding must not push an arrival past its piece: the last arrival is the end of the last piece.
+    slot = np.ceil(when[comes] / span * bins - 1e-9) - 1 if span > 0 else np.zeros(int(comes.sum()))
     nrows = int(group.max()) + 1
-    cell = rank[there] * bins + np.clip(slot, 0, bins - 1).astype(np.int64)
+    cell = rank[comes] * bins + np.clip(slot, 0, bins - 1).astype(np.int64)
     arrived = np.cumsum(np.bincount(cell, minlength=nrows * bins).reshape(nrows, bins), axis=1)
-    wanted = np.bincount(rank, minlength=nrows)[:, None]
-    share = np.where(wanted > 0, arrived / np.maximum(wanted, 1), 1.0)
+    lacking_of_row = np.bincount(rank, minlength=nrows)[:, None]
+    share = np.where(lacking_of_row > 0, arrived / np.maximum(lacking_of_row, 1), 1.0)
     return np.asarray(share[group])
 
 
 def _link_name(problem: Problem, net: Network, link: int) -> str:
-    """`0→1`, with the first switch where several paths join the pair."""
+    """Return a name such as `0→1`, with the first switch where several paths join the pair."""
     name = problem.link_name(link)
     near = slice(max(0, link - 1), link + 2)
     if np.sum((net.src[near] == net.src[link]) & (net.dst[near] == net.dst[link])) > 1:
@@ -315,17 +334,17 @@ def _link_name(problem: Problem, net: Network, link: int) -> str:
     return name
 
 
-def _sends(kept: Schedule, known: Lineage, traffic: _Traffic, row: Ints, copies: int, total: int) -> dict[str, Any]:
-    """The sends one by one, with the links that they use and what brought what they carry."""
+def _sends(listed: Schedule, lineage: Lineage, traffic: _Traffic, row: Ints, copies: int, total: int) -> dict[str, Any]:
+    """Return the sends one by one, with the links that they use and the sends that brought what they carry."""
     net = traffic.net
-    links, at = np.unique(kept.link, return_inverse=True)
-    chunk = np.unique(kept.chunk, return_inverse=True)[1]  # the page numbers the chunks that it tells of
+    links, at = np.unique(listed.link, return_inverse=True)
+    chunk = np.unique(listed.chunk, return_inverse=True)[1]  # The page numbers only the chunks that it lists.
     drawn = drawn_edges(0, len(traffic.physical))
     paths = [[edge for edge in net.uses(link).tolist() if edge < drawn] for link in links.tolist()]
     return {
         "total": total * copies,
         "stored": total,
-        "shown": len(kept),
+        "shown": len(listed),
         "links": {
             "src": net.src[links].tolist(),
             "dst": net.dst[links].tolist(),
@@ -335,11 +354,11 @@ def _sends(kept: Schedule, known: Lineage, traffic: _Traffic, row: Ints, copies:
         },
         "link": at.reshape(-1).tolist(),
         "chunk": chunk.reshape(-1).tolist(),
-        "start": round_all(kept.start_us),
-        "end": round_all(kept.end_us),
-        "reduces": kept.reduces.astype(int).tolist(),
-        "own": known.own.astype(int).tolist(),
-        "hop": known.hop.tolist(),
-        "from_ptr": known.ptr.tolist(),
-        "from": known.rows.tolist(),
+        "start": round_all(listed.start_us),
+        "end": round_all(listed.end_us),
+        "reduces": listed.reduces.astype(int).tolist(),
+        "own": lineage.own.astype(int).tolist(),
+        "hop": lineage.hop.tolist(),
+        "from_ptr": lineage.ptr.tolist(),
+        "from": lineage.rows.tolist(),
     }

@@ -1,4 +1,4 @@
-"""In what part of each of equal pieces of time something is in use, as small tables for a page."""
+"""The share of equal pieces of time in which something is in use, as small tables for a page."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import numpy as np
 
 from topologies.arrays import Floats, Ints
 
-MOST_ROWS = 256  # of a timeline with a bar for every send; more are drawn as a heat map
+MOST_ROWS = 256  # rows of a timeline with a bar for every send; more rows are drawn as a heat map
 MOST_HEAT_ROWS = 512
 
 
 def shares_of_time(row: Ints, start: Floats, end: Floats, nrows: int, nbins: int, span: float) -> Floats:
-    """The part of each bin of 0..span in which a row's intervals lie, shape (nrows, nbins); overlaps add."""
+    """Return the share of each bin of 0..span in which a row's intervals lie, shape (nrows, nbins); overlaps add."""
     if span <= 0 or not len(row):
         return np.zeros((nrows, nbins))
     width = span / nbins
-    # time since each start, summed, is a sum over starts so far; that of ends taken off leaves the time in between
+    # The sum of times since each start, minus that since each end, is the time inside the intervals so far.
     since = _since(row, start / width, nrows, nbins) - _since(row, end / width, nrows, nbins)
     shares: Floats = np.clip(np.diff(since, axis=1), 0.0, None)
     return shares
 
 
-def _since(row: Ints, when: Floats, nrows: int, nbins: int) -> Floats:
-    """Σ max(0, edge − when) over a row's times, at the edges 0, 1, …, nbins."""
-    bin_ = np.clip(np.floor(when).astype(np.int64), 0, nbins - 1)
+def _since(row: Ints, times: Floats, nrows: int, nbins: int) -> Floats:
+    """Return Σ max(0, edge − time) over a row's times, at the edges 0, 1, …, nbins."""
+    bin_ = np.clip(np.floor(times).astype(np.int64), 0, nbins - 1)
     cell = row * nbins + bin_
     size = nrows * nbins
     count = np.bincount(cell, minlength=size).reshape(nrows, nbins)
-    # within its bin a time counts from its place in it: small numbers, so that nothing cancels
-    left = np.bincount(cell, weights=np.clip(bin_ + 1 - when, 0.0, 1.0), minlength=size).reshape(nrows, nbins)
+    # Within its bin a time counts from its place in the bin; these numbers are small, so no digits cancel.
+    remainder = np.bincount(cell, weights=np.clip(bin_ + 1 - times, 0.0, 1.0), minlength=size).reshape(nrows, nbins)
     out = np.zeros((nrows, nbins + 1))
     before = np.cumsum(count, axis=1) - count
-    out[:, 1:] = np.cumsum(left + before, axis=1)
+    out[:, 1:] = np.cumsum(remainder + before, axis=1)
     return out
 
 
 def pack_table(shares: Floats) -> dict[str, Any]:
-    """A table of shares (0..1) as a page holds it: each different row once, and which of them each row is."""
+    """Return a table of shares (0..1) for a page: each distinct row once, and the index of every row in them."""
     coarse = np.round(np.clip(shares, 0.0, 1.0) * 255).astype(np.uint8)
     kinds, which = np.unique(coarse, axis=0, return_inverse=True)
     data = base64.b64encode(kinds.tobytes()).decode("ascii")
@@ -49,10 +49,18 @@ def pack_table(shares: Floats) -> dict[str, Any]:
 def timeline_rows(
     names: list[str], load: Floats, shares: Floats, copies: int, links: int, all_listed: bool
 ) -> tuple[dict[str, Any], Ints]:
-    """The timeline's rows: one each with its bars, or, where those are too many, bands of rows as a heat map.
+    """Return the timeline's rows: bars for each row, or bands of rows as a heat map if there are too many.
 
-    copies: links that a row stands for.  links: that there are.  all_listed: whether the page lists all sends. Returns
-    what the page holds (heat: a table, or None for bars), and which of its rows each of those given is part of.
+    Args:
+        names: Name of each row.
+        load: Load of each row.
+        shares: Shares of time of each row, shape (rows, bins).
+        copies: Number of links that a row stands for.
+        links: Number of links in all.
+        all_listed: True if the page lists all sends.
+
+    Returns:
+        The page's data (heat: a table, or None for bars), and the index of the page's row that has each given row.
     """
     nrows = len(names)
     view: dict[str, Any] = {"copies": copies, "links": links, "used": int((load > 0).sum()) * copies}
@@ -71,17 +79,17 @@ def timeline_rows(
 
 
 def rank_rates(out: Floats, into: Floats) -> tuple[float, dict[str, Any]]:
-    """What every rank sends and gets in each piece of time, as tables of shares of the most; and that most."""
+    """Return the highest rate, and each rank's sending and receiving rates over time as tables of shares of it."""
     top = max(float(out.max(initial=0.0)), float(into.max(initial=0.0)))
     scale = top if top > 0 else 1.0
     return top, {"out": pack_table(out / scale), "in": pack_table(into / scale)}
 
 
 def round_value(value: float) -> float:
-    """Seven digits: more than a page can show."""
+    """Return a value with seven digits, more than a page can show."""
     return float(f"{value:.7g}")
 
 
 def round_all(values: Floats) -> list[float]:
-    """`round_value` of each."""
+    """Return `round_value` of each value."""
     return [round_value(value) for value in values.tolist()]

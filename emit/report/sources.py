@@ -1,4 +1,4 @@
-"""What a report is about: the schedules and programs in a file, a folder or a library."""
+"""The schedules and programs that a report shows, from a file, a folder or a library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ _WANTED = f"a schedule (.synth), an MSCCL XML, an execution plan (JSON), a libra
 
 @dataclass(frozen=True)
 class Source:
-    """One file. kind: schedule or program.  name: as the page calls it.  entry: what an index says of it."""
+    """A file that a report shows.
+
+    Attributes:
+        path: The file.
+        kind: "schedule" or "program".
+        name: Name on the page.
+        entry: Entry of the library's index, if any.
+    """
 
     path: Path
     kind: str
@@ -26,39 +33,42 @@ class Source:
 
 
 def find_sources(path: str | Path) -> list[Source]:
-    """The files to report on, in the order of the index, then of their names.
+    """Return the files to report on, in the order of the index, then of their names.
 
-    Raises InputError for nothing to report on, an index that cannot be read, or one that names a missing file.
+    Raises:
+        InputError: There is nothing to report on, or an index cannot be read or names a missing file.
     """
-    where = Path(path)
-    if where.is_dir():
-        return _folder(where)
-    opened(where, _WANTED).close()
-    if where.name == INDEX:
-        return _library(where)
-    if where.name.endswith(".proof.json"):
-        raise InputError(f"{origin_of(where)}: is a proof; it must be the schedule, NAME.synth, that it stands beside")
-    found = format_of(where)
-    kind = _kind(found)
+    location = Path(path)
+    if location.is_dir():
+        return _folder(location)
+    opened(location, _WANTED).close()
+    if location.name == INDEX:
+        return _library(location)
+    if location.name.endswith(".proof.json"):
+        raise InputError(f"{origin_of(location)}: is a proof; give the schedule, NAME.synth, in the same folder")
+    file_format = format_of(location)
+    kind = _kind(file_format)
     if kind is None:
-        raise InputError(f"{origin_of(where)}: is {found.what}; it must be {_WANTED}")
-    return [Source(where, kind, where.name)]
+        raise InputError(f"{origin_of(location)}: is {file_format.what}; it must be {_WANTED}")
+    return [Source(location, kind, location.name)]
 
 
-def _kind(found: Format) -> str | None:
-    """What a file of a format is to a report; None: nothing."""
-    return "program" if found.has_program else "schedule" if found.name == "schedule" else None
+def _kind(file_format: Format) -> str | None:
+    """Return whether a report shows files of a format as a program or as a schedule, or None."""
+    return "program" if file_format.has_program else "schedule" if file_format.name == "schedule" else None
 
 
-def _folder(where: Path) -> list[Source]:
-    found = _library(where / INDEX) if (where / INDEX).exists() else []
-    known = {source.path for source in found}
-    kinds = {one.suffix: _kind(one) for one in FORMATS.values() if not one.simulator}
-    plain = {one.suffix for one in FORMATS.values() if not one.converter}  # JSON is also what is no plan
+def _folder(folder_path: Path) -> list[Source]:
+    """Return the files of a folder and of its folders of schedules and programs."""
+    sources = _library(folder_path / INDEX) if (folder_path / INDEX).exists() else []
+    indexed = {source.path for source in sources}
+    kinds = {file_format.suffix: _kind(file_format) for file_format in FORMATS.values() if not file_format.simulator}
+    # A JSON file need not be a plan.
+    plain = {file_format.suffix for file_format in FORMATS.values() if not file_format.converter}
     own = {target.folder for target in TARGETS.values()}
     for folder in ("", SCHEDULES, *(target.folder for target in TARGETS.values() if target.runs_here)):
-        inner = where / folder
-        check_below(where, inner)
+        inner = folder_path / folder
+        check_below(folder_path, inner)
         try:
             files = sorted(inner.iterdir()) if inner.is_dir() else []
         except OSError as error:
@@ -67,26 +77,32 @@ def _folder(where: Path) -> list[Source]:
             kind = kinds.get(file.suffix)
             if (
                 kind is not None
-                and file not in known
+                and file not in indexed
                 and not file.is_symlink()
                 and (file.suffix in plain or folder in own)
             ):
-                found.append(Source(file, kind, file.name))
-    if not found:
-        raise InputError(f"{origin_of(where)}: holds neither .synth nor .xml nor plans; it must be {_WANTED}")
-    return found
+                sources.append(Source(file, kind, file.name))
+    if not sources:
+        raise InputError(f"{origin_of(folder_path)}: contains no .synth, .xml or plan; give {_WANTED}")
+    return sources
 
 
 def _library(index: Path) -> list[Source]:
+    """Return the files that an index names."""
     return sources_of(load_index(index), origin_of(index))
 
 
 def sources_of(entries: Sequence[Entry], origin: str) -> list[Source]:
-    """Of each entry its schedule, if there is one, and its file, if that holds a program.
+    """Return the schedule of each entry, if it has one, and its file, if that holds a program.
 
-    origin: of the index, for messages. Raises InputError for a file that is not there.
+    Args:
+        entries: Entries of an index.
+        origin: Name of the index, for messages.
+
+    Raises:
+        InputError: A file is missing.
     """
-    found: dict[Path, Source] = {}
+    sources: dict[Path, Source] = {}
     for entry in entries:
         program = entry.file if TARGETS[entry.target].runs_here else None
         for kind, file in (("schedule", entry.schedule), ("program", program)):
@@ -94,6 +110,8 @@ def sources_of(entries: Sequence[Entry], origin: str) -> list[Source]:
                 continue
             path = entry.inside(file)
             if not path.is_file():
-                raise InputError(f"{origin}: names {file}, which is not there; it must be beside it")
-            found.setdefault(path, Source(path, kind, path.name, entry))
-    return list(found.values())
+                raise InputError(
+                    f"{origin}: names {file}, which does not exist; restore it, or build the library again"
+                )
+            sources.setdefault(path, Source(path, kind, path.name, entry))
+    return list(sources.values())

@@ -1,4 +1,4 @@
-"""What pages without a script have in common: their head, their style, and tiles of figures."""
+"""Common parts of pages without a script: head, style, and tiles of figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ _PARTS = Path(__file__).parent / "static"
 
 
 def static_page(title: str, heading: str, style: str, main: str) -> str:
-    """A self-contained page. style: of `static`, the file that goes on where report.css ends; main: HTML."""
+    """Return a self-contained page.
+
+    Args:
+        title: Title of the document.
+        heading: Heading of the page.
+        style: Name of the file in `static` that extends report.css.
+        main: HTML of the page's body.
+    """
     styles = "".join((_PARTS / part).read_text(encoding="utf-8") for part in ("report.css", style))
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -34,9 +41,9 @@ def static_page(title: str, heading: str, style: str, main: str) -> str:
 
 
 def tiles(rows: Iterable[tuple[str, str, str]]) -> str:
-    """Figures: what each is, its value, and a remark."""
-    made = (
+    """Return tiles of figures from rows of label, value and remark."""
+    cells = (
         f'<div class="tile"><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>'
         for a, b, c in rows
     )
-    return f'<dl class="tiles">{"".join(made)}</dl>'
+    return f'<dl class="tiles">{"".join(cells)}</dl>'

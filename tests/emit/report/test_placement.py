@@ -107,5 +107,5 @@ def test_what_is_no_whole_ranking_is_refused(document: dict[str, Any], change: s
         del wrong["placements"]
     else:
         del wrong["placements"][0][change]
-    with pytest.raises(InputError, match=r"^x: is no whole ranking"):
+    with pytest.raises(InputError, match=r"^x: is not a complete ranking"):
         placement_page(wrong, "x")

@@ -85,7 +85,7 @@ def test_a_network_whose_switches_only_forward_is_not_what_it_runs_on() -> None:
         ("dgx-h100", [3], "allreduce", "one rank"),
         ("gb200-nvl72", list(range(9)), "allreduce", "8 ranks of a node at most"),
         ("dgx-h100:2", [0, 8], "allreduce", "leaves groups of several nodes"),
-        ("dgx1", list(range(8)), "allreduce", "not all of these are linked"),
+        ("dgx1", list(range(8)), "allreduce", "not all devices are linked"),
         ("mi300x", [0, 1], "broadcast", "no algorithm of its own for broadcast"),
     ],
 )

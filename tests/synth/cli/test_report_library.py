@@ -125,4 +125,4 @@ def test_a_wrong_file_is_said_and_shown(two: Path, synth: Call) -> None:
     assert answer.code == 1
     assert "a.xml: wrong" in answer.out
     (two / "msccl" / "b.xml").unlink()
-    assert "names msccl/b.xml, which is not there" in synth("report", two).refusal
+    assert "names msccl/b.xml, which does not exist" in synth("report", two).refusal

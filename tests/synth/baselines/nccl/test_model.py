@@ -188,7 +188,7 @@ def test_large_nodes_end_in_a_figure_or_a_reason() -> None:
             link_kind=np.full(2 * gpus, 1),
         )
         if gpus > 128:
-            with pytest.raises(NotModelled, match="more than the 128"):
+            with pytest.raises(NotModelled, match="128 at most"):
                 nccl_model(line, range(gpus))
         else:
             assert nccl_model(line, range(gpus)).graphs[f.RING].channels == 4  # two each way, each of 20 of 40 GB/s

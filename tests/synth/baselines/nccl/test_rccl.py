@@ -99,7 +99,7 @@ def test_corrections_have_a_figure_for_every_power_of_two() -> None:
 @pytest.mark.parametrize(
     ("spec", "group", "gcn", "collective", "why"),
     [
-        ("dgx-h100", None, "", "allreduce", "states no architecture"),
+        ("dgx-h100", None, "", "allreduce", "states no AMD architecture"),
         ("mi300x", [0, 1], "", "allreduce", "parts of a node"),
         ("mi250:2", [*range(16), 16], "", "allreduce", "parts of a node"),
         ("mi300x", [0], "", "allreduce", "one rank"),
