@@ -130,7 +130,7 @@ def fifo_order(
     net, collective = problem.network, problem.collective
     count = len(chunk)
     before, after = edges
-    # A row has what is read together: link, chunk, number of sends to wait for, start of the following sends.
+    # A row has what the loop reads for a send: link, chunk, number of sends to wait for, start of its followers.
     sends = np.zeros((count + 1, 4), dtype=np.int32)
     sends[:-1, 0], sends[:-1, 1] = link, chunk
     sends[:-1, 2] = np.bincount(after, minlength=count)

@@ -1,4 +1,4 @@
-"""The libraries whose choice and time stand beside every answer, one row a library."""
+"""The libraries with whose choice and time every answer is compared, one row a library."""
 
 from __future__ import annotations
 

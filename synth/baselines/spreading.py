@@ -55,7 +55,7 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
 
 
 def added(problem: Problem, copies: Schedule, root: Ints) -> Schedule:
-    """Return the sums that come together at root[chunk] where `copies` over the reversed links leave from there."""
+    """Return the sums that are formed at root[chunk] if `copies` over the reversed links leave from there."""
     return backwards(problem, first_copies(problem, reverse_links(problem.network), copies, root))
 
 

@@ -1,4 +1,4 @@
-// The page: choosing an algorithm, going through time, and where the chunk under the pointer came from.
+// The page: choosing an algorithm, moving through time, and the sources of the chunk under the pointer.
 const frame = { asked: false };
 function requestDraw() {
   if (frame.asked) return;
@@ -39,7 +39,7 @@ function show(index) {
     button.onclick = () => { state.view = key; plan = null; markPressed(); writeNotes(); requestDraw(); };
     return button;
   }));
-  // too many to be drawn: the figures stand alone
+  // There are too many links to draw, so only the figures are shown.
   const few = view.network.names.length > 0;
   $("network").parentElement.hidden = $("legend-row").hidden = $("modes").hidden = !few;
   $("links-details").open = !few;
@@ -60,7 +60,7 @@ function markPressed() {
   $("zoom").textContent = `${state.zoom} ×`;
 }
 
-// What the rows and colours mean, and what is left out: in words, under the controls.
+// Explain the rows, the colours and what the page omits, below the controls.
 function writeNotes() {
   const s = view.sends, lines = [];
   if (state.view === "links") {
@@ -115,7 +115,7 @@ function play(on) {
   let last = performance.now();
   const step = (now) => {
     if (!state.playing) return;
-    // the whole run takes eight seconds, whatever it takes on the machine
+    // The whole run is shown in eight seconds, whatever its time on the machine.
     setTime(state.time + (now - last) / 8000 * view.span);
     last = now;
     if (state.time >= view.span) play(false);
@@ -195,7 +195,7 @@ function start() {
   line.onpointerleave = (event) => { out(event); if (!state.pinned && state.send >= 0) chooseSend(-1); };
   line.onclick = (event) => {
     if (!plan) return;
-    // a click's place is rounded to whole pixels: what the pointer showed before is meant
+    // A click's place is rounded to whole pixels, so the send that the pointer last showed counts.
     const at = placeIn(event), send = state.view === "links" ? state.under : -1;
     if (at.x >= plan.left) { play(false); if (state.mode !== "now") setMode("now"); setTime(at.time); }
     state.pinned = send >= 0;

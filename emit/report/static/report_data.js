@@ -1,11 +1,11 @@
 "use strict";
-// What the page holds, and how it is put in words. Everything drawn comes from here.
+// The data of the page, and its texts. Everything that is drawn comes from here.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const state = { index: 0, time: 0, mode: "total", view: "links", zoom: 1, send: -1, under: -1, pinned: false, seen: 0, playing: false };
 let view = null; // the algorithm that is shown
 
-// Tables come as bytes in base 64: each different row once, and which of them each row is.
+// Decode a table from base 64: each distinct row once, and the index of every row in them.
 function unpackTable(table) {
   if (!table) return null;
   const bytes = Uint8Array.from(atob(table.data), (letter) => letter.charCodeAt(0));
@@ -37,7 +37,7 @@ function arrival(v, send) {
   return v.sends.end[send] + (alpha ? alpha[v.sends.link[send]] : 0);
 }
 
-// Sends that are under way at a time, the first `most` of them.
+// Return the first `most` sends that are under way at a time.
 function sendsUnderWay(time, most) {
   const found = [], order = view.byStart, start = view.sends.start;
   let low = 0, high = order.length;
@@ -48,11 +48,11 @@ function sendsUnderWay(time, most) {
   return found;
 }
 
-// The part that a rank has, at a time, of what it lacks at first.
+// Return the share that a rank has received at a time of what it lacks at the start.
 const gotAt = (rank, time) => (time >= view.span ? 1 : time <= 0 ? 0 : view.got.at(rank, binAt(view.got, time)));
 const binAt = (table, time) => Math.max(0, Math.min(table.bins - 1, Math.floor(time / view.span * table.bins * (1 + 1e-12))));
 
-// A folded schedule holds one of many translated copies; `seen` says whose eyes the page looks through.
+// A quotient schedule holds one of many translated copies; `seen` is the rank from which the page shows it.
 function translate(rank) {
   if (!view.fold || rank >= view.network.n) return rank;
   for (const [stride, extent] of view.fold) {
@@ -98,7 +98,7 @@ function describeRates(rank, bin) {
   return `sends ${rate(view.out.at(rank, bin))}, gets ${rate(view.in.at(rank, bin))}`;
 }
 
-// All sends that what this one carries came by, in time; a sum has many.
+// Return all sends that brought what this send carries, by time; a sum has many.
 const ancestors = (send) => follow(send, (one) => parents(view, one));
 const descendants = (send) => follow(send, (one) => view.children[one]);
 function follow(send, next) {
@@ -108,7 +108,7 @@ function follow(send, next) {
 }
 const inTime = (sends) => (a, b) => sends.start[a] - sends.start[b] || a - b;
 
-// Colours, by the scheme that the reader has chosen.
+// Colours of the scheme (light or dark) that the reader has chosen.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const RAMPS = {
   load: { light: ["#dde5ee", "#a5c9f2", "#4a8fe6", "#1f52c4", "#3a1a8c"], dark: ["#283242", "#1f4f8a", "#2f86d6", "#5cc8f2", "#eafcff"] },

@@ -1,4 +1,4 @@
-// The network: ranks and switches at their places, links in the colour of their load, and what is under way.
+// The network: ranks and switches at their places, links in the colour of their load, and sends under way.
 let shape = null; // places in pixels, made anew when the page's width or the algorithm changes
 
 function placeVertices() {
@@ -16,7 +16,7 @@ function placeVertices() {
   return { width, height, x, y, gap, radius, stub, pairs, edgeOf: (a, b) => pairs.get(a * net.names.length + b) };
 }
 
-// A link as a curve bent to its right, so that both directions are seen: [x0, y0, control x, y, x1, y1].
+// Return a link as a curve bent to its right, so that both directions are visible: [x0, y0, control x, y, x1, y1].
 function curve(edge) {
   const net = view.network, s = shape, u = net.u[edge], v = net.v[edge], cut = s.stub.get(edge);
   if (cut) {
@@ -27,7 +27,7 @@ function curve(edge) {
 }
 function between(u, v) {
   const s = shape, dx = s.x[v] - s.x[u], dy = s.y[v] - s.y[u], length = Math.hypot(dx, dy) || 1;
-  // along a row or a column others lie in between: wide round them
+  // Along a row or a column, other vertices are between the ends, so the curve is wide.
   const flat = Math.min(Math.abs(dx), Math.abs(dy)) < 0.5, far = length > s.gap * 1.6 ? (flat ? 0.14 : 0.03) * length : 0;
   const bend = Math.min(far, 46) + Math.min(4, s.gap * 0.09);
   const nx = -dy / length, ny = dx / length, side = Math.min(3, s.gap * 0.07);
@@ -84,7 +84,7 @@ function drawVertices(g) {
     g.setLineDash(relay ? [3, 3] : []);
     g.stroke();
     g.setLineDash([]);
-    // the ring fills as what the rank wants comes in
+    // The ring fills as the rank receives what it wants.
     const share = view.got && !isSwitch ? gotAt(i, state.time) : 0;
     if (share > 0 && r > 7) {
       g.beginPath();
@@ -103,7 +103,7 @@ function drawVertices(g) {
   }
 }
 
-// A switch's name above it, where no other name stands already.
+// Draw a switch's name above it, unless another name is there already.
 function switchName(g, name, x, y, card, written) {
   const half = g.measureText(name).width / 2 + 2;
   if (written.some(([left, right, at]) => Math.abs(at - y) < 12 && x - half < right && x + half > left)) return;
@@ -113,7 +113,7 @@ function switchName(g, name, x, y, card, written) {
   g.fillText(name, x, y);
 }
 
-// Sends under way as dots, where there are few enough to tell them apart.
+// Draw sends under way as dots, if they are few enough to be distinct.
 function drawDots(g) {
   if (state.mode !== "now" || view.network.n > 64 || view.sends.shown < view.sends.stored || view.fold) return;
   const card = css("--card");
@@ -128,7 +128,7 @@ function drawDots(g) {
   }
 }
 
-// The curves of one send: over its physical links where they are known in order, else straight.
+// Return the curves of one send: over its physical links if their order is known, otherwise a straight line.
 function sendCurves(send, a, b) {
   const net = view.network, known = view.fold && state.seen ? [] : view.sends.links.path[view.sends.link[send]];
   const legs = [];
@@ -166,7 +166,7 @@ function drawLineage(g, steps) {
   g.lineCap = "butt";
 }
 
-// Over the ranks: where it began (thick), where it has got to (thin), and where it passed.
+// Mark the ranks where the chunk began (thick), where it is now (thin), and where it passed.
 function drawStops(g, steps) {
   const s = shape, accent = css("--c2");
   const [first] = ends(steps[0]), [, last] = ends(state.send);

@@ -1,6 +1,6 @@
-// The timeline: a row a link (or a band of them), a rank, or a threadblock; time goes to the right.
+// The timeline: a row is a link (or a band of links), a rank, or a threadblock; time goes to the right.
 const AXIS = 26;
-let plan = null; // what the rows are at present
+let plan = null; // the current rows
 
 function planRows() {
   const box = $("timeline-box"), width = Math.max(320, box.clientWidth - 2), rows = rowsOf();
@@ -24,7 +24,7 @@ function rowsOf() {
   return { names, each: count <= 12 ? 30 : count <= 64 ? 20 : 14 };
 }
 
-// Ranks that do the same at all times are one row.
+// Join ranks that do the same at all times into one row.
 function rankRows() {
   const kinds = new Map();
   for (let rank = 0; rank < view.network.n; rank++) {
@@ -110,7 +110,7 @@ function drawBars(g) {
   g.globalAlpha = 1;
 }
 
-// Every piece of time that is in sight.
+// Call a function for every visible piece of time.
 function eachBin(bins, draw) {
   const width = view.span / bins;
   for (let bin = 0; bin < bins; bin++) {
@@ -133,7 +133,7 @@ function drawHeat(g) {
   }
 }
 
-// What a rank sends grows up from the middle of its row, what it gets grows down.
+// Draw the rate that a rank sends up from the middle of its row, and the rate that it receives down.
 function drawRanks(g) {
   const up = css("--c0"), down = css("--c1"), line = css("--line");
   plan.groups.forEach((group, row) => {
@@ -175,8 +175,8 @@ function placeIn(event) {
   return { x, row: row >= 0 && row < plan.names.length ? row : -1, time: timeAt(x) };
 }
 
-// The send under the pointer: the one that is on the link at that time, else the last one that is still under way,
-// or the nearest within a few pixels.
+// Return the send under the pointer: the send on the link at that time, else the last send still under way, or the
+// nearest within a few pixels.
 function sendAt({ x, row, time }) {
   if (row < 0 || x < plan.left || state.view !== "links") return -1;
   const slack = view.heat ? view.span / view.heat.bins : 4 * (plan.to - plan.from) / (plan.width - plan.left);
@@ -193,7 +193,7 @@ function sendAt({ x, row, time }) {
 function overTimeline(event) {
   if (!plan || !view.network) return;
   const at = placeIn(event);
-  if (event.buttons & 1 && at.x >= plan.left) { // held down, it goes through time
+  if (event.buttons & 1 && at.x >= plan.left) { // a drag moves through time
     if (state.mode !== "now") setMode("now");
     setTime(at.time);
   }
