@@ -33,8 +33,7 @@ class Places:
         y: Vertical place, as `x`.
         spacing: Approximate distance of neighbours.
         stub: Each link that is cut short because it would cross other links, and the direction in which it leaves,
-            shape
-            (links, 3).
+            shape (links, 3).
     """
 
     x: Floats

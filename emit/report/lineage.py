@@ -114,8 +114,7 @@ def assign_ticks(columns: Columns, order: list[int]) -> list[int]:
     """Return the tick of every step in `order` (topological), −1 for all others, if each step takes one tick.
 
     A receive comes a tick after its send, and a step a tick after the step before it in its threadblock and after the
-    step
-    that it waits for. FIFO slots do not delay steps.
+    step that it waits for. FIFO slots do not delay steps.
     """
     tick = [-1] * len(columns.op)
     block, start, dep = columns.block.tolist(), columns.start.tolist(), columns.dep.tolist()

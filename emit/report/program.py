@@ -212,8 +212,7 @@ def program_view(
     """Return the data that the page's script draws; at most `most_sends` transmissions, and instructions, are listed.
 
     Without a predictor a step takes one tick, and the load of a connection is its share of the busiest connection's
-    chunks.
-    With one, times are predicted at `size_bytes`, in µs.
+    chunks. With one, times are predicted at `size_bytes`, in µs.
 
     Raises:
         InputError: The program has a deadlock.

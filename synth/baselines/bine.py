@@ -17,8 +17,7 @@ def bine_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unor
 
     A butterfly's partners are those of Swing's line, since negabinary numbers that differ in their last step+1 digits
     differ by Σ (-2)^i; the links do not matter. On a grid there is also one with one dimension after the other. The
-    tree of
-    a root is that of its block in the butterfly, distances halving.
+    tree of a root is that of its block in the butterfly, distances halving.
 
     Empty where the number of members (on a grid, an extent) is odd, and for collectives that are not exchanged.
     """

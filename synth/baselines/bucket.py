@@ -17,10 +17,8 @@ def bucket_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Un
     """Build exchanges in which neighbours on the lines of a dimension send each other what they lack.
 
     There are as many concurrent exchanges as dimensions, each of which begins with another one. They take as many hops
-    as
-    the grid's diameter, and on a torus every link carries as much. It is for grids of any extents, with or without
-    links
-    around; empty where a line has other links too.
+    as the grid's diameter, and on a torus every link carries as much. It is for grids of any extents, with or without
+    links around; empty where a line has other links too.
     """
     extents = grid_extents(problem)
     k, net = problem.collective.nranks, problem.network

@@ -36,9 +36,8 @@ def direct_schedule(
     """Send every chunk to every goal separately, first come, first served at every link (see `fifo_order`).
 
     Each goal's copy is a separate message from the nearest holder (of several the first), even where messages of one
-    chunk
-    share links. This is kinder than a router in one respect: a rank that forwards copies of a chunk may send them on as
-    soon as the first of them is there.
+    chunk share links. This is kinder than a router in one respect: a rank that forwards copies of a chunk may send them
+    on as soon as the first of them is there.
 
     A sum is named by the rank it is at, so a contribution cannot pass a rank that adds its own and stay separate:
     contributions are added on the way, in the tree of the fixed routes to the goal. An allreduce is a reduce-scatter in
@@ -46,8 +45,7 @@ def direct_schedule(
 
     Args:
         problem: A problem of plain values only; or of sums only, with one goal each; or an allreduce with as many
-            chunks
-            for every member.
+            chunks for every member.
         chunk_bytes: Size of the smallest chunk for which the order is that of the queues.
         turns: True: every rank issues to the rank after it first, then to the one after that (as the send and receive
             calls of NCCL's all-to-all do). False: all ranks issue to 0, 1, 2, …

@@ -36,13 +36,11 @@ def exchange_baselines(problem: Problem, engine: str, patterns: Sequence[Pattern
     """Build the algorithms of some patterns, each of which takes an equal part of every block.
 
     Partners that are not neighbours send over fixed shortest routes. A block goes on as soon as it arrives, so phases
-    may
-    overlap.
+    may overlap.
 
     Returns:
         Empty for collectives other than allgather, reducescatter, allreduce, broadcast and reduce, and for patterns
-        that
-        do not bring all blocks to all members.
+        that do not bring all blocks to all members.
 
     Raises:
         TooManySends: There are more than `most` sends.

@@ -107,12 +107,9 @@ def fifo_order(
     """Return the order in which sends start if every port serves them as they come.
 
     A rank's port, or a link that shares nothing, holds a queue of the sends whose chunks have come, and only the first
-    of
-    the queue may go. It goes when its link and all resources that the link shares are free; of several such sends the
-    one
-    that came first goes. The clock is that of `synth.timing.simulate`, except for links narrower than a resource: they
-    take
-    their part of it, as if they had all of it for that part of the time.
+    of the queue may go. It goes when its link and all resources that the link shares are free; of several such sends
+    the one that came first goes. The clock is that of `synth.timing.simulate`, except for links narrower than a
+    resource: they take their part of it, as if they had all of it for that part of the time.
 
     Args:
         problem: The problem.
@@ -121,8 +118,7 @@ def fifo_order(
         edges: (a, b): send a brings what send b carries (b waits for all of its); a ascending.
         chunk_bytes: Bytes of the smallest chunk, which determine how long sends last.
         run: Runner of the loop; None: the interpreter, while that is faster than loading the compiled loop. Both give
-            the
-            same order.
+            the same order.
 
     Returns:
         Rows, int, shape (n,).
@@ -166,10 +162,8 @@ def _serve(  # One long loop over events: its state is too much to pass to funct
 
     A link's sends arrive in the order sent: under_way and arrival[head[link]:tail[link]]. Sends wait at a port from
     front[port] on, each followed by `behind`, in the order of their `ticket`. A heap holds clocks by the time when they
-    are
-    due: a link's clock when its next send arrives (before all ports at that time, by row), a port's clock when its
-    first
-    send might go (by ticket). Numbers of links follow those of ports.
+    are due: a link's clock when its next send arrives (before all ports at that time, by row), a port's clock when its
+    first send might go (by ticket). Numbers of links follow those of ports.
     """
     nports, count = len(front), len(order)
     started, issued, tickets = 0, 0, 0

@@ -9,8 +9,7 @@ def grid_extents(problem: Problem) -> tuple[int, ...]:
     """Return the extents of the dimensions, the one that counts fastest last, as in `torus:4x8`; (k,) if there is one.
 
     There are as many dimensions as possible such that every link between members changes the digit of one of them.
-    Relays
-    are ignored. Members without links to each other are one dimension.
+    Relays are ignored. Members without links to each other are one dimension.
     """
     k, net = problem.collective.nranks, problem.network
     inside = (net.src < k) & (net.dst < k)

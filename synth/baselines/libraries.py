@@ -29,8 +29,7 @@ class Library(NamedTuple):
         name: Name that its makers use.
         version: Version of the modelled source.
         own_clock: True if its times come from a cost model of its own, which counts protocols and starts. False: they
-            come
-            from this package's figures, with costs on or off as in the answer.
+            come from this package's figures, with costs on or off as in the answer.
         model: Builds the library's model from a topology and a group of its ranks; times in µs, bandwidths in GB/s. It
             raises NotModelled.
     """

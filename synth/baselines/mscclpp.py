@@ -141,8 +141,7 @@ def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
 
     Raises:
         NotModelled: The devices are not known to be GPUs, are on several nodes, are more than `MOST_RANKS`, do not
-            reach
-            each other directly, or have switches that could reduce and here only forward.
+            reach each other directly, or have switches that could reduce and here only forward.
     """
     if not (topology.gcn or topology.compute_capability):
         raise NotModelled(

@@ -20,9 +20,8 @@ def multiplying_baselines(problem: Problem, most: int = TUNING.most_sends) -> li
 
     In a full mesh that is one phase, the direct exchange of all with all; in a product of full meshes (a hypercube, a
     DGX-1) it is one phase a dimension. There are as many concurrent exchanges as dimensions, and each begins with
-    another
-    one. Whole sums are exchanged where members of a line are neighbours: an allreduce in as many hops as the network's
-    diameter, for short messages. It takes any number of ranks.
+    another one. Whole sums are exchanged where members of a line are neighbours: an allreduce in as many hops as the
+    network's diameter, for short messages. It takes any number of ranks.
 
     Raises:
         TooManySends: There are more than `most` sends, or lines of very many members.

@@ -15,9 +15,8 @@ def pat_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unord
     """Build PAT: every rank's block goes down a binomial tree, the longest edges first, while few blocks cross them.
 
     It takes any number of ranks. It serves allgather and reducescatter (the same backwards); an allreduce is one after
-    the
-    other. Buffers have the size that they need. In the source small buffers cut the near phases into more phases, which
-    moves the same chunks over the same links.
+    the other. Buffers have the size that they need. In the source small buffers cut the near phases into more phases,
+    which moves the same chunks over the same links.
     """
     k = problem.collective.nranks
     return exchange_baselines(problem, NAME, [doubling_line(k)[::-1]], most)

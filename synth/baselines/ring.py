@@ -153,8 +153,7 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
     """Return a Hamiltonian cycle from a cover by short cycles, joined two at a time (Karp 1979), or None.
 
     Cycles with a→b and c→d become one by a→d and c→b. Where all links exist in both directions, a cycle may be reversed
-    for
-    that. Pairs are as for `_cycle`.
+    for that. Pairs are as for `_cycle`.
     """
     from scipy.sparse import csr_array  # Imported here: SciPy starts slowly, and only rings need it.
     from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -211,8 +210,7 @@ def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unor
     """Build rings through all members, as many as the links can carry; empty for other collectives.
 
     If no cycle over links between members is found, there is one ring in the order of the group, each member joined to
-    the
-    next by the fixed shortest route. There are fewer rings if they would have more than `most` sends.
+    the next by the fixed shortest route. There are fewer rings if they would have more than `most` sends.
     """
     name, k = problem.collective.name, problem.collective.nranks
     most_rings = MAX_ENTRIES // k**2  # A problem can have at most MAX_ENTRIES entries.

@@ -19,9 +19,8 @@ class Routes:
     """The next link toward each goal from every rank.
 
     A route has the fewest hops and, of these, the least sum of α (in whole picoseconds). Of equal next ranks the one
-    whose
-    number in the topology is nearest goes first, then the smaller number. On grids and tori that is dimension-order
-    routing, the innermost dimension first. Of parallel links the widest goes first.
+    whose number in the topology is nearest goes first, then the smaller number. On grids and tori that is
+    dimension-order routing, the innermost dimension first. Of parallel links the widest goes first.
 
     Attributes:
         network: The network.

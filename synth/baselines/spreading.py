@@ -29,10 +29,8 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
     """Build an allgather, a reduce-scatter or an allreduce that copies as `spread` does.
 
     In an allgather every message takes its own route, even where a rank on it already has the chunk. A sum is named by
-    the
-    rank it is at: contributions are added on the way, and complete sums come to a rank once. That is the first copy's
-    tree,
-    with the links reversed for the adding phase.
+    the rank it is at: contributions are added on the way, and complete sums come to a rank once. That is the first
+    copy's tree, with the links reversed for the adding phase.
 
     Args:
         problem: The problem with one chunk a block.

@@ -17,12 +17,10 @@ def swing_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Uno
     """Build Swing on a torus of D dimensions (sections 3 and 4): 2·D concurrent exchanges of equal parts.
 
     Each exchange begins with another dimension, and each has a mirror image, so that both directions of all dimensions
-    are
-    in use. Whole sums are exchanged where all extents are powers of two.
+    are in use. Whole sums are exchanged where all extents are powers of two.
 
     Empty where an extent is odd (the source has one odd ring, whose last member talks to all others), and for
-    collectives
-    that are not exchanged.
+    collectives that are not exchanged.
     """
     extents = grid_extents(problem)
     if any(extent % 2 for extent in extents):

@@ -71,8 +71,7 @@ def _binary(count: int) -> list[int]:
     """Return the parents of 0..count-1 in a binary tree whose leaves are the odd numbers; -1 for the root 0.
 
     The root has one child. A number's lowest set bit gives its height. Its parent has the next higher bit in place of
-    that
-    one, or, where there is no such number, is the number without that bit.
+    that one, or, where there is no such number, is the number without that bit.
     """
     above = [-1] * count
     for number in range(1, count):

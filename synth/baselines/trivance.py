@@ -17,9 +17,8 @@ def trivance_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[
     """Build exchanges in which each step of a dimension joins members 3^i places away on either side.
 
     A grid of D dimensions has D concurrent exchanges, each of which begins with another dimension. It takes any
-    extents:
-    nothing is sent to a member that has it already. Whole sums are exchanged where all extents are powers of three
-    (otherwise two windows of sums would overlap).
+    extents: nothing is sent to a member that has it already. Whole sums are exchanged where all extents are powers of
+    three (otherwise two windows of sums would overlap).
     """
     extents = grid_extents(problem)
     lines = [trivance_line(extent) for extent in extents]

@@ -12,8 +12,7 @@ class Tuning:
     Attributes:
         most_sends: Most sends that a baseline may hold in memory (some 3 GB).
         likely_sends: Most sends of a baseline that an answer is compared with where it may well be the best. It is
-            larger
-            than `further_sends`: without two levels, or without turns, libraries would look worse than they are.
+            larger than `further_sends`: without two levels, or without turns, libraries would look worse than they are.
         further_sends: Most sends of any other baseline that an answer is compared with.
         pieces: Numbers of pieces of a pipeline; the best number depends on the size.
         orders_bytes: Sizes of the smallest chunk for which queues are run.

@@ -23,12 +23,9 @@ def two_level_baselines(problem: Problem, most: int = TUNING.most_sends) -> list
 
     Allgather: across nodes in a ring of the members at the same place, then inside nodes. Reduce-scatter: the same
     backwards. Allreduce: reduce-scatter inside, allreduce (ring) across, allgather inside. Inside a node, members that
-    are
-    all neighbours send to each other directly, in turns; others use as many rings as there are. All-to-all: a block
-    goes to
-    the member of its own node that is at its goal's place, then across to the goal (the two-step all-to-all of MSCCLang
-    and
-    HetuMoE).
+    are all neighbours send to each other directly, in turns; others use as many rings as there are. All-to-all: a block
+    goes to the member of its own node that is at its goal's place, then across to the goal (the two-step all-to-all of
+    MSCCLang and HetuMoE).
 
     Returns:
         Empty for other collectives, and unless the group is at least two nodes with the same number, at least two, of

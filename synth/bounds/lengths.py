@@ -198,8 +198,7 @@ def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, F
 
     Args:
         parts: Problems that share the chunks at random, with about equal traffic; every step looks at one of them as if
-            it
-            were the whole.
+            it were the whole.
         weight: Initial weights, one a resource.
         rounds: How often every part is looked at.
     """
@@ -225,9 +224,8 @@ class Dual:
     """The value of weights w over resources (price = weight / capacity), and its slope.
 
     The value is the µs per byte that the lengths prove, Σ required length / Σ w. Where every chunk goes from one rank
-    to
-    one rank, it is concave on weights of sum 1, and the loads of the chosen paths (µs per byte of every resource) are a
-    supergradient. Of other chunks the limit that is highest at w counts.
+    to one rank, it is concave on weights of sum 1, and the loads of the chosen paths (µs per byte of every resource)
+    are a supergradient. Of other chunks the limit that is highest at w counts.
 
     Attributes:
         problem: The problem.

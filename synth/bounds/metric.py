@@ -106,8 +106,7 @@ def required_lengths(problem: Problem, length: Floats) -> Floats:
     """Return the least length that a byte of every chunk uses up in any algorithm, shape (nchunks,).
 
     A multicast brings a byte to q ranks at once, so each of them needs a q-th of its length; so does each of the q
-    ranks
-    from which a reduction takes a byte.
+    ranks from which a reduction takes a byte.
 
     Args:
         problem: The problem.

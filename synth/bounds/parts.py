@@ -30,8 +30,7 @@ def find_parts(search: Search) -> Iterator[Witness]:
     """Yield parts of an allreduce, or of several; a chunk needs 2(k-1) sends between the k parts with members.
 
     The parts are nodes, ranks that wide links join, and single ranks; in small networks also the steepest partition
-    that
-    a local search finds.
+    that a local search finds.
     """
     problem, collective = search.problem, search.problem.collective
     same = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
@@ -66,8 +65,7 @@ class _Steepness:
 
         Returns:
             The source and the destination of every link, shape (nlinks,); where the links of each resource begin; and
-            the
-            capacity of each resource in GB/s.
+            the capacity of each resource in GB/s.
         """
         net = self.problem.network
         single = single_uses(net)[0]
@@ -109,8 +107,7 @@ class _Steepness:
         """Return the best partition that merging, moving and random kicks find, or None where that takes too much work.
 
         Pairs of parts are merged, the best first, down to two parts. Then ranks are moved as long as that helps. Then
-        some
-        ranks are moved at random and all are improved again, `_KICKS` times, with a fixed seed.
+        some ranks are moved at random and all are improved again, `_KICKS` times, with a fixed seed.
 
         Args:
             work: Largest links × neighbours × ranks for which the search runs.

@@ -112,8 +112,7 @@ def tighten(
         problem: The problem with one chunk a block, or a quotient problem.
         bound: What is proved already; all its witnesses stay.
         loads_us: Returns how long a good schedule keeps each resource busy, shape (nresources,), in any unit; called
-            only
-            when it is needed. None: there is no schedule yet, or one of another network.
+            only when it is needed. None: there is no schedule yet, or one of another network.
         size_bytes: Message size in bytes at which the bound counts.
         enough_us: The bound in µs that needs no more work.
         workers: Solver processes for the linear program.

@@ -25,8 +25,7 @@ class Kind:
     Attributes:
         name: The witness's `kind`, as proof files state it.
         limit: The independent check. It returns what a witness of this kind proves about a problem, whatever the
-            witness
-            claims, and raises BadWitness where it proves nothing. It shares no code with the searches.
+            witness claims, and raises BadWitness where it proves nothing. It shares no code with the searches.
         module: Name of the module that holds the searches.
         searches: Names of functions of a `Search`, by cost. Each yields witnesses without numbers; `limit` computes the
             numbers.

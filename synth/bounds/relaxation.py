@@ -157,8 +157,7 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
     """Build the program of the least load of the busiest capacity, in rounds a chunk, over any number of steps.
 
     A solution may be averaged over the symmetry, because the problem is convex. So only one commodity of every orbit
-    has
-    variables. The result is None where a demand is not a plain flow.
+    has variables. The result is None where a demand is not a plain flow.
     """
     net = problem.network
     all_demands = demands(problem, symmetry.orbits)

@@ -39,11 +39,9 @@ class Slots:
     Attributes:
         edges: Times in µs from 0 to the end, shape (slots + 1,).
         lands: int, shape (carriers, slots), for links and then hyperlinks: the first slot in which what was sent may be
-            at
-            the far end. The number of slots means the very end.
+            at the far end. The number of slots means the very end.
         in_time: bool, shape (carriers, slots): whether anything that is sent in the slot can arrive before the end.
-            What
-            arrives exactly at the end was sent in an instant, so it is nothing.
+            What arrives exactly at the end was sent in an instant, so it is nothing.
     """
 
     edges: Floats
@@ -253,9 +251,8 @@ def first_whole(
     """Return the least that a byte of a sum pays by the first part of the network whose ranks have all of it.
 
     Until then each other part with a holder has sent (what leaves it must reach that first part), and after it each
-    other
-    part with a goal still receives. These are different sends, unless switches multicast or reduce; such networks get
-    0.
+    other part with a goal still receives. These are different sends, unless switches multicast or reduce; such networks
+    get 0.
 
     Args:
         problem: The problem.

@@ -35,10 +35,8 @@ def find_shapes(search: Search) -> list[Shape]:
     """Return the shapes to try, those with few slots first; none has more variables than the tuning allows.
 
     For sums that many ranks want, programs of the first part that has a whole sum come before programs of flows: they
-    are
-    far smaller. Where there are many flows, those from and to one rank come first: they prove nearly as much in a part
-    of
-    the time.
+    are far smaller. Where there are many flows, those from and to one rank come first: they prove nearly as much in a
+    part of the time.
     """
     problem, tuning = search.problem, search.tuning
     net, chunk_classes = problem.network, alike_chunks(problem)

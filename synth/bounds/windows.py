@@ -112,8 +112,7 @@ def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
     """Return the claim with the latest end that its prices refute if the longest slot changes its length, or None.
 
     The other slots stay as they are to each other, so what a byte pays stays the same. The end is where what all bytes
-    pay
-    equals what the capacity costs. This is one of Newton's steps towards the last end that any prices refute.
+    pay equals what the capacity costs. This is one of Newton's steps towards the last end that any prices refute.
     """
     paid, cost = balance(problem, claim)
     lengths = np.diff(claim.times)

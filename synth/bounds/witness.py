@@ -47,26 +47,22 @@ class Witness:
     Attributes:
         kind: path, cut, parts, direct, lengths, arrivals, departures or window.
         ranks: path: (from, to). cut: local ranks on the sending side. arrivals, departures: the local ranks at which
-            data
-            arrives or leaves. direct: none.
+            data arrives or leaves. direct: none.
         parts: parts: local ranks of every part. window: parts for sums (`window_limit.part_of`).
         resources: Indices of the network's resources that the crossing sends must use.
         base_us: Limit in µs for an empty message.
         per_byte_us: Limit in µs per byte of the message.
         cap_us: Highest limit in µs. It is inf except for `direct`, which holds only until a second hop could pay, and
-            for
-            `window`.
+            for `window`.
         text: Description for the reader.
         prices: lengths: (resource, price) pairs; a link is as long as the sum of its resources' prices. A resource
-            beyond
-            the network's own (nresources + link) is that link's own bandwidth.
+            beyond the network's own (nresources + link) is that link's own bandwidth.
         protocol: Protocol to which the limit applies where an executor's costs are on (`Problem.protocols`); "" where
-            they
-            are off, or the problem is of one protocol.
+            they are off, or the problem is of one protocol.
         at_bytes: window: message size in bytes.
         times: window: times in µs, from 0 on, that separate the slots. cut: only chunks count that need at least
-            times[0]
-            µs until they can cross, and at least times[1] µs from then to their goals; empty: all chunks count.
+            times[0] µs until they can cross, and at least times[1] µs from then to their goals; empty: all chunks
+            count.
         windows: window: (resource, slot, price), resources as in `prices`.
         shares: window: (chunk, source, goal, link, slot, price), the price that one of several flows of a chunk pays.
     """
@@ -95,8 +91,7 @@ def decisive(witnesses: Iterable[Witness], size_bytes: float) -> Witness:
     """Return the witness whose limit is the bound at a size.
 
     That is the highest limit. Where witnesses belong to protocols, it is the least of the protocols' highest limits,
-    since
-    an executor's call has one protocol. Of equal witnesses a path comes first, then the earliest.
+    since an executor's call has one protocol. Of equal witnesses a path comes first, then the earliest.
     """
     best: dict[str, Witness] = {}
     for witness in witnesses:

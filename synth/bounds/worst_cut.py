@@ -53,9 +53,8 @@ class WorstCuts:
     Attributes:
         found: The cuts.
         exact: True if the numbers are exact and no cut of any set of ranks, switches and limits is worse than the last
-            one.
-            False: the search ended early, shares or bandwidths were rounded, or ranks want different things (then a cut
-            may keep more from several of them).
+            one. False: the search ended early, shares or bandwidths were rounded, or ranks want different things (then
+            a cut may keep more from several of them).
     """
 
     found: tuple[WorstCut, ...]
@@ -93,8 +92,7 @@ class FlowGraph:
     """The physical links among the problem's ranks, the switches, and two vertices a limit with an arc of its capacity.
 
     A link that has limits leads through each of them, and what limits carry may change places within them. So flows are
-    at
-    least what links can carry. One more vertex supplies the ranks. Links that no route uses are left out.
+    at least what links can carry. One more vertex supplies the ranks. Links that no route uses are left out.
 
     Attributes:
         nvertices: Number of local ranks, switches and vertices of limits.
@@ -215,8 +213,7 @@ def worst_cuts(problem: Problem, most_work: int) -> WorstCuts:
     """Return cuts that need more and more, with the worst of all sets last.
 
     For a sum that one rank wants, the same holds of the reversed network: what a rank contributes must flow away from
-    it.
-    Sums that several ranks want, and values that several hold, are left out.
+    it. Sums that several ranks want, and values that several hold, are left out.
 
     Args:
         problem: The problem, or a quotient problem.

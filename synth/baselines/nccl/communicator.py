@@ -94,9 +94,9 @@ def communicator(topology: Topology, group: Sequence[int]) -> Communicator:
     """Return `group` (ranks of the topology) as NCCL would see it.
 
     A node is a set of GPUs that links other than the network's join, so a rack under NVSwitches is one node, as in
-    NCCL.
-    Simplified: NVLink switches are one switch; a NIC is a network link of a rank, or a limit that several share; PCIe
-    counts where the topology states it (links between sockets like others), else only NICs limit what leaves a node.
+    NCCL. Simplified: NVLink switches are one switch; a NIC is a network link of a rank, or a limit that several share;
+    PCIe counts where the topology states it (links between sockets like others), else only NICs limit what leaves a
+    node.
 
     Raises:
         NotModelled: The topology does not state what NCCL's model needs.
