@@ -37,7 +37,7 @@ from topologies.topology import Topology
 
 _FORMAT_NAMES = {"msccl": "MSCCL", "mscclpp": "MSCCL++", "chakra": "Chakra", "goal": "GOAL"}
 _PLAN_NOTE = (
-    "The drawing shows the plan's messages in the order of its data. Times by size are those of the plan"
+    "The drawing shows the messages of the plan in the order of its data. Times by size are those of the plan"
     " itself, with its signals."
 )
 _PIECES = 160  # pieces of time, at most

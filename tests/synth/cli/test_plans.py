@@ -84,7 +84,7 @@ def test_report(plan: Path, synth: Call, here: Path) -> None:
     assert (answer.code, answer.err) == (0, "")
     page = (here / "report.html").read_text()
     assert "MSCCL++, Simple" in page
-    assert "The drawing shows the plan's messages" in page
+    assert "The drawing shows the messages of the plan" in page
     timed = json.loads(synth("simulate", plan, "--topo", "full:4", "--sizes", "64K", "--json").out)
     assert f"{timed['sizes'][0]['time_us']:.3g} µs" in page
     asked = ("--topo", "ring:4", "--target", "mscclpp", "--engine", "route", "--size", "64K", "--proof")
