@@ -1,1 +1,1 @@
-"""The check of a program."""
+"""Check that a program ends for every interleaving, without a race, with the right result."""

@@ -1,4 +1,4 @@
-"""What the checks take on at most."""
+"""Limit the sizes that the checks accept."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bounds that keep a check of hostile input under 1 GiB and a minute or so; real programs stay far below.
+    """Limits that keep a check of hostile input under 1 GiB and about a minute; real programs stay far below.
 
     Attributes:
-        moves: chunks moved by all steps (cells, in an execution plan).
-        contributions: in all different contents together.
-        clock_entries: int32 entries of vector clocks that are held at a time.
-        clock_visits: steps looked at in all passes over a program that follow clocks.
-        plan_cells: cells of all buffers of an execution plan.
-        root_steps: steps and chunks of a program that are looked at while the root of a plan is sought.
+        moves: Chunks moved by all steps of a program (cells, in an execution plan).
+        contributions: Contributions in all different partial sums of a replay.
+        clock_entries: Entries (int32) of vector clocks that are in memory at a time.
+        clock_visits: Steps visited in all passes over a program that follow vector clocks.
+        plan_cells: Cells of all buffers of an execution plan.
+        root_steps: Steps and chunks of a program that are visited during the search for a plan's root.
     """
 
     moves: int = 1 << 20

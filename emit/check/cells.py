@@ -1,4 +1,4 @@
-"""Memory as cells: one number for each chunk of memory, however many buffers it can be reached through."""
+"""Number memory by cells: one number for each chunk of memory, whichever buffers reach it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from topologies.errors import InputError
 
 @dataclass(slots=True)
 class Cells:
-    """`src`, `dst`: the cell of each step's first source and destination chunk; the next chunk's is the next.
+    """The memory cells that a program's steps access; consecutive chunks have consecutive cells.
 
-    base: of each (rank, buffer code) the cell of index 0.
+    Attributes:
+        src: Cell of the first source chunk, by step.
+        dst: Cell of the first destination chunk, by step.
+        base: Cell of a buffer's index 0, int64, shape (nranks, 3), by rank and buffer code.
     """
 
     src: list[int]
@@ -24,15 +27,22 @@ class Cells:
     base: Column
 
     def of(self, rank: Column, buffer: Column, index: Column) -> list[int]:
-        """Cells of columns (rank, buffer code, index)."""
-        out: list[int] = (self.base[rank, buffer] + index).tolist()
-        return out
+        """Return the cells of chunks that are given as columns (rank, buffer code, index)."""
+        cells: list[int] = (self.base[rank, buffer] + index).tolist()
+        return cells
 
 
 def cells_of(program: Program, c: Columns, goal: Goal | None, aliased: bool) -> Cells:
-    """Number the cells: i and o share memory where the goal says so (no goal: chunk by chunk if `aliased`).
+    """Build the numbering of a program's memory cells.
 
-    Raises InputError for a goal of another number of ranks.
+    Args:
+        program: The program.
+        c: Its steps.
+        goal: Says where o lies in i; None if there is no goal.
+        aliased: Whether o[x] and i[x] are one cell if there is no goal.
+
+    Raises:
+        InputError: The goal has another number of ranks.
     """
     if goal is not None and goal.nranks != program.nranks:
         raise InputError(f"goal for {goal.nranks} ranks, program of {program.nranks}; it must be equal")
@@ -42,11 +52,11 @@ def cells_of(program: Program, c: Columns, goal: Goal | None, aliased: bool) -> 
         for column in (goal.initial[2], goal.required[2]):
             reach = max(reach, int(column.max(initial=0)) + 1)
     reach = max([reach, *(abs(x) for x in o_in_i if x is not None)])
-    # A rank's memory: room below and above i for an o that shares its cells, then a lone o, then s.
+    # A rank's memory: space below and above i for an o that shares its cells, then an o of its own, then s.
     stride = 6 * reach
     base = np.zeros((program.nranks, 3), dtype=np.int64)
     for rank, shift in enumerate(o_in_i):
         i_at = rank * stride + reach
         base[rank] = (i_at, i_at + (shift if shift is not None else 3 * reach), i_at + 4 * reach)
-    of = c.rank[c.block]
-    return Cells((base[of, c.src] + c.src_at).tolist(), (base[of, c.dst] + c.dst_at).tolist(), base)
+    rank_of_step = c.rank[c.block]
+    return Cells((base[rank_of_step, c.src] + c.src_at).tolist(), (base[rank_of_step, c.dst] + c.dst_at).tolist(), base)

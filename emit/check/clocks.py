@@ -1,8 +1,8 @@
-"""Vector clocks: what each actor knows to be over.
+"""Track with vector clocks which events each actor knows to be over.
 
-Entry b of an actor's row counts the events of actor b that are over for certain whenever the actor goes on from here.
-Two accesses are ordered if the later one's actor knows of the earlier one when it takes place; what is not ordered so
-happens in the other order in some interleaving.
+Entry b of an actor's row counts the events of actor b that are certainly over whenever the actor proceeds from its
+present place. Two accesses are ordered if the later access's actor knows of the earlier access at that time; accesses
+that are not ordered happen in the opposite order in some interleaving.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row = NDArray[np.int32]
 
 
 class VectorClocks:
-    """A row of `width` entries for each actor, zeros until it learns something."""
+    """The rows of knowledge of all actors: `width` entries each, zeros until the actor learns something."""
 
     __slots__ = ("rows", "width")
 
@@ -29,68 +29,82 @@ class VectorClocks:
         self.rows: dict[int, Row] = {}
 
     def row(self, actor: int) -> Row:
-        """The actor's row itself, not a copy."""
+        """Return the actor's row itself, not a copy."""
         if actor not in self.rows:
             self.rows[actor] = np.zeros(self.width, dtype=np.int32)
         return self.rows[actor]
 
-    def learn(self, actor: int, known: Row) -> None:
-        """The actor hears from somebody who knew `known`."""
+    def learn(self, actor: int, known_row: Row) -> None:
+        """Add to the actor's knowledge the row `known_row` of another actor."""
         row = self.row(actor)
-        np.maximum(row, known, out=row)
+        np.maximum(row, known_row, out=row)
 
 
 class Message:
-    """What a signal, a release or a packet tells: rows of `seen` and `shown`; `held` counts the entries of all."""
+    """The knowledge that a signal, a release or a packet carries: rows of `seen` and `shown` (see `ThreadClocks`).
 
-    __slots__ = ("_held", "_size", "seen", "shown")
+    A message adds its size to the number of entries of all messages, `total_entries`, while it exists.
+    """
 
-    def __init__(self, seen: Row, shown: Row | None, held: list[int]) -> None:
-        self.seen, self.shown, self._held = seen, shown, held
-        self._size = len(seen) * (1 if shown is None else 2)
-        held[0] += self._size
+    __slots__ = ("_size", "_total_entries", "seen", "shown")
+
+    def __init__(self, seen_row: Row, shown_row: Row | None, total_entries: list[int]) -> None:
+        self.seen, self.shown, self._total_entries = seen_row, shown_row, total_entries
+        self._size = len(seen_row) * (1 if shown_row is None else 2)
+        total_entries[0] += self._size
 
     def __del__(self) -> None:
-        self._held[0] -= self._size
+        self._total_entries[0] -= self._size
 
 
 class ThreadClocks:
-    """Clocks of actors of many threads: threadblocks of an execution plan, and what moves on its port channels.
+    """The clocks of actors with many threads: threadblocks of an execution plan, and transfers of its port channels.
 
-    An actor's threads are in step only at a `nop`. So its life is cut into ticks, by its nops and by the packets that
-    it writes: what it knows of another actor is the number of ticks that are over, plus one once that actor's rank has
-    started. `seen` is knowledge of execution, `shown` of memory: a relaxed signal and a packet's flag order the first
-    and not the second.
+    An actor's threads are in step only at a `nop`. Therefore its life is divided into ticks, by its nops and by the
+    packets
+    that it writes. Its knowledge of another actor is the number of ticks that are over, plus one once that actor's rank
+    has
+    started. `seen` is knowledge of execution, `shown` is knowledge of memory: a relaxed signal and a packet's flag
+    order
+    the execution, but not memory.
 
     Attributes:
-        rank: of each actor. tick: the one each is in. nops: how many each has behind it.
-        seen, shown: one and the same where `one` says that they never differ in this plan.
+        rank: Rank of each actor.
+        merged: Whether `seen` and `shown` are one object, because they never differ in this plan.
+        tick: Number of the tick that each actor is in.
+        nops: Number of nops that each actor has executed.
+        seen: Knowledge of execution.
+        shown: Knowledge of memory.
+        heard: Messages that each actor has heard since its last nop.
+        first: First actor of each rank.
     """
 
-    def __init__(self, rank: list[int], one: bool) -> None:
+    def __init__(self, rank: list[int], merged: bool) -> None:
         size = len(rank)
-        most = isqrt(2 * CAPACITY.clock_entries // (1 if one else 2))
-        if size > most:
-            raise InputError(f"plan of {size} threadblocks and port channels; it must be at most {most} to be checked")
+        max_actors = isqrt(2 * CAPACITY.clock_entries // (1 if merged else 2))
+        if size > max_actors:
+            raise InputError(
+                f"plan of {size} threadblocks and port channels; it must be at most {max_actors} to be checked"
+            )
         self.rank = rank
-        self.one = one
-        self._held = [0]  # entries of all messages that somebody may still hear
+        self.merged = merged
+        self._total_entries = [0]  # entries of all messages that exist, in a list that the messages share
         self.tick = [0] * size
         self.nops = [0] * size
         self.seen, self.shown = VectorClocks(size), VectorClocks(size)
         ranks = np.array(rank, dtype=np.int64)
         self.seen.rows = dict(enumerate((ranks[:, None] == ranks[None, :]).astype(np.int32)))
         self.shown.rows = {actor: row.copy() for actor, row in self.seen.rows.items()}
-        if one:
+        if merged:
             self.shown = self.seen
         self.heard: list[list[Message]] = [[] for _ in rank]
         self.first = {r: actor for actor, r in reversed(list(enumerate(rank)))}
 
     def nop(self, actor: int) -> None:
-        """All threads have caught up: what one of them heard, all know."""
+        """Update an actor whose threads synchronize: all of them learn the messages that one of them heard."""
         for message in self.heard[actor]:
             self.seen.learn(actor, message.seen)
-            if message.shown is not None and not self.one:
+            if message.shown is not None and not self.merged:
                 self.shown.learn(actor, message.shown)
         self.heard[actor].clear()
         self.nops[actor] += 1
@@ -98,49 +112,53 @@ class ThreadClocks:
         self.seen.row(actor)[actor] = self.shown.row(actor)[actor] = self.tick[actor] + 1
 
     def message(self, actor: int, relaxed: bool = False) -> Message:
-        """What a signal of one of its threads tells: what was over at the last nop."""
-        whole = not (relaxed or self.one)
-        return self._counted(self.seen.row(actor).copy(), self.shown.row(actor).copy() if whole else None)
+        """Return the message of a signal that one thread of the actor sends: the knowledge at the actor's last nop."""
+        orders_memory = not (relaxed or self.merged)
+        return self._counted(self.seen.row(actor).copy(), self.shown.row(actor).copy() if orders_memory else None)
 
     def packet(self, actor: int) -> Message:
-        """What the thread that reads a packet learns: its writer has come that far, this operation included."""
+        """Return the message of a packet that the actor writes: the writer's progress, this operation included."""
         row = self.seen.row(actor).copy()
         row[actor] = self.tick[actor] + 2
         return self._counted(row, None)
 
-    def _counted(self, seen: Row, shown: Row | None) -> Message:
-        if self._held[0] > 8 * CAPACITY.clock_entries:
+    def _counted(self, seen_row: Row, shown_row: Row | None) -> Message:
+        """Build a message; raise InputError if too many messages are in flight."""
+        if self._total_entries[0] > 8 * CAPACITY.clock_entries:
             raise InputError("plan with too many signals on their way between too many threadblocks to be checked")
-        return Message(seen, shown, self._held)
+        return Message(seen_row, shown_row, self._total_entries)
 
     def hear(self, actor: int, message: Message) -> None:
-        """One of its threads knows; the others from the next nop on."""
+        """Record that one thread of the actor received a message; its other threads know it from the next nop on."""
         self.heard[actor].append(message)
 
     def started(self, actor: int, rank: int, begun: int) -> bool:
-        """Whether it knows that the rank's kernel has started: its input is there, its buffers are free.
+        """Return True if the actor knows that a rank's kernel has started: its input is set, its buffers are free.
 
-        begun: the tick in which the rank's first actor began.
+        Args:
+            actor: The actor that must know it.
+            rank: The rank whose kernel must have started.
+            begun: Tick in which the rank's first actor began.
         """
         first = self.first.get(rank)
         return self.rank[actor] == rank or (first is not None and bool(self.seen.row(actor)[first] > begun))
 
     def join(self, actors: Sequence[int]) -> None:
-        """All these actors have come to one place: what any of them knows is known to all."""
+        """Update actors that meet at a barrier: each of them learns what any of them knows."""
         for actor in actors:
             self.nop(actor)
-        for clocks in (self.seen,) if self.one else (self.seen, self.shown):
-            known = np.maximum.reduce([clocks.row(actor) for actor in actors])
+        for clocks in (self.seen,) if self.merged else (self.seen, self.shown):
+            joint_row = np.maximum.reduce([clocks.row(actor) for actor in actors])
             for actor in actors:
-                clocks.row(actor)[:] = known
+                clocks.row(actor)[:] = joint_row
         for actor in actors:
             self.nop(actor)
 
     def ended(self, actors: Iterable[int]) -> Row:
-        """What is known to be over when all these actors (one at least) have ended."""
-        known = []
+        """Return the knowledge of all these actors (one at least) when they have ended."""
+        rows = []
         for actor in actors:
             self.nop(actor)
-            known.append(self.seen.row(actor))
-        row: Row = np.maximum.reduce(known)
+            rows.append(self.seen.row(actor))
+        row: Row = np.maximum.reduce(rows)
         return row

@@ -1,4 +1,4 @@
-"""What cells hold, contribution by contribution, and whether that is what a goal asks for."""
+"""Track the contributions that each cell holds, and compare them with a goal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,24 @@ from topologies.errors import InputError
 
 _SPELT_OUT = 8  # contributions that a message names; the others are counted
 
-NOTHING, GARBAGE, TOO_MANY = 0, 1, 2  # nothing is the one that is false
+NOTHING, GARBAGE, TOO_MANY = 0, 1, 2  # NOTHING is 0, so that it is false.
 _SPECIAL = 3
 
 
 class Contents:
-    """Multisets of contributions, each known by a number; adding two keeps every repetition.
+    """The multisets of contributions that occur in a replay, each known by a number; a sum keeps every repetition.
 
-    A sum of more than `most` contributions becomes TOO_MANY: reductions only add, so it can never again be
-    what a goal asks for.
+    A sum of more than `most` contributions becomes TOO_MANY: reductions only add, so such a sum never meets a goal
+    again.
+
+    Attributes:
+        goal: The goal that the contents are compared with.
+        nchunks: Number of chunks of an input; contribution (source, chunk) is the number source · nchunks + chunk.
+        most: Largest number of contributions of a multiset that is tracked.
+        contributions: Sorted contributions of each multiset, by its number.
+        number: Number of each multiset.
+        sums: Number of the sum of two multisets, by their numbers in ascending order.
+        held: Number of contributions in all multisets.
     """
 
     def __init__(self, goal: Goal) -> None:
@@ -37,7 +46,7 @@ class Contents:
         self.held = 0
 
     def of(self, contributions: tuple[int, ...]) -> int:
-        """The number of a sorted tuple of source × nchunks + chunk."""
+        """Return the number of a multiset, given as a sorted tuple of contributions (source · nchunks + chunk)."""
         number = self.number.get(contributions)
         if number is None:
             number = self.number[contributions] = len(self.contributions)
@@ -50,12 +59,12 @@ class Contents:
         return number
 
     def initial(self) -> list[int]:
-        """What each row of the goal's `initial` holds at the start."""
+        """Return the multiset that each row of the goal's `initial` holds at the start."""
         _, _, _, source, chunk = self.goal.initial
         return [self.of((x,)) for x in (source * self.nchunks + chunk).tolist()]
 
     def add(self, a: int, b: int) -> int:
-        """The number of a ⊕ b."""
+        """Return the number of the sum of multisets `a` and `b`."""
         if a > b:
             a, b = b, a
         if a < _SPECIAL:
@@ -73,52 +82,58 @@ class Contents:
         first: Sequence[int],
         units: int,
         writers: Callable[[set[int]], Mapping[int, Place]],
-        found: Findings,
+        findings: Findings,
         prefix: str = "",
     ) -> None:
-        """Add a finding for each required chunk that does not hold its contributions once each.
+        """Add a finding for each required chunk that does not hold each of its contributions exactly once.
 
         Args:
-            memory: the number of what each cell holds at the end; a cell that is left out holds nothing.
-            first, units: the first cell of each row of the goal's `required`, and the cells of a chunk.
-            writers: of those of the given cells that were written, who wrote them last.
-            prefix: of the messages.
+            memory: Number of the multiset that each cell holds at the end; a cell that is missing holds nothing.
+            first: First cell of each row of the goal's `required`.
+            units: Number of cells of a chunk.
+            writers: Returns the last writer of each given cell that was written.
+            findings: Where the findings are added.
+            prefix: Prefix of the messages.
         """
         sets = self.goal.sets
         ids = (sets.source * self.nchunks + sets.chunk).tolist()
         bounds = sets.start.tolist()
         numbers: dict[int, int] = {}
-        wrong: list[tuple[int, int, int]] = []  # row, first cell that holds something else, what it should hold
-        for row, (cell, which) in enumerate(zip(first, self.goal.required[3].tolist(), strict=True)):
-            right = numbers.get(which)
-            if right is None:
-                right = numbers[which] = self.of(tuple(sorted(ids[bounds[which] : bounds[which + 1]])))
-            if units == 1 and memory.get(cell) == right:
+        wrong: list[tuple[int, int, int]] = []  # row, first wrong cell, number of the multiset that it should hold
+        for row, (cell, set_number) in enumerate(zip(first, self.goal.required[3].tolist(), strict=True)):
+            required_number = numbers.get(set_number)
+            if required_number is None:
+                required_number = numbers[set_number] = self.of(
+                    tuple(sorted(ids[bounds[set_number] : bounds[set_number + 1]]))
+                )
+            if units == 1 and memory.get(cell) == required_number:
                 continue
-            other = [x for x in range(cell, cell + units) if memory.get(x, NOTHING) != right]
-            if other:
-                wrong.append((row, other[0], right))
+            wrong_cells = [x for x in range(cell, cell + units) if memory.get(x, NOTHING) != required_number]
+            if wrong_cells:
+                wrong.append((row, wrong_cells[0], required_number))
         if not wrong:
             return
-        last = writers({cell for _, cell, _ in wrong})
-        for row, cell, right in wrong:
-            if found.full("wrong result"):
-                found.add("wrong result", "")
+        last_writers = writers({cell for _, cell, _ in wrong})
+        for row, cell, required_number in wrong:
+            if findings.full("wrong result"):
+                findings.add("wrong result", "")
                 continue
             rank, code, at = (int(column[row]) for column in self.goal.required[:3])
             name = BUFFERS[code]
-            should = self.describe(right) + (" once each" if len(self.contributions[right]) > 1 else "")
+            required = self.describe(required_number) + (
+                " once each" if len(self.contributions[required_number]) > 1 else ""
+            )
             if code == 0 and self.goal.o_in_i[rank] is None:
-                should += " (out-of-place, the input must stay as it was)"
-            by, tb, step = last.get(cell, (rank, None, None))
-            whose = "" if by == rank else f" of rank {rank}"
-            holds = self.describe(memory.get(cell, NOTHING), right)
+                required += " (out-of-place, the input must stay as it was)"
+            writer_rank, tb, step = last_writers.get(cell, (rank, None, None))
+            rank_phrase = "" if writer_rank == rank else f" of rank {rank}"
+            holds = self.describe(memory.get(cell, NOTHING), required_number)
             verb = "holds" if tb is None else "is left with"
-            message = f"{prefix}{name}[{at}]{whose} {verb} {holds}; should hold {should}"
-            found.add("wrong result", message, by, tb, step, (name, at))
+            message = f"{prefix}{name}[{at}]{rank_phrase} {verb} {holds}; should hold {required}"
+            findings.add("wrong result", message, writer_rank, tb, step, (name, at))
 
-    def describe(self, number: int, other: int = NOTHING) -> str:
-        """A content in words; `other` is what it will be compared with."""
+    def describe(self, number: int, required: int = NOTHING) -> str:
+        """Describe a multiset in words, for a comparison with the multiset `required`."""
         if number < _SPECIAL:
             return ("nothing", "what stood in uninitialised memory", f"more than {self.most} contributions")[number]
         pairs = [divmod(x, self.nchunks) for x in self.contributions[number]]
@@ -127,19 +142,20 @@ class Contents:
             return f"chunk {pairs[0][1]} of rank {pairs[0][0]}"
         if len(chunks) > 1:
             named = ", ".join(f"rank {r} chunk {k}" for r, k in pairs[:_SPELT_OUT])
-            rest = len(pairs) - _SPELT_OUT
-            return f"contributions {named}" + (f" and {rest} more" if rest > 0 else "")
+            unnamed = len(pairs) - _SPELT_OUT
+            return f"contributions {named}" + (f" and {unnamed} more" if unnamed > 0 else "")
         ranks = [r for r, _ in pairs]
         if len(ranks) > 4 * _SPELT_OUT:
-            return f"{len(ranks)} contributions to chunk {pairs[0][1]}" + self._difference(number, other)
+            return f"{len(ranks)} contributions to chunk {pairs[0][1]}" + self._difference(number, required)
         return f"contributions of ranks {','.join(map(str, ranks))} to chunk {pairs[0][1]}"
 
-    def _difference(self, number: int, other: int) -> str:
-        if other < _SPECIAL:
+    def _difference(self, number: int, required: int) -> str:
+        """Describe in words which contributions a multiset has too often and which it lacks."""
+        if required < _SPECIAL:
             return ""
-        mine, theirs = Counter(self.contributions[number]), Counter(self.contributions[other])
+        actual, expected = Counter(self.contributions[number]), Counter(self.contributions[required])
         parts = []
-        for word, extra in (("too many of", mine - theirs), ("none of", theirs - mine)):
+        for word, extra in (("too many of", actual - expected), ("none of", expected - actual)):
             if extra:
                 ranks = (str(x // self.nchunks) for x in sorted(extra.elements())[:_SPELT_OUT])
                 parts.append(f"{word} ranks {','.join(ranks)}")

@@ -1,11 +1,11 @@
-"""The executor that the checks of all formats share: threadblocks that go on until each has ended or waits.
+"""Run threadblocks until each has ended or waits; the checks of all formats share this executor.
 
 A threadblock executes its instructions one after another. Every connection (MSCCL), channel end and semaphore
-(MSCCL++) hands out what it holds in a fixed order, so whether an instruction may proceed only ever changes from no to
-yes. Hence all interleavings reach the same end: either every threadblock completes in each of them, or the same ones
-stop at the same instructions. One greedy run decides for all of them.
+(MSCCL++) hands out its contents in a fixed order, so an instruction that may proceed stays allowed to proceed. Hence
+all interleavings reach the same end: either every threadblock completes in each of them, or the same threadblocks stop
+at the same instructions. One greedy run decides for all of them.
 
-A front end says how one threadblock goes on (`advance`) and what a stopped one waits for (`waits_for`):
+A front end says how one threadblock advances (`advance`) and what a stopped one waits for (`waits_for`):
 `emit.check.order` for programs, `emit.mscclpp.execution` for execution plans.
 """
 
@@ -21,10 +21,13 @@ _SPELT_OUT = 8  # waits of a cycle that a message names; the others are counted
 
 
 def execute(nblocks: int, advance: Callable[[int], Iterable[int]]) -> None:
-    """Let threadblocks 0..nblocks−1 go on until none can.
+    """Run threadblocks 0..nblocks−1 until none of them can proceed.
 
     Args:
-        advance: executes a threadblock until it ends or must wait; returns those that may go on by what it did.
+        nblocks: Number of threadblocks.
+        advance: Executes one threadblock until it ends or must wait; returns the threadblocks that may proceed because
+            of
+            what it did.
     """
     ready = deque(range(nblocks))
     while ready:
@@ -36,16 +39,19 @@ def report_deadlock(
     waits_for: Callable[[int], tuple[int | None, str]],
     place: Callable[[int], Place],
     op: Callable[[int], str],
-    found: Findings,
+    findings: Findings,
     conditions: str = "",
 ) -> None:
-    """Add the cycle of waits in which a run ended, or the wait for what nothing gives.
+    """Add the cycle of waits in which a run stopped, or the wait for something that no threadblock provides.
 
     Args:
-        first: a threadblock that stopped before its end; the cycle that it leads to is reported.
-        waits_for: of a stopped threadblock that which it waits for (None: there is none), and for what, in words.
-        place, op: where a threadblock stopped, and at which operation.
-        conditions: under which it stops ("at 2 FIFO slots"), empty where there are none.
+        first: A threadblock that stopped before its end; the cycle that its waits lead to is reported.
+        waits_for: Returns, for a stopped threadblock, the threadblock that it waits for (None: no threadblock) and the
+            event that it waits for, in words.
+        place: Returns where a threadblock stopped.
+        op: Returns the operation at which a threadblock stopped.
+        findings: Where the deadlock is added.
+        conditions: Conditions of the deadlock ("at 2 FIFO slots"); empty if it needs none.
     """
     reasons: dict[int, str] = {}
     block: int | None = first
@@ -53,13 +59,13 @@ def report_deadlock(
         last = block
         block, reasons[last] = waits_for(last)
     if block is None:
-        found.add("deadlock", f"{op(last)} waits for {reasons[last]}, which nothing gives", *place(last))
+        findings.add("deadlock", f"{op(last)} waits for {reasons[last]}, which nothing gives", *place(last))
         return
     path = list(reasons)
     cycle = path[path.index(block) :]
-    # the same deadlock reads the same from wherever it was entered
-    turn = cycle.index(min(cycle))
-    cycle = cycle[turn:] + cycle[:turn]
+    # The cycle begins at its smallest threadblock, so that a deadlock has one text, wherever it was entered.
+    first_in_cycle = cycle.index(min(cycle))
+    cycle = cycle[first_in_cycle:] + cycle[:first_in_cycle]
     places = tuple(place(b) for b in cycle)
     waits = [
         f"rank {r} tb {t} step {s} ({op(b)}) waits for {reasons[b]}"
@@ -68,4 +74,4 @@ def report_deadlock(
     if len(cycle) > _SPELT_OUT:
         waits.append(f"{len(cycle) - _SPELT_OUT} more")
     head = f"deadlock {conditions}".rstrip()
-    found.add("deadlock", f"{head}: {'; '.join(waits)}; and so round", *places[0], cycle=places)
+    findings.add("deadlock", f"{head}: {'; '.join(waits)}; and so round", *places[0], cycle=places)

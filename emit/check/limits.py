@@ -1,4 +1,4 @@
-"""What of a program is beyond the limits of a target: its threadblocks, and its steps one by one."""
+"""Find where a program exceeds the limits of a target, in its threadblocks and in its steps."""
 
 from __future__ import annotations
 
@@ -12,74 +12,89 @@ from emit.targets import Limits, check_resident
 _USES_DST = READS_DST | WRITES_DST
 
 
-def check_limits(program: Program, limits: Limits, found: Findings) -> None:
-    """Add a finding for all that is beyond the limits."""
+def check_limits(program: Program, limits: Limits, findings: Findings) -> None:
+    """Add a finding for everything in the program that exceeds the limits."""
     blocks = [[(tb.channel, tb.send, tb.recv, len(tb.steps)) for tb in gpu.threadblocks] for gpu in program.gpus]
-    check_threadblocks(program.nranks, blocks, limits, found)
-    check_steps(program, limits, found)
+    check_threadblocks(program.nranks, blocks, limits, findings)
+    check_steps(program, limits, findings)
 
 
 def check_threadblocks(
-    nranks: int, blocks: Sequence[Sequence[tuple[int, int, int, int]]], limits: Limits, found: Findings
+    nranks: int, blocks: Sequence[Sequence[tuple[int, int, int, int]]], limits: Limits, findings: Findings
 ) -> None:
-    """Add a finding for what of threadblocks is beyond the limits.
+    """Add a finding for each limit on ranks and threadblocks that is exceeded.
 
-    blocks: of every rank (channel, rank it sends to, rank it receives from, steps) of each.
+    Args:
+        nranks: Number of ranks.
+        blocks: For each rank and threadblock (channel, rank it sends to, rank it receives from, number of steps).
+        limits: Limits of the target.
+        findings: Where the findings are added.
     """
-    _over(limits, found, "gpus", nranks, limits.children)
-    check_resident([len(mine) for mine in blocks], limits.sms, found)
-    for rank, mine in enumerate(blocks):
-        if not 0 < limits.sms < len(mine):  # which was said
-            _over(limits, found, "threadblocks", len(mine), min(limits.tbs_per_gpu, limits.children), rank)
-        nodes = 1 + nranks + len(mine) + sum(steps for *_, steps in mine)
-        _over(limits, found, limits.node, nodes, limits.nodes, rank)
-        for at, side in ((1, "send"), (2, "recv")):
-            used = Counter(block[0] for block in mine if block[at] >= 0)
-            for channel, number in sorted(used.items()):
-                _over(limits, found, f"{side} threadblocks on channel {channel}:", number, limits.tbs_per_channel, rank)
-        for tb, (channel, _, _, steps) in enumerate(mine):
-            _over(limits, found, "steps", steps, limits.steps_per_tb, rank, tb)
+    _over(limits, findings, "gpus", nranks, limits.children)
+    check_resident([len(rank_blocks) for rank_blocks in blocks], limits.sms, findings)
+    for rank, rank_blocks in enumerate(blocks):
+        if not 0 < limits.sms < len(rank_blocks):  # check_resident has reported this rank
+            _over(limits, findings, "threadblocks", len(rank_blocks), min(limits.tbs_per_gpu, limits.children), rank)
+        nodes = 1 + nranks + len(rank_blocks) + sum(steps for *_, steps in rank_blocks)
+        _over(limits, findings, limits.node, nodes, limits.nodes, rank)
+        for peer_field, side in ((1, "send"), (2, "recv")):
+            counts = Counter(block[0] for block in rank_blocks if block[peer_field] >= 0)
+            for channel, number in sorted(counts.items()):
+                _over(
+                    limits, findings, f"{side} threadblocks on channel {channel}:", number, limits.tbs_per_channel, rank
+                )
+        for tb, (channel, _, _, steps) in enumerate(rank_blocks):
+            _over(limits, findings, "steps", steps, limits.steps_per_tb, rank, tb)
             if channel >= limits.channels:
                 message = f"channel {channel}; {limits.name} has channels 0..{limits.channels - 1}"
-                found.add("limit", message, rank, tb)
+                findings.add("limit", message, rank, tb)
 
 
-def _over(limits: Limits, found: Findings, what: str, number: int, most: int, *place: int) -> None:
+def _over(limits: Limits, findings: Findings, quantity: str, number: int, most: int, *place: int) -> None:
+    """Add a finding if a number exceeds its limit; `place` is (), (rank,), (rank, tb) or (rank, tb, step)."""
     if number > most:
         rank, tb, step = (*place, None, None, None)[:3]
-        found.add("limit", f"{what} {number}; {limits.name} takes at most {most}", rank, tb, step)
+        findings.add("limit", f"{quantity} {number}; {limits.name} takes at most {most}", rank, tb, step)
 
 
-def check_dependency(named: int, limits: Limits, found: Findings, *place: int) -> None:
-    """Add a finding where the threadblock that a step names is beyond the limit; place: rank, threadblock, step."""
-    _over(limits, found, "depid", named, limits.dep_tb, *place)
+def check_dependency(named: int, limits: Limits, findings: Findings, *place: int) -> None:
+    """Add a finding if a step depends on a threadblock whose number exceeds the limit.
+
+    Args:
+        named: Number of the threadblock that the step depends on.
+        limits: Limits of the target.
+        findings: Where the finding is added.
+        *place: Rank, threadblock and position of the step.
+    """
+    _over(limits, findings, "depid", named, limits.dep_tb, *place)
 
 
-def check_steps(program: Program, limits: Limits, found: Findings) -> None:
-    """Add a finding for each step that is beyond the limits by itself, or with those before it."""
-    key: tuple[str, int, str] | None = None  # of the last step, where the kernel would go on with a re of the same
-    chain, total = 0, 0  # re in one loop of the kernel, and in the threadblock
+def check_steps(program: Program, limits: Limits, findings: Findings) -> None:
+    """Add a finding for each step that exceeds the limits, by itself or after the steps before it."""
+    # Operands of the last step if the kernel would merge a further re of the same operands into its loop.
+    chain_operands: tuple[str, int, str] | None = None
+    chain, total = 0, 0  # number of re in the kernel's current loop, and in the threadblock
     for rank, tb, position, step in program.steps():
-        most = max(step.src_off if step.op in READS_SRC else -1, step.dst_off if step.op in _USES_DST else -1)
+        last_offset = max(step.src_off if step.op in READS_SRC else -1, step.dst_off if step.op in _USES_DST else -1)
         if step.op not in limits.ops:
-            runs = ", ".join(x for x in OPS if x in limits.ops)
-            found.add("limit", f"{step.op}; {limits.name} runs only {runs}", rank, tb, position)
-        if most > limits.offset:
-            _over(limits, found, "offset", most, limits.offset, rank, tb, position)
+            known_ops = ", ".join(x for x in OPS if x in limits.ops)
+            findings.add("limit", f"{step.op}; {limits.name} runs only {known_ops}", rank, tb, position)
+        if last_offset > limits.offset:
+            _over(limits, findings, "offset", last_offset, limits.offset, rank, tb, position)
         if step.count > limits.count:
-            _over(limits, found, "cnt", step.count, limits.count, rank, tb, position)
+            _over(limits, findings, "cnt", step.count, limits.count, rank, tb, position)
         if step.dep_tb > limits.dep_tb:
-            check_dependency(step.dep_tb, limits, found, rank, tb, position)
+            check_dependency(step.dep_tb, limits, findings, rank, tb, position)
         if position == 0:
-            key, total = None, 0
+            chain_operands, total = None, 0
         if step.op != "re":
-            key = key if step.op == "nop" else None
+            chain_operands = chain_operands if step.op == "nop" else None
             continue
-        here = (step.dst_buf, step.dst_off, step.src_buf)
-        chain = chain + 1 if here == key and step.dep_tb < 0 else 1
+        operands = (step.dst_buf, step.dst_off, step.src_buf)
+        chain = chain + 1 if operands == chain_operands and step.dep_tb < 0 else 1
         total += 1
         if limits.reduce_chain and chain == limits.reduce_chain + 1:
             message = f"more than {limits.reduce_chain} consecutive re with one dst and src buffer"
-            found.add("limit", f"{message}; another step must break them up", rank, tb, position)
-        # readers begin anew behind a step that others wait for, and once in a threadblock
-        key = None if step.has_dep or total == limits.reduce_chain else here
+            findings.add("limit", f"{message}; another step must break them up", rank, tb, position)
+        # Readers begin a new loop after a step that another step waits for, and once in a threadblock.
+        chain_operands = None if step.has_dep or total == limits.reduce_chain else operands

@@ -1,4 +1,4 @@
-"""A program's transmissions in an order of execution, or the cycle of waits that stops it."""
+"""Find an order of execution of a program's transmissions, or the cycle of waits that stops it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from topologies.errors import InputError
 
 @dataclass(slots=True)
 class Run:
-    """What an execution did.
+    """The result of one execution.
 
-    order: the step of each transmission in turn. at: where each block stopped (its end if nowhere). sent, received:
-    transmissions of each connection.
+    Attributes:
+        order: Step of each transmission, in the order of execution.
+        at: Step at which each threadblock stopped (the end of the threadblock if it completed).
+        sent: Number of transmissions that were sent, by connection.
+        received: Number of transmissions that were received, by connection.
+        complete: Whether all threadblocks completed.
     """
 
     order: list[int]
@@ -28,12 +32,20 @@ class Run:
     complete: bool
 
 
-# over 60 lines: the inner loop of the compiler, whose state is too much to hand on
+# Longer than 60 lines because it is the inner loop of the compiler, with too much state to pass to other functions.
 def run(c: Columns, depth: int | None, split: bool = True) -> Run:
-    """Execute greedily with `depth` slots a connection (None: no limit), in O(chunks moved).
+    """Run the program greedily with `depth` slots a connection (None: no limit), in O(chunks moved).
 
-    split: a step of count chunks is as many transmissions, as for large messages; else one. Raises InputError where
-    the steps move more than CAPACITY.moves chunks in all.
+    Args:
+        c: Steps of the program.
+        depth: FIFO slots of a connection, in transmissions; None for no limit.
+        split: If True, a step of `count` chunks is `count` transmissions, as for large messages; if False, it is one.
+
+    Returns:
+        The execution, which may have stopped before its end.
+
+    Raises:
+        InputError: The steps move more than CAPACITY.moves chunks in all.
     """
     moves = int(c.count.sum()) + len(c.count)
     if moves > CAPACITY.moves:
@@ -41,23 +53,24 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
     times = c.transmissions().tolist() if split else [1] * len(c.count)
     dep, sends, receives, start = c.dep.tolist(), c.sends.tolist(), c.receives.tolist(), c.start.tolist()
     at = start[:-1]
-    left = [times[s] if s < len(times) else 0 for s in at]
-    done = bytearray(len(dep))
+    remaining = [times[s] if s < len(times) else 0 for s in at]
+    is_complete = bytearray(len(dep))
     sent, received = [0] * len(c.connections), [0] * len(c.connections)
     slots = depth if depth is not None else 1 << 62
     waits_dep: dict[int, list[int]] = {}
     waits_data, waits_slot = [-1] * len(c.connections), [-1] * len(c.connections)
     order: list[int] = []
 
-    # one function: what it changes for each transmission are local lists
+    # This is a nested function because it changes local lists at each transmission.
     def advance(block: int) -> Iterable[int]:
-        freed: list[int] = []
+        """Run one threadblock until it ends or must wait; return the threadblocks that it released."""
+        released: list[int] = []
         end = start[block + 1]
         step = at[block]
         while step < end:
-            need, out, into = dep[step], sends[step], receives[step]
-            if need >= 0 and not done[need]:
-                waits_dep.setdefault(need, []).append(block)
+            awaited, out, into = dep[step], sends[step], receives[step]
+            if awaited >= 0 and not is_complete[awaited]:
+                waits_dep.setdefault(awaited, []).append(block)
                 break
             if into >= 0 and sent[into] <= received[into]:
                 waits_data[into] = block
@@ -68,51 +81,51 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
             if into >= 0:
                 received[into] += 1
                 if waits_slot[into] >= 0:
-                    freed.append(waits_slot[into])
+                    released.append(waits_slot[into])
                     waits_slot[into] = -1
             if out >= 0:
                 sent[out] += 1
                 if waits_data[out] >= 0:
-                    freed.append(waits_data[out])
+                    released.append(waits_data[out])
                     waits_data[out] = -1
             order.append(step)
-            left[block] -= 1
-            if left[block]:
+            remaining[block] -= 1
+            if remaining[block]:
                 continue
-            done[step] = 1
+            is_complete[step] = 1
             if step in waits_dep:
-                freed += waits_dep.pop(step)
+                released += waits_dep.pop(step)
             step += 1
             at[block] = step
             if step < end:
-                left[block] = times[step]
-        return freed
+                remaining[block] = times[step]
+        return released
 
     execute(len(at), advance)
     complete = all(a == e for a, e in zip(at, start[1:], strict=True))
     return Run(order, at, sent, received, complete)
 
 
-def report_stopped(c: Columns, stopped: Run, depth: int | None, found: Findings) -> None:
-    """Add the cycle of waits in which `stopped` (not complete) ended with `depth` slots a connection."""
+def report_stopped(c: Columns, stopped: Run, depth: int | None, findings: Findings) -> None:
+    """Add the cycle of waits in which an incomplete run stopped with `depth` slots a connection."""
     slots = "at any FIFO depth" if depth is None else f"at {depth} FIFO slot{'s' if depth > 1 else ''}"
     report_deadlock(
         next(b for b, a in enumerate(stopped.at) if a < int(c.start[b + 1])),
         lambda block: _waits_for(c, stopped, block),
         lambda block: c.place(stopped.at[block]),
         lambda block: OPS[c.op[stopped.at[block]]],
-        found,
+        findings,
         slots,
     )
 
 
 def _waits_for(c: Columns, stopped: Run, block: int) -> tuple[int, str]:
-    """The stopped block that `block` waits for, and what for."""
+    """Return the threadblock that the stopped threadblock `block` waits for, and the event in words."""
     step = stopped.at[block]
-    need, out, into = int(c.dep[step]), int(c.sends[step]), int(c.receives[step])
-    if need >= 0 and stopped.at[int(c.block[need])] <= need:
-        _, tb, position = c.place(need)
-        return int(c.block[need]), f"tb {tb} step {position}"
+    awaited, out, into = int(c.dep[step]), int(c.sends[step]), int(c.receives[step])
+    if awaited >= 0 and stopped.at[int(c.block[awaited])] <= awaited:
+        _, tb, position = c.place(awaited)
+        return int(c.block[awaited]), f"tb {tb} step {position}"
     if into >= 0 and stopped.sent[into] <= stopped.received[into]:
         source, _, channel = c.connections[into]
         return c.sender[into], f"data of rank {source} on channel {channel}"

@@ -1,7 +1,7 @@
-"""Accesses of one cell by two threadblocks of a rank that nothing orders.
+"""Find accesses of one cell by two threadblocks of a rank that nothing orders.
 
-Happens-before is program order, dependencies, and sent before received; not the FIFO's slots, whose number is the
-executor's affair. An event of a block is a transmission of one of its steps.
+Happens-before is program order, dependencies, and sent before received. FIFO slots do not count, because their number
+depends on the executor. An event of a threadblock is a transmission of one of its steps.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ from topologies.errors import InputError
 
 
 class Query(NamedTuple):
-    """Whether an access surely follows another one of the same cell.
+    """A question whether an access surely follows an earlier access of the same cell.
 
-    node, step, chunk: transmission in the order, its step, and the chunk in that; is_dst: 1 if its destination is
-    meant. block, passed, other: the block of the earlier access, its transmissions by then, and the step.
+    Attributes:
+        node: Position of the later access's transmission in the order of execution.
+        step: Step of the later access.
+        chunk: Chunk of that step that is accessed.
+        is_dst: 1 if the later access is to the step's destination, 0 if it is to its source.
+        block: Threadblock of the earlier access.
+        passed: Transmissions that this threadblock had executed, the earlier access included.
+        earlier_step: Step of the earlier access.
     """
 
     node: int
@@ -34,20 +40,28 @@ class Query(NamedTuple):
     is_dst: int
     block: int
     passed: int
-    other: int
+    earlier_step: int
 
 
-def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, prefix: str = "") -> None:
-    """Add every pair of conflicting accesses that is unordered. `order` must be complete and topological.
+def find_races(c: Columns, order: list[int], cells: Cells, findings: Findings, prefix: str = "") -> None:
+    """Add a finding for every pair of conflicting accesses that is unordered.
 
-    Raises InputError for a program of so many threadblocks that it would take too long.
+    Args:
+        c: Steps of the program.
+        order: Step of each transmission; the order must be complete and topological.
+        cells: Memory cells of the steps.
+        findings: Where the races are added.
+        prefix: Prefix of the messages.
+
+    Raises:
+        InputError: The check would take too long because the program has too many threadblocks.
     """
-    _overlaps(c, cells, found, prefix)
+    _overlaps(c, cells, findings, prefix)
     queries = _queries(c, order, cells)
     if not queries:
         return
     clocks = _HappensBefore(c)
-    # Waits of a rank's own threadblocks decide nearly all; only the rest is followed through the messages.
+    # Waits within a rank order nearly all accesses; only the remaining queries need the messages between ranks.
     queries = clocks.not_within_ranks(order, queries)
     columns = sorted({query.block for query in queries})
     in_flight = np.cumsum((c.sends[order] >= 0).astype(np.int64) - (c.receives[order] >= 0))
@@ -58,38 +72,45 @@ def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, pref
         raise InputError(
             f"program of {len(c.rank)} threadblocks that share their cells; it must be fewer to be checked for races"
         )
-    asked: list[list[Query]] = [[] for _ in range(passes)]
-    place = {block: x for x, block in enumerate(columns)}
+    queries_of_pass: list[list[Query]] = [[] for _ in range(passes)]
+    column_of = {block: x for x, block in enumerate(columns)}
     for query in queries:
-        asked[place[query.block] // width].append(query)
-    bad: list[Query] = []
-    for part in asked:
-        bad += clocks.unanswered(enumerate(order), part, messages=True)
-        if len({(query.step, query.other) for query in bad}) > MAX_OF_A_KIND:
-            break  # the others would only be counted
-    firsts = {(query.step, query.other): query for query in sorted(bad, reverse=True)}
-    for query in sorted(firsts.values()):
-        _report(c, query, found, prefix)
+        queries_of_pass[column_of[query.block] // width].append(query)
+    unordered: list[Query] = []
+    for pass_queries in queries_of_pass:
+        unordered += clocks.unanswered(enumerate(order), pass_queries, messages=True)
+        if len({(query.step, query.earlier_step) for query in unordered}) > MAX_OF_A_KIND:
+            break  # further races would only be counted
+    first_queries = {(query.step, query.earlier_step): query for query in sorted(unordered, reverse=True)}
+    for query in sorted(first_queries.values()):
+        _report(c, query, findings, prefix)
 
 
-def _overlaps(c: Columns, cells: Cells, found: Findings, prefix: str) -> None:
-    """Steps that read chunks which they write too, but for others: a kernel moves a step's chunks in no fixed order."""
+def _overlaps(c: Columns, cells: Cells, findings: Findings, prefix: str) -> None:
+    """Add a finding for each step that writes chunks which it also reads as other chunks.
+
+    A kernel moves the chunks of a step in no fixed order.
+    """
     src, dst = np.array(cells.src, dtype=np.int64), np.array(cells.dst, dtype=np.int64)
-    apart = np.abs(src - dst)
-    for step in np.flatnonzero(c.is_op(READS_SRC & WRITES_DST) & (apart > 0) & (apart < c.count)).tolist():
+    distance = np.abs(src - dst)
+    for step in np.flatnonzero(c.is_op(READS_SRC & WRITES_DST) & (distance > 0) & (distance < c.count)).tolist():
         into = BUFFERS[c.dst[step]]
         ends = f"from {BUFFERS[c.src[step]]}[{c.src_at[step]}] to {into}[{c.dst_at[step]}]"
-        what = f"{prefix}{OPS[c.op[step]]} of {c.count[step]} chunks {ends} overlaps itself"
+        subject = f"{prefix}{OPS[c.op[step]]} of {c.count[step]} chunks {ends} overlaps itself"
         cell = (into, int(c.dst_at[step] + max(0, src[step] - dst[step])))
-        found.add("race", f"{what}; it must be disjoint or the same chunks", *c.place(step), cell=cell)
+        findings.add("race", f"{subject}; it must be disjoint or the same chunks", *c.place(step), cell=cell)
 
 
 def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
-    """What must be ordered: each access against the last write and the reads since, of other blocks."""
-    # A copy onto itself, which in-place use makes of some copies, changes nothing that another could see.
-    still = (c.op == OPS.index("cpy")) & (np.array(cells.src) == np.array(cells.dst))
-    reads, writes = c.is_op(READS_SRC).tolist(), (c.is_op(WRITES_DST) & ~still).tolist()
-    both = c.is_op(READS_DST).tolist()
+    """Return the pairs of accesses that must be ordered.
+
+    Each access is paired with the last write of the cell by another threadblock, and each write also with the reads
+    since.
+    """
+    # In place, some copies copy a cell onto itself, which no other threadblock can observe.
+    copies_onto_itself = (c.op == OPS.index("cpy")) & (np.array(cells.src) == np.array(cells.dst))
+    reads, writes = c.is_op(READS_SRC).tolist(), (c.is_op(WRITES_DST) & ~copies_onto_itself).tolist()
+    reads_dst = c.is_op(READS_DST).tolist()
     block, count = c.block.tolist(), c.count.tolist()
     moves = ((c.sends >= 0) | (c.receives >= 0)).tolist()
     passed = [0] * len(c.start)
@@ -105,27 +126,27 @@ def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
         chunk_of[step] = high
         for chunk in range(low, high):
             touched = [(cells.src[step] + chunk, 0)] if reads[step] else []
-            if both[step]:
+            if reads_dst[step]:
                 touched.append((cells.dst[step] + chunk, 1))
             for cell, is_dst in touched:
-                last = written.get(cell)
-                if last is not None and last[0] != b:
-                    queries.append(Query(node, step, chunk, is_dst, *last))
+                last_write = written.get(cell)
+                if last_write is not None and last_write[0] != b:
+                    queries.append(Query(node, step, chunk, is_dst, *last_write))
                 read.setdefault(cell, {})[b] = (now, step)
             if writes[step]:
                 cell = cells.dst[step] + chunk
-                last = written.get(cell)
-                if last is not None and last[0] != b:
-                    queries.append(Query(node, step, chunk, 1, *last))
-                for reader, (when, other) in read.pop(cell, {}).items():
+                last_write = written.get(cell)
+                if last_write is not None and last_write[0] != b:
+                    queries.append(Query(node, step, chunk, 1, *last_write))
+                for reader, (time_of_read, earlier_step) in read.pop(cell, {}).items():
                     if reader != b:
-                        queries.append(Query(node, step, chunk, 1, reader, when, other))
+                        queries.append(Query(node, step, chunk, 1, reader, time_of_read, earlier_step))
                 written[cell] = (b, now, step)
     return queries
 
 
 class _HappensBefore:
-    """Runs over a program's transmissions that find which queries nothing answers with yes."""
+    """Vector clocks of a program's threadblocks, which tell the queries that no wait and no message orders."""
 
     def __init__(self, c: Columns) -> None:
         self.dependants = set(np.unique(c.dep[c.dep >= 0]).tolist())
@@ -135,62 +156,68 @@ class _HappensBefore:
         self.nconnections = len(c.connections)
 
     def not_within_ranks(self, order: list[int], queries: list[Query]) -> list[Query]:
-        """The queries that no waits between threadblocks of one rank answer with yes."""
-        asked: dict[int, list[Query]] = {}
+        """Return the queries that waits between threadblocks of one rank do not order."""
+        queries_of_rank: dict[int, list[Query]] = {}
         for query in queries:
-            asked.setdefault(self.rank[query.block], []).append(query)
-        nodes: dict[int, list[tuple[int, int]]] = {rank: [] for rank in asked}
+            queries_of_rank.setdefault(self.rank[query.block], []).append(query)
+        nodes: dict[int, list[tuple[int, int]]] = {rank: [] for rank in queries_of_rank}
         for node, step in enumerate(order):
             rank = self.rank[self.block[step]]
             if rank in nodes:
                 nodes[rank].append((node, step))
-        left: list[Query] = []
-        for rank, mine in asked.items():
+        unordered: list[Query] = []
+        for rank, rank_queries in queries_of_rank.items():
             rows = len({self.block[step] for _, step in nodes[rank]} | {step for _, step in nodes[rank]})
-            if rows * len({query.block for query in mine}) > CAPACITY.clock_entries:
-                left += mine
+            if rows * len({query.block for query in rank_queries}) > CAPACITY.clock_entries:
+                unordered += rank_queries
             else:
-                left += self.unanswered(nodes[rank], mine, messages=False)
-        return left
+                unordered += self.unanswered(nodes[rank], rank_queries, messages=False)
+        return unordered
 
     def unanswered(self, nodes: Iterable[tuple[int, int]], queries: list[Query], *, messages: bool) -> list[Query]:
-        """The queries that the waits of these (node, step), and their messages if asked, do not answer with yes."""
+        """Return the queries that the waits of transmissions do not order.
+
+        Args:
+            nodes: Transmissions (position in the order of execution, step), in that order.
+            queries: Queries about these transmissions.
+            messages: Whether messages between ranks order accesses too; then `nodes` must be all transmissions.
+        """
         column = {block: x for x, block in enumerate(sorted({query.block for query in queries}))}
-        asked: dict[int, list[Query]] = {}
+        queries_at: dict[int, list[Query]] = {}
         for query in queries:
-            asked.setdefault(query.node, []).append(query)
+            queries_at.setdefault(query.node, []).append(query)
         clocks = VectorClocks(len(column))
-        kept: dict[int, Row] = {}
+        row_after: dict[int, Row] = {}
         in_flight: list[deque[Row]] = [deque() for _ in range(self.nconnections if messages else 0)]
-        done: dict[int, int] = {}
-        bad: list[Query] = []
+        passed_of: dict[int, int] = {}
+        unordered: list[Query] = []
         for node, step in nodes:
             b = self.block[step]
             row = clocks.row(b)
-            passed = done.get(step, 0)
+            passed = passed_of.get(step, 0)
             if not passed and self.dep[step] >= 0:
-                clocks.learn(b, kept[self.dep[step]])
+                clocks.learn(b, row_after[self.dep[step]])
             if messages and self.receives[step] >= 0:
                 clocks.learn(b, in_flight[self.receives[step]].popleft())
-            if node in asked:
-                bad += [query for query in asked[node] if row[column[query.block]] < query.passed]
+            if node in queries_at:
+                unordered += [query for query in queries_at[node] if row[column[query.block]] < query.passed]
             if b in column:
                 row[column[b]] += 1
             if messages and self.sends[step] >= 0:
                 in_flight[self.sends[step]].append(row.copy())
             if passed + 1 < self.times[step]:
-                done[step] = passed + 1
+                passed_of[step] = passed + 1
                 continue
-            done.pop(step, None)
+            passed_of.pop(step, None)
             if step in self.dependants:
-                kept[step] = row.copy()
-        return bad
+                row_after[step] = row.copy()
+        return unordered
 
 
-def _report(c: Columns, query: Query, found: Findings, prefix: str) -> None:
-    step, other = query.step, query.other
+def _report(c: Columns, query: Query, findings: Findings, prefix: str) -> None:
+    step, earlier_step = query.step, query.earlier_step
     name, index = c.cell(step, query.chunk, bool(query.is_dst))
-    _, tb, position = c.place(other)
-    access, before = f"{prefix}{OPS[c.op[step]]}", f"the {OPS[c.op[other]]} of tb {tb} step {position}"
+    _, tb, position = c.place(earlier_step)
+    access, before = f"{prefix}{OPS[c.op[step]]}", f"the {OPS[c.op[earlier_step]]} of tb {tb} step {position}"
     remedy = "one must wait for the other"
-    found.add_race(access, before, f"{name}[{index}]", remedy, c.place(step), (name, index))
+    findings.add_race(access, before, f"{name}[{index}]", remedy, c.place(step), (name, index))

@@ -49,7 +49,7 @@ class Replay:
         ports = [end for end in used if made.ends[end][1] == "port"]
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
         plain = not any(a.packets or a.relaxed for acts in made.acts for a in acts)
-        self.clocks = ThreadClocks([*made.rank, *(made.ends[end][0] for end in ports)], one=plain)
+        self.clocks = ThreadClocks([*made.rank, *(made.ends[end][0] for end in ports)], merged=plain)
         self.written: dict[int, Access] = {}
         self.read: dict[int, dict[int, Access]] = {}
         self.packet: dict[int, Message] = {}

@@ -1,1 +1,1 @@
-"""Programs in microseconds."""
+"""Predict how many microseconds a program takes."""

@@ -1,4 +1,4 @@
-"""The clock: steps that hold links for a time and wait for each other, run event by event."""
+"""Run steps that occupy links for a time and wait for each other, event by event."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner, is_loaded
 
-SAME = 1 + 1e-12  # times and sums of rates that differ by rounding only are one
-TURN_US, MOST_TURNS = 1.0, 16  # of a shared link: the least length, and their number for one transmission
-# Transmissions executed by this process from which on the compiled loop pays: by the interpreter one takes 2.4 µs, and
-# to import Numba and load the loop takes as long as so many of them (to compile it, once, three times that).
+SAME = 1 + 1e-12  # Times and sums of rates within this factor are equal, because they differ only by rounding.
+TURN_US, MOST_TURNS = 1.0, 16  # shortest turn on a shared link, and largest number of turns of one transmission
+# Number of transmissions executed by this process from which on the compiled loop pays: the interpreter takes 2.4 µs
+# for one, and importing Numba and loading the loop takes as long as this many (compiling it, once, three times that).
 COMPILED_FROM = 400_000
-_LOADED_FROM = 40_000  # the same where Numba is there already, as an engine's loops were compiled
-_executed = 0  # so far
-_LEAVES, _ARRIVES, _FREES, _KINDS = 0, 1, 2, 3  # events
+_LOADED_FROM = 40_000  # the same number if Numba is already loaded, because loops of an engine were compiled
+_executed = 0  # transmissions executed by this process
+_LEAVES, _ARRIVES, _FREES, _KINDS = 0, 1, 2, 3  # kinds of events, and their number
 
 
 class Clock:
-    """Steps and their links, ready to be run at any size."""
+    """The steps of a program and their links, ready to be run at any message size."""
 
     def __init__(
         self,
@@ -44,83 +44,105 @@ class Clock:
         most_turns: int = 1,
         compiled_from: int = COMPILED_FROM,
     ) -> None:
-        """
+        """Build the clock; sequences "of every step" have shape (steps,), and likewise for other nouns.
+
         Args:
-            start: the first step of every block, one more entry than blocks.
-            dep, sends, receives: of every step, the step it waits for and its connections, -1 where none.
-            block: of every step.  by_tie: the steps in the order in which requests of one age are served.
-            link: of every connection.
-            moves: step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one if it moves nothing).
-            alpha_us, rate_gbs: of every link.  limits: as `Network.uses_and_links` has them.
-            slots: transmissions in flight on a connection before the sender waits.
-            gap_us: of every link, how long a transmission keeps the limits busy after it has left; None: not at all.
-            start_us: when all begins.
-            most_turns: up to MOST_TURNS, in which transmissions take links: where a threadblock moves less than a link
-                carries, as many as want it share it about evenly, whatever their number.
-            compiled_from: transmissions executed by this process, from which on the loop runs compiled.
+            start: First step of every threadblock, with one more entry at the end.
+            dep: Step that every step waits for, -1 for none.
+            sends: Connection that every step sends on, -1 for none.
+            receives: Connection that every step receives from, -1 for none.
+            block: Threadblock of every step.
+            by_tie: Steps in the order in which requests of the same age are served.
+            link: Link of every connection.
+            moves: Step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one if it moves nothing).
+            alpha_us: Latency of every link.
+            rate_gbs: Rate at which a transmission occupies every link.
+            limits: Limits of the links, in the form of `Network.uses_and_links`.
+            slots: Transmissions in flight on a connection before the sender waits.
+            gap_us: How long a transmission keeps the limits of every link busy after it has left the link; None for 0.
+            start_us: Time at which the run begins.
+            most_turns: Largest number of turns (up to MOST_TURNS) in which a transmission takes its link. If a
+                threadblock
+                moves less than a link carries, the transmissions that want the link share it about evenly, whatever
+                their
+                number.
+            compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
         """
         of_steps = [start, dep, sends, receives, block, by_tie, np.argsort(by_tie), link, moves]
         gap = np.zeros(len(alpha_us)) if gap_us is None or not len(gap_us) else gap_us
         self._fixed: list[Any] = [*of_steps, alpha_us, rate_gbs, gap, *limits]
         self._start_us, self._most_turns = start_us, most_turns
-        self._lists: list[Any] = []  # the same for Python's loop, once it is asked for
+        self._lists: list[Any] = []  # the fixed arguments as lists, once the interpreted loop has needed them
         self._nmoves, self._nsteps, self._slots = int(moves[-1]), len(dep), slots
         self._compiled_from = compiled_from
 
     def run(self, lasts_us: Floats, ahead: int = 0) -> tuple[float, bool, Floats, Floats]:
-        """Run once.
+        """Run all steps once.
 
         Args:
-            lasts_us: of every step, how long each of its transmissions holds its link.
-            ahead: how many transmissions are about to be executed for other sizes too.
+            lasts_us: How long each transmission of every step occupies its link.
+            ahead: Number of transmissions that are about to be executed for further sizes.
 
-        Returns when the last step ended, in µs; whether all did (else they wait for each other); and of each
-        transmission when it took its link and when it was received (0 where not so).
+        Returns:
+            The time when the last step ended, in µs; whether all steps ended (if not, they wait for each other); the
+            time when
+            each transmission took its link, and the time when it was received (0 if it does not send or receive).
         """
         global _executed
         turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), self._most_turns))
         _executed += self._nmoves * turns
-        least = min(self._compiled_from, _LOADED_FROM) if is_loaded() else self._compiled_from
-        runner = Runner(interpreted=_executed + ahead < least)
+        threshold = min(self._compiled_from, _LOADED_FROM) if is_loaded() else self._compiled_from
+        runner = Runner(interpreted=_executed + ahead < threshold)
         fixed = self._fixed
         if runner.interpreted:
             fixed = self._lists = self._lists or runner.columns(*fixed)
-        lasts, start, took = runner.columns(lasts_us, np.zeros(self._nmoves), np.zeros(self._nmoves))
-        time, ended = runner(_execute, *fixed, self._slots, lasts, start, took, self._start_us, turns)
+        durations, start, took = runner.columns(lasts_us, np.zeros(self._nmoves), np.zeros(self._nmoves))
+        time, ended = runner(_execute, *fixed, self._slots, durations, start, took, self._start_us, turns)
         return float(time), ended == self._nsteps, np.asarray(start), np.asarray(took)
 
 
-def _execute(  # over 60 lines: one loop over events, one function as Numba compiles it
+def _execute(  # Longer than 60 lines because it is one loop over events that Numba compiles as one function.
     first: Any, dep: Any, sends: Any, receives: Any, block_of: Any, by_tie: Any, tie: Any, link: Any, moves: Any,
     alpha: Any, rate: Any, gap: Any, uses_ptr: Any, uses: Any, capacity: Any, slots: int, lasts: Any, start: Any,
     took: Any, begins: float, turns: int,
 ) -> tuple[float, int]:  # fmt: skip
-    """Run a program; returns when its last step ended, in µs, and how many steps ended (fewer: deadlock).
+    """Run a program; return when its last step ended, in µs, and how many steps ended (fewer than all: deadlock).
 
     Args:
-        first: the first step of every block, one more entry than blocks.
-        dep, sends, receives: of every step, the step it waits for and its connections, -1 where none.
-        block_of, tie: of every step; of requests of one age the smaller tie goes first. by_tie: the step of each.
-        link: of every connection.
-        moves: step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one, where it moves nothing).
-        alpha, rate, gap: of every link. uses_ptr, uses: what it takes part in; capacity: of that, GB/s.
-        slots: transmissions in flight on a connection before the sender waits.
-        lasts: µs that each transmission of a step that sends holds its link.
-        start, took: set for every transmission of a step that sends (when it takes its link) and of one that
-            receives (when it has what came, and the slot is free again).
-        begins: when all does. turns: in which each transmission takes its link.
+        first: First step of every threadblock, with one more entry at the end.
+        dep: Step that every step waits for, -1 for none.
+        sends: Connection that every step sends on, -1 for none.
+        receives: Connection that every step receives from, -1 for none.
+        block_of: Threadblock of every step.
+        by_tie: Steps in the order of `tie`.
+        tie: Place of every step among requests of the same age; the smallest goes first.
+        link: Link of every connection.
+        moves: Step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one if it moves nothing).
+        alpha: Latency of every link, in µs.
+        rate: Rate of a transmission on every link, in GB/s.
+        gap: How long a transmission keeps the limits of every link busy after it has left the link, in µs.
+        uses_ptr: Link l takes part in the limits uses[uses_ptr[l]:uses_ptr[l+1]].
+        uses: Limits of all links.
+        capacity: Capacity of every limit, in GB/s.
+        slots: Transmissions in flight on a connection before the sender waits.
+        lasts: How long each transmission of a sending step occupies its link, in µs.
+        start: Output: the time when each transmission of a sending step takes its link, in µs.
+        took: Output: the time when each transmission of a receiving step has its data, and the slot is free again, in
+            µs.
+        begins: Time when the run begins, in µs.
+        turns: Number of turns in which each transmission takes its link.
     """
     nblocks, nsteps = len(first) - 1, len(dep)
     at = [int(first[b]) for b in range(nblocks)]
-    left = [int(moves[at[b] + 1] - moves[at[b]]) if at[b] < nsteps else 0 for b in range(nblocks)]
-    done = [False] * nsteps
-    waiter, beside = [-1] * nsteps, [-1] * nblocks  # blocks that wait for a step, as a chain
-    sent, came, taken = [0] * len(link), [0] * len(link), [0] * len(link)
+    remaining = [int(moves[at[b] + 1] - moves[at[b]]) if at[b] < nsteps else 0 for b in range(nblocks)]
+    is_complete = [False] * nsteps
+    waiter, next_waiter = [-1] * nsteps, [-1] * nblocks  # threadblocks that wait for a step, as a linked list
+    sent, arrived, received = [0] * len(link), [0] * len(link), [0] * len(link)
     wants_data, wants_slot = [-1] * len(link), [-1] * len(link)
     used, holders = [0.0] * len(capacity), [0] * len(capacity)
-    queued, behind = [-1] * len(capacity), [-1] * nblocks  # steps that wait for a place, as a chain
-    asked = [0.0] * nblocks
-    turn = [0] * nblocks  # those that the block's transmission had
+    queued, next_queued = [-1] * len(capacity), [-1] * nblocks  # steps that wait for a limit, as a linked list
+    requested_at = [0.0] * nblocks
+    turns_taken = [0] * nblocks  # by the current transmission of each threadblock
     events = [(0.0, 0)]
     events.pop()
     requests = [(0.0, 0)]
@@ -132,100 +154,100 @@ def _execute(  # over 60 lines: one loop over events, one function as Numba comp
             b = todo.pop()
             s = at[b]
             while s < first[b + 1]:
-                need, into, out = dep[s], receives[s], sends[s]
-                if need >= 0 and not done[need]:
-                    beside[b] = waiter[need]
-                    waiter[need] = b
+                awaited, into, out = dep[s], receives[s], sends[s]
+                if awaited >= 0 and not is_complete[awaited]:
+                    next_waiter[b] = waiter[awaited]
+                    waiter[awaited] = b
                     break
-                if into >= 0 and came[into] <= taken[into]:
+                if into >= 0 and arrived[into] <= received[into]:
                     wants_data[into] = b
                     break
-                if out >= 0 and sent[out] - taken[out] >= slots:
+                if out >= 0 and sent[out] - received[out] >= slots:
                     wants_slot[out] = b
                     break
                 if into >= 0:
-                    taken[into] += 1
-                    took[moves[s + 1] - left[b]] = now
+                    received[into] += 1
+                    took[moves[s + 1] - remaining[b]] = now
                     if wants_slot[into] >= 0:
                         todo.append(wants_slot[into])
                         wants_slot[into] = -1
                 if out >= 0:
                     sent[out] += 1
-                    asked[b] = now
+                    requested_at[b] = now
                     heappush(requests, (now, tie[s]))
                     break
-                left[b] -= 1
-                if left[b]:
+                remaining[b] -= 1
+                if remaining[b]:
                     continue
-                done[s] = True
+                is_complete[s] = True
                 ended += 1
                 while waiter[s] >= 0:
                     todo.append(waiter[s])
-                    waiter[s] = beside[waiter[s]]
+                    waiter[s] = next_waiter[waiter[s]]
                 s += 1
                 if s < nsteps:
-                    left[b] = moves[s + 1] - moves[s]
+                    remaining[b] = moves[s + 1] - moves[s]
             at[b] = s
         while len(requests):
-            _, which = heappop(requests)
-            s = by_tie[which]
+            _, tie_of_request = heappop(requests)
+            s = by_tie[tie_of_request]
             l = link[sends[s]]  # noqa: E741
-            full = -1
+            full_limit = -1
             for i in range(uses_ptr[l], uses_ptr[l + 1]):
                 r = uses[i]
                 if holders[r] and used[r] + rate[l] > capacity[r] * SAME:
-                    full = r
+                    full_limit = r
                     break
-            if full >= 0:
-                behind[block_of[s]] = queued[full]
-                queued[full] = s
+            if full_limit >= 0:
+                next_queued[block_of[s]] = queued[full_limit]
+                queued[full_limit] = s
                 continue
             for i in range(uses_ptr[l], uses_ptr[l + 1]):
                 holders[uses[i]] += 1
                 used[uses[i]] += rate[l]
             b = block_of[s]
-            if turn[b] == 0:
-                start[moves[s + 1] - left[b]] = now
-            turn[b] += 1
+            if turns_taken[b] == 0:
+                start[moves[s + 1] - remaining[b]] = now
+            turns_taken[b] += 1
             end = now + lasts[s] / turns
             heappush(events, (end, _KINDS * s + _LEAVES))
-            if turn[b] < turns:
+            if turns_taken[b] < turns:
                 continue
             heappush(events, (end + alpha[l], _KINDS * s + _ARRIVES))
             if gap[l] > 0:
                 heappush(events, (end + gap[l], _KINDS * s + _FREES))
         if not len(events):
             return over, ended
-        together = events[0][0] * SAME
-        while len(events) and events[0][0] <= together:
+        same_time = events[0][0] * SAME
+        while len(events) and events[0][0] <= same_time:
             now, code = heappop(events)
             s = code // _KINDS
             out = sends[s]
             if code % _KINDS != _FREES:
                 over = now
             if code % _KINDS == _ARRIVES:
-                came[out] += 1
+                arrived[out] += 1
                 if wants_data[out] >= 0:
                     todo.append(wants_data[out])
                     wants_data[out] = -1
                 continue
             b = block_of[s]
-            if code % _KINDS == _LEAVES and turn[b] < turns:
-                asked[b] = now
+            if code % _KINDS == _LEAVES and turns_taken[b] < turns:
+                requested_at[b] = now
                 heappush(requests, (now, tie[s]))
             elif code % _KINDS == _LEAVES:
-                turn[b] = 0
+                turns_taken[b] = 0
                 todo.append(b)
-                left[b] -= 1
-                if not left[b]:
-                    done[s] = True
+                remaining[b] -= 1
+                if not remaining[b]:
+                    is_complete[s] = True
                     ended += 1
                     while waiter[s] >= 0:
                         todo.append(waiter[s])
-                        waiter[s] = beside[waiter[s]]
+                        waiter[s] = next_waiter[waiter[s]]
                     at[b] = s + 1
                     if s + 1 < nsteps:
-                        left[b] = moves[s + 2] - moves[s + 1]
+                        remaining[b] = moves[s + 2] - moves[s + 1]
                 if gap[link[out]] > 0:
                     continue
             for i in range(uses_ptr[link[out]], uses_ptr[link[out] + 1]):
@@ -233,6 +255,6 @@ def _execute(  # over 60 lines: one loop over events, one function as Numba comp
                 holders[r] -= 1
                 used[r] = used[r] - rate[link[out]] if holders[r] else 0.0
                 while queued[r] >= 0:
-                    freed = queued[r]
-                    queued[r] = behind[block_of[freed]]
-                    heappush(requests, (asked[block_of[freed]], tie[freed]))
+                    queued_step = queued[r]
+                    queued[r] = next_queued[block_of[queued_step]]
+                    heappush(requests, (requested_at[block_of[queued_step]], tie[queued_step]))

@@ -1,16 +1,17 @@
-"""Predicted time of a Program on a topology, in the model of time of `synth.timing.simulate`.
+"""Predict the time of a Program on a topology, in the model of time of `synth.timing.simulate`.
 
-A step that sends holds its link for its bytes / bandwidth, and what it sends can be received α after it has left the
-link. It starts when the step before it in its threadblock has ended, the step it depends on has completed, a FIFO
-slot of its connection is free, and its link and what that shares with others have room. A step is one
-transmission: what it receives it has as a whole before it sends any of it on (devices store and forward). Executors
-cut steps of several chunks into single ones when messages are large: `split` is for that. A slot is free again when
-the receiver has what is in it. Copies and sums within a rank take no time.
+A step that sends occupies its link for its bytes / bandwidth, and its data can be received α after it has left the
+link. A step starts when the step before it in its threadblock has ended, the step it depends on has completed, a FIFO
+slot of its connection is free, and its link and the limits of that link have room. A step is one transmission: it
+receives its data as a whole before it sends any of it on (devices store and forward). Executors divide steps of several
+chunks into single chunks when messages are large: `split` models that. A slot is free again when the receiver has its
+data. Copies and sums within a rank take no time.
 
-With an executor's costs (`topologies.costs`), those of the program's protocol, a threadblock moves no more than it can,
-a message keeps links busy for the gap, all begins with the call's start, and large chunks move slice by slice.
-Where several wait for one link, port or limit, the one that has waited longest goes first; a wait holds up only what
-needs the same place. A connection uses the widest link of its pair of ranks; equally wide ones serve channels in turn.
+With an executor's costs (`topologies.costs`) for the program's protocol, a threadblock moves no more than it can, a
+message keeps links busy for the gap, the run begins with the call's start, and large chunks move slice by slice.
+If several steps wait for one link, port or limit, the step that has waited longest goes first; a wait delays only steps
+that need the same link, port or limit. A connection uses the widest link of its pair of ranks; equally wide links serve
+the channels cyclically.
 """
 
 from __future__ import annotations
@@ -38,25 +39,37 @@ from topologies.network import Network, network
 from topologies.topology import Topology
 
 _ROUNDING = 1e-9
-# What is wrong with a result or with memory does not matter to the clock.
+# Faults of results and of memory do not change the time.
 _HARMLESS = frozenset({"overrun", "race", "inconsistent"})
 
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """All transmissions of a program at one size, in order of their start (then of their place).
+    """All transmissions of a program at one size, in the order of their start (then of their place).
+
+    Every array has shape (n,) unless it says otherwise; n is the number of transmissions.
 
     Attributes:
-        src, dst, channel: int, shape (n,): the program's ranks.
-        link: int, shape (n,): of `Predictor.network`.
-        start_us, end_us: float: when it takes and leaves the link. arrive_us: end_us + α.
-        received_us: float: when the receiver has taken it out of its slot.
-        bytes: float. count: int: chunks (1 each where steps are split).
-        step, into: int: the step that sends and the one that receives, numbered in document order.
-        sender, receiver: int, shape (n, 3): (rank, threadblock, position) of these.
-        src_buffer, src_offset: int: the cells sent, as code (0 i, 1 o, 2 s) and chunk: those that the step reads,
-            or, of an rcs or rrcs, those that it writes.
-        dst_buffer, dst_offset: int: the cells that the receiving step writes; -1 where it only sends on (rrs).
+        src: Sending rank of the program, int.
+        dst: Receiving rank of the program, int.
+        channel: Channel, int.
+        link: Link of `Predictor.network`, int.
+        start_us: When the transmission takes the link, float.
+        end_us: When it leaves the link, float.
+        arrive_us: end_us + α, float.
+        received_us: When the receiver has taken the data out of its slot, float.
+        bytes: Bytes, float.
+        count: Number of chunks (1 each if steps are split), int.
+        step: Step that sends, numbered in document order, int.
+        into: Step that receives, numbered in document order, int.
+        sender: (rank, threadblock, position) of the sending step, int, shape (n, 3).
+        receiver: (rank, threadblock, position) of the receiving step, int, shape (n, 3).
+        src_buffer: Code (0 i, 1 o, 2 s) of the buffer of the cells sent, int: the cells that the step reads, or, for an
+            rcs
+            or rrcs, the cells that it writes.
+        src_offset: Chunk of these cells in that buffer, int.
+        dst_buffer: Code of the buffer that the receiving step writes, int; -1 if it only sends the data on (rrs).
+        dst_offset: Chunk in that buffer, int; -1 if it only sends the data on.
     """
 
     src: Ints
@@ -83,11 +96,12 @@ class Transfers:
 
 
 class Timed(Protocol):
-    """What an executor runs, on some ranks of a topology, ready to be timed at any size.
+    """An executable object (a program or a plan) on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
-        topology, group, network: where; see `Predictor`. fifo_depth: slots of a connection; None: it has no FIFO.
-        nsteps, nthreadblocks, nchannels: of all ranks together; the most of a pair of ranks.
+        topology: The topology.
+        group: The topology's rank of each rank of the program.
+        network: The network between these ranks.
     """
 
     topology: Topology
@@ -95,24 +109,35 @@ class Timed(Protocol):
     network: Network
 
     @property
-    def nsteps(self) -> int: ...
+    def nsteps(self) -> int:
+        """Return the number of steps of all ranks."""
+
     @property
-    def nthreadblocks(self) -> int: ...
+    def nthreadblocks(self) -> int:
+        """Return the number of threadblocks of all ranks."""
+
     @property
-    def nchannels(self) -> int: ...
+    def nchannels(self) -> int:
+        """Return the largest number of channels of a pair of ranks."""
+
     @property
-    def fifo_depth(self) -> int | None: ...
+    def fifo_depth(self) -> int | None:
+        """Return the number of FIFO slots of a connection; None if there is no FIFO."""
 
     def chunk_bytes(self, size_bytes: float) -> float:
-        """Bytes of one chunk when the message (nccl-tests' size) has `size_bytes`."""
+        """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
         ...
 
     def time_us(self, size_bytes: float) -> float:
-        """When all has ended, in µs. Raises InputError for a deadlock."""
+        """Return the time when everything has ended, in µs.
+
+        Raises:
+            InputError: The program deadlocks.
+        """
         ...
 
     def times_us(self, sizes: Iterable[float]) -> Floats:
-        """`time_us` of each size."""
+        """Return `time_us` of each size."""
         ...
 
     @classmethod
@@ -124,10 +149,14 @@ class Timed(Protocol):
         topology: Topology,
         ranks: Sequence[int],
     ) -> float:
-        """When the last of several ends that begin at once, in µs.
+        """Return the time when the last of several programs that begin simultaneously has ended, in µs.
 
-        timed: no two on one rank. positions: of the ranks of each among `ranks`, which are the topology's. chunk_bytes:
-        of a chunk of each.
+        Args:
+            timed: The programs; no two use the same rank.
+            positions: Positions of the ranks of each program in `ranks`.
+            chunk_bytes: Bytes of a chunk of each program.
+            topology: The topology.
+            ranks: Ranks of the topology that the programs use.
         """
         ...
 
@@ -136,12 +165,14 @@ class Predictor:
     """A program on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
-        program, topology: as given.  group: the topology's rank of each of the program's ranks.
-        network: between these ranks only; its local ranks are the program's.
-        columns: the program's steps.
+        program: The program.
+        topology: The topology.
+        group: The topology's rank of each rank of the program.
+        network: The network between these ranks; its local ranks are the program's.
+        columns: Steps of the program.
     """
 
-    def __init__(  # over 60 lines: most of them say what the arguments are
+    def __init__(  # Longer than 60 lines because its arguments need many lines of documentation.
         self,
         program: Program,
         topology: Topology,
@@ -152,16 +183,22 @@ class Predictor:
         weight: Floats | None = None,
         columns: Columns | None = None,
     ) -> None:
-        """
-        Args:
-            group: the topology's rank of each of the program's; None: 0, 1, …. fifo_depth: None: the protocol's.
-            split: a step of several chunks is as many transmissions, as for large messages; else it is one.
-            weight: how large each rank's chunks are beside those of the program, shape (nranks,); None: 1.
-            compiled_from: transmissions executed by this process, from which on the loop runs compiled.
-            columns: of the program, nothing being wrong in them; the program then need not have its steps.
+        """Check that the program fits the topology, and prepare it for timing.
 
-        Raises InputError: a group that does not fit, two ranks that send without a link, or a program whose sends and
-                receives do not pair up.
+        Args:
+            program: The program.
+            topology: The topology.
+            group: The topology's rank of each rank of the program; None for 0, 1, ….
+            fifo_depth: FIFO slots of a connection; None for the protocol's.
+            split: If True, a step of several chunks is one transmission for each chunk, as for large messages; if
+                False, it is
+                one transmission.
+            compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
+            weight: Bytes of each rank's chunks relative to the program's chunks, shape (nranks,); None for 1.
+            columns: Steps of the program, without faults; then the program itself need not have its steps.
+
+        Raises:
+            InputError: The group does not fit, two ranks send without a link, or sends and receives do not pair up.
         """
         self.program, self.topology = program, topology
         topology = under(topology, program.protocol)
@@ -170,16 +207,16 @@ class Predictor:
         self.fifo_depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
         if self.fifo_depth < 1:
             raise InputError(f"fifo_depth {fifo_depth}; it must be 1 or more")
-        found = Findings()
-        self.columns: Columns = columns_of(program, found) if columns is None else columns
-        for finding in found.reported:
+        findings = Findings()
+        self.columns: Columns = columns_of(program, findings) if columns is None else columns
+        for finding in findings.reported:
             if finding.kind not in _HARMLESS:
                 raise InputError(f"cannot be timed: {finding.kind}: {finding.message}")
         c = self.columns
-        for bad in np.flatnonzero(((c.sends >= 0) | (c.receives >= 0)) & (c.count < 1)).tolist():
-            rank, tb, position = c.place(bad)
+        for bad_step in np.flatnonzero(((c.sends >= 0) | (c.receives >= 0)) & (c.count < 1)).tolist():
+            rank, tb, position = c.place(bad_step)
             raise InputError(
-                f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad]}; it must be 1 or more"
+                f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad_step]}; it must be 1 or more"
             )
         self.split = split
         self._times = times = c.transmissions() if split else np.ones_like(c.count)
@@ -194,7 +231,7 @@ class Predictor:
         sending = np.flatnonzero(c.sends >= 0)
         link_gbs = block_rates(topology, self.network.bandwidth_gbs)
         rate = link_gbs[self._link[c.sends[sending]]]
-        self._hold_us = np.zeros(len(times))  # a byte a chunk
+        self._hold_us = np.zeros(len(times))  # for chunks of one byte
         chunks = self._chunks[sending] * self._weight[c.rank[c.block[sending]]]
         self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / rate
         self._link_gbs, self._compiled_from = link_gbs, compiled_from
@@ -202,24 +239,31 @@ class Predictor:
 
     @property
     def nsteps(self) -> int:
+        """Return the number of steps of all ranks."""
         return self.program.nsteps
 
     @property
     def nthreadblocks(self) -> int:
+        """Return the number of threadblocks of all ranks."""
         return sum(len(gpu.threadblocks) for gpu in self.program.gpus)
 
     @property
     def nchannels(self) -> int:
+        """Return the number of channels of the program."""
         return self.program.nchannels
 
     def chunk_bytes(self, size_bytes: float) -> float:
-        """Bytes of one chunk when the message (nccl-tests' size) has `size_bytes`."""
+        """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
         p = self.program
         blocks = p.nranks if find_kind(p.collective).blocks_at_root else 1
         return float(size_bytes) / (p.nchunks_per_loop * blocks)
 
     def time_us(self, size_bytes: float) -> float:
-        """When the last threadblock ends, in µs. Raises InputError for a deadlock."""
+        """Return the time when the last threadblock ends, in µs.
+
+        Raises:
+            InputError: The program deadlocks.
+        """
         return self._run(size_bytes)[0]
 
     @classmethod
@@ -231,54 +275,61 @@ class Predictor:
         topology: Topology,
         ranks: Sequence[int],
     ) -> float:
-        """See `Timed`; all have the FIFO slots of the one that has fewest."""
+        """Return the time when the last of several concurrent programs has ended, in µs, as `Timed` says.
+
+        All programs have the smallest number of FIFO slots among them.
+        """
         gpus, weight = [Gpu(0, 0, 0, ())] * len(ranks), np.ones(len(ranks))
-        for one, where, size in zip(timed, positions, chunk_bytes, strict=True):
-            for rank, gpu in zip(where.tolist(), one.program.gpus, strict=True):
-                gpus[rank] = replace(gpu, threadblocks=[_renumbered(tb, where) for tb in gpu.threadblocks])
+        for predictor, new_ranks, size in zip(timed, positions, chunk_bytes, strict=True):
+            for rank, gpu in zip(new_ranks.tolist(), predictor.program.gpus, strict=True):
+                gpus[rank] = replace(gpu, threadblocks=[_renumbered(tb, new_ranks) for tb in gpu.threadblocks])
                 weight[rank] = size
         all_ranks = replace(
             timed[0].program, collective="custom", nranks=len(ranks), nchunks_per_loop=1, gpus=gpus, root=0,
             inplace=False, outofplace=True,
         )  # fmt: skip
-        slots = min(one.fifo_depth for one in timed)
+        slots = min(predictor.fifo_depth for predictor in timed)
         return cls(all_ranks, topology, ranks, slots, weight=weight).time_us(1.0)
 
     def times_us(self, sizes: Iterable[float]) -> Floats:
-        """`time_us` of each size."""
-        asked = list(sizes)
-        return np.array([self._run(size, len(asked))[0] for size in asked], dtype=np.float64)
+        """Return `time_us` of each size."""
+        size_list = list(sizes)
+        return np.array([self._run(size, len(size_list))[0] for size in size_list], dtype=np.float64)
 
     def transfers(self, size_bytes: float) -> Transfers:
-        """Every transmission at this size. Raises InputError for a deadlock."""
+        """Return all transmissions at this size.
+
+        Raises:
+            InputError: The program deadlocks.
+        """
         _, start, took = self._run(size_bytes)
         c, ends, chunk_bytes = self.columns, self._ends, self.chunk_bytes(size_bytes)
         slices = self._slices(size_bytes)
         moves, number = self._runs[slices][0].moves, self._runs[slices][0].number
         step, into = c.messages()
-        step, into, run = np.tile(step, slices), np.tile(into, slices), np.repeat(np.arange(slices), len(step))
+        step, into, pass_number = np.tile(step, slices), np.tile(into, slices), np.repeat(np.arange(slices), len(step))
         times = self._times[step]
         nth = positions(times)
-        step, into, run = np.repeat(step, times), np.repeat(into, times), np.repeat(run, times)
-        order = np.lexsort((nth, step, start[moves[number[run, step]] + nth]))
-        step, into, run, nth = step[order], into[order], run[order], nth[order]
-        begin, received = start[moves[number[run, step]] + nth], took[moves[number[run, into]] + nth]
-        by = c.sends[step]
-        link = self._link[by]
+        step, into, pass_number = np.repeat(step, times), np.repeat(into, times), np.repeat(pass_number, times)
+        order = np.lexsort((nth, step, start[moves[number[pass_number, step]] + nth]))
+        step, into, pass_number, nth = step[order], into[order], pass_number[order], nth[order]
+        begin, received = start[moves[number[pass_number, step]] + nth], took[moves[number[pass_number, into]] + nth]
+        connection = c.sends[step]
+        link = self._link[connection]
         end = begin + self._hold_us[step] * chunk_bytes / slices
         alpha = self.network.alpha_us[link]
         reads = c.is_op(frozenset({"s", "rrs"}))[step]
         writes = ~c.is_op(frozenset({"rrs"}))[into]
         return Transfers(
-            src=ends[by, 0],
-            dst=ends[by, 1],
-            channel=ends[by, 2],
+            src=ends[connection, 0],
+            dst=ends[connection, 1],
+            channel=ends[connection, 2],
             link=link,
             start_us=begin,
             end_us=end,
             arrive_us=end + alpha,
             received_us=received,
-            bytes=self._chunks[step] * self._weight[ends[by, 0]] * chunk_bytes / slices,
+            bytes=self._chunks[step] * self._weight[ends[connection, 0]] * chunk_bytes / slices,
             count=self._chunks[step],
             step=step,
             into=into,
@@ -291,26 +342,26 @@ class Predictor:
         )
 
     def _slices(self, size_bytes: float) -> int:
-        """In how many passes over its steps the program runs: one where costs are off."""
+        """Return the number of passes in which the program runs its steps: one if costs are off."""
         if not self.topology.protocol:
             return 1
         return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._weight.max()))
 
     def _prepared(self, slices: int) -> tuple[Passes, Clock]:
-        """The steps in so many passes, and their clock."""
+        """Return the steps, repeated for so many slices, and their clock."""
         if slices not in self._runs:
-            c, net, made = self.columns, self.network, passes(self.columns, self._times, slices)
+            c, net, repeated = self.columns, self.network, passes(self.columns, self._times, slices)
             self._runs[slices] = (
-                made,
+                repeated,
                 Clock(
-                    start=made.start,
-                    dep=made.dep,
-                    sends=made.sends,
-                    receives=made.receives,
-                    block=made.block,
-                    by_tie=made.by_tie(_by_tie(c, self._ends, self.program.nranks)),
+                    start=repeated.start,
+                    dep=repeated.dep,
+                    sends=repeated.sends,
+                    receives=repeated.receives,
+                    block=repeated.block,
+                    by_tie=repeated.by_tie(_by_tie(c, self._ends, self.program.nranks)),
                     link=self._link,
-                    moves=made.moves,
+                    moves=repeated.moves,
                     alpha_us=net.alpha_us.copy(),
                     rate_gbs=self._link_gbs,
                     limits=net.uses_and_links(),
@@ -324,20 +375,24 @@ class Predictor:
         return self._runs[slices]
 
     def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
-        """See `Clock.run`; as many `sizes` are about to be asked for."""
+        """Run the program at one size, as `Clock.run` does; `sizes` is the number of sizes that are about to be run."""
         slices = self._slices(size_bytes)
-        made, clock = self._prepared(slices)
-        lasts_us = self._hold_us[made.step] * self.chunk_bytes(size_bytes) / slices
-        time, ended, start, took = clock.run(lasts_us, int(made.moves[-1]) * sizes)
+        repeated, clock = self._prepared(slices)
+        lasts_us = self._hold_us[repeated.step] * self.chunk_bytes(size_bytes) / slices
+        time, ended, start, took = clock.run(lasts_us, int(repeated.moves[-1]) * sizes)
         if not ended:
-            c, depth, found = self.columns, self.fifo_depth, Findings()
-            report_stopped(c, run(c, depth, self.split), depth, found)
-            raise InputError(f"cannot be timed: {found.reported[0].message}")
+            c, depth, findings = self.columns, self.fifo_depth, Findings()
+            report_stopped(c, run(c, depth, self.split), depth, findings)
+            raise InputError(f"cannot be timed: {findings.reported[0].message}")
         return time, start, took
 
 
 def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tuple[int, ...]:
-    """The topology's rank of each of a program's `n`; InputError where there are not as many."""
+    """Return the topology's rank of each of a program's `n` ranks.
+
+    Raises:
+        InputError: The topology or the group has another number of ranks.
+    """
     if group is None and n > topology.nranks:
         raise InputError(f"program has {n} ranks, {topology.name} has {topology.nranks}; it must be at most as many")
     if group is not None and len(group) != n:
@@ -346,9 +401,11 @@ def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tupl
 
 
 def block_rates(topology: Topology, link_gbs: Floats) -> Floats:
-    """GB/s at which one threadblock sends over links of these bandwidths: where costs are on, an equal share of it.
+    """Return the GB/s at which one threadblock sends over links of bandwidths `link_gbs`.
 
-    Of so many shares as it takes to be no more than a threadblock moves: as many blocks then fill the link.
+    If costs are on, a threadblock gets an equal share of the link: the largest share that it can move. As many
+    threadblocks
+    as there are shares then fill the link.
     """
     costs = protocol_costs(topology)
     if costs is None:
@@ -357,44 +414,59 @@ def block_rates(topology: Topology, link_gbs: Floats) -> Floats:
 
 
 def assign_links(net: Network, ends: Ints, topology: Topology) -> Ints:
-    """The link that each connection, a row (source, destination, channel) of `ends`, uses; InputError for none."""
+    """Return the link that each connection uses, shape (connections,).
+
+    Args:
+        net: The network.
+        ends: Connections, one row (source, destination, channel) each.
+        topology: The topology, for messages.
+
+    Raises:
+        InputError: Two connected ranks have no link.
+    """
     n = net.nranks
     pair = net.src * n + net.dst
-    # of a pair's links the widest, then the one of least α, first
+    # The links of a pair of ranks are ordered by descending bandwidth, then by α.
     order = np.lexsort((net.alpha_us, -net.bandwidth_gbs, pair))
     first = np.searchsorted(pair[order], ends[:, 0] * n + ends[:, 1])
-    alike = np.stack([pair, net.bandwidth_gbs, net.alpha_us])[:, order]
-    starts = np.flatnonzero(np.any(np.diff(alike, prepend=np.nan) != 0, axis=0))
-    parallel = np.diff(starts, append=len(order))  # links that are equal
+    link_kinds = np.stack([pair, net.bandwidth_gbs, net.alpha_us])[:, order]
+    starts = np.flatnonzero(np.any(np.diff(link_kinds, prepend=np.nan) != 0, axis=0))
+    parallel = np.diff(starts, append=len(order))  # number of equal links of a pair
     chosen = np.empty(len(ends), dtype=np.int64)
-    turns: dict[int, int] = {}
+    last_used: dict[int, int] = {}
     for number in np.lexsort((ends[:, 2], ends[:, 1], ends[:, 0])).tolist():
         source, target, _ = ends[number].tolist()
-        low = int(first[number])
-        if low == len(order) or pair[order[low]] != source * n + target:
-            there = net.ranks[[source, target]].tolist()
-            where = "" if there == [source, target] else f", where they are ranks {there[0]} and {there[1]}"
+        widest = int(first[number])
+        if widest == len(order) or pair[order[widest]] != source * n + target:
+            ranks = net.ranks[[source, target]].tolist()
+            origin = "" if ranks == [source, target] else f", where they are ranks {ranks[0]} and {ranks[1]}"
             raise InputError(
-                f"rank {source} sends to rank {target}, which has no link from it in {topology.name}{where};"
+                f"rank {source} sends to rank {target}, which has no link from it in {topology.name}{origin};"
                 " it must be a program for this network, or other ranks of it (--group)"
             )
-        turn = turns[low] = turns.get(low, -1) + 1
-        chosen[number] = order[low + turn % parallel[np.searchsorted(starts, low)]]
+        use = last_used[widest] = last_used.get(widest, -1) + 1
+        chosen[number] = order[widest + use % parallel[np.searchsorted(starts, widest)]]
     return chosen
 
 
 def _by_tie(c: Columns, ends: Ints, nranks: int) -> Ints:
-    """The steps as they go first of one age: by place, then by distance, so that not all send to one rank."""
-    source, target, _ = np.vstack([ends, np.zeros(3, dtype=np.int64)])[c.sends].T  # the last row is of no connection
+    """Return the steps in the order in which requests of the same age are served.
+
+    The order is by position in the threadblock, then by the distance of the ranks, so that not all send to one rank.
+    """
+    source, target, _ = np.vstack([ends, np.zeros(3, dtype=np.int64)])[
+        c.sends
+    ].T  # The last row stands for no connection.
     return np.lexsort(((target - source) % nranks, np.arange(len(c.sends)) - c.start[c.block]))
 
 
 def _places_of(c: Columns, steps: Ints) -> Ints:
+    """Return (rank, threadblock, position) of each step."""
     block = c.block[steps]
     return np.stack([c.rank[block], c.tb[block], steps - c.start[block]], axis=1)
 
 
-def _renumbered(block: ThreadBlock, where: Ints) -> ThreadBlock:
-    """The same with its ranks at other places."""
-    send, recv = (int(where[peer]) if peer >= 0 else peer for peer in (block.send, block.recv))
+def _renumbered(block: ThreadBlock, new_ranks: Ints) -> ThreadBlock:
+    """Return the threadblock with its peers replaced by their numbers in `new_ranks`."""
+    send, recv = (int(new_ranks[peer]) if peer >= 0 else peer for peer in (block.send, block.recv))
     return replace(block, send=send, recv=recv)

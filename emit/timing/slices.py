@@ -1,9 +1,9 @@
-"""Slices: an MSCCL executor runs its list of steps once for every slice of a chunk, and the passes overlap.
+"""Model the slices of a chunk: an MSCCL executor runs its list of steps once for each slice, and these passes overlap.
 
-Its interpreter loops over a chunk in pieces of what one step of a connection's buffer holds (for Simple of half the
-buffer), with NCCL's default sizes of buffers; a threadblock begins its next pass when its own last step has ended,
-whatever the others do, and a step waits for the step of the same pass. So what goes through several ranks one behind
-the other flows on slice by slice: a pipeline of few large chunks fills as fast as one of many small ones.
+Its interpreter loops over a chunk in pieces as large as what one step of a connection's buffer holds (for Simple half
+the buffer), with NCCL's default sizes of buffers. A threadblock begins its next pass when its own last step has ended,
+whatever the other threadblocks do, and a step waits for the step of the same pass. So data that passes through a chain
+of ranks flows slice by slice: a pipeline of few large chunks fills as fast as one of many small chunks.
 """
 
 from __future__ import annotations
@@ -16,26 +16,31 @@ from emit.columns import Columns
 from synth.model.collective import Ints
 from topologies.arrays import pointers
 
-# of data: Simple 4 of 8 steps of 4 MiB; LL 512 threads · 8 lines of 8 bytes; LL128 640 threads · 120 words of 8 bytes,
-# 15 of 16 of them data
+# Bytes of data in a slice: for Simple 4 of 8 steps of 4 MiB; for LL 512 threads · 8 lines of 8 bytes; for LL128
+# 640 threads · 120 words of 8 bytes, of which 15 of 16 are data.
 SLICE_BYTES = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}
-MOST_SLICES = 16  # that are told apart: more change a time by less than a hundredth, and each takes as long to run
+MOST_SLICES = 16  # More slices change a time by less than 1 %, and each slice costs as much time to run.
 
 
 def slices_of(protocol: str, chunk_bytes: float) -> int:
-    """In how many slices a chunk is moved, a power of two, at most as many as an executor makes."""
+    """Return the number of slices in which a chunk moves: a power of two, not above what an executor makes."""
     needed = -(-chunk_bytes // SLICE_BYTES[protocol])
     return 1 << (int(min(max(needed, 1), MOST_SLICES)).bit_length() - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """A program's steps, pass by pass in each threadblock.
+    """A program's steps, repeated for each pass, pass by pass in each threadblock.
 
     Attributes:
-        step: int, shape (n,): the program's step that each is.
-        number: of those of pass p: first[p]; shape (passes, steps).
-        start, block, dep, sends, receives, moves: as `Clock` takes them.
+        step: Step of the program for each repeated step, int, shape (passes · steps,).
+        number: Number of the repeated step, by pass and step of the program, int, shape (passes, steps).
+        start: First repeated step of each threadblock, as in `Clock`.
+        block: Threadblock of each repeated step, as in `Clock`.
+        dep: Repeated step that each waits for, as in `Clock`.
+        sends: Connection that each sends on, as in `Clock`.
+        receives: Connection that each receives from, as in `Clock`.
+        moves: Transmissions of each repeated step, as in `Clock`.
     """
 
     step: Ints
@@ -48,12 +53,21 @@ class Passes:
     moves: Ints
 
     def by_tie(self, of_steps: Ints) -> Ints:
-        """The steps as they go first of one age: by pass, then as the program's do."""
+        """Return the repeated steps in the order in which requests of the same age are served.
+
+        The order is by pass, then as in `of_steps`, the same order of the program's steps.
+        """
         return np.asarray(self.number[:, of_steps].ravel())
 
 
 def passes(columns: Columns, times: Ints, slices: int) -> Passes:
-    """The steps of a program `slices` times over; times: transmissions of each step in one pass."""
+    """Build the steps of a program, repeated for each slice.
+
+    Args:
+        columns: Steps of the program.
+        times: Transmissions of each step in one pass.
+        slices: Number of passes.
+    """
     c, nsteps = columns, len(columns.dep)
     length = np.diff(c.start)[c.block]
     first = c.start[c.block]

@@ -13,7 +13,7 @@ from topologies.errors import InputError
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_what_was_heard_is_forgotten(relaxed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "CAPACITY", Capacity(clock_entries=16))
-    made = ThreadClocks([0, 0, 1, 1], one=False)
+    made = ThreadClocks([0, 0, 1, 1], merged=False)
     for _ in range(1000):
         made.hear(2, made.message(0, relaxed))
         made.nop(2)
@@ -28,7 +28,7 @@ def test_what_was_heard_is_forgotten(relaxed: bool, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_said_is_known_from_the_next_nop_on() -> None:
-    made = ThreadClocks([0, 1], one=True)
+    made = ThreadClocks([0, 1], merged=True)
     made.nop(0)
     made.hear(1, made.message(0))
     assert not made.started(1, 0, 0)
