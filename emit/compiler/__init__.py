@@ -1,1 +1,1 @@
-"""From a schedule or a script to a program."""
+"""Compile a schedule or a script to a program."""

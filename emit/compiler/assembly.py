@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from emit.check.limits import check_dependency, check_steps, check_threadblocks
 from emit.columns import Columns, link_connections
 from emit.compiler.ir import NONE, Instructions
-from emit.compiler.manual import Block, asked_blocks
+from emit.compiler.manual import Block, requested_blocks
 from emit.compiler.prepared import Prepared
 from emit.compiler.waits import waits_of
 from emit.findings import Findings
@@ -237,7 +237,7 @@ def _threadblocks(prepared: Prepared, channel: Ints, layout: Layout, room: int) 
             raise InputError(f"channel {channels[n]}: rank {rank} forwards what comes from rank {into} to two ranks")
     local = np.bincount(p.rank[free & (p.into == NONE) & (p.out == NONE)], minlength=nranks).tolist()
     flows = _flows(prepared, channels) if layout.few_nops else [[] for _ in range(nranks)]
-    asked: list[dict[int, Block]] = [{} for _ in range(nranks)] if free.all() else asked_blocks(ir, channels)
+    asked: list[dict[int, Block]] = [{} for _ in range(nranks)] if free.all() else requested_blocks(ir, channels)
     blocks: list[list[Block]] = []
     for rank in range(nranks):
         manual = list(asked[rank].values())

@@ -1,7 +1,7 @@
-"""How many cells a block of a program has: as many as divide what frameworks send, at no more than a little time.
+"""Choose the number of cells in a block of a program: it should divide common message sizes, and cost little time.
 
 An executor takes only messages that divide into as many cells as its program has. A block of 5 chunks divides few of
-the usual sizes; one of 64 cells, 12 or 13 a chunk, divides most, and the steps stay as many.
+the usual sizes; a block of 64 cells, with 12 or 13 cells a chunk, divides most of them with the same number of steps.
 """
 
 from __future__ import annotations
@@ -16,26 +16,36 @@ from synth.model.problem import LARGEST
 from synth.timing.simulate import predict_us
 from synth.verify.algorithm import Algorithm
 
-_DOUBLING = 1.005  # what twice as many cells must gain of the time, since they divide fewer sizes
+_DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
 
 
 def best_cut(algorithm: Algorithm, cells: Sequence[int]) -> CommonChunk:
-    """The cells of an algorithm's blocks: one of these numbers, all at least its chunks; a cell a chunk where none is.
+    """Return the best division of an algorithm's blocks into cells.
 
-    That of the least time for large messages, each doubling weighed as what it must gain.
+    The best division has the least time for large messages, where each doubling of cells must gain enough (_DOUBLING).
+
+    Args:
+        algorithm: The algorithm.
+        cells: Allowed numbers of cells of a block, ascending, all at least the number of its chunks; if empty, every
+            chunk
+            has one cell.
     """
     collective = algorithm.problem.collective
-    alike = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
-    if not cells or collective.chunks in cells or not alike:
+    equal_chunks = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
+    if not cells or collective.chunks in cells or not equal_chunks:
         return common_chunk(collective)
-    tried = [cut_blocks(collective, widths) for number in cells for widths in _widths(algorithm, number)]
-    doublings = np.log2([common.cells.chunks / cells[0] for common in tried])
-    worth = [cut_time_us(algorithm, common, LARGEST) for common in tried] * _DOUBLING**doublings
-    return tried[int(np.argmin(worth))]
+    candidates = [cut_blocks(collective, widths) for number in cells for widths in _widths(algorithm, number)]
+    doublings = np.log2([common.cells.chunks / cells[0] for common in candidates])
+    weighted_us = [cut_time_us(algorithm, common, LARGEST) for common in candidates] * _DOUBLING**doublings
+    return candidates[int(np.argmin(weighted_us))]
 
 
 def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
-    """Cells of each chunk of a block: larger and smaller ones in turn, and the larger ones sent first."""
+    """Return two lists of the cells of each chunk of a block.
+
+    In the first list, larger and smaller chunks alternate evenly; in the second, the chunks that are sent first are
+    larger.
+    """
     chunks, schedule = algorithm.problem.collective.chunks, algorithm.schedule
     first = np.full(chunks, np.inf)
     np.minimum.at(first, schedule.chunk % chunks, schedule.start_us)
@@ -45,7 +55,7 @@ def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
 
 
 def cut_time_us(algorithm: Algorithm, common: CommonChunk | None, size_bytes: float) -> float:
-    """The time of the schedule with chunks as long as so many cells; None: as they are."""
+    """Return the schedule's time, in µs, with chunks as long as their cells; None for chunks as they are."""
     if common is None or np.ptp(common.count) == 0:
         return algorithm.time_us(size_bytes)
     problem = algorithm.problem

@@ -1,4 +1,4 @@
-"""Instructions in the order of time, as far as what must come before what allows it."""
+"""Order instructions by time, as far as their dependencies allow it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ from topologies.errors import InputError
 
 
 def in_time(ir: Instructions, due: list[float], rows: list[int]) -> Instructions:
-    """The instructions by when they are due, in µs, and of one time by their row of the schedule.
+    """Return the instructions in the order in which they are due, at equal times in the order of schedule rows.
 
-    Both ends of a connection have its messages in the order of the schedule's rows, which is that of its links at any
-    message size. Where a chunk comes to a rank twice that can contradict its steps: then step by step, as they are.
-    Raises InputError where no order is right.
+    The two ends of a connection have its messages in the order of the schedule's rows, which is the order on the links
+    at
+    any message size. If a chunk arrives at a rank twice, this can contradict the steps; then the instructions stay in
+    the order of the steps.
+
+    Args:
+        ir: Instructions, in an order that is right.
+        due: Time when each instruction is due, in µs.
+        rows: Row of the schedule of each instruction.
+
+    Raises:
+        InputError: No order is right.
     """
     by_time = np.lexsort((rows, due))
     place = np.empty(len(by_time), dtype=np.int64)
@@ -34,9 +43,13 @@ def in_time(ir: Instructions, due: list[float], rows: list[int]) -> Instructions
 
 
 def _message_pairs(ir: Instructions, messages: Ints) -> tuple[Ints, Ints]:
-    """What comes later and earlier: of a message its ends, of a connection each message and the one before it.
+    """Return pairs (later, earlier) of instructions that connections order.
 
-    messages: all instructions, receives in the order of their messages.
+    The pairs are the two ends of each message, and each message of a connection with the message before it.
+
+    Args:
+        ir: Instructions.
+        messages: All instructions, the receives in the order of their messages.
     """
     source, rank = np.array(ir.source, dtype=np.int64), np.array(ir.rank, dtype=np.int64)
     into = messages[source[messages] != NONE]
@@ -49,7 +62,7 @@ def _message_pairs(ir: Instructions, messages: Ints) -> tuple[Ints, Ints]:
 
 
 def _topological(place: list[int], after: Ints, before: Ints) -> list[int]:
-    """Everything behind what it must follow, else by `place`; what goes round in a circle is left out."""
+    """Return a topological order of instructions, by `place` where the pairs allow it; cycles are left out."""
     followers: list[list[int]] = [[] for _ in place]
     for later, earlier in zip(after.tolist(), before.tolist(), strict=True):
         followers[earlier].append(later)

@@ -1,9 +1,10 @@
-"""Instances: one program several times side by side, each on its share of every chunk and on channels of its own.
+"""Make instances: copies of one program that run in parallel, each on its share of every chunk and on its own channels.
 
-One instance is compiled; its instructions are repeated and laid out once more, so that r instances cost r times one.
-Blocked, instance k of r has the k-th part of every rank's block: nothing is shared, and what lies side by side still
-does. Interleaved, as in MSCCLang (ASPLOS 2023, section 5.2), the span of each instruction is cut into r parts: an
-instruction may then need what several instances brought, which the layout finds out as for any instructions.
+One instance is compiled; its instructions are repeated and laid out once more, so that r instances cost r times as much
+as one. Blocked, instance k of r has the k-th part of every rank's block: instances share nothing, and adjacent chunks
+stay adjacent. Interleaved, as in MSCCLang (ASPLOS 2023, section 5.2), the span of each instruction is divided into r
+parts: an instruction may then need data that several instances received, which the layout finds as for any
+instructions.
 """
 
 from __future__ import annotations
@@ -24,14 +25,21 @@ from emit.targets import Limits
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
-Place = Callable[[int, int, int, int], int]  # rank, first cell and count of a span, instance → its first cell there
+Place = Callable[[int, int, int, int], int]  # (rank, first cell, count, instance) of a span → its new first cell
 _LAYOUTS = (Layout(), Layout(few_nops=True), Layout(paired=False))
 
 
 def share_of(limits: Limits, number: int, nranks: int) -> Limits:
-    """What one of so many instances may take of a target's limits. InputError where it is no threadblock at all."""
+    """Return the part of a target's limits that one of so many instances may use.
+
+    Raises:
+        InputError: There are more instances than threadblocks that can run simultaneously.
+    """
     if 0 < limits.sms < number:
-        raise InputError(f"{number} instances have as many threadblocks on {limits.sms} SMs; all must run at once")
+        raise InputError(
+            f"{number} instances need {number} threadblocks, but {limits.name} has {limits.sms} SMs, and all must run"
+            " simultaneously; use fewer instances"
+        )
     return replace(
         limits,
         name=f"{limits.name}, each of {number} instances,",
@@ -44,50 +52,63 @@ def share_of(limits: Limits, number: int, nranks: int) -> Limits:
     )
 
 
-def side_by_side(one: Program, ir: Instructions, limits: Limits) -> Program:
-    """`ir.instances` of the program `one`, which was compiled of `ir`, on channels 0..instances−1 for its channel 0 …
+def side_by_side(instance: Program, ir: Instructions, limits: Limits) -> Program:
+    """Build the program that runs `ir.instances` instances of a program.
 
-    Raises InputError: together they do not fit the target, do not end, or cannot lie as `ir.interleaved` says.
+    Args:
+        instance: The program of one instance, which was compiled from `ir`. Its channel c becomes the channels
+            c · instances .. c · instances + instances − 1.
+        ir: Instructions, with the number and the form of the instances.
+        limits: Limits of the target.
+
+    Raises:
+        InputError: The instances do not fit the target, deadlock, or cannot be laid out as `ir.interleaved` says.
     """
-    manual = max(ir.threadblock, default=NONE) != NONE  # then all is where it was
-    if few := _too_few(one, ir.instances, limits):  # before they are laid out
-        raise InputError(f"{one.name}: {ir.instances} instances of {describe_size(one)}: {few}")
-    many = repeat(instructions_of(one, ir.goal, manual), ir.instances, ir.interleaved)
-    prepared = Prepared(many)
+    manual = max(ir.threadblock, default=NONE) != NONE  # Then all instructions keep their threadblocks.
+    if few := _too_few(instance, ir.instances, limits):  # Refuse them before the long work of their layout.
+        raise InputError(f"{instance.name}: {ir.instances} instances of {describe_size(instance)}: {few}")
+    repeated = repeat(instructions_of(instance, ir.goal, manual), ir.instances, ir.interleaved)
+    prepared = Prepared(repeated)
     fits: list[Program] = []
     fault = ""
-    for layout in _LAYOUTS if _is_paired(one) else _LAYOUTS[::-1]:
+    for layout in _LAYOUTS if _is_paired(instance) else _LAYOUTS[::-1]:
         try:
-            made = assemble(prepared, limits, layout).program()
+            program = assemble(prepared, limits, layout).program()
         except InputError as error:
             fault = fault or str(error)
             continue
-        found = Findings()
-        check_limits(made, limits, found)
-        c = columns_of(made, found)
-        if not found.reported and run(c, FIFO_DEPTH[made.protocol]).complete:
-            fits.append(made)
-        fault = fault or (found.reported[0].message if found.reported else "every order of them deadlocks")
+        findings = Findings()
+        check_limits(program, limits, findings)
+        c = columns_of(program, findings)
+        if not findings.reported and run(c, FIFO_DEPTH[program.protocol]).complete:
+            fits.append(program)
+        fault = fault or (findings.reported[0].message if findings.reported else "every order of them deadlocks")
     if fits:
-        return min(fits, key=lambda made: made.nsteps)
-    raise InputError(f"{one.name}: {ir.instances} instances of {describe_size(one)}: {fault}")
+        return min(fits, key=lambda program: program.nsteps)
+    raise InputError(f"{instance.name}: {ir.instances} instances of {describe_size(instance)}: {fault}")
 
 
-def _too_few(one: Program, number: int, limits: Limits) -> str:
-    """What a rank has not enough of for so many instances; empty where that is not known.
+def _too_few(instance: Program, number: int, limits: Limits) -> str:
+    """Return in words what a rank lacks for so many instances; empty if nothing is known to be lacking.
 
-    A threadblock sends to one connection and receives from one, and instances have no connection in common.
+    A threadblock sends on one connection and receives on one, and instances have no connection in common.
     """
-    sides = [([tb.send for tb in gpu.threadblocks], [tb.recv for tb in gpu.threadblocks]) for gpu in one.gpus]
-    needed = number * max(sum(peer >= 0 for peer in side) for both in sides for side in both)
+    sides = [([tb.send for tb in gpu.threadblocks], [tb.recv for tb in gpu.threadblocks]) for gpu in instance.gpus]
+    needed = number * max(sum(peer >= 0 for peer in side) for directions in sides for side in directions)
     most = min(limits.tbs_per_gpu, limits.sms or limits.tbs_per_gpu)
     return f"{needed} threadblocks a rank; there is room for {most}" if needed > most else ""
 
 
 def repeat(ir: Instructions, number: int, interleaved: bool | None) -> Instructions:
-    """The instructions `number` times; interleaved None: blocked where that cuts no span.
+    """Build the instructions of so many instances.
 
-    Raises InputError where blocked instances are asked for and a span lies in several ranks' blocks.
+    Args:
+        ir: Instructions of one instance.
+        number: Number of instances.
+        interleaved: Whether instances are interleaved or blocked; None: blocked if that divides no span.
+
+    Raises:
+        InputError: Blocked instances are requested, but a span lies in several ranks' blocks.
     """
     block = _block(ir)
     whole = ir.goal is None and all(
@@ -103,11 +124,13 @@ def repeat(ir: Instructions, number: int, interleaved: bool | None) -> Instructi
     sizes = [gpu.s_chunks for gpu in ir.header.gpus]
 
     def blocked(rank: int, cell: int, _count: int, k: int) -> int:
+        """Return the first cell of a span in instance k if each instance has a contiguous part of every block."""
         size = sizes[rank] if cell >= SCRATCH else block
         at = cell % BUFFER
         return cell - at + at // size * size * number + k * size + at % size
 
     def cut(_rank: int, cell: int, count: int, k: int) -> int:
+        """Return the first cell of a span in instance k if each span is divided between the instances."""
         at = cell % BUFFER
         return cell - at + at * number + k * count
 
@@ -115,74 +138,79 @@ def repeat(ir: Instructions, number: int, interleaved: bool | None) -> Instructi
 
 
 def cut_parts(ir: Instructions, parts: list[int], finer: int) -> Instructions:
-    """Instructions on chunks `finer` times as fine, the n-th cut into `parts[n]` (a divisor), on channels of their own.
+    """Split instructions into parts on channels of their own, with chunks that are `finer` times as fine.
 
-    Both ends of a message have as many.
+    Args:
+        ir: Instructions.
+        parts: Number of parts of each instruction, a divisor of `finer`; both ends of a message have the same number.
+        finer: Number of new chunks for one old chunk.
     """
 
     def cut(_rank: int, cell: int, count: int, k: int) -> int:
+        """Return the first cell of part k of a span."""
         return cell + cell % BUFFER * (finer - 1) + k * count
 
     return _repeated(ir, parts, finer, cut)
 
 
 def _repeated(ir: Instructions, parts: list[int], finer: int, place: Place) -> Instructions:
+    """Return instructions with the n-th divided into `parts[n]` parts, whose cells `place` gives."""
     p = ir.header
     gpus = [Gpu(g.i_chunks * finer, g.o_chunks * finer, g.s_chunks * finer, ()) for g in p.gpus]
     header = replace(p, gpus=gpus, nchunks_per_loop=p.nchunks_per_loop * finer)
-    made = Instructions(header, None if ir.goal is None else ir.goal.refined(finer))
-    most = max(parts)
+    repeated = Instructions(header, None if ir.goal is None else ir.goal.refined(finer))
+    max_parts = max(parts)
     first = [0] * len(ir)
-    came_on: dict[
-        tuple[int, int], int
-    ] = {}  # rank and cell, the offset of the channel on which its content arrived last
+    arrival_offset: dict[tuple[int, int], int] = {}  # by rank and cell, the channel offset of its latest arrival
     for n, number in enumerate(parts):
-        first[n] = len(made)
+        first[n] = len(repeated)
         rank, op, count = ir.rank[n], ir.op[n], ir.count[n] * finer // number
         spans = [[c if c == NONE else place(rank, c, count, k) for c in (ir.src[n], ir.dst[n])] for k in range(number)]
         source = ir.source[n]
-        offsets = [made.channel[first[source] + k] % most for k in range(number)] if source != NONE else []
+        offsets = [repeated.channel[first[source] + k] % max_parts for k in range(number)] if source != NONE else []
         if op == "s":
-            offsets = _channel_offsets([[came_on.get((rank, src + c), NONE) for c in range(count)] for src, _ in spans])
+            offsets = _channel_offsets(
+                [[arrival_offset.get((rank, src + c), NONE) for c in range(count)] for src, _ in spans]
+            )
         for k, (src, dst) in enumerate(spans):
             offset = offsets[k] if offsets else k
-            channel = max(ir.channel[n], 0) * most + offset if offsets else NONE
-            block = NONE if ir.threadblock[n] == NONE else ir.threadblock[n] * most + offset
-            made.add(rank, op, src, dst, count, NONE if source == NONE else first[source] + k, channel, block)
+            channel = max(ir.channel[n], 0) * max_parts + offset if offsets else NONE
+            block = NONE if ir.threadblock[n] == NONE else ir.threadblock[n] * max_parts + offset
+            repeated.add(rank, op, src, dst, count, NONE if source == NONE else first[source] + k, channel, block)
             if source != NONE and dst != NONE:
-                came_on.update(((rank, dst + c), offsets[k]) for c in range(count))
-    return made
+                arrival_offset.update(((rank, dst + c), offsets[k]) for c in range(count))
+    return repeated
 
 
-def _channel_offsets(came: list[list[int]]) -> list[int]:
+def _channel_offsets(arrival_offsets: list[list[int]]) -> list[int]:
     """For each part of a message a number of its own: that on which most of it arrived, if it can be.
 
     Its threadblock then follows on what it receives itself, and need not wait for as many others.
     """
     votes = sorted(
         (-number, k, offset)
-        for k, offsets in enumerate(came)
+        for k, offsets in enumerate(arrival_offsets)
         for offset, number in Counter(offsets).items()
-        if 0 <= offset < len(came)
+        if 0 <= offset < len(arrival_offsets)
     )
     chosen: dict[int, int] = {}
     for _, k, offset in votes:
         if k not in chosen and offset not in chosen.values():
             chosen[k] = offset
-    free = [offset for offset in range(len(came)) if offset not in chosen.values()]
-    for k in range(len(came)):
+    free = [offset for offset in range(len(arrival_offsets)) if offset not in chosen.values()]
+    for k in range(len(arrival_offsets)):
         if k not in chosen:
             chosen[k] = free.pop(free.index(k) if k in free else 0)
-    return [chosen[k] for k in range(len(came))]
+    return [chosen[k] for k in range(len(arrival_offsets))]
 
 
 def _block(ir: Instructions) -> int:
-    """Chunks that belong to one rank, or of the whole buffer where nothing does."""
+    """Return the number of chunks that belong to one rank, or of the whole buffer if blocks do not belong to ranks."""
     p = ir.header
     return p.nchunks_per_loop // p.nranks if find_kind(p.collective).blocks_a_rank else p.nchunks_per_loop
 
 
 def _is_paired(program: Program) -> bool:
-    """Whether some threadblock sends one message and receives another."""
+    """Return True if some threadblock sends one message and receives another."""
     plain = ({step.op for step in tb.steps} for gpu in program.gpus for tb in gpu.threadblocks)
     return any("s" in ops and not ops.isdisjoint(("r", "rrc")) for ops in plain)

@@ -1,7 +1,7 @@
-"""The instruction IR: instructions of all ranks in one right order, before threadblocks and channels.
+"""Define the instruction IR: instructions of all ranks in one right order, before threadblocks and channels.
 
-Whatever becomes a Program is Instructions first: a schedule, an algorithm written by hand, somebody's file. Passes take
-Instructions and return better ones; `assembly` makes the Program.
+Everything that becomes a Program is Instructions first: a schedule, an algorithm written by hand, a program read from a
+file. Passes take Instructions and return better ones; `assembly` makes the Program.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from synth.model.collective import Ints
 from topologies.arrays import Bools, pointers, ranges
 from topologies.errors import InputError
 
-BUFFER = 1 << 40  # a cell is buffer code × BUFFER + offset, so that the next chunk's cell is the next
+BUFFER = 1 << 40  # A cell is buffer code × BUFFER + offset, so that consecutive chunks have consecutive cells.
 SCRATCH = 2 * BUFFER
 NONE = -1
 
 
 def cell(buffer: str, offset: int) -> int:
-    """The number of a cell of one rank."""
+    """Return the number of a cell of one rank."""
     return BUFFERS.index(buffer) * BUFFER + offset
 
 
@@ -37,18 +37,27 @@ class Instructions:
     """Instructions as columns, in an order in which executing them one after another is right.
 
     Of two instructions that touch a cell, one of them writing, the first in this order comes first in every program
-    made of them; everything else may run at once. Messages between two ranks on one channel keep this order too:
-    the k-th one sent is the k-th one received.
+    made
+    of them; all other instructions may run simultaneously. Messages between two ranks on one channel keep this order
+    too:
+    the k-th message sent is the k-th message received.
 
     Attributes:
-        header: says what the program is for (name, collective, protocol, sizes …); its gpus give i_chunks and o_chunks.
-        goal: what must be achieved where the collective's name does not say it.
-        rank, op, src, dst, count: per instruction; src and dst are cells (`cell`), −1 where there is none.
-        source: the instruction whose message this one receives, or −1; target: that which receives what it sends.
-        channel: the one asked for (of a message: the same at both ends), or −1.
-        threadblock: the number of the one asked for, among those of its rank, or −1.
-        instances: so many programs side by side are to be made of them; interleaved: how each has its share of every
-            chunk (`emit.compiler.instances`), None: as costs least.
+        header: Purpose of the program (name, collective, protocol, sizes …); its gpus give i_chunks and o_chunks.
+        goal: The goal, if the collective's name does not define it.
+        rank: Rank of each instruction.
+        op: Operation of each instruction.
+        src: Source of each instruction, as a cell (see `cell`), −1 for none.
+        dst: Destination of each instruction, as a cell, −1 for none.
+        count: Chunks of each instruction.
+        source: Instruction whose message each receives, −1 for none.
+        target: Instruction that receives the message of each, −1 for none.
+        channel: Requested channel of each message (the same at both ends), −1 for none.
+        threadblock: Requested threadblock of each instruction, by its number in the rank, −1 for none.
+        instances: Number of instances of the program to make from the instructions.
+        interleaved: Whether the instances share every chunk interleaved or blocked (`emit.compiler.instances`); None
+            for
+            the cheaper form.
     """
 
     header: Program
@@ -79,7 +88,18 @@ class Instructions:
         channel: int = NONE,
         threadblock: int = NONE,
     ) -> int:
-        """Append an instruction; its number. `source`: the instruction whose message it receives."""
+        """Add an instruction, and return its number.
+
+        Args:
+            rank: Rank that executes it.
+            op: Operation.
+            src: Source cell, −1 for none.
+            dst: Destination cell, −1 for none.
+            count: Chunks.
+            source: Instruction whose message it receives, −1 for none.
+            channel: Requested channel, −1 for none.
+            threadblock: Requested threadblock, −1 for none.
+        """
         number = len(self.op)
         self.op.append(op)
         self.rank.append(rank)
@@ -95,72 +115,77 @@ class Instructions:
         return number
 
     def copy(self) -> Instructions:
-        """Instructions that can be changed without changing these."""
+        """Return a copy of the instructions that can be changed independently."""
         messages = (self.source, self.target, self.channel)
         columns = (self.rank, self.op, self.src, self.dst, self.count, *messages, self.threadblock)
         return Instructions(self.header, self.goal, *(list(column) for column in columns))  # type: ignore[arg-type]
 
     def select(self, numbers: Sequence[int]) -> Instructions:
-        """The instructions with these numbers, in this order; a message with one end left out has none at the other."""
+        """Return the instructions with these numbers, in this order.
+
+        If one end of a message is left out, the other end has no message any more.
+        """
         new = [NONE] * (len(self) + 1)
         for number, old in enumerate(numbers):
             new[old] = number
-        made = Instructions(self.header, self.goal)
+        selected = Instructions(self.header, self.goal)
         for name in ("rank", "op", "src", "dst", "count", "channel", "threadblock"):
             column = getattr(self, name)
-            setattr(made, name, [column[old] for old in numbers])
-        made.source = [new[self.source[old]] for old in numbers]
-        made.target = [new[self.target[old]] for old in numbers]
-        return made
+            setattr(selected, name, [column[old] for old in numbers])
+        selected.source = [new[self.source[old]] for old in numbers]
+        selected.target = [new[self.target[old]] for old in numbers]
+        return selected
 
     def calls(self) -> list[tuple[Goal | None, tuple[int | None, ...]]]:
-        """For each kind of call that the program serves its goal, and where o[0] lies in each rank's i.
+        """Return, for each form of call that the program serves, its goal and where o[0] lies in each rank's i.
 
-        No goal: the collective's name says too little. None: the rank's buffers are apart.
+        The goal is None if the collective's name does not define it. A place is None if the rank's buffers are
+        separate.
         """
         goals = goals_of(self.header) if self.goal is None else [(False, self.goal)]
         n = self.header.nranks
         return [(goal, goal.o_in_i if goal else (0 if inplace else None,) * n) for inplace, goal in goals]
 
     def reads(self, n: int) -> Iterable[int]:
-        """First cells of the spans that instruction `n` reads."""
+        """Yield the first cell of each span that instruction `n` reads."""
         if self.op[n] in READS_SRC:
             yield self.src[n]
         if self.op[n] in READS_DST:
             yield self.dst[n]
 
     def writes(self, n: int) -> int:
-        """First cell of the span that it writes, or −1."""
+        """Return the first cell of the span that instruction `n` writes, −1 for none."""
         return self.dst[n] if self.op[n] in WRITES_DST else NONE
 
 
 def predecessors(ir: Instructions) -> list[list[int]]:
-    """For every instruction those earlier ones of its rank that it must come after: they share a cell.
+    """Return for every instruction the earlier instructions of its rank that it must follow, because they share a cell.
 
-    Of those that write a cell the last before it; if it writes, also those that have read the cell since then.
+    For each cell these are the last write before the instruction and, if it writes, the reads of the cell since that
+    write.
     """
     after, before = predecessor_pairs(ir)
-    ptr, others = pointers(np.bincount(after, minlength=len(ir))).tolist(), before.tolist()
-    return [others[low:high] for low, high in pairwise(ptr)]
+    ptr, earlier = pointers(np.bincount(after, minlength=len(ir))).tolist(), before.tolist()
+    return [earlier[low:high] for low, high in pairwise(ptr)]
 
 
 def predecessor_pairs(ir: Instructions) -> tuple[Ints, Ints]:
-    """The same as pairs, each instruction and one that it must come after, in rising order of these."""
+    """Return the pairs of `predecessors` as two columns (instruction, earlier instruction), sorted."""
     pairs = []
     for call in ir.calls():
         rank, place, n, is_write = accesses(ir, call)
         begins = np.flatnonzero(np.diff(place, prepend=-1) | np.diff(rank, prepend=-1))
         begin = np.repeat(begins, np.diff(begins, append=len(n)))
         at = np.arange(len(n))
-        # the last write before each access, and the next one after each read
-        last = np.maximum.accumulate(np.where(is_write, at, -1))
-        last = np.concatenate([[-1], last[:-1]])
-        fed = last >= begin
-        pairs.append((n[fed], n[last[fed]]))
-        follows = np.minimum.accumulate(np.where(is_write, at, len(n))[::-1])[::-1]
-        over = ~is_write & (follows < len(n))
-        over[over] = begin[follows[over]] == begin[over]
-        pairs.append((n[follows[over]], n[over]))
+        # Find the last write before each access, and the next write after each read.
+        last_write = np.maximum.accumulate(np.where(is_write, at, -1))
+        last_write = np.concatenate([[-1], last_write[:-1]])
+        follows_write = last_write >= begin
+        pairs.append((n[follows_write], n[last_write[follows_write]]))
+        next_write = np.minimum.accumulate(np.where(is_write, at, len(n))[::-1])[::-1]
+        is_overwritten = ~is_write & (next_write < len(n))
+        is_overwritten[is_overwritten] = begin[next_write[is_overwritten]] == begin[is_overwritten]
+        pairs.append((n[next_write[is_overwritten]], n[is_overwritten]))
     after, before = (np.concatenate(column) for column in zip(*pairs, strict=True))
     size = len(ir)
     key = np.unique(after[after != before] * size + before[after != before])
@@ -169,48 +194,55 @@ def predecessor_pairs(ir: Instructions) -> tuple[Ints, Ints]:
 
 
 def accesses(ir: Instructions, call: tuple[Goal | None, tuple[int | None, ...]]) -> tuple[Ints, Ints, Ints, Bools]:
-    """Every cell that an instruction reads or writes in a kind of call (see `Instructions.calls`).
+    """Return every access of a cell by an instruction in one form of call (see `Instructions.calls`).
 
-    Rank, cell (those of o as cells of i where they share memory), instruction and whether it writes; sorted by these,
-    so that those of a cell stand side by side, and what an instruction reads before what it writes.
+    The columns are rank, cell (cells of o as cells of i if they share memory), instruction, and whether it writes. They
+    are
+    sorted in this order, so that the accesses of a cell are adjacent, and an instruction's reads come before its
+    writes.
     """
     alias = call[1]
-    shift = np.array([0 if one is None else one - BUFFER for one in alias], dtype=np.int64)
-    shares = np.array([one is not None for one in alias], dtype=bool)
+    shift = np.array([0 if offset is None else offset - BUFFER for offset in alias], dtype=np.int64)
+    shares = np.array([offset is not None for offset in alias], dtype=bool)
     rank, count = np.array(ir.rank, dtype=np.int64), np.array(ir.count, dtype=np.int64)
     parts = []
     for names, column, writes in ((READS_SRC, ir.src, False), (READS_DST, ir.dst, False), (WRITES_DST, ir.dst, True)):
-        who = np.flatnonzero([op in names for op in ir.op])
-        first = np.array(column, dtype=np.int64)[who]
-        moved = shares[rank[who]] & (first >= BUFFER) & (first < SCRATCH)
-        first = first + np.where(moved, shift[rank[who]], 0)
-        n = np.repeat(who, count[who])
-        parts.append((ranges(first, count[who]), n, np.full(len(n), writes)))
+        numbers = np.flatnonzero([op in names for op in ir.op])
+        first = np.array(column, dtype=np.int64)[numbers]
+        is_shared = shares[rank[numbers]] & (first >= BUFFER) & (first < SCRATCH)
+        first = first + np.where(is_shared, shift[rank[numbers]], 0)
+        n = np.repeat(numbers, count[numbers])
+        parts.append((ranges(first, count[numbers]), n, np.full(len(n), writes)))
     place, n, is_write = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.lexsort((is_write, n, place, rank[n]))
     return rank[n[order]], place[order], n[order], is_write[order]
 
 
 def memory_span(first: int, count: int, o_in_i: int | None) -> range:
-    """The cells of a span, those of o as cells of i where they share memory."""
+    """Return the cells of a span, with cells of o as cells of i if they share memory."""
     if o_in_i is not None and BUFFER <= first < SCRATCH:
         first += o_in_i - BUFFER
     return range(first, first + count)
 
 
 def instructions_of(program: Program, goal: Goal | None = None, keep_threadblocks: bool = False) -> Instructions:
-    """The instructions of a program that passes its check, with its channels; dependencies are gone.
+    """Return the instructions of a program that passes its check, with its channels but without its dependencies.
 
-    keep_threadblocks: its threadblocks are asked for.
-    Raises InputError for a program that cannot be executed in any order.
+    Args:
+        program: The program.
+        goal: Its goal, if the collective's name does not define it.
+        keep_threadblocks: Whether the instructions request the program's threadblocks.
+
+    Raises:
+        InputError: The program cannot be executed in any order.
     """
-    found = Findings()
-    c = columns_of(program, found)
-    if found.reported:
-        raise InputError(f"program cannot be read: {found.reported[0].kind}: {found.reported[0].message}")
+    findings = Findings()
+    c = columns_of(program, findings)
+    if findings.reported:
+        raise InputError(f"program cannot be read: {findings.reported[0].kind}: {findings.reported[0].message}")
     executed = run(c, None, split=False)
     if not executed.complete:
-        raise InputError("program cannot be executed: its waits go round in a circle")
+        raise InputError("program cannot be executed: its waits form a cycle")
     ir = Instructions(program, goal)
     rank, threadblock = c.rank[c.block].tolist(), c.tb[c.block].tolist()
     op, count = c.op.tolist(), c.count.tolist()
@@ -224,44 +256,47 @@ def instructions_of(program: Program, goal: Goal | None = None, keep_threadblock
         into, out = receives[step], sends[step]
         source = in_flight[into].popleft() if into >= 0 else NONE
         channel = c.connections[max(into, out) if into < 0 else into][2] if max(into, out) >= 0 else NONE
-        asked = threadblock[step] if keep_threadblocks else NONE
-        n = ir.add(rank[step], name, src[step], dst[step], count[step], source, channel, asked)
+        requested_block = threadblock[step] if keep_threadblocks else NONE
+        n = ir.add(rank[step], name, src[step], dst[step], count[step], source, channel, requested_block)
         if out >= 0:
             in_flight[out].append(n)
     return ir
 
 
 def _by_level(c: Columns, order: list[int]) -> list[int]:
-    """Steps by how many others must be over before them: an order more like time than one block after another."""
+    """Sort steps by the length of the longest chain of steps that must be over before them.
+
+    This order is more like the order in time than one threadblock after another.
+    """
     level = [0] * len(order)
-    came: dict[int, int] = {}  # per block, the level of its latest step
-    sent: list[deque[int]] = [deque() for _ in c.connections]
+    block_level: dict[int, int] = {}  # level of the latest step of each threadblock
+    message_levels: list[deque[int]] = [deque() for _ in c.connections]
     block, dep = c.block.tolist(), c.dep.tolist()
     sends, receives = c.sends.tolist(), c.receives.tolist()
     for step in order:
-        at = came.get(block[step], 0)
+        step_level = block_level.get(block[step], 0)
         if dep[step] >= 0:
-            at = max(at, level[dep[step]])
+            step_level = max(step_level, level[dep[step]])
         if receives[step] >= 0:
-            at = max(at, sent[receives[step]].popleft())
-        level[step] = came[block[step]] = at + 1
+            step_level = max(step_level, message_levels[receives[step]].popleft())
+        level[step] = block_level[block[step]] = step_level + 1
         if sends[step] >= 0:
-            sent[sends[step]].append(at + 1)
+            message_levels[sends[step]].append(step_level + 1)
     return sorted(order, key=level.__getitem__)
 
 
 def peers(ir: Instructions, n: int) -> tuple[int, int]:
-    """(rank that instruction `n` receives from, rank that it sends to), −1 for none."""
+    """Return (rank that instruction `n` receives from, rank that it sends to), −1 for none."""
     source, target = ir.source[n], ir.target[n]
     return (ir.rank[source] if source != NONE else NONE, ir.rank[target] if target != NONE else NONE)
 
 
 def scratch_chunks(ir: Instructions) -> list[int]:
-    """Per rank the scratch chunks that the instructions reach."""
-    need = [0] * ir.header.nranks
+    """Return the number of scratch chunks that each rank's instructions use."""
+    sizes = [0] * ir.header.nranks
     for rank, op, src, dst, count in zip(ir.rank, ir.op, ir.src, ir.dst, ir.count, strict=True):
         if src >= SCRATCH and op in READS_SRC:
-            need[rank] = max(need[rank], src - SCRATCH + count)
+            sizes[rank] = max(sizes[rank], src - SCRATCH + count)
         if dst >= SCRATCH and (op in WRITES_DST or op in READS_DST):
-            need[rank] = max(need[rank], dst - SCRATCH + count)
-    return need
+            sizes[rank] = max(sizes[rank], dst - SCRATCH + count)
+    return sizes

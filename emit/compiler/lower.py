@@ -1,7 +1,7 @@
-"""Schedule → Instructions: where chunks lie, and the instructions that move them, in an order that is right.
+"""Lower a schedule to Instructions: place the chunks in memory, and order the instructions that move them.
 
-What a rank sends in a step of the schedule is read before what arrives in that step is written; beyond that the
-order is the schedule's in time.
+The chunks that a rank sends in a step of the schedule are read before the chunks that arrive in that step are written.
+Apart from that, the order is the schedule's order in time.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ from topologies.errors import InputError
 from topologies.network import Network
 from topologies.topology import Topology
 
-_LEAST_US_PER_BYTE = 1e-12  # of an algorithm that moves nothing
+_LEAST_US_PER_BYTE = 1e-12  # assumed for an algorithm that moves nothing
 
 
 class Lowering:
-    """An algorithm on its way to programs for one target: what those for several ranges of sizes share is done once.
+    """The lowering of an algorithm for one target, which shares its work between programs for several ranges of sizes.
 
     Attributes:
-        goal: where the collective's name does not say it.
-        first: of `synth.model.deadline.now`, when there was a program, if not yet the best.
-
-    Raises InputError: a rank has more steps than a file of the target.
+        algorithm: The algorithm.
+        common: Cells of its chunks.
+        goal: The goal, if the collective's name does not define it.
+        compiler: Compiler for programs on any number of channels.
+        narrow: Makes a compiler for programs on as few channels as possible.
+        first: Time (of `synth.model.deadline.now`) when the first program existed, even if it was not the best; inf:
+            never.
     """
 
     def __init__(
@@ -63,17 +66,29 @@ class Lowering:
         inplace: bool | None = None,
         common: CommonChunk | None = None,
     ) -> None:
-        """limits: that programs keep; None: the target's. inplace, common: as in `lower_to_instructions`."""
+        """Lower the algorithm to instructions.
+
+        Args:
+            algorithm: The algorithm.
+            name: Name of the programs.
+            target: Name of the target.
+            limits: Limits that programs keep; None for the target's.
+            inplace: Form of the programs, as in `lower_to_instructions`.
+            common: Cells of the chunks, as in `lower_to_instructions`.
+
+        Raises:
+            InputError: A rank has more steps than a file of the target can hold.
+        """
         problem, schedule = algorithm.problem, algorithm.schedule
         net = problem.network
         limits = target_named(target).limits if limits is None else limits
         large = 2 * len(schedule) >= TUNING.unfused_from and ordinary(net, schedule.link)
-        if large:  # refused before so many are written down
+        if large:  # Refuse it before so many instructions are built.
             ends = (np.bincount(side[schedule.link], minlength=net.nranks) for side in (net.src, net.dst))
-            most = int(np.maximum(*ends).max())  # what comes and goes may be one step
-            if most > limits.nodes:
+            most_steps = int(np.maximum(*ends).max())  # A receive and a send may be one step.
+            if most_steps > limits.nodes:
                 raise InputError(
-                    f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} {limits.node};"
+                    f"{name}: a rank has {most_steps} steps; {limits.name} takes at most {limits.nodes} {limits.node};"
                     " use fewer chunks (--chunks)"
                 )
         ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common)
@@ -83,7 +98,7 @@ class Lowering:
         self.first = math.inf
 
     def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:
-        """Whether it is of that algorithm in those cells."""
+        """Return True if this lowering is of that algorithm with those cells."""
         return self.algorithm is algorithm and np.array_equal(self.common.count, common.count)
 
     def program(
@@ -95,10 +110,18 @@ class Lowering:
         narrow: bool = False,
         until: float = math.inf,
     ) -> Program:
-        """For messages of min_bytes to max_bytes (0: no limit); narrow: on as few channels as hold it.
+        """Return the best program for messages of min_bytes to max_bytes.
 
-        until: of `synth.model.deadline.now`, after which the best of what was made is taken, or the first.
-        Raises InputError: more than the target holds.
+        Args:
+            protocol: Protocol of the program.
+            min_bytes: Smallest message, in bytes.
+            max_bytes: Largest message, in bytes; 0 for no limit.
+            narrow: Whether the program takes as few channels as possible.
+            until: Time (of `synth.model.deadline.now`) after which the search ends with the best program so far, or the
+                first.
+
+        Raises:
+            InputError: The program exceeds the target's limits.
         """
         problem = self.algorithm.problem
         sizes = _telling_sizes(self.algorithm, min_bytes, max_bytes)
@@ -106,9 +129,9 @@ class Lowering:
         enough = tuple(cut_time_us(self.algorithm, self.common, size) for size in sizes)
         header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
         compiler = self.narrow() if narrow else self.compiler
-        made = compiler.best(timer, enough, until, **header)
-        self.first = min(self.first, made.first)
-        return made.program
+        compiled = compiler.best(timer, enough, until, **header)
+        self.first = min(self.first, compiled.first)
+        return compiled.program
 
 
 def lower(
@@ -123,48 +146,73 @@ def lower(
     inplace: bool | None = None,
     common: CommonChunk | None = None,
 ) -> tuple[Program, Goal | None]:
-    """A program that does what the algorithm's schedule does, and its goal where the name does not say it.
+    """Lower an algorithm to a program for messages of min_bytes to max_bytes.
 
-    limits: that it keeps; None: the target's. inplace, common: as in `lower_to_instructions`. Raises InputError: more
-    steps than threadblocks and channels hold; a form that there is none of.
+    Args:
+        algorithm: The algorithm.
+        name: Name of the program.
+        protocol: Protocol of the program.
+        min_bytes: Smallest message, in bytes.
+        max_bytes: Largest message, in bytes; 0 for no limit.
+        target: Name of the target.
+        limits: Limits that the program keeps; None for the target's.
+        inplace: Form of the program, as in `lower_to_instructions`.
+        common: Cells of the chunks, as in `lower_to_instructions`.
+
+    Returns:
+        The program, and its goal if the collective's name does not define it, else None.
+
+    Raises:
+        InputError: More steps than threadblocks and channels can hold, or a form that the collective does not have.
     """
     lowering = Lowering(algorithm, name, target, limits, inplace=inplace, common=common)
     return lowering.program(protocol, min_bytes=min_bytes, max_bytes=max_bytes), lowering.goal
 
 
 def _telling_sizes(algorithm: Algorithm, min_bytes: int, max_bytes: int) -> list[float]:
-    """Sizes in a range at which a program shows what it is worth, the largest first.
+    """Return message sizes of a range at which programs are compared, the largest first.
 
-    That at which bytes cost the algorithm as much as its latency, and an eighth of it: below, one of fewer chunks or
-    steps is faster, so that nobody asks for this one.
+    They include the size at which bytes cost the algorithm as much as its latency, and an eighth of that size: below
+    it, an
+    algorithm of fewer chunks or steps is faster, so that nobody uses this one.
     """
     low, high = float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)
     least_us = algorithm.time_us(SMALLEST)
     us_per_byte = max((algorithm.time_us(LARGEST) - least_us) / (LARGEST - SMALLEST), _LEAST_US_PER_BYTE)
-    even = least_us / us_per_byte
-    return sorted({high, *(min(max(size, low), high) for size in (even, even / 8))}, reverse=True)
+    balanced_bytes = least_us / us_per_byte
+    return sorted({high, *(min(max(size, low), high) for size in (balanced_bytes, balanced_bytes / 8))}, reverse=True)
 
 
 def timer_for(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Timer:
-    """Of a program, its times in µs at the ends of the range of sizes that it is for (max_bytes 0: no limit)."""
+    """Return a timer of programs, in µs, at the ends of their range of message sizes.
+
+    Args:
+        topology: The topology.
+        ranks: Ranks of the topology that the program uses.
+        min_bytes: Smallest message, in bytes.
+        max_bytes: Largest message, in bytes; 0 for no limit.
+    """
     return _timer(topology, ranks, sorted({float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}))
 
 
 def _timer(topology: Topology, ranks: Sequence[int], sizes: Sequence[float]) -> Timer:
+    """Return a timer of programs, in µs, at these message sizes."""
+
     def times_us(program: Program, columns: Columns | None = None) -> Iterator[float]:
+        """Return the program's times at all sizes, computed one after another."""
         return map(Predictor(program, topology, ranks, columns=columns).time_us, sizes)
 
     return times_us
 
 
 def program_collective(problem: Problem) -> str:
-    """The collective's name as programs have it; "custom" where they have none, and with relays."""
+    """Return the name of the collective in programs; "custom" if programs have no name for it, or if ranks relay."""
     name = problem.collective.name
     return name if name in COLLECTIVES and problem.collective.kind.by_name and not problem.relays else CUSTOM
 
 
 def forms(problem: Problem) -> tuple[bool, ...]:
-    """Of each form that its programs have whether it is in place; first as the formats know the collective."""
+    """Return for each form of a problem's programs whether it is in place, first the form that file formats expect."""
     kind = problem.collective.kind
     if not kind.whole or program_collective(problem) == CUSTOM:
         return (False,)
@@ -181,29 +229,37 @@ def lower_to_instructions(
     inplace: bool | None = None,
     common: CommonChunk | None = None,
 ) -> Instructions:
-    """The schedule as instructions, with its goal where the collective's name does not say it.
+    """Lower an algorithm's schedule to instructions, with a goal if the collective's name does not define it.
 
-    inplace: whether input and output are one memory; None: where the formats know the collective so (allreduce,
-    allgather, reducescatter). common: the cells of its chunks; None: one each, if they are of one size.
+    Args:
+        algorithm: The algorithm.
+        name: Name of the program.
+        protocol: Protocol of the program.
+        min_bytes: Smallest message, in bytes.
+        max_bytes: Largest message, in bytes; 0 for no limit.
+        inplace: Whether input and output are one memory; None: if the file formats expect it for this collective
+            (allreduce, allgather, reducescatter).
+        common: Cells of the chunks; None for one cell each, if the chunks have one size.
 
-    Raises InputError: an order of sends that no program can keep; a collective that has no form in place.
+    Raises:
+        InputError: No program can keep the order of sends, or the collective has no in-place form.
     """
     problem = algorithm.problem
     if not ordinary(problem.network, algorithm.schedule.link):
-        raise InputError(f"{name}: sends through switches that multicast or reduce; no program says them")
+        raise InputError(f"{name}: sends through switches that multicast or reduce; no program can express them")
     common = common or common_chunk(problem.collective)
-    collective, coll = common.cells, program_collective(problem)
-    named = coll != CUSTOM
+    collective, name_in_program = common.cells, program_collective(problem)
+    has_name = name_in_program != CUSTOM
     if inplace is None:
         inplace = forms(problem)[0]
     if inplace not in forms(problem):
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
     ranks = [_Rank(common, rank, inplace) for rank in range(problem.nranks)]
     sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
-    per_loop = named_chunks_per_loop(collective) if named else max(max((g.i_chunks, g.o_chunks)) for g in sizes)
+    per_loop = named_chunks_per_loop(collective) if has_name else max(max((g.i_chunks, g.o_chunks)) for g in sizes)
     header = Program(
         name=name,
-        collective=coll,
+        collective=name_in_program,
         protocol=protocol,
         nranks=problem.nranks,
         nchunks_per_loop=per_loop,
@@ -212,12 +268,13 @@ def lower_to_instructions(
         gpus=sizes,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
-        root=collective.root if named else 0,
+        root=collective.root if has_name else 0,
     )
-    goal = None if named else Goal.from_arrays(problem.nranks, **goal_columns(_stated(collective)))
+    goal = None if has_name else Goal.from_arrays(problem.nranks, **goal_columns(_stated(collective)))
     ir = Instructions(header, goal)
     schedule = algorithm.schedule
-    if max_bytes and min_bytes < max_bytes <= LL_MOST_BYTES:  # what is sent at once in small messages is not in large
+    # Small messages can be sent simultaneously when large ones cannot, so the order of small messages is timed anew.
+    if max_bytes and min_bytes < max_bytes <= LL_MOST_BYTES:
         schedule = timed(problem, schedule, float(max(min_bytes, SMALLEST)))
     return in_time(ir, *_fill(ir, problem.network, schedule, ranks, common.count.tolist()))
 
@@ -234,13 +291,17 @@ def named_chunks_per_loop(cells: Collective) -> int:
 
 
 def _stated(collective: Collective) -> Collective:
-    """What is asked of it, however it is summed up."""
-    one = collective
-    return named_collective(one.name, one.nranks, one.chunks) if one.is_one_shot else one
+    """Return the collective that a goal is derived from: for a direct all-reduce, the named collective."""
+    if not collective.is_one_shot:
+        return collective
+    return named_collective(collective.name, collective.nranks, collective.chunks)
 
 
 def goal_columns(collective: Collective) -> dict[str, Any]:
-    """What `Goal.from_arrays` takes as initial and required, for any pattern, out of place; relays have no buffers."""
+    """Return the arguments `initial` and `required` of `Goal.from_arrays` for any pattern, out of place.
+
+    Relays have no buffers.
+    """
     first = {c: r for r, c in reversed(collective.pre.tolist())}
     holders = defaultdict(list)
     for rank, chunk in collective.pre.tolist():
@@ -261,7 +322,18 @@ def goal_columns(collective: Collective) -> dict[str, Any]:
 
 
 class _Rank:
-    """Where one rank's chunks lie."""
+    """The memory cells of one rank's chunks during the lowering.
+
+    Attributes:
+        rank: The rank.
+        count: Number of cells of each chunk.
+        home: First cell of each chunk's present content, by chunk.
+        goal: First cell of each chunk's result, by chunk.
+        sizes: Cells of the input and the output buffer.
+        works_in_input: Whether chunks that are relayed or summed stay in the in-place buffer.
+        goal_is_input: Whether results replace the input in place while sums of other ranks still need the input.
+        scratch: First scratch cell of each chunk that the rank only relays, by chunk.
+    """
 
     def __init__(self, common: CommonChunk, rank: int, inplace: bool) -> None:
         self.rank, self.count, collective = rank, common.count, common.cells
@@ -269,50 +341,52 @@ class _Rank:
         pre = collective.pre[:, 0] == rank
         post = collective.post[:, 0] == rank
         cells = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
-        held = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
+        input_of_chunk = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
         input_cells = max(cells.values(), default=-1) + 1
         cells = dict(zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True))
-        wanted = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
+        output_of_chunk = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
         output_cells = max(cells.values(), default=-1) + 1
-        self.home: dict[int, int] = {}  # the (first) cell where a chunk's content is now
-        self.goal: dict[int, int] = {}  # where it is to end
+        self.home: dict[int, int] = {}
+        self.goal: dict[int, int] = {}
         if inplace:
-            # in place a chunk has one cell only, in the buffer that holds all blocks
+            # In place, a chunk has one cell only, in the buffer that holds all blocks.
             side = BUFFER if collective.kind.whole == "o" else 0
-            shared = collective.is_one_shot  # all sums begin with what is in the same cell
-            self.home = dict(held) if shared else {c: side + first[c] for c in held}
-            self.goal = dict(wanted) if shared else {c: side + first[c] for c in wanted}
+            shared = collective.is_one_shot  # All sums begin with the content of the same cell.
+            self.home = dict(input_of_chunk) if shared else {c: side + first[c] for c in input_of_chunk}
+            self.goal = dict(output_of_chunk) if shared else {c: side + first[c] for c in output_of_chunk}
             count = collective.chunks if shared else collective.nchunks
             self.sizes = (0, count) if side else (count, 0)
         else:
-            self.home = dict(held)
-            self.goal = {c: BUFFER + at for c, at in wanted.items()}
+            self.home = dict(input_of_chunk)
+            self.goal = {c: BUFFER + at for c, at in output_of_chunk.items()}
             self.sizes = (input_cells, output_cells)
             kind = collective.kind
             if kind.unit in (BUFFER_UNIT, PAIR) and not kind.in_shares:
-                # these readers give every rank both buffers
-                full = collective.nchunks if kind.rooted else max(self.sizes)
-                self.sizes = (full, full)
-        # whoever is not the root has no output, and keeps its input
+                # Readers give every rank both buffers for these collectives.
+                full_size = collective.nchunks if kind.rooted else max(self.sizes)
+                self.sizes = (full_size, full_size)
+        # In a rooted collective, a rank other than the root has no output, and keeps its input.
         self.works_in_input = inplace and not collective.kind.rooted and not collective.is_one_shot
-        self.goal_is_input = inplace and collective.is_one_shot  # others' sums still begin with what is there
-        self.scratch: dict[int, int] = {}  # the (first) cell in which a chunk is kept that only comes by
+        self.goal_is_input = inplace and collective.is_one_shot
+        self.scratch: dict[int, int] = {}
 
     def place(self, leaves: Mapping[int, int]) -> None:
-        """Give every chunk of `leaves` that only comes by a place in scratch.
+        """Assign scratch cells to every chunk of `leaves` that the rank only relays.
 
-        leaves: to which rank each is first sent on. What goes to one rank lies side by side, in the order of chunks, so
-        that it can go as one message.
+        Chunks that go to the same rank lie side by side, in the order of chunks, so that they can go as one message.
+
+        Args:
+            leaves: The rank to which each chunk is first sent on, by chunk.
         """
-        kept = [c for c in leaves if self.goal_is_input or c not in self.goal]
+        relayed = [c for c in leaves if self.goal_is_input or c not in self.goal]
         at = SCRATCH
-        for c in sorted(kept, key=lambda c: (leaves[c], c)):
+        for c in sorted(relayed, key=lambda c: (leaves[c], c)):
             if not (self.works_in_input and c in self.home):
                 self.scratch[c] = at
                 at += int(self.count[c])
 
     def target(self, chunk: int) -> int:
-        """The (first) cell in which an arriving chunk is put: its last place, or scratch."""
+        """Return the first cell in which an arriving chunk is put: its final cell, or scratch."""
         if chunk in self.goal and not self.goal_is_input:
             return self.goal[chunk]
         home = self.home.get(chunk)
@@ -324,9 +398,17 @@ class _Rank:
 def _fill(
     ir: Instructions, net: Network, schedule: Schedule, ranks: list[_Rank], count: list[int]
 ) -> tuple[list[float], list[int]]:
-    """Append the instructions step by step; for each when it is due, in µs, and its row of the schedule (or −1).
+    """Add the instructions of a schedule step by step.
 
-    count: cells of each chunk.
+    Args:
+        ir: Instructions, to which the new ones are added.
+        net: The network.
+        schedule: The schedule.
+        ranks: Memory cells of each rank.
+        count: Number of cells of each chunk.
+
+    Returns:
+        For each instruction the time when it is due, in µs, and its row of the schedule (−1 for a local copy).
     """
     arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
     start = schedule.start_us.tolist()
@@ -334,16 +416,16 @@ def _fill(
     chunk, adds = schedule.chunk.tolist(), schedule.reduces.tolist()
     nrows = len(schedule)
     leaves: list[dict[int, int]] = [{} for _ in ranks]
-    for row in range(nrows):  # what is not sent on comes last
+    for row in range(nrows):  # Chunks that are not sent on come last.
         leaves[dst[row]].setdefault(chunk[row], len(ranks))
     for row in sorted(range(nrows), key=start.__getitem__, reverse=True):
         if chunk[row] in leaves[src[row]]:
             leaves[src[row]][chunk[row]] = dst[row]
-    for rank, mine in zip(ranks, leaves, strict=True):
-        rank.place(mine)
-    # a step's sends before what arrives; sums that may come in any order as they are due
-    when = np.concatenate([schedule.step, _last_steps(schedule, src, dst)])
-    events = np.lexsort((np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, when))
+    for rank, rank_leaves in zip(ranks, leaves, strict=True):
+        rank.place(rank_leaves)
+    # The sends of a step come before its arrivals; sums that may arrive in any order come when they are due.
+    step_of_event = np.concatenate([schedule.step, _last_steps(schedule, src, dst)])
+    events = np.lexsort((np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, step_of_event))
     sent = [NONE] * nrows
     due: list[float] = []
     rows: list[int] = []
@@ -373,19 +455,19 @@ def _fill(
 
 
 def _last_steps(schedule: Schedule, src: list[int], dst: list[int]) -> Ints:
-    """For every row the last step in which it may as well arrive.
+    """Return for every row of the schedule the last step in which it may arrive.
 
-    Its own, or, of a sum, that before the next in which its chunk leaves the rank or is replaced there.
+    It is the row's own step; for a sum it is the step before the chunk next leaves the rank or is replaced there.
     """
     last = schedule.step.copy()
     chunk, step, adds = schedule.chunk.tolist(), schedule.step.tolist(), schedule.reduces.tolist()
-    before: dict[tuple[int, int], list[int]] = defaultdict(list)  # by rank and chunk
+    deadlines: dict[tuple[int, int], list[int]] = defaultdict(list)  # by rank and chunk
     for row in np.argsort(schedule.step, kind="stable").tolist():
-        before[src[row], chunk[row]].append(step[row] - 1)
+        deadlines[src[row], chunk[row]].append(step[row] - 1)
         if not adds[row]:
-            before[dst[row], chunk[row]].append(step[row] - 1)
+            deadlines[dst[row], chunk[row]].append(step[row] - 1)
     for row in np.flatnonzero(schedule.reduces).tolist():
-        mine = before.get((dst[row], chunk[row]), [])
-        at = bisect_left(mine, step[row])
-        last[row] = mine[at] if at < len(mine) else schedule.nsteps
+        last_before = deadlines.get((dst[row], chunk[row]), [])
+        at = bisect_left(last_before, step[row])
+        last[row] = last_before[at] if at < len(last_before) else schedule.nsteps
     return last

@@ -1,4 +1,4 @@
-"""What all layouts of the same instructions share: their columns, and what must come before what."""
+"""Prepare the facts that all layouts of the same instructions share: their columns and their order."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ from synth.model.collective import Ints
 
 
 class Prepared:
-    """Instructions ready to be laid out.
+    """Instructions that are ready to be laid out.
 
     Attributes:
-        ir: they; not to be changed any more.
-        after: what `predecessors` says.
-        rank, op (index in OPS), count, source, target: int64, shape (instructions,).
-        into, out: the rank that each receives from and sends to, −1 for none.
-        src, src_at, dst, dst_at: buffer code and offset; what an instruction does not use is written as readers expect
-            it: the place that it does use.
-        scratch: chunks of each rank.
-        nodes: of a file at least: one, one a rank, and the instructions of the rank that has most.
-        crowd: messages of a pair of ranks, of which there are most.
+        ir: The instructions, which must not be changed any more.
+        after: Earlier instructions that each must follow, as in `predecessors`.
+        rank: Rank, int64, shape (instructions,), like all following columns.
+        op: Operation, as an index in OPS.
+        count: Number of chunks.
+        source: Instruction whose message it receives, −1 for none.
+        target: Instruction that receives its message, −1 for none.
+        into: Rank that it receives from, −1 for none.
+        out: Rank that it sends to, −1 for none.
+        src: Buffer code of the source. If an instruction uses only one of source and destination, the two are equal, as
+            readers expect.
+        src_at: Offset of the source.
+        dst: Buffer code of the destination.
+        dst_at: Offset of the destination.
+        scratch: Scratch chunks of each rank.
+        nodes: Least number of nodes of a file: one, one for each rank, and the instructions of the rank that has most.
+        crowd: Largest number of messages between two ranks, in one direction.
     """
 
     def __init__(self, ir: Instructions) -> None:
@@ -42,24 +50,24 @@ class Prepared:
         self.scratch = scratch_chunks(ir)
         nranks = ir.header.nranks
         self.nodes = 1 + nranks + int(np.bincount(self.rank, minlength=1).max())
-        came = self.source != NONE
-        self.crowd = int(np.bincount((self.into * nranks + self.rank)[came], minlength=1).max())
+        received = self.source != NONE
+        self.crowd = int(np.bincount((self.into * nranks + self.rank)[received], minlength=1).max())
 
     def __len__(self) -> int:
         return len(self.ir)
 
     def ends(self) -> Iterator[tuple[int, int]]:
-        """Of every instruction what `peers` says."""
+        """Yield (rank that it receives from, rank that it sends to) of every instruction, as `peers` does."""
         return zip(self.into.tolist(), self.out.tolist(), strict=True)
 
     def surely_within(self, limits: Limits) -> bool:
-        """Whether every instruction by itself is surely within a target's limits, however they are laid out.
+        """Return True if every instruction on its own is surely within a target's limits, in any layout.
 
-        Sums that a kernel takes together are not looked at: where there are any it is not sure.
+        Return False if there are any local reductions (re), because a kernel may merge them.
         """
         reads_src, uses_dst = (_among(names)[self.op] for names in (READS_SRC, READS_DST | WRITES_DST))
-        far = (reads_src & (self.src_at > limits.offset)) | (uses_dst & (self.dst_at > limits.offset))
-        fits = _among(limits.ops - {"re"})[self.op] & ~far & (self.count <= limits.count)
+        exceeds_offset = (reads_src & (self.src_at > limits.offset)) | (uses_dst & (self.dst_at > limits.offset))
+        fits = _among(limits.ops - {"re"})[self.op] & ~exceeds_offset & (self.count <= limits.count)
         return bool(fits.all())
 
 

@@ -1,4 +1,4 @@
-"""What the compiler weighs: thresholds of the search for the best program."""
+"""Set the thresholds of the compiler's search for the best program."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CompilerTuning:
-    """Thresholds, each with why that value.
+    """The thresholds of the compiler, each with the reason for its value.
 
     Attributes:
-        unfused_from: instructions from which on nothing is fused or aggregated: a program of that size is near the
+        unfused_from: Instructions from which on nothing is fused or aggregated: a program of that size is near the
             executors' limits on XML nodes, and a pass over it takes seconds.
-        fused_below: instructions up to which fusion is tried where the likeliest variant is fast enough.
-        few_variants_from: instructions from which on variants are tried only where the likeliest one is fast enough,
-            for the same reason.
-        as_fast: time over the least, up to which fewer instructions and threadblocks are preferred: differences below
-            are no more than rounding in the model.
-        spread_gain: what more channels a connection must gain at all sizes together, as each costs an executor a
-            threadblock.
-        largest_counts: how often the largest message size counts among those at which programs are compared.
-        clock_entries: entries (int32) of vector clocks up to which also what messages imply is known, so that fewer
+        fused_below: Instructions up to which fusion is tried if the likeliest variant is fast enough.
+        few_variants_from: Instructions from which on variants are tried only if the likeliest one is fast enough, for
+            the
+            same reason.
+        as_fast: Time over the least time up to which fewer instructions and threadblocks are preferred: smaller
+            differences are no more than rounding in the model.
+        spread_gain: Factor by which more channels for a connection must improve the product of the times at all sizes,
+            because each channel costs an executor a threadblock.
+        largest_counts: Weight of the largest message size among the sizes at which programs are compared.
+        clock_entries: Entries (int32) of vector clocks up to which the clocks also use what messages imply, so that
+            fewer
             waits are written: 16 MB.
-        most_clock_entries: beyond which a wait names every instruction that it must follow, and no clocks are kept:
-            1 GB.
-        scratch_instructions: up to which scratch is used again; which come before which takes a bit a pair.
-        scratch_contents: of a rank, up to which it is; each is compared with all before it.
+        most_clock_entries: Entries beyond which no clocks are used, and an instruction waits for the last instruction
+            of
+            each other threadblock that it must follow: 1 GB.
+        scratch_instructions: Instructions up to which scratch is reused; their order takes a bit for each pair.
+        scratch_contents: Contents of a rank's scratch up to which it is reused; each is compared with all before it.
     """
 
     unfused_from: int = 20_000

@@ -1,4 +1,4 @@
-"""Schedules as programs held in memory, for executors of this package: no reader's limits, and no file."""
+"""Lower schedules to programs in memory, for executors of this package: without a reader's limits, without a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 MOST_RANKS = 512
-MOST_SENDS = 400_000  # some minutes of lowering, and 2 GB
+MOST_SENDS = 400_000  # The lowering of so many sends takes some minutes and 2 GB.
 _ANY = 1 << 30
 UNLIMITED = Limits(
     "a program in memory", steps_per_tb=_ANY, tbs_per_gpu=_ANY, channels=_ANY, tbs_per_channel=_ANY, dep_tb=_ANY,
@@ -20,20 +20,24 @@ UNLIMITED = Limits(
 
 
 def lower_unlimited(algorithm: Algorithm, name: str, protocol: str = "LL") -> tuple[Program, Goal | None]:
-    """A program that does what the algorithm's schedule does, and its goal where the name does not say it.
+    """Lower an algorithm to the first layout that does not deadlock, without timing it.
 
-    It is the first layout that ends; none is timed. Raises InputError: too many ranks or sends, or all orders deadlock.
+    Returns:
+        The program, and its goal if the collective's name does not define it, else None.
+
+    Raises:
+        InputError: Too many ranks or sends, or every order deadlocks.
     """
     ranks, sends = algorithm.problem.nranks, len(algorithm.schedule)
-    for what, number, most in (("ranks", ranks, MOST_RANKS), ("sends", sends, MOST_SENDS)):
+    for quantity, number, most in (("ranks", ranks, MOST_RANKS), ("sends", sends, MOST_SENDS)):
         if number > most:
-            raise InputError(f"{name}: {number} {what}; it must be at most {most} to be run from memory")
+            raise InputError(f"{name}: {number} {quantity}; it must be at most {most} to be run from memory")
     ir = lower_to_instructions(algorithm, name, protocol)
     return compile_instructions(ir, limits=UNLIMITED).program, ir.goal
 
 
 def lower_any(algorithm: Algorithm, name: str) -> tuple[Program, Goal | None]:
-    """The program that an executor would get, which takes its schedule's time, or else that of `lower_unlimited`."""
+    """Return the program that an executor would get, within the schedule's time, or else that of `lower_unlimited`."""
     try:
         return lower(algorithm, name)
     except InputError:

@@ -123,7 +123,7 @@ def test_a_target_that_cannot_say_it_is_asked_without() -> None:
 
 
 def test_lowering_refuses_what_no_program_says() -> None:
-    with pytest.raises(InputError, match="multicast or reduce; no program says them"):
+    with pytest.raises(InputError, match="multicast or reduce; no program can express them"):
         lower(answers(make_problem(node(), "broadcast"))[0], "b")
 
 
