@@ -1,4 +1,4 @@
-"""Instructions → Program: channels, threadblocks, and the dependencies between them."""
+"""Assemble Instructions to a Program: choose channels, threadblocks, and the dependencies between threadblocks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,23 @@ from topologies.errors import InputError
 
 @dataclass(frozen=True)
 class Layout:
-    """How instructions are laid out in channels and threadblocks.
+    """A choice of how instructions are laid out in channels and threadblocks.
 
-    spread: channels over which the messages of a connection are spread, one by one: so they keep their order in time.
-    runs: one behind another, each spread so: the next begins when the one before it has ended, and what comes over a
-        link keeps its order whatever the number of channels; spread · runs channels in all.
-    paired: one threadblock may send to one rank and receive from another; else each has one of its own.
-    few_nops: those are paired first of which one sends on what the other receives, else exchanges between two ranks;
-        and what waits for several names one that has waited for them, though that may be over later than they are.
+    Attributes:
+        spread: Number of channels over which the messages of a connection are spread cyclically, so that they keep
+            their
+            order in time.
+        runs: Number of runs of a connection's messages, each spread over its own channels: a run begins when the run
+            before
+            it has ended, and what arrives over a link keeps its order for any number of channels. A connection has
+            spread · runs channels.
+        paired: Whether one threadblock may send to one rank and receive from another; if not, each direction has a
+            threadblock of its own.
+        few_nops: Whether to prefer few waits. Pairing prefers threadblocks that forward what they receive, then
+            exchanges
+            between two ranks. An instruction that must wait for several others names one that has waited for them,
+            although
+            it may be over later.
     """
 
     spread: int = 1
@@ -42,13 +51,15 @@ class Layout:
 
 
 class Assembled:
-    """Instructions in threadblocks: as columns at once, as a Program where one is asked for.
+    """Instructions in threadblocks, available as columns, and as a Program on request.
 
     Attributes:
-        prepared: the instructions. header: of the program.
-        blocks: of every rank. block_of: of every instruction, the number of its block there.
-        waits: of every instruction, those in other blocks that it names.
-        lengths: steps of every block, rank after rank.
+        prepared: The instructions.
+        header: Header of the program.
+        blocks: Threadblocks of every rank.
+        block_of: Threadblock of every instruction, by its number in the rank.
+        waits: Instructions of other threadblocks that every instruction waits for.
+        lengths: Number of steps of every threadblock, rank after rank.
     """
 
     def __init__(
@@ -56,44 +67,47 @@ class Assembled:
     ) -> None:
         self.prepared, self.header = prepared, prepared.ir.header
         self.blocks, self.block_of, self.waits = blocks, block_of, waits
-        many = np.array([len(mine) for mine in blocks], dtype=np.int64)
-        self._block = pointers(many)[prepared.rank] + np.array(block_of, dtype=np.int64)
-        self._names = np.array([len(others) for others in waits], dtype=np.int64)
-        steps = np.maximum(1, self._names)  # each wait but the last is a nop's
-        self.lengths = np.bincount(self._block, steps, minlength=int(many.sum())).astype(np.int64)
+        counts = np.array([len(rank_blocks) for rank_blocks in blocks], dtype=np.int64)
+        self._block = pointers(counts)[prepared.rank] + np.array(block_of, dtype=np.int64)
+        self._names = np.array([len(awaited) for awaited in waits], dtype=np.int64)
+        steps = np.maximum(1, self._names)  # Each wait but the last takes a nop.
+        self.lengths = np.bincount(self._block, steps, minlength=int(counts.sum())).astype(np.int64)
         order = np.argsort(self._block, kind="stable")
-        self._step = np.empty(len(order), dtype=np.int64)  # of every instruction, in the program
+        self._step = np.empty(len(order), dtype=np.int64)  # step of every instruction in the program
         self._step[order] = np.cumsum(steps[order]) - 1
 
     @property
     def nchannels(self) -> int:
-        """As `Program.nchannels`."""
-        return max((channel for mine in self.blocks for channel, _, _ in mine), default=0) + 1
+        """Return the number of channels, as `Program.nchannels` does."""
+        return max((channel for rank_blocks in self.blocks for channel, _, _ in rank_blocks), default=0) + 1
 
     @property
     def longest_threadblock(self) -> int:
-        """The most steps of a threadblock."""
+        """Return the number of steps of the longest threadblock."""
         return int(self.lengths.max(initial=0))
 
-    def check_limits(self, limits: Limits, found: Findings) -> None:
-        """Add a finding for what is beyond the limits, as `emit.targets.check_limits` does."""
+    def check_limits(self, limits: Limits, findings: Findings) -> None:
+        """Add a finding for everything that exceeds the limits, as `emit.check.limits.check_limits` does."""
         lengths = iter(self.lengths.tolist())
-        shapes = [[(*block, next(lengths)) for block in mine] for mine in self.blocks]
-        check_threadblocks(self.header.nranks, shapes, limits, found)
+        shapes = [[(*block, next(lengths)) for block in rank_blocks] for rank_blocks in self.blocks]
+        check_threadblocks(self.header.nranks, shapes, limits, findings)
         nops = bool((self._names > 1).any())
         if not self.prepared.surely_within(limits) or (nops and "nop" not in limits.ops):
-            check_steps(self.program(), limits, found)
-        elif max((self.block_of[other] for others in self.waits for other in others), default=NONE) > limits.dep_tb:
+            check_steps(self.program(), limits, findings)
+        elif (
+            max((self.block_of[instruction] for awaited in self.waits for instruction in awaited), default=NONE)
+            > limits.dep_tb
+        ):
             c = self.columns()
             named = np.where(c.dep == NONE, NONE, c.tb[c.block[c.dep]])
             for step in np.flatnonzero(named > limits.dep_tb).tolist():
-                check_dependency(int(named[step]), limits, found, *c.place(step))
+                check_dependency(int(named[step]), limits, findings, *c.place(step))
 
     def columns(self) -> Columns:
-        """Those of its program: what `columns_of` says of it."""
+        """Return the columns of the program, as `columns_of` does."""
         p, total = self.prepared, int(self.lengths.sum())
-        made = {name: np.full(total, value, dtype=np.int64) for name, value in _NOP.items()}
-        for name, column in made.items():
+        columns = {name: np.full(total, value, dtype=np.int64) for name, value in _NOP.items()}
+        for name, column in columns.items():
             column[self._step] = getattr(p, name)
         dep = np.full(total, NONE, dtype=np.int64)
         waiting = np.repeat(np.arange(len(p)), self._names)
@@ -101,11 +115,13 @@ class Assembled:
         dep[self._step[waiting] - (ends[waiting] - 1 - np.arange(len(waiting)))] = self._step[
             np.fromiter(chain.from_iterable(self.waits), dtype=np.int64, count=len(waiting))
         ]
-        named = [(rank, tb, *block) for rank, mine in enumerate(self.blocks) for tb, block in enumerate(mine)]
-        ranks, numbers = (np.array([row[at] for row in named], dtype=np.int64) for at in (0, 1))
+        block_rows = [
+            (rank, tb, *block) for rank, rank_blocks in enumerate(self.blocks) for tb, block in enumerate(rank_blocks)
+        ]
+        ranks, numbers = (np.array([row[at] for row in block_rows], dtype=np.int64) for at in (0, 1))
         c = Columns(
-            **made,
-            block=np.repeat(np.arange(len(named), dtype=np.int64), self.lengths),
+            **columns,
+            block=np.repeat(np.arange(len(block_rows), dtype=np.int64), self.lengths),
             dep=dep,
             sends=np.full(total, NONE, dtype=np.int64),
             receives=np.full(total, NONE, dtype=np.int64),
@@ -116,18 +132,21 @@ class Assembled:
             sender=[],
             receiver=[],
         )
-        found = Findings()
-        link_connections(c, p.ir.header.nranks, [(*row[:2], *row[3:], row[2]) for row in named], found)
-        assert not found.reported
+        findings = Findings()
+        link_connections(c, p.ir.header.nranks, [(*row[:2], *row[3:], row[2]) for row in block_rows], findings)
+        assert not findings.reported
         return c
 
     def program(self) -> Program:
-        """With all its steps."""
+        """Return the program with all its steps."""
         c, p = self.columns(), self.prepared
         flags = np.zeros(len(c.op), dtype=bool)
         flags[c.dep[c.dep != NONE]] = True
-        waited = c.block[c.dep]
-        at = np.where(c.dep == NONE, NONE, c.dep - c.start[waited]), np.where(c.dep == NONE, NONE, c.tb[waited])
+        awaited_block = c.block[c.dep]
+        dependency = (
+            np.where(c.dep == NONE, NONE, c.dep - c.start[awaited_block]),
+            np.where(c.dep == NONE, NONE, c.tb[awaited_block]),
+        )
         columns = (
             [OPS[code] for code in c.op.tolist()],
             [BUFFERS[code] for code in c.src.tolist()],
@@ -135,21 +154,21 @@ class Assembled:
             [BUFFERS[code] for code in c.dst.tolist()],
             c.dst_at.tolist(),
             c.count.tolist(),
-            at[1].tolist(),
-            at[0].tolist(),
+            dependency[1].tolist(),
+            dependency[0].tolist(),
             flags.tolist(),
         )
         steps = list(map(Step, *columns))
         begins = c.start.tolist()
         first = 0
         gpus = []
-        for old, scratch, mine in zip(self.header.gpus, p.scratch, self.blocks, strict=True):
-            made = [
+        for old, scratch, rank_blocks in zip(self.header.gpus, p.scratch, self.blocks, strict=True):
+            threadblocks = [
                 ThreadBlock(out, into, channel, steps[begins[b] : begins[b + 1]])
-                for b, (channel, out, into) in enumerate(mine, first)
+                for b, (channel, out, into) in enumerate(rank_blocks, first)
             ]
-            first += len(mine)
-            gpus.append(Gpu(old.i_chunks, old.o_chunks, scratch, made))
+            first += len(rank_blocks)
+            gpus.append(Gpu(old.i_chunks, old.o_chunks, scratch, threadblocks))
         return replace(self.header, gpus=gpus)
 
 
@@ -157,16 +176,17 @@ _NOP = {"op": OPS.index("nop"), "src": 0, "src_at": NONE, "dst": 1, "dst_at": NO
 
 
 def assemble(prepared: Prepared, limits: Limits, layout: Layout) -> Assembled:
-    """Threadblocks that execute the instructions.
+    """Build threadblocks that execute the instructions.
 
-    Raises InputError where its fused instructions do not fit together on their channels.
+    Raises:
+        InputError: Fused instructions do not fit together on their channels.
     """
     ir = prepared.ir
     channel = _channels(prepared, limits, layout)
     blocks, block_of = _threadblocks(prepared, channel, layout, limits.steps_per_tb)
     after = _after_runs(prepared, channel, layout) if layout.runs > 1 else prepared.after
-    waits = waits_of(ir, [len(mine) for mine in blocks], block_of, after, layout.few_nops)
-    if any(len(mine) > limits.dep_tb for mine in blocks):
+    waits = waits_of(ir, [len(rank_blocks) for rank_blocks in blocks], block_of, after, layout.few_nops)
+    if any(len(rank_blocks) > limits.dep_tb for rank_blocks in blocks):
         block_of = _awaited_first(ir, blocks, block_of, waits)
     return Assembled(prepared, blocks, block_of, waits)
 
@@ -174,30 +194,34 @@ def assemble(prepared: Prepared, limits: Limits, layout: Layout) -> Assembled:
 def _awaited_first(
     ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
 ) -> list[int]:
-    """Number the blocks anew (in place), those that others wait for first: executors name no others."""
-    awaited = {(ir.rank[other], block_of[other]) for others in waits for other in others}
+    """Order the threadblocks (in place) with the awaited ones first, because executors' waits name only the first ones.
+
+    Returns:
+        The new number of every instruction's threadblock.
+    """
+    awaited = {(ir.rank[instruction], block_of[instruction]) for instructions in waits for instruction in instructions}
     new: list[list[int]] = []
-    for rank, mine in enumerate(blocks):
-        order = sorted(range(len(mine)), key=lambda b: ((rank, b) not in awaited, b))
+    for rank, rank_blocks in enumerate(blocks):
+        order = sorted(range(len(rank_blocks)), key=lambda b: ((rank, b) not in awaited, b))
         new.append(np.argsort(order).tolist())
-        blocks[rank] = [mine[b] for b in order]
+        blocks[rank] = [rank_blocks[b] for b in order]
     return [new[rank][b] for rank, b in zip(ir.rank, block_of, strict=True)]
 
 
 def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
-    """The channel of every instruction that sends or receives; a chain of fused ones has one channel."""
+    """Return the channel of every instruction that sends or receives; a chain of fused instructions has one channel."""
     p, nranks, spread, runs = prepared, prepared.ir.header.nranks, layout.spread, layout.runs
-    crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # a channel has room for so many peers
+    crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # channels that a rank needs to reach all its peers
     received = np.flatnonzero(p.source != NONE)
     source, u, v = p.source[received], p.into[received], p.rank[received]
-    _, pair, many = np.unique(u * nranks + v, return_inverse=True, return_counts=True)
-    at = np.empty(len(received), dtype=np.int64)  # of each message, how many were before it between these ranks
-    at[np.argsort(pair, kind="stable")] = positions(many)
+    _, pair, counts = np.unique(u * nranks + v, return_inverse=True, return_counts=True)
+    message_number = np.empty(len(received), dtype=np.int64)  # messages before it between these ranks
+    message_number[np.argsort(pair, kind="stable")] = positions(counts)
     first = np.array(p.ir.channel, dtype=np.int64)[received]
-    # one channel in both directions, so that a threadblock can serve a peer in both
+    # Both directions between two ranks have one channel, so that one threadblock can serve both.
     shared = (np.minimum((v - u) % nranks, (u - v) % nranks) - 1) * crowd // max(1, nranks // 2)
     channel = np.zeros(len(p), dtype=np.int64)
-    run, place = np.divmod(at, -(-many // runs)[pair])
+    run, place = np.divmod(message_number, -(-counts // runs)[pair])
     own = (np.where(first == NONE, shared, first) * runs + run) * spread + place % spread
     channel[received] = channel[source] = own
     if (p.source[source] == NONE).all():
@@ -205,7 +229,7 @@ def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
     channel[:] = 0
     begins = p.source[source] == NONE
     channel[received[begins]] = channel[source[begins]] = own[begins]
-    for n in received[~begins].tolist():  # fused: what it sends goes on the channel that it receives on
+    for n in received[~begins].tolist():  # A fused instruction sends on the channel that it receives on.
         channel[n] = channel[p.source[n]]
     return channel
 
@@ -213,18 +237,29 @@ def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
 def _after_runs(prepared: Prepared, channel: Ints, layout: Layout) -> list[list[int]]:
     """As `Prepared.after`; what a run of a connection sends first comes after what the run before it sends last."""
     after = prepared.after.copy()
-    ends: dict[tuple[int, int, int], int] = {}  # (rank, sends to, channel): the last so far
+    last_send: dict[tuple[int, int, int], int] = {}  # last send so far, by (rank, sends to, channel)
     for n in np.flatnonzero(prepared.out != NONE).tolist():
-        rank, out, here = int(prepared.rank[n]), int(prepared.out[n]), int(channel[n])
-        before = ends.get((rank, out, here - layout.spread))
-        if before is not None and (rank, out, here) not in ends and here // layout.spread % layout.runs:
+        rank, out, own_channel = int(prepared.rank[n]), int(prepared.out[n]), int(channel[n])
+        before = last_send.get((rank, out, own_channel - layout.spread))
+        if (
+            before is not None
+            and (rank, out, own_channel) not in last_send
+            and own_channel // layout.spread % layout.runs
+        ):
             after[n] = sorted({*after[n], before})
-        ends[rank, out, here] = n
+        last_send[rank, out, own_channel] = n
     return after
 
 
 def _threadblocks(prepared: Prepared, channel: Ints, layout: Layout, room: int) -> tuple[list[list[Block]], list[int]]:
-    """Per rank its blocks, and for every instruction the number of its block there."""
+    """Return the threadblocks of each rank, and the number of every instruction's threadblock in its rank.
+
+    Args:
+        prepared: Instructions.
+        channel: Channel of every instruction.
+        layout: Layout.
+        room: Largest number of steps of a threadblock.
+    """
     p, ir = prepared, prepared.ir
     nranks, channels = ir.header.nranks, channel.tolist()
     free = np.array(ir.threadblock, dtype=np.int64) == NONE
@@ -237,53 +272,55 @@ def _threadblocks(prepared: Prepared, channel: Ints, layout: Layout, room: int) 
             raise InputError(f"channel {channels[n]}: rank {rank} forwards what comes from rank {into} to two ranks")
     local = np.bincount(p.rank[free & (p.into == NONE) & (p.out == NONE)], minlength=nranks).tolist()
     flows = _flows(prepared, channels) if layout.few_nops else [[] for _ in range(nranks)]
-    asked: list[dict[int, Block]] = [{} for _ in range(nranks)] if free.all() else requested_blocks(ir, channels)
+    requested: list[dict[int, Block]] = [{} for _ in range(nranks)] if free.all() else requested_blocks(ir, channels)
     blocks: list[list[Block]] = []
     for rank in range(nranks):
-        manual = list(asked[rank].values())
+        manual = list(requested[rank].values())
         bound = {(ch, out): into for (ch, into), out in tied[rank].items()}
         if len(bound) < len(tied[rank]):
             raise InputError(f"rank {rank} forwards from two ranks to one on one channel")
-        mine = [(ch, out, into) for (ch, into), out in tied[rank].items()]
+        rank_blocks = [(ch, out, into) for (ch, into), out in tied[rank].items()]
         free_out = sorted(sends[rank] - bound.keys())
         free_in = sorted(receives[rank] - tied[rank].keys())
         if layout.paired:
-            mine += _pair_threadblocks(free_out, free_in, flows[rank])
+            rank_blocks += _pair_threadblocks(free_out, free_in, flows[rank])
         else:
-            mine += [(ch, out, NONE) for ch, out in free_out] + [(ch, NONE, into) for ch, into in free_in]
-        if not (mine or manual) or not layout.paired:  # half of the room is for nops
-            mine += [(k, NONE, NONE) for k in range(-(-2 * local[rank] // room))]
-        blocks.append(manual + sorted(mine))
-    number = [{name: b for b, name in enumerate(mine)} for mine in asked]
+            rank_blocks += [(ch, out, NONE) for ch, out in free_out] + [(ch, NONE, into) for ch, into in free_in]
+        if not (rank_blocks or manual) or not layout.paired:  # Half of a threadblock's steps are reserved for nops.
+            rank_blocks += [(k, NONE, NONE) for k in range(-(-2 * local[rank] // room))]
+        blocks.append(manual + sorted(rank_blocks))
+    number = [{name: b for b, name in enumerate(rank_blocks)} for rank_blocks in requested]
     return blocks, _place_instructions(prepared, channel, blocks, number, room)
 
 
 def _ends_of(prepared: Prepared, channel: Ints, peer: Ints, free: NDArray[np.bool_]) -> list[set[tuple[int, int]]]:
-    """Per rank the (channel, peer) of what it sends, or receives."""
-    found: list[set[tuple[int, int]]] = [set() for _ in prepared.ir.header.gpus]
+    """Return the (channel, peer) of each rank's sends, or of its receives."""
+    ends_of_rank: list[set[tuple[int, int]]] = [set() for _ in prepared.ir.header.gpus]
     moves = free & (peer != NONE)
     ends = np.stack([prepared.rank[moves], channel[moves], peer[moves]])
     width = int(ends[1].max(initial=0)) + 1
-    names = np.unique((ends[0] * width + ends[1]) * len(found) + ends[2])
-    place, other = np.divmod(names, len(found))
-    for rank, ch, who in zip(*np.divmod(place, width), other, strict=True):
-        found[rank].add((int(ch), int(who)))
-    return found
+    names = np.unique((ends[0] * width + ends[1]) * len(ends_of_rank) + ends[2])
+    place, peer_ranks = np.divmod(names, len(ends_of_rank))
+    for rank, ch, peer_rank in zip(*np.divmod(place, width), peer_ranks, strict=True):
+        ends_of_rank[rank].add((int(ch), int(peer_rank)))
+    return ends_of_rank
 
 
 def _flows(prepared: Prepared, channel: list[int]) -> list[list[Block]]:
-    """Per rank (channel, sends to, receives from) of messages that are sent on from one rank to another, most first."""
+    """Return the (channel, sends to, receives from) of forwarded messages for each rank, most frequent first."""
     ir, into, out = prepared.ir, prepared.into.tolist(), prepared.out.tolist()
     common: list[Counter[Block]] = [Counter() for _ in range(ir.header.nranks)]
-    for n, others in enumerate(prepared.after):
+    for n, earlier_list in enumerate(prepared.after):
         if ir.op[n] == "s":
-            mine = ((channel[n], out[n], into[o]) for o in others if channel[o] == channel[n])
-            common[ir.rank[n]].update(block for block in mine if block[2] != NONE)
+            candidates = (
+                (channel[n], out[n], into[earlier]) for earlier in earlier_list if channel[earlier] == channel[n]
+            )
+            common[ir.rank[n]].update(block for block in candidates if block[2] != NONE)
     return [sorted(flow, key=lambda block: (-flow[block], block)) for flow in common]
 
 
 def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]], flows: list[Block]) -> list[Block]:
-    """Blocks that send and receive: as `flows` has it, else with one peer; what is left over is unpaired."""
+    """Return threadblocks that send and receive: first as in `flows`, then with one peer, then with any two peers."""
     outs, ins = outs.copy(), ins.copy()
     blocks = []
     for block in (*flows, *((ch, peer, peer) for ch, peer in outs)):
@@ -299,51 +336,54 @@ def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]], 
 
 
 def _place_instructions(
-    prepared: Prepared, channel: Ints, blocks: list[list[Block]], asked: list[dict[int, int]], room: int
+    prepared: Prepared, channel: Ints, blocks: list[list[Block]], requested: list[dict[int, int]], room: int
 ) -> list[int]:
-    """The block of every instruction; a local one stands beside what needs it, else beside what it needs."""
+    """Return the threadblock of every instruction.
+
+    A local instruction is placed with an instruction that needs it, or else with one that it needs.
+    """
     p, ir, after = prepared, prepared.ir, prepared.after
-    nranks, width = ir.header.nranks, max((ch for mine in blocks for ch, _, _ in mine), default=0) + 1
+    nranks, width = ir.header.nranks, max((ch for rank_blocks in blocks for ch, _, _ in rank_blocks), default=0) + 1
     placed = np.full(len(p), NONE, dtype=np.int64)
     for side, peer, opposite in ((1, p.out, p.into), (2, p.into, p.out)):
         keys = [
             ((rank * width + block[0]) * nranks + block[side], b)
-            for rank, mine in enumerate(blocks)
-            for b, block in enumerate(mine)
+            for rank, rank_blocks in enumerate(blocks)
+            for b, block in enumerate(rank_blocks)
             if block[side] != NONE
         ]
         names, numbers = np.array(sorted(keys), dtype=np.int64).reshape(-1, 2).T
-        # what is fused stands with what it sends
+        # A fused instruction is in the threadblock of its send.
         moves = np.flatnonzero((peer != NONE) & ((opposite == NONE) | (side == 1)))
         placed[moves] = numbers[np.searchsorted(names, (p.rank[moves] * width + channel[moves]) * nranks + peer[moves])]
     place: list[int] = placed.tolist()
     if max(ir.threadblock, default=NONE) != NONE:
-        for n, wanted in enumerate(ir.threadblock):
-            if wanted != NONE:
-                place[n] = asked[ir.rank[n]][wanted]
-    homeless = [n for n, here in enumerate(place) if here == NONE]
-    if not homeless:
+        for n, requested_number in enumerate(ir.threadblock):
+            if requested_number != NONE:
+                place[n] = requested[ir.rank[n]][requested_number]
+    unplaced = [n for n, own_place in enumerate(place) if own_place == NONE]
+    if not unplaced:
         return place
-    own = [[b for b, key in enumerate(mine) if key[1:] == (NONE, NONE)] for mine in blocks]
-    load = [[0] * len(mine) for mine in blocks]
-    for rank, here in zip(ir.rank, place, strict=True):
-        if here != NONE:
-            load[rank][here] += 1
-    needs: dict[int, int] = {}
-    for others, here in zip(after, place, strict=True):
-        for other in others:
-            if place[other] == NONE and here != NONE:
-                needs.setdefault(other, here)
-    for n in homeless:
+    own = [[b for b, key in enumerate(rank_blocks) if key[1:] == (NONE, NONE)] for rank_blocks in blocks]
+    load = [[0] * len(rank_blocks) for rank_blocks in blocks]
+    for rank, own_place in zip(ir.rank, place, strict=True):
+        if own_place != NONE:
+            load[rank][own_place] += 1
+    block_that_needs: dict[int, int] = {}
+    for earlier, own_place in zip(after, place, strict=True):
+        for awaited in earlier:
+            if place[awaited] == NONE and own_place != NONE:
+                block_that_needs.setdefault(awaited, own_place)
+    for n in unplaced:
         rank = ir.rank[n]
-        came = [place[o] for o in after[n] if ir.source[o] != NONE]
-        if ir.op[n] == "re" and came:
-            best = came[-1]  # an executor takes no nop between sums, so each stands behind what brought it
+        receiving_blocks = [place[o] for o in after[n] if ir.source[o] != NONE]
+        if ir.op[n] == "re" and receiving_blocks:
+            best = receiving_blocks[-1]  # Executors take no nop between sums, so each sum follows its receive.
         elif own[rank]:
             best = next((b for b in own[rank] if 2 * load[rank][b] < room), own[rank][-1])
         else:
-            beside = [needs[n]] if n in needs else [place[o] for o in after[n]]
-            best = min(beside or range(len(blocks[rank])), key=lambda b: load[rank][b])
+            candidates = [block_that_needs[n]] if n in block_that_needs else [place[o] for o in after[n]]
+            best = min(candidates or range(len(blocks[rank])), key=lambda b: load[rank][b])
             if load[rank][best] >= room:
                 best = min(range(len(blocks[rank])), key=lambda b: load[rank][b])
         place[n] = best
@@ -352,12 +392,12 @@ def _place_instructions(
 
 
 def longest_threadblock(program: Program) -> int:
-    """The most steps of a threadblock."""
+    """Return the number of steps of a program's longest threadblock."""
     return max((len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks), default=0)
 
 
 def describe_size(program: Program) -> str:
-    """Its steps, threadblocks and channels in words."""
+    """Describe a program's steps, threadblocks and channels in words."""
     nops = sum(step.op == "nop" for *_, step in program.steps())
     blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
     size = f"{program.nsteps} steps ({nops} nops), {blocks} threadblocks a rank, {program.nchannels} channels"

@@ -1,4 +1,4 @@
-"""Instructions → a program for one target: which passes are used, and which of several layouts is best."""
+"""Compile Instructions to a program for one target: choose the passes, and the best of several layouts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ from emit.program import Program
 from emit.targets import Limits, target_named
 from topologies.errors import InputError, did_you_mean
 
-_ROUNDING = 1e-9  # of times that are compared
+_ROUNDING = 1e-9  # relative rounding error of times that are compared
 
 
 @dataclass
 class Compiled:
-    """A program, and what was done to get it, a line each; first: of `now`, when there was any that could be it."""
+    """A compiled program and the record of how it was compiled.
+
+    Attributes:
+        program: The program.
+        log: What was done, one line for each pass or choice.
+        first: Time (of `synth.model.deadline.now`) when the first program existed; inf: not recorded.
+    """
 
     program: Program
     log: list[str]
@@ -33,22 +39,30 @@ class Compiled:
 
 
 class Compiler:
-    """Compiles instructions for one target, once or for several protocols: what these have in common is done once.
+    """A compiler of instructions for one target, which shares its work between several protocols and ranges of sizes.
 
-    Args:
-        ir: without instances.
-        limits: that programs keep. without: names of PASSES not to use.
-
-    Raises InputError: the instructions ask for more channels than there are.
+    Attributes:
+        header: Header of the instructions.
+        variants: The instructions after the passes of each variant.
     """
 
     def __init__(self, ir: Instructions, limits: Limits, without: Collection[str] = ()) -> None:
+        """Apply the passes that the target requires.
+
+        Args:
+            ir: Instructions of one instance.
+            limits: Limits that programs keep.
+            without: Names of PASSES that are not used.
+
+        Raises:
+            InputError: The instructions request more channels than the target has.
+        """
         self.header = ir.header
         log = [f"instruction IR: {describe(ir)}"]
-        asked = max(ir.channel, default=NONE)
-        if asked >= limits.channels:
-            raise InputError(f"{ir.header.name}: channel {asked}; {limits.name} has {limits.channels}")
-        if asked != NONE or max(ir.threadblock, default=NONE) != NONE:  # what asks for none is on channel 0
+        last_channel = max(ir.channel, default=NONE)
+        if last_channel >= limits.channels:
+            raise InputError(f"{ir.header.name}: channel {last_channel}; {limits.name} has {limits.channels}")
+        if last_channel != NONE or max(ir.threadblock, default=NONE) != NONE:  # Other instructions are on channel 0.
             ir = ir.copy()
             ir.channel = [max(channel, 0) for channel in ir.channel]
             ir.threadblock = settle_threadblocks(ir)
@@ -60,9 +74,14 @@ class Compiler:
     def best(
         self, timer: Timer | None = None, enough: Times | None = None, until: float = math.inf, **header: Any
     ) -> Compiled:
-        """The best program; timer and enough as those of `compile_instructions`, header: what it says otherwise.
+        """Return the best program.
 
-        until: of `synth.model.deadline.now`, after which the best of those that were made is taken, or the first.
+        Args:
+            timer: As in `compile_instructions`.
+            enough: As in `compile_instructions`.
+            until: Time (of `synth.model.deadline.now`) after which the search ends with the best program so far, or the
+                first.
+            **header: Fields of the program's header to be replaced.
         """
         search = Search(self.variants, replace(self.header, **header), timer, enough, until)
         best = search.best()
@@ -83,16 +102,19 @@ def compile_instructions(
     enough: Times | None = None,
     without: Collection[str] = (),
 ) -> Compiled:
-    """A program for `target` that executes the instructions.
+    """Lower instructions to a program for `target`.
 
     Args:
-        limits: that it keeps; None: the target's.
-        timer: how long a program takes; of those with next to the least time the one of fewest threadblocks is chosen.
-            None: the first that is free of deadlock.
-        enough: times that are as good as the least, at the timer's sizes, so that the first that has them is taken.
-        without: names of PASSES not to use.
+        ir: Instructions.
+        target: Name of the target.
+        limits: Limits that the program keeps; None for the target's.
+        timer: Predicts the times of a program; of the programs with nearly the least time, the one with the fewest
+            threadblocks is chosen. None: the first program without deadlock is chosen.
+        enough: Times at the timer's sizes that are as good as the least; the first program that reaches them is chosen.
+        without: Names of PASSES that are not used.
 
-    Raises InputError: the instructions do not fit the target's limits, or there is no such pass.
+    Raises:
+        InputError: The instructions do not fit the target's limits, or a pass is unknown.
     """
     _check_passes(without)
     limits = target_named(target).limits if limits is None else limits
@@ -102,17 +124,17 @@ def compile_instructions(
 
 
 def _compile_instances(ir: Instructions, limits: Limits, timer: Timer | None, without: Collection[str]) -> Compiled:
-    """One instance compiled for its share of the limits, and all of them side by side."""
+    """Lower one instance for its share of the limits, and lay out all instances in one program."""
     if ir.instances > limits.channels:
-        many = f"{ir.header.name}: {ir.instances} instances, each on channels of its own"
-        raise InputError(f"{many}; {limits.name} has {limits.channels} channels")
-    one, share = ir.copy(), share_of(limits, ir.instances, ir.header.nranks)
-    try:  # each instance has channels of its own; more than one a connection only where it does not end otherwise
-        made = compile_instructions(one, limits=share, timer=timer, without={*without, "deal"})
+        subject = f"{ir.header.name}: {ir.instances} instances, each on channels of its own"
+        raise InputError(f"{subject}; {limits.name} has {limits.channels} channels")
+    instance, share = ir.copy(), share_of(limits, ir.instances, ir.header.nranks)
+    try:  # Each instance has its own channels; a connection gets several only if the instance deadlocks with one.
+        compiled = compile_instructions(instance, limits=share, timer=timer, without={*without, "deal"})
     except InputError:
-        made = compile_instructions(one, limits=share, timer=timer, without=without)
-    program = side_by_side(made.program, ir, limits)
-    return Compiled(program, [*made.log, f"{ir.instances} instances: {describe_size(program)}"])
+        compiled = compile_instructions(instance, limits=share, timer=timer, without=without)
+    program = side_by_side(compiled.program, ir, limits)
+    return Compiled(program, [*compiled.log, f"{ir.instances} instances: {describe_size(program)}"])
 
 
 def optimize(
@@ -124,51 +146,68 @@ def optimize(
     timer: Timer | None = None,
     without: Collection[str] = (),
 ) -> Compiled:
-    """Somebody's program compiled anew: never slower in the model, never longer, still right.
+    """Return a program that does the same, is right, is not slower in the model, and is not longer.
 
-    The best of the program itself and of what the passes make of it, on its own channels or on others.
+    The result is the best of the program itself and of programs compiled from it, on its own channels or on others.
 
-    Arguments as those of `compile_instructions`.
-    Raises InputError for a program that is not right, or that `target` cannot hold in any form.
+    Args:
+        program: The program.
+        goal: Its goal, if the collective's name does not define it.
+        target: Name of the target.
+        limits: As in `compile_instructions`.
+        timer: As in `compile_instructions`.
+        without: As in `compile_instructions`.
+
+    Raises:
+        InputError: The program is not right, or `target` cannot hold it in any form.
     """
     _check_passes(without)
     limits = target_named(target).limits if limits is None else limits
     check(program, goal, target=None, split=False).raise_if_wrong()
-    own = instructions_of(program, goal)
-    free = replace(own.copy(), channel=[NONE] * len(own))
+    own_channels = instructions_of(program, goal)
+    any_channels = replace(own_channels.copy(), channel=[NONE] * len(own_channels))
     candidates: list[Compiled] = []
     if check(program, goal, target=limits).ok:
-        log = [f"program: {describe_size(program)}", "kept as it was: nothing is better"]
+        log = [f"program: {describe_size(program)}", "unchanged: no other program is better"]
         candidates.append(Compiled(program, log))
     fault: InputError | None = None
-    # on other channels only where both ends of every connection then still have one order
-    for ir in (own, free, order_by_depth(free)) if keeps_message_order(free) else (own,):
+    # Other channels are tried only if both ends of every connection still have their messages in the same order.
+    for ir in (
+        (own_channels, any_channels, order_by_depth(any_channels))
+        if keeps_message_order(any_channels)
+        else (own_channels,)
+    ):
         try:
-            made = compile_instructions(ir, target, limits=limits, timer=timer, without=without)
-            if check(made.program, goal, target=limits).ok:
-                candidates.append(made)
+            compiled = compile_instructions(ir, target, limits=limits, timer=timer, without=without)
+            if check(compiled.program, goal, target=limits).ok:
+                candidates.append(compiled)
         except InputError as error:
             fault = fault or error
     if not candidates:
         raise fault or InputError(f"{program.name}: {target} cannot hold it")
     able = candidates
     if timer is not None:
-        times = [tuple(timer(made.program)) for made in candidates]
+        times = [tuple(timer(compiled.program)) for compiled in candidates]
         if candidates[0].program is program:
-            able = [c for c, own in zip(candidates, times, strict=True) if worst_ratio(own, times[0]) <= 1 + _ROUNDING]
+            able = [
+                c
+                for c, own_channels in zip(candidates, times, strict=True)
+                if worst_ratio(own_channels, times[0]) <= 1 + _ROUNDING
+            ]
         else:
-            best = min(times, key=lambda own: mean_ratio(own, times[0]))
-            able = [c for c, own in zip(candidates, times, strict=True) if own == best]
-    return min(able, key=lambda made: _size(made.program))
+            best = min(times, key=lambda own_channels: mean_ratio(own_channels, times[0]))
+            able = [c for c, own_channels in zip(candidates, times, strict=True) if own_channels == best]
+    return min(able, key=lambda compiled: _size(compiled.program))
 
 
 def _check_passes(names: Collection[str]) -> None:
+    """Raise InputError if a pass is unknown."""
     for name in names:
         if name not in PASSES:
-            near = did_you_mean(name, list(PASSES)) or f"it must be one of {', '.join(PASSES)}"
-            raise InputError(f"pass {name!r} is not known; {near}")
+            hint = did_you_mean(name, list(PASSES)) or f"it must be one of {', '.join(PASSES)}"
+            raise InputError(f"pass {name!r} is not known; {hint}")
 
 
 def _size(program: Program) -> tuple[int, int, int]:
-    """Steps, threadblocks, channels."""
+    """Return the numbers of steps, threadblocks and channels."""
     return program.nsteps, sum(len(gpu.threadblocks) for gpu in program.gpus), program.nchannels

@@ -1,6 +1,7 @@
-"""Programs side by side until links are filled, where one threadblock moves less than a link carries.
+"""Run several instances of a program until links are full, if one threadblock moves less than a link carries.
 
-Only where an executor's costs are on (`topologies.costs`): in α and bandwidth alone a threadblock fills any link.
+This applies only if an executor's costs are on (`topologies.costs`): with α and bandwidth alone, a threadblock fills
+any link.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from topologies.costed import protocol_costs
 from topologies.errors import InputError
 from topologies.network import Network
 
-_GAIN = 0.99  # of the best score, that more instances must come to
+_GAIN = 0.99  # part of the best score that more instances must reach
 _MOST = 16  # instances
-_SIZES = (1 << 20, 16 << 20, 256 << 20)  # bytes; below, latencies are what a time is made of
-_TELLING = 3  # of the sizes that are asked for, the ends among them
-_WAITING = 1.5  # times its latency, that a message has its slot: it also waits for its turn
+_SIZES = (1 << 20, 16 << 20, 256 << 20)  # Bytes; smaller messages are dominated by latencies.
+_TELLING = 3  # number of message sizes that are timed, the smallest and the largest included
+_WAITING = 1.5  # A message occupies its slot for so many times its latency, because it also waits for the link.
 
 
 def filled(
@@ -39,69 +40,90 @@ def filled(
     sizes: Sequence[int] = (),
     until: float = math.inf,
 ) -> tuple[int, Program]:
-    """A lowered program in as many instances as gain for messages of `low` to `high` bytes, or of `sizes`.
+    """Choose the number of instances of a lowered program that is fastest for its message sizes.
 
-    Of the program itself, and of the one on fewest channels, for where chunks that go one behind the other
-    through several ranks are spread over channels, a pipeline becomes shorter: instances have one each. A score is the
-    mean of its times over those of the schedule: a program may be faster, since it moves large chunks in slices.
+    Two programs are repeated: the given program, and the program on the fewest channels. If chunks that pass through
+    several ranks one after the other are spread over channels, the pipeline becomes shorter, whereas each instance has
+    a
+    pipeline on one channel. A score is the mean of a program's times over the times of the schedule: it can be below 1,
+    because a program moves large chunks in slices.
 
-    Returns how many, a power of two, and the program: its cells are so many times as fine. One where no threadblocks
-    are needed to fill links; and of a goal of one's own, whose cells are what is asked. until: of
-    `synth.model.deadline.now`, when no more are made.
+    Args:
+        lowering: The lowering that made the program.
+        program: The program.
+        limits: Limits of the target.
+        low: Smallest message, in bytes.
+        high: Largest message, in bytes.
+        sizes: Message sizes that are compared, in bytes; empty for default sizes.
+        until: Time (of `synth.model.deadline.now`) after which no more instances are tried.
+
+    Returns:
+        The number of instances, a power of two, and the program, whose chunks are so many times as fine. The number is
+        1 if
+        links are full anyway, and if the goal is custom, because then the goal defines the chunks.
     """
     problem = lowering.algorithm.problem
-    asked = [one for one in sorted(sizes or _SIZES) if low <= one <= high] or [high]
-    asked = [asked[i] for i in sorted({round(i) for i in np.linspace(0, len(asked) - 1, _TELLING)})]
-    schedule_us = np.array([lowering.algorithm.time_us(one) for one in asked])
+    sizes_to_time = [size for size in sorted(sizes or _SIZES) if low <= size <= high] or [high]
+    sizes_to_time = [
+        sizes_to_time[i] for i in sorted({round(i) for i in np.linspace(0, len(sizes_to_time) - 1, _TELLING)})
+    ]
+    schedule_us = np.array([lowering.algorithm.time_us(size) for size in sizes_to_time])
 
-    def score(made: Program) -> float:
-        predictor = Predictor(made, problem.topology, problem.ranks)
-        return float((predictor.times_us(asked) / schedule_us).mean())
+    def score(candidate: Program) -> float:
+        """Return the mean of a program's times over the times of the schedule."""
+        predictor = Predictor(candidate, problem.topology, problem.ranks)
+        return float((predictor.times_us(sizes_to_time) / schedule_us).mean())
 
     best, number = program, 1
     costs = protocol_costs(problem.topology)
     if lowering.goal is not None or costs is None or costs.threadblock_gbs >= problem.network.bandwidth_gbs.max():
         return number, best
     best_score = score(program)
-    # narrow first: where many instances are needed it is mostly the better one, and time may be short
+    # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
         if now() >= until:
             break
         try:
-            one = lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True) if narrow else program
+            instance = (
+                lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True) if narrow else program
+            )
         except InputError:
             continue
-        if narrow and one.nchannels == program.nchannels:
+        if narrow and instance.nchannels == program.nchannels:
             continue
-        last, instances = score(one) if narrow else best_score, 2
+        last_score, instances = score(instance) if narrow else best_score, 2
         while instances <= _MOST and now() < until:
-            ir = replace(instructions_of(one, None, False), instances=instances, interleaved=None)
+            ir = replace(instructions_of(instance, None, False), instances=instances, interleaved=None)
             try:
-                made = side_by_side(one, ir, limits)
+                repeated = side_by_side(instance, ir, limits)
             except InputError:
                 break
-            made_score = score(made)
-            if made_score <= _GAIN * best_score:
-                best, best_score, number = made, made_score, instances
-            elif made_score > _GAIN * last:
+            repeated_score = score(repeated)
+            if repeated_score <= _GAIN * best_score:
+                best, best_score, number = repeated, repeated_score, instances
+            elif repeated_score > _GAIN * last_score:
                 break
-            last, instances = made_score, 2 * instances
+            last_score, instances = repeated_score, 2 * instances
     return number, best
 
 
 def least_bytes(net: Network, limits: Limits, slots: int) -> int:
-    """Of a chunk, so that the slots of their FIFOs are enough for all connections of a rank to be busy at once.
+    """Return the least bytes of a chunk with which FIFO slots suffice to keep all connections of a rank busy.
 
-    Each message has one of `slots` of a channel for its latency at least. There are as many channels as a rank has
-    threadblocks for, one to send to each of its peers and one to receive. What several of its links share they have
-    between them.
+    Each message occupies one of a channel's `slots` for its latency at least. There are as many channels as a rank has
+    threadblocks for: one to send to each of its peers and one to receive. Links that share a limit divide it evenly.
+
+    Args:
+        net: The network.
+        limits: Limits of the target.
+        slots: FIFO slots of a channel.
     """
     pairs = np.unique(net.src * net.nranks + net.dst)
     peers = int(np.bincount(pairs // net.nranks).max(initial=1))
     channels = max(1, min(limits.channels, (limits.sms or limits.tbs_per_gpu) // (2 * peers)))
     uses_ptr, uses, capacity_gbs = net.uses_and_links()
     link = row_of_entry(uses_ptr)
-    _, shared, many = np.unique(net.src[link] * len(capacity_gbs) + uses, return_inverse=True, return_counts=True)
+    _, shared, counts = np.unique(net.src[link] * len(capacity_gbs) + uses, return_inverse=True, return_counts=True)
     gbs = np.full(net.nlinks, np.inf)
-    np.minimum.at(gbs, link, capacity_gbs[uses] / many[shared])
+    np.minimum.at(gbs, link, capacity_gbs[uses] / counts[shared])
     return int(float((net.alpha_us * gbs).max(initial=0.0)) * 1e3 * _WAITING / (channels * slots))

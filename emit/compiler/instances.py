@@ -183,9 +183,12 @@ def _repeated(ir: Instructions, parts: list[int], finer: int, place: Place) -> I
 
 
 def _channel_offsets(arrival_offsets: list[list[int]]) -> list[int]:
-    """For each part of a message a number of its own: that on which most of it arrived, if it can be.
+    """Return a different channel offset for each part of a message, if possible the one on which most of it arrived.
 
-    Its threadblock then follows on what it receives itself, and need not wait for as many others.
+    The threadblock of that channel then forwards data that it receives itself, and waits for fewer other threadblocks.
+
+    Args:
+        arrival_offsets: For each part, the channel offset on which each of its chunks arrived (−1: it did not arrive).
     """
     votes = sorted(
         (-number, k, offset)

@@ -1,4 +1,4 @@
-"""Which passes, threadblocks and channels make the best program of some instructions."""
+"""Search for the passes, threadblocks and channels that make the best program of some instructions."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ from synth.model.deadline import now
 from topologies.errors import InputError
 
 Times = tuple[float, ...]
-Variant = tuple[str, ...]  # those passes that are a choice which are used
-Key = tuple[int, bool, bool]  # of a variant: its instructions, whether blocks are paired, whether channels are runs
+Variant = tuple[str, ...]  # the optional passes that are used
+Key = tuple[int, bool, bool]  # id of a variant's instructions, whether blocks are paired, whether channels are runs
 
 
 class Timer(Protocol):
-    """Tells a program's times in µs at some message sizes, always the same ones, one after another."""
+    """A function that predicts a program's times in µs at fixed message sizes, one after another."""
 
     def __call__(self, program: Program, columns: Columns | None = None) -> Iterator[float]:
-        """columns: of the program, which then need not have its steps."""
+        """Yield the program's times.
+
+        Args:
+            program: The program.
+            columns: Columns of the program; if they are given, the program need not have its steps.
+        """
         ...
 
 
-_LEAST_US = 1e-9  # copies within a rank take no time in the model; a ratio needs some
-# those of few threadblocks first, and of these the shortest programs
+_LEAST_US = 1e-9  # Copies within a rank take no time in the model, but a ratio needs a positive time.
+# Variants with few threadblocks come first, and among these the shortest programs.
 _VARIANTS: tuple[Variant, ...] = (
     ("aggregate", "fuse", "pair"),
     ("aggregate", "pair"),
@@ -57,38 +62,41 @@ _IN_ORDER: Variant = ("run",)
 
 
 class Variants:
-    """The instructions after the passes of each variant, and their programs in each layout, made once.
+    """The instructions after the passes of each variant, and their programs in each layout, each made once.
 
     Attributes:
-        ir: as they were given, without what nobody reads. log: what was done to all.
-        fault: why the first that did not fit was refused.
+        limits: Limits of the target.
+        without: Names of passes that are not used.
+        log: What was done to the instructions of all variants.
+        ir: The instructions without those whose result nobody reads.
+        fault: Error of the first program that did not fit; None so far.
     """
 
     def __init__(self, ir: Instructions, limits: Limits, without: Collection[str], log: list[str]) -> None:
         self.limits, self.without, self.log = limits, without, log
         self.ir = self._apply("copy", self._apply("prune", ir, log), log)
         self.fault: InputError | None = None
-        self._made: dict[Variant, tuple[Instructions, list[str]]] = {}
-        self._scratch: dict[int, tuple[Instructions, Instructions]] = {}  # before and after that pass
+        self._instructions: dict[Variant, tuple[Instructions, list[str]]] = {}
+        self._scratch: dict[int, tuple[Instructions, Instructions]] = {}  # before and after the pass "scratch"
         self._prepared: dict[int, Prepared] = {}
-        self._least: dict[Key, int] = {}  # channels a connection
+        self._least_channels: dict[Key, int] = {}  # least number of channels a connection
         self._programs: dict[tuple[Key, int], Assembled | None] = {}
-        self._most: dict[Key, int] = {}  # a level that the target does not hold
+        self._refused_level: dict[Key, int] = {}  # a level that the target cannot hold
 
     def usable(self) -> list[Variant]:
-        """Those whose passes may all be used."""
+        """Return the variants whose passes may all be used."""
         return [variant for variant in _VARIANTS if not any(name in self.without for name in variant)]
 
     def by(self, variant: Variant) -> tuple[Instructions, list[str]]:
-        """The instructions for a variant, and what was done to get them."""
+        """Return the instructions of a variant, and the log of its passes."""
         key = tuple(name for name in variant if PASSES[name].apply is not None)
-        if key not in self._made:
+        if key not in self._instructions:
             log: list[str] = []
             ir = self.ir
             for name in ORDER:
                 if PASSES[name].choice and name not in variant:
                     continue
-                if name == "scratch":  # several variants come to the same instructions
+                if name == "scratch":  # Several variants share the same instructions before this pass.
                     if id(ir) not in self._scratch:
                         self._scratch[id(ir)] = ir, self._apply(name, ir, [])
                     ir = logged(log, name, *self._scratch[id(ir)])
@@ -96,17 +104,17 @@ class Variants:
                 ir = self._apply(name, ir, log)
                 if name == "fuse":
                     ir = self._apply("prune", ir, log)
-            self._made[key] = ir, log
-        return self._made[key]
+            self._instructions[key] = ir, log
+        return self._instructions[key]
 
     def key(self, variant: Variant) -> Key:
-        """Equal for variants of one program: those whose other passes have nothing to do."""
+        """Return a key that is equal for variants of the same program, whose other passes have nothing to do."""
         return id(self.by(variant)[0]), "pair" in variant, "run" in variant
 
     def program(self, variant: Variant, level: int) -> Assembled | None:
-        """On `level` times as many channels as it needs at least; None where the target cannot hold that."""
+        """Return a variant's program on `level` times the channels that it needs; None if the target cannot hold it."""
         key = self.key(variant), level
-        if level >= self._most.get(key[0], math.inf):  # more channels take more threadblocks
+        if level >= self._refused_level.get(key[0], math.inf):  # More channels take more threadblocks.
             return None
         if key not in self._programs:
             try:
@@ -114,24 +122,30 @@ class Variants:
             except InputError as error:
                 self.fault = self.fault or error
                 self._programs[key] = None
-                if "re" not in self.by(variant)[0].op:  # sums that stand behind one another may be spread
-                    self._most[key[0]] = level
+                if "re" not in self.by(variant)[0].op:  # Consecutive sums may fit on more channels.
+                    self._refused_level[key[0]] = level
         return self._programs[key]
 
     def has_room(self, variant: Variant) -> bool:
-        """Whether a file of the target holds as many steps as a variant has, however they are laid out."""
+        """Return True if a file of the target can hold as many steps as a variant has, in any layout."""
         return self._prepare(variant).nodes <= self.limits.nodes
 
     @property
     def crowded(self) -> bool:
-        """Whether a connection has more messages than a threadblock has steps."""
+        """Return True if a connection has more messages than a threadblock has steps."""
         return self._prepare(_PLAIN).crowd > self.limits.steps_per_tb
 
     def _prepare(self, variant: Variant) -> Prepared:
+        """Return the instructions of a variant, ready to be laid out."""
         ir = self.by(variant)[0]
         return self._prepared.get(id(ir)) or self._prepared.setdefault(id(ir), Prepared(ir))
 
     def _assembled(self, variant: Variant, level: int) -> Assembled:
+        """Return a variant's program on `level` times the channels that it needs.
+
+        Raises:
+            InputError: The target cannot hold the program.
+        """
         paired, limits, key = "pair" in variant, self.limits, self.key(variant)
         prepared = self._prepare(variant)
         name = prepared.ir.header.name
@@ -141,34 +155,43 @@ class Variants:
                 f" {limits.nodes}; use fewer chunks (--chunks)"
             )
         crowd = prepared.crowd
-        least = self._least.get(key, max(1, -(-crowd // limits.steps_per_tb)))
+        least = self._least_channels.get(key, max(1, -(-crowd // limits.steps_per_tb)))
         while True:
             runs = least if "run" in variant else 1
-            made = assemble(prepared, limits, Layout(least * level // runs, runs, paired))
-            most = made.longest_threadblock
-            if most <= limits.steps_per_tb and made.nchannels <= limits.channels:
+            assembled = assemble(prepared, limits, Layout(least * level // runs, runs, paired))
+            longest = assembled.longest_threadblock
+            if longest <= limits.steps_per_tb and assembled.nchannels <= limits.channels:
                 break
-            if made.nchannels > limits.channels or least >= max(crowd, 1):
+            if assembled.nchannels > limits.channels or least >= max(crowd, 1):
                 raise InputError(
-                    f"{name}: needs {most} steps in a threadblock even with {limits.channels} channels;"
+                    f"{name}: needs {longest} steps in a threadblock even with {limits.channels} channels;"
                     f" {limits.name} has room for {limits.steps_per_tb}; use fewer chunks (--chunks)"
                 )
-            least = max(least + 1, least * most // limits.steps_per_tb)
-        self._least[key] = least
-        found = Findings()
-        made.check_limits(limits, found)
-        if found.reported:
-            raise InputError(f"{name}: {found.reported[0].message}")
-        return made
+            least = max(least + 1, least * longest // limits.steps_per_tb)
+        self._least_channels[key] = least
+        findings = Findings()
+        assembled.check_limits(limits, findings)
+        if findings.reported:
+            raise InputError(f"{name}: {findings.reported[0].message}")
+        return assembled
 
     def _apply(self, name: str, ir: Instructions, log: list[str]) -> Instructions:
+        """Apply a pass to instructions unless it is not to be used."""
         apply = PASSES[name].apply
         return ir if name in self.without or apply is None else logged(log, name, ir, apply(ir, self.limits))
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A program that ends, and its times in µs (none where nobody asks); `level`: of its channels."""
+    """A program that does not deadlock, with its times.
+
+    Attributes:
+        variant: Its variant.
+        level: Factor of its channels over the least number.
+        assembled: Its threadblocks.
+        header: Its header.
+        times: Its times in µs at the timer's sizes; empty without a timer.
+    """
 
     variant: Variant
     level: int
@@ -178,19 +201,22 @@ class Candidate:
 
     @property
     def program(self) -> Program:
-        """With all its steps."""
+        """Return the program with all its steps."""
         return replace(self.header, gpus=self.assembled.program().gpus)
 
 
 @dataclass
 class Search:
-    """The search for the best program; `tried` says what came of each.
+    """The search for the best program.
 
     Attributes:
-        header: of the program, but for its gpus.
-        enough: times in µs that are as good as it need be; None: nobody knows, all is compared with all.
-        until: of `now`, after which nothing more is tried than it takes to have a program.
-        first: of `now`, when there was one; inf: not yet.
+        variants: The variants of the instructions.
+        header: Header of the program; its gpus are replaced.
+        timer: Predicts the times of a program; None for no times.
+        enough: Times in µs that are good enough; None if they are unknown, so that all programs are compared.
+        until: Time (of `synth.model.deadline.now`) after which only what is necessary for a first program is tried.
+        first: Time when the first program existed; inf: not yet.
+        tried: The result of each try, one line each.
     """
 
     variants: Variants
@@ -200,21 +226,22 @@ class Search:
     until: float = math.inf
     first: float = math.inf
     tried: list[str] = field(default_factory=list)
-    _seen: dict[tuple[Key, int], Candidate | None] = field(default_factory=dict)
+    _candidates: dict[tuple[Key, int], Candidate | None] = field(default_factory=dict)
     _deadlocked: bool = False
 
     def best(self) -> Candidate:
-        """Of few threadblocks and steps, with a time that is enough, or next to the least that was found.
+        """Return the best program: few threadblocks and steps, and a time that is good enough or near the least.
 
-        Raises InputError where none fits the target, or all deadlock.
+        Raises:
+            InputError: No program fits the target, or all deadlock.
         """
         best: Candidate | None = None
         level = 1
         while level == 1 or level <= min(self.variants.limits.channels, len(self.variants.ir)):
-            here = self._best_at(level, best)
-            if best is not None and (here is None or not self._gains(here, best)):
+            best_here = self._best_at(level, best)
+            if best is not None and (best_here is None or not self._gains(best_here, best)):
                 break
-            best = here or best
+            best = best_here or best
             if "deal" in self.variants.without or (best is not None and self._is_enough(best)):
                 break
             level *= 2 if best is None else self._factor(best)
@@ -224,41 +251,44 @@ class Search:
         return self._smallest_like(best)
 
     def _best_at(self, level: int, before: Candidate | None) -> Candidate | None:
-        """On so many times the channels that it takes: the first that is enough, or the fastest.
+        """Return the first program on a level of channels that is good enough, or else the fastest.
 
-        Of many instructions: is what loses least not enough, a threadblock for each direction of each connection, no
-        other is tried but that with messages in their order.
+        If there are many instructions, one probe is tried first: the variant that loses the least time, with a
+        threadblock for
+        each direction of each connection. If it is not good enough, only the variant with messages in their order is
+        tried.
         """
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         for family in self._families(level, before):
             if self._is_large():
                 probe = self._candidate([v for v in family if v != _IN_ORDER][-1], level)
-                found += [probe] if probe else []
+                candidates += [probe] if probe else []
                 if probe and not self._is_enough(probe):
                     in_order = self._candidate(_IN_ORDER, level) if _IN_ORDER in family else None
-                    found += [in_order] if in_order else []
+                    candidates += [in_order] if in_order else []
                     continue
             for variant in family:
-                least = min((self._excess(c.times) for c in found), default=math.inf)
+                least = min((self._excess(c.times) for c in candidates), default=math.inf)
                 candidate = self._candidate(variant, level, least)
                 if candidate and self._is_enough(candidate):
                     return candidate
-                found += [candidate] if candidate else []
-        least = min((self._excess(c.times) for c in found), default=math.inf)
-        return next((c for c in found if self._excess(c.times) <= least * TUNING.as_fast), None)
+                candidates += [candidate] if candidate else []
+        least = min((self._excess(c.times) for c in candidates), default=math.inf)
+        return next((c for c in candidates if self._excess(c.times) <= least * TUNING.as_fast), None)
 
     def _is_large(self) -> bool:
+        """Return True if there are so many instructions that few variants are tried."""
         return self.enough is not None and len(self.variants.ir) >= TUNING.few_variants_from
 
     def _families(self, level: int, before: Candidate | None) -> list[list[Variant]]:
         """Variants to try on a level, those that are aggregated apart where there is much to do."""
         usable = self.variants.usable()
-        if self.timer is None:  # the first is taken: what is fused is shorter, though ranks take turns for it
+        if self.timer is None:  # The first variant is chosen; fused programs are shorter, even if ranks alternate.
             usable.sort(key=lambda variant: "fuse" not in variant)
         size = len(self.variants.ir)
         if size >= TUNING.unfused_from:
             plain = [v for v in usable if v in (("pair",), ("pair", "turn"), _PLAIN, _IN_ORDER)]
-            fused: list[Variant] = [v for v in usable if v == ("fuse",)]  # none on a target that cannot
+            fused: list[Variant] = [v for v in usable if v == ("fuse",)]  # empty if the target cannot fuse
             return [plain] if self.variants.has_room(_PLAIN) or not fused else [fused]
         if self._is_large():
             first = [[v for v in usable if "aggregate" in v]] if level == 1 else []
@@ -273,7 +303,7 @@ class Search:
         return [usable]
 
     def _smallest_like(self, best: Candidate) -> Candidate:
-        """The first variant on as many channels that takes next to no longer."""
+        """Return the first variant on the same channels that takes nearly as little time as the best program."""
         if self._is_enough(best):
             return best
         for family in self._families(best.level, None):
@@ -284,21 +314,22 @@ class Search:
         return best
 
     def _candidate(self, variant: Variant, level: int, least: float = math.inf) -> Candidate | None:
-        """The variant's program; None where it does not fit, does not end, is not to be tried, or exceeds `least`."""
+        """Return a variant's program; None if it does not fit, deadlocks, is not to be tried, or exceeds `least`."""
         if ("turn" in variant and not self._deadlocked) or (variant == _IN_ORDER and not self.variants.crowded):
             return None
         if self.first < math.inf and now() >= self.until:
             return None
         key = self.variants.key(variant), level
-        if key not in self._seen:
-            self._seen[key] = self._timed(variant, level, least * TUNING.as_fast)
-        return self._seen[key]
+        if key not in self._candidates:
+            self._candidates[key] = self._timed(variant, level, least * TUNING.as_fast)
+        return self._candidates[key]
 
     def _timed(self, variant: Variant, level: int, most: float) -> Candidate | None:
-        made = self.variants.program(variant, level)
-        if made is None:
+        """Run a variant's program and time it; return None if it does not fit, deadlocks, or exceeds `most`."""
+        assembled = self.variants.program(variant, level)
+        if assembled is None:
             return None
-        columns, protocol = made.columns(), self.header.protocol
+        columns, protocol = assembled.columns(), self.header.protocol
         name = (" + ".join(variant) or "none of these") + (f" on {level} × the channels" if level > 1 else "")
         if not run(columns, FIFO_DEPTH[protocol]).complete:
             self._deadlocked = True
@@ -311,59 +342,63 @@ class Search:
                 break
         self.tried.append(f"{name}: {' and '.join(f'{t:.6g} µs' for t in times) or 'taken'}")
         self.first = min(self.first, now())
-        return Candidate(variant, level, made, self.header, times) if self._excess(times) <= most else None
+        return Candidate(variant, level, assembled, self.header, times) if self._excess(times) <= most else None
 
     def _is_enough(self, candidate: Candidate) -> bool:
+        """Return True if a candidate's times are good enough."""
         if self.timer is None:
             return True
         return self.enough is not None and worst_ratio(candidate.times, self.enough) <= TUNING.as_fast
 
     def _factor(self, candidate: Candidate) -> int:
-        """How many times as many channels to try: waiting for room, a program takes as much less time, at most."""
+        """Return the factor for the number of channels: at most as much as waiting for slots can slow the program."""
         slow = worst_ratio(candidate.times, self.enough) if self.enough else 1.0
         return 1 << max(1, math.floor(math.log2(slow)))
 
     def _gains(self, more: Candidate, fewer: Candidate) -> bool:
-        """Whether more channels are worth it: the largest size, or any where nobody knows what is enough, pays not."""
+        """Return True if more channels are better.
+
+        They are not if the largest size gets slower, or, as long as good times are unknown, if any size does.
+        """
         few = fewer.times[:1] if self.enough else fewer.times
-        pays = worst_ratio(more.times[: len(few)], few) > TUNING.as_fast and not self._is_enough(more)
-        return not pays and self._excess(more.times) * TUNING.spread_gain <= self._excess(fewer.times)
+        gets_slower = worst_ratio(more.times[: len(few)], few) > TUNING.as_fast and not self._is_enough(more)
+        return not gets_slower and self._excess(more.times) * TUNING.spread_gain <= self._excess(fewer.times)
 
     def _excess(self, times: Times) -> float:
-        """Over what is enough, the ratios at all these sizes multiplied; of µs where nobody knows what is.
+        """Return the product over sizes of the times relative to good enough times, or of the µs if those are unknown.
 
-        The first size, which then is the largest, counts several times: it stands for all that are large.
+        The first size, which then is the largest, counts several times, because it stands for all large sizes.
         """
-        least = self.enough or (_LEAST_US,) * len(times)
-        ratios = [max(1.0, _ratio(a, b)) for a, b in zip(times, least, strict=False)]
+        reference = self.enough or (_LEAST_US,) * len(times)
+        ratios = [max(1.0, _ratio(a, b)) for a, b in zip(times, reference, strict=False)]
         return math.prod(ratios) * (ratios[0] ** (TUNING.largest_counts - 1) if self.enough and ratios else 1.0)
 
 
-def mean_ratio(times: Times, others: Times) -> float:
-    """How much longer one program takes than another: the geometric mean over the sizes."""
-    ratios = [_ratio(a, b) for a, b in zip(times, others, strict=True)]
+def mean_ratio(times: Times, reference: Times) -> float:
+    """Return how much longer one program takes than another: the geometric mean over the sizes."""
+    ratios = [_ratio(a, b) for a, b in zip(times, reference, strict=True)]
     return math.exp(sum(map(math.log, ratios)) / max(1, len(ratios)))
 
 
-def worst_ratio(times: Times, others: Times) -> float:
-    """The same at the size where it is most."""
-    return max((_ratio(a, b) for a, b in zip(times, others, strict=True)), default=1.0)
+def worst_ratio(times: Times, reference: Times) -> float:
+    """Return how much longer one program takes than another at the size where the ratio is largest."""
+    return max((_ratio(a, b) for a, b in zip(times, reference, strict=True)), default=1.0)
 
 
-def _ratio(time_us: float, other_us: float) -> float:
-    return max(time_us, _LEAST_US) / max(other_us, _LEAST_US)
+def _ratio(time_us: float, reference_us: float) -> float:
+    return max(time_us, _LEAST_US) / max(reference_us, _LEAST_US)
 
 
 def logged(log: list[str], name: str, before: Instructions, after: Instructions) -> Instructions:
-    """`after`, with a line on what became of the instructions, where the pass changed them."""
+    """Return `after`, and add a line to the log if the pass changed the instructions."""
     if after is not before:
-        was, now = describe(before), describe(after)
-        log.append(f"{name}: {now}" if was != now else f"{name}: as it was")
+        old_text, new_text = describe(before), describe(after)
+        log.append(f"{name}: {new_text}" if old_text != new_text else f"{name}: unchanged")
     return after
 
 
 def describe(ir: Instructions) -> str:
-    """How many instructions, of which kinds, in words."""
+    """Describe in words the number and the kinds of instructions."""
     kinds = Counter(ir.op)
     ops = ", ".join(f"{kinds[op]} {op}" for op in sorted(kinds))
     return f"{len(ir)} instructions ({ops}), {max(scratch_chunks(ir), default=0)} scratch chunks a rank"

@@ -1,1 +1,1 @@
-"""Passes over Instructions, one idea a file: each returns others that do the same, or the same object unchanged."""
+"""Transform Instructions, one idea a file: each pass returns equivalent instructions, or the same object unchanged."""

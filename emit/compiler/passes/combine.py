@@ -1,7 +1,7 @@
-"""One instruction in place of several: absorb, aggregate and fuse, each with an eye to what stands between them.
+"""Combine several instructions into one: absorb, aggregate and fuse, each only if no other instruction prevents it.
 
 Source of the instructions and of aggregation: MSCCLang (ASPLOS 2023), sections 4.1 and 4.2, where the programmer asks
-for aggregation and fusion is a peephole.
+for aggregation, and fusion is a peephole pass.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ _FUSED = {"r": "rcs", "rrc": "rrcs"}
 
 
 class Neighbours:
-    """Order on connections and by cells, for one program; instructions may be taken out (`leave`), none moves.
+    """The order of a program's instructions on connections and in cells.
+
+    Instructions may be removed (`leave`), but never move.
 
     Attributes:
-        ir: a copy of the program's instructions, to be changed. gone: those that were taken out.
-        after: for every instruction those earlier ones of its rank that share a cell with it.
-        before: those later ones that must follow it.
+        ir: A copy of the program's instructions, which is changed.
+        gone: Instructions that were removed.
+        after: For every instruction, the earlier instructions of its rank that share a cell with it.
+        before: For every instruction, the later instructions that must follow it.
+        sent_before: For every sending instruction, the one before it on its connection, −1 for none.
+        sent_after: For every sending instruction, the one after it on its connection, −1 for none.
+        received_before: For every receiving instruction, the one before it on its connection, −1 for none.
+        received_after: For every receiving instruction, the one after it on its connection, −1 for none.
     """
 
     def __init__(self, ir: Instructions) -> None:
@@ -28,9 +35,9 @@ class Neighbours:
         self.gone: set[int] = set()
         self.after = predecessors(ir)
         self.before: list[list[int]] = [[] for _ in ir.op]
-        for n, others in enumerate(self.after):
-            for other in others:
-                self.before[other].append(n)
+        for n, earlier in enumerate(self.after):
+            for instruction in earlier:
+                self.before[instruction].append(n)
         size = len(ir)
         self.sent_before, self.sent_after = [NONE] * size, [NONE] * size
         self.received_before, self.received_after = [NONE] * size, [NONE] * size
@@ -52,63 +59,65 @@ class Neighbours:
         """`gone` is done by `instead`: what came before or after it on a connection or in a cell does so with that."""
         self.gone.add(gone)
         sent, received = (self.sent_before, self.sent_after), (self.received_before, self.received_after)
-        for here, there in (sent, sent[::-1], received, received[::-1]):
-            beyond = here[gone]
-            if beyond != instead and (beyond != NONE or here[instead] == gone):
-                here[instead] = beyond
+        for forward, backward in (sent, sent[::-1], received, received[::-1]):
+            beyond = forward[gone]
+            if beyond != instead and (beyond != NONE or forward[instead] == gone):
+                forward[instead] = beyond
                 if beyond != NONE:
-                    there[beyond] = instead
-        for mine, theirs in ((self.before, self.after), (self.after, self.before)):
-            mine[instead] = sorted({n for n in (*mine[instead], *mine[gone]) if n not in (gone, instead)})
-            for n in mine[instead]:
-                theirs[n] = sorted({instead if o == gone else o for o in theirs[n]})
+                    backward[beyond] = instead
+        for own, opposite in ((self.before, self.after), (self.after, self.before)):
+            own[instead] = sorted({n for n in (*own[instead], *own[gone]) if n not in (gone, instead)})
+            for n in own[instead]:
+                opposite[n] = sorted({instead if o == gone else o for o in opposite[n]})
 
     def left(self, ir: Instructions) -> Instructions:
-        """The instructions that were not taken out; `ir`, from which they are, where all are left."""
+        """Return the instructions that were not removed; `ir` itself, whose copy they are, if none was removed."""
         return self.ir.select([n for n in range(len(ir)) if n not in self.gone]) if self.gone else ir
 
 
 def absorb(ir: Instructions) -> Instructions:
-    """What is received into scratch only to be reduced is reduced as it arrives (r, re → rrc)."""
+    """Replace a receive into scratch that is only reduced by a receive that reduces (r, re → rrc)."""
     if "re" not in ir.op:
         return ir
     near = Neighbours(ir)
-    made = near.ir
-    for r in range(len(made)):
-        if made.op[r] != "r" or made.dst[r] < SCRATCH or r in near.gone:
+    changed = near.ir
+    for r in range(len(changed)):
+        if changed.op[r] != "r" or changed.dst[r] < SCRATCH or r in near.gone:
             continue
-        low, high = made.dst[r], made.dst[r] + made.count[r]
-        blocks = (NONE, made.threadblock[r])
+        low, high = changed.dst[r], changed.dst[r] + changed.count[r]
+        blocks = (NONE, changed.threadblock[r])
         sums = [
             n
             for n in near.before[r]
-            if made.op[n] == "re" and made.threadblock[n] in blocks and low <= made.src[n] <= high - made.count[n]
+            if changed.op[n] == "re"
+            and changed.threadblock[n] in blocks
+            and low <= changed.src[n] <= high - changed.count[n]
         ]
         stays = _absorbed_at(near, r, sums) if sums and _used_up(near, r, sums) else NONE
         if stays == NONE:
             continue
-        at = made.dst[sums[0]] - made.src[sums[0]] + made.dst[r]
-        count, source, channel = made.count[r], made.source[r], made.channel[r]
-        made.op[stays], made.src[stays], made.dst[stays], made.count[stays] = "rrc", at, at, count
-        made.source[stays], made.channel[stays], made.target[source] = source, channel, stays
-        made.threadblock[stays] = blocks[1]
+        at = changed.dst[sums[0]] - changed.src[sums[0]] + changed.dst[r]
+        count, source, channel = changed.count[r], changed.source[r], changed.channel[r]
+        changed.op[stays], changed.src[stays], changed.dst[stays], changed.count[stays] = "rrc", at, at, count
+        changed.source[stays], changed.channel[stays], changed.target[source] = source, channel, stays
+        changed.threadblock[stays] = blocks[1]
         for n in {r, *sums} - {stays}:
             near.leave(n, stays)
     return near.left(ir)
 
 
 def _used_up(near: Neighbours, r: int, sums: list[int]) -> bool:
-    """Whether the reductions take every chunk once, to places at one distance, and nobody else takes any."""
+    """Return True if the reductions use every chunk once, at one distance, and no other instruction reads any."""
     ir = near.ir
     low, high = ir.dst[r], ir.dst[r] + ir.count[r]
-    apart = {ir.dst[n] - ir.src[n] for n in sums}
+    distances = {ir.dst[n] - ir.src[n] for n in sums}
     cells = sorted(c for n in sums for c in range(ir.src[n], ir.src[n] + ir.count[n]))
-    if len(apart) != 1 or cells != list(range(low, high)) or abs(next(iter(apart))) < high - low:
+    if len(distances) != 1 or cells != list(range(low, high)) or abs(next(iter(distances))) < high - low:
         return False
-    # another may only write there anew, after all of them
-    others = [n for n in near.before[r] if n not in sums]
-    read = any(first < high and low < first + ir.count[n] for n in others for first in ir.reads(n))
-    return not read and all(n > sums[-1] for n in others)
+    # Other instructions may only write there, after all the reductions.
+    later = [n for n in near.before[r] if n not in sums]
+    read = any(first < high and low < first + ir.count[n] for n in later for first in ir.reads(n))
+    return not read and all(n > sums[-1] for n in later)
 
 
 def _absorbed_at(near: Neighbours, r: int, sums: list[int]) -> int:
@@ -123,108 +132,119 @@ def _absorbed_at(near: Neighbours, r: int, sums: list[int]) -> int:
 
 
 def aggregate(ir: Instructions, limits: Limits) -> Instructions:
-    """Merge messages that follow one another on a connection, to as many chunks as the target takes in one.
+    """Merge consecutive messages of a connection, up to as many chunks as the target takes in one message.
 
-    They lie side by side at both ends. The later one's data must be there when the earlier one is sent; neither end may
-    have to wait for something that stands between.
+    The messages are adjacent at both ends. The data of the later one must exist when the earlier one is sent, and
+    neither
+    end may have to wait for an instruction in between.
     """
     near = Neighbours(ir)
-    made = near.ir
-    for s in range(len(made)):
-        if made.op[s] != "s" or s in near.gone:
+    changed = near.ir
+    for send in range(len(changed)):
+        if changed.op[send] != "s" or send in near.gone:
             continue
         while True:
-            later = near.sent_after[s]
-            stays = _aggregated_at(near, s, later, limits.count) if later != NONE and made.op[later] == "s" else NONE
+            later = near.sent_after[send]
+            stays = (
+                _aggregated_at(near, send, later, limits.count) if later != NONE and changed.op[later] == "s" else NONE
+            )
             if stays == NONE:
                 break
-            r, behind = made.target[s], made.target[later]
-            made.src[s] = min(made.src[s], made.src[later])
-            made.src[stays], made.dst[stays] = (min(column[r], column[behind]) for column in (made.src, made.dst))
-            made.count[s] = made.count[stays] = made.count[s] + made.count[later]
-            made.target[s], made.source[stays] = stays, s
-            near.leave(later, s)
-            near.leave(behind if stays == r else r, stays)
+            receive, later_receive = changed.target[send], changed.target[later]
+            changed.src[send] = min(changed.src[send], changed.src[later])
+            changed.src[stays], changed.dst[stays] = (
+                min(column[receive], column[later_receive]) for column in (changed.src, changed.dst)
+            )
+            changed.count[send] = changed.count[stays] = changed.count[send] + changed.count[later]
+            changed.target[send], changed.source[stays] = stays, send
+            near.leave(later, send)
+            near.leave(later_receive if stays == receive else receive, stays)
     return near.left(ir)
 
 
 def aggregate_copies(ir: Instructions, limits: Limits) -> Instructions:
-    """Merge local copies that lie side by side, to as many chunks as the target takes in one.
+    """Merge adjacent local copies, up to as many chunks as the target takes in one.
 
-    Only those of what was there at the start to where nobody reads or writes it: no other instruction stands between.
+    Only copies of initial contents to cells that no other instruction accesses are merged, so no instruction is in
+    between.
     """
     if ir.op.count("cpy") < 2:
         return ir
     after = predecessors(ir)
-    awaited = {other for others in after for other in others}
-    made, gone = ir.copy(), set()
-    last: dict[tuple[int, int], int] = {}  # (rank, threadblock): the last such copy
+    awaited = {instruction for earlier in after for instruction in earlier}
+    merged, gone = ir.copy(), set()
+    last_copy: dict[tuple[int, int], int] = {}  # last such copy, by (rank, threadblock)
     for n, op in enumerate(ir.op):
         if op != "cpy" or after[n] or n in awaited:
             continue
-        key = made.rank[n], made.threadblock[n]
-        into = last.setdefault(key, n)
-        width = made.count[into]
-        follows = all(column[n] == column[into] + width for column in (made.src, made.dst))
-        if into == n or not follows or width + made.count[n] > limits.count:
-            last[key] = n
+        key = merged.rank[n], merged.threadblock[n]
+        into = last_copy.setdefault(key, n)
+        width = merged.count[into]
+        follows = all(column[n] == column[into] + width for column in (merged.src, merged.dst))
+        if into == n or not follows or width + merged.count[n] > limits.count:
+            last_copy[key] = n
             continue
-        made.count[into] += made.count[n]
+        merged.count[into] += merged.count[n]
         gone.add(n)
-    return made.select([n for n in range(len(made)) if n not in gone]) if gone else ir
+    return merged.select([n for n in range(len(merged)) if n not in gone]) if gone else ir
 
 
 def _aggregated_at(near: Neighbours, s: int, later: int, most: int) -> int:
-    """In whose place, of the two receiving instructions, the merged message can arrive; −1 for neither."""
+    """Return the receive in whose place the merged message can arrive, of the two receives; −1 for neither."""
     ir = near.ir
-    r, behind = ir.target[s], ir.target[later]
+    r, later_receive = ir.target[s], ir.target[later]
     if (
-        ir.op[r] != ir.op[behind]
+        ir.op[r] != ir.op[later_receive]
         or ir.op[r] not in ("r", "rrc")
-        or near.received_after[r] != behind
+        or near.received_after[r] != later_receive
         or ir.count[s] + ir.count[later] > most
     ):
         return NONE
-    apart = ir.src[later] - ir.src[s]
-    if apart not in (ir.count[s], -ir.count[later]) or ir.dst[behind] - ir.dst[r] != apart:
+    distance = ir.src[later] - ir.src[s]
+    if distance not in (ir.count[s], -ir.count[later]) or ir.dst[later_receive] - ir.dst[r] != distance:
         return NONE
-    if ir.op[r] == "rrc" and ir.src[behind] - ir.src[r] != apart:
+    if ir.op[r] == "rrc" and ir.src[later_receive] - ir.src[r] != distance:
         return NONE
     if any(n > s for n in near.after[later]):
         return NONE
-    if all(n < r for n in near.after[behind]):
+    if all(n < r for n in near.after[later_receive]):
         return r
-    return behind if all(n > behind for n in near.before[r]) else NONE
+    return later_receive if all(n > later_receive for n in near.before[r]) else NONE
 
 
 def fuse(ir: Instructions) -> Instructions:
-    """What a rank receives and sends on at once is one instruction (rcs, rrcs), and one threadblock's.
+    """Merge a receive and a send of the same chunks at a rank into one instruction (rcs, rrcs) in one threadblock.
 
-    A threadblock receives from one rank and sends to one. So at each rank, and on each channel asked for, a rank to
-    receive from is matched with one to send to, those with most in common first.
+    A threadblock receives from one rank and sends to one. So at each rank, and on each requested channel, a rank to
+    receive
+    from is matched with one rank to send to, those with the most common chunks first.
     """
     near = Neighbours(ir)
-    made = near.ir
-    found = _candidates(near)
-    matched = _matching(made, found)
-    for r, s in found:
-        if _ends(made, r, s) not in matched or made.target[r] != NONE:
+    changed = near.ir
+    candidates = _candidates(near)
+    matched = _matching(changed, candidates)
+    for r, s in candidates:
+        if _ends(changed, r, s) not in matched or changed.target[r] != NONE:
             continue
         stays = _fused_at(near, r, s)
         if stays == NONE:
             continue
-        goes = s if stays == r else r
-        source, target = made.source[r], made.target[s]
-        made.op[stays], made.src[stays], made.dst[stays] = _FUSED[made.op[r]], made.src[r], made.dst[r]
-        made.source[stays], made.target[stays], made.channel[stays] = source, target, made.channel[r]
-        made.target[source], made.source[target] = stays, stays
-        made.source[goes] = made.target[goes] = NONE
-        near.leave(goes, stays)
+        removed = s if stays == r else r
+        source, target = changed.source[r], changed.target[s]
+        changed.op[stays], changed.src[stays], changed.dst[stays] = (
+            _FUSED[changed.op[r]],
+            changed.src[r],
+            changed.dst[r],
+        )
+        changed.source[stays], changed.target[stays], changed.channel[stays] = source, target, changed.channel[r]
+        changed.target[source], changed.source[target] = stays, stays
+        changed.source[removed] = changed.target[removed] = NONE
+        near.leave(removed, stays)
     return near.left(ir)
 
 
 def _candidates(near: Neighbours) -> list[tuple[int, int]]:
-    """Pairs (receive, send) of one rank where the send reads just what the receive wrote."""
+    """Return pairs (receive, send) of one rank where the send reads exactly what the receive wrote."""
     ir = near.ir
     return [
         (r, s)
@@ -240,9 +260,10 @@ def _candidates(near: Neighbours) -> list[tuple[int, int]]:
 
 
 def _fused_at(near: Neighbours, r: int, s: int) -> int:
-    """Which of the two the fused instruction takes the place of, −1 where it must be in both.
+    """Return the instruction whose place the fused instruction can take, −1 for neither.
 
-    In the receive's place the send overtakes what stands between; in the send's place the receive falls behind.
+    In the receive's place, the send overtakes the instructions in between; in the send's place, the receive falls
+    behind.
     """
     if near.sent_before[s] < r and all(n <= r for n in near.after[s]):
         return r
@@ -252,27 +273,27 @@ def _fused_at(near: Neighbours, r: int, s: int) -> int:
 
 
 def _ends(ir: Instructions, r: int, s: int) -> tuple[int, int, int, int]:
-    """(rank, channel, receives from, sends to)."""
+    """Return (rank, channel, receives from, sends to) of a receive and a send."""
     return ir.rank[r], ir.channel[r], peers(ir, r)[0], peers(ir, s)[1]
 
 
-def _matching(ir: Instructions, found: list[tuple[int, int]]) -> set[tuple[int, int, int, int]]:
-    """What is fused with what, at every rank one to one."""
-    common = Counter(_ends(ir, r, s) for r, s in found)
-    taken_in: dict[tuple[int, int, int], int] = {}
-    taken_out: dict[tuple[int, int, int], int] = {}
-    for n, op in enumerate(ir.op):  # what is fused already stays so
+def _matching(ir: Instructions, candidates: list[tuple[int, int]]) -> set[tuple[int, int, int, int]]:
+    """Return the ends (see `_ends`) that are fused, one to one at every rank."""
+    common = Counter(_ends(ir, r, s) for r, s in candidates)
+    target_of_source: dict[tuple[int, int, int], int] = {}
+    source_of_target: dict[tuple[int, int, int], int] = {}
+    for n, op in enumerate(ir.op):  # Instructions that are already fused keep their match.
         if op in ("rcs", "rrcs", "rrs"):
             rank, channel, into, out = _ends(ir, n, n)
-            taken_in[rank, channel, into] = out
-            taken_out[rank, channel, out] = into
+            target_of_source[rank, channel, into] = out
+            source_of_target[rank, channel, out] = into
     matched = set()
     for key, _ in sorted(common.items(), key=lambda item: (-item[1], item[0])):
         rank, channel, into, out = key
-        if taken_in.setdefault((rank, channel, into), out) == out and (
-            taken_out.setdefault((rank, channel, out), into) == into
+        if target_of_source.setdefault((rank, channel, into), out) == out and (
+            source_of_target.setdefault((rank, channel, out), into) == into
         ):
             matched.add(key)
-        elif taken_in[rank, channel, into] == out:
-            del taken_in[rank, channel, into]
+        elif target_of_source[rank, channel, into] == out:
+            del target_of_source[rank, channel, into]
     return matched

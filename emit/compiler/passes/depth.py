@@ -1,4 +1,4 @@
-"""Exchange ordering: what can go at once goes together, and, where asked, ranks that exchange take turns to send."""
+"""Order messages by depth: messages that can go simultaneously are adjacent, and exchanging ranks may alternate."""
 
 from __future__ import annotations
 
@@ -9,41 +9,55 @@ from emit.compiler.ir import NONE, Instructions, predecessors
 
 
 def order_by_depth(ir: Instructions, exchanges: bool = False) -> Instructions:
-    """Messages and local instructions by how many must come before them.
+    """Order messages and local instructions by the number of instructions that must come before them.
 
-    Of one depth what is sent comes before what is received, each in the order in which it was, so that both ends of
-    every connection keep one order. With `exchanges` messages to higher ranks come before those to lower ones: two
-    ranks that exchange do not both send before they receive, which needs room for all that is sent.
-    The instructions come back as they are where that order is not possible: a message may have to leave before, and
-    to arrive after, what has the same depth.
+    At equal depth, sends come before receives, each in their previous order, so that both ends of every connection keep
+    the
+    same order.
+
+    Args:
+        ir: Instructions.
+        exchanges: Whether messages to higher ranks come before messages to lower ranks. Then two ranks that exchange do
+            not
+            both send before they receive, which needs slots for everything that is sent.
+
+    Returns:
+        The ordered instructions; `ir` itself if that order is impossible, because a message must leave before, and
+        arrive
+        after, an instruction of the same depth.
     """
     after = predecessors(ir)
     depth = [0] * len(ir)
     for n, source in enumerate(ir.source):
         if source != NONE:
-            depth[n] = depth[source]  # a message is one with its receipt
+            depth[n] = depth[source]  # Both ends of a message have one depth.
             continue
         target = ir.target[n]
-        others = [*after[n], *(after[target] if target != NONE else ())]
-        depth[n] = 1 + max((depth[other] for other in others if other != n), default=0)
+        earlier = [*after[n], *(after[target] if target != NONE else ())]
+        depth[n] = 1 + max((depth[instruction] for instruction in earlier if instruction != n), default=0)
 
     def key(n: int) -> tuple[int, bool, bool]:
+        """Return the key by which instruction `n` is sorted."""
         source, target = ir.source[n], ir.target[n]
-        here = ir.rank[n]
-        down = (source != NONE and ir.rank[source] > here) or (target != NONE and ir.rank[target] < here)
-        return depth[n], exchanges and down, source != NONE
+        own_rank = ir.rank[n]
+        to_lower_rank = (source != NONE and ir.rank[source] > own_rank) or (
+            target != NONE and ir.rank[target] < own_rank
+        )
+        return depth[n], exchanges and to_lower_rank, source != NONE
 
     order = sorted(range(len(ir)), key=key)
     place = [0] * len(ir)
     for at, n in enumerate(order):
         place[n] = at
-    kept = all(place[other] < place[n] for n, others in enumerate(after) for other in others)
-    sent = all(source == NONE or place[source] < place[n] for n, source in enumerate(ir.source))
-    return ir.select(order) if kept and sent and keeps_message_order(ir, order) else ir
+    keeps_dependencies = all(
+        place[instruction] < place[n] for n, earlier in enumerate(after) for instruction in earlier
+    )
+    sends_before_receives = all(source == NONE or place[source] < place[n] for n, source in enumerate(ir.source))
+    return ir.select(order) if keeps_dependencies and sends_before_receives and keeps_message_order(ir, order) else ir
 
 
 def keeps_message_order(ir: Instructions, order: Sequence[int] | None = None) -> bool:
-    """Whether both ends of every connection have their messages in one order."""
+    """Return True if both ends of every connection have their messages in the same order."""
     sent: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     received: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for n in range(len(ir)) if order is None else order:

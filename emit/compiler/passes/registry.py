@@ -1,6 +1,6 @@
-"""The passes: those that a target may require, and one row for each that can be left out.
+"""List the passes: those that a target may require, and one row for each pass that can be left out.
 
-The rows are read by the compiler, by `--passes` and by `--without-pass`.
+The compiler, `--passes` and `--without-pass` read the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from emit.compiler.passes.liveness import prune, reuse_scratch
 from emit.targets import Limits
 
 Apply = Callable[[Instructions, Limits], Instructions]
-# what makes instructions of those that the target runs; always used, first of all
+# Passes that turn instructions into ones that the target runs; they are always used, before all others.
 REQUIRED: dict[str, Apply] = {
     "split": lambda ir, limits: split(ir, limits.count),
     "unfuse": lambda ir, limits: unfuse(ir, limits.ops),
@@ -28,10 +28,12 @@ class Pass:
     """A pass that can be left out.
 
     Attributes:
-        name: what `--without-pass` takes. summary: what `--passes` prints.
-        apply: the pass over the instructions; None where it is a choice of how they are laid out in threadblocks.
-        needs: instructions that it makes, which the target must run.
-        choice: it can cost time, so that programs with and without it are tried; else it is always used.
+        name: Name that `--without-pass` takes.
+        summary: Text that `--passes` prints.
+        apply: The pass over the instructions; None if it is a choice of their layout in threadblocks.
+        needs: Instructions that the pass makes, which the target must run.
+        choice: Whether the pass can cost time, so that programs with and without it are tried; if not, it is always
+            used.
     """
 
     name: str
@@ -44,23 +46,23 @@ class Pass:
 PASSES = {
     row.name: row
     for row in (
-        Pass("prune", "leave out what nobody reads", lambda ir, _: prune(ir)),
-        Pass("absorb", "reduce what arrives as it arrives, not from scratch", lambda ir, _: absorb(ir), ("rrc",)),
-        Pass("copy", "copy neighbouring chunks that nobody waits for as one", aggregate_copies),
-        Pass("aggregate", "send neighbouring chunks that are ready together as one message", aggregate, choice=True),
+        Pass("prune", "remove instructions whose result nobody reads", lambda ir, _: prune(ir)),
+        Pass("absorb", "reduce data as it arrives, not from scratch", lambda ir, _: absorb(ir), ("rrc",)),
+        Pass("copy", "merge copies of neighbouring chunks that no instruction waits for", aggregate_copies),
+        Pass("aggregate", "merge messages of neighbouring chunks that are ready at the same time", aggregate, choice=True),
         Pass(
             "fuse", "receive, reduce and send on in one instruction", lambda ir, _: fuse(ir), ("rcs", "rrcs", "rrs"),
             choice=True,
         ),
-        Pass("scratch", "use scratch again whose content is over", lambda ir, _: reuse_scratch(ir)),
-        Pass("pair", "one threadblock sends and receives", choice=True),
-        Pass("run", "channels that a connection needs one after another, so that a link keeps its order", choice=True),
-        Pass("deal", "more channels for a connection that waits for room"),
+        Pass("scratch", "reuse scratch whose content is no longer needed", lambda ir, _: reuse_scratch(ir)),
+        Pass("pair", "let one threadblock send and receive", choice=True),
+        Pass("run", "use a connection's channels one after another, so that a link keeps its order", choice=True),
+        Pass("deal", "give more channels to a connection that waits for slots"),
         Pass(
-            "turn", "ranks that exchange take turns, where both would wait for room",
+            "turn", "let ranks that exchange send alternately, if both would wait for slots",
             lambda ir, _: order_by_depth(ir, exchanges=True), choice=True,
         ),
     )
 }  # fmt: skip
-# in which instructions go through them, but for prune and copy, which come first; prune again after fuse
+# The order of the passes, except prune and copy, which come first; prune is repeated after fuse.
 ORDER = ("turn", "absorb", "aggregate", "fuse", "scratch")
