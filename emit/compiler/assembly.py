@@ -235,7 +235,7 @@ def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
 
 
 def _after_runs(prepared: Prepared, channel: Ints, layout: Layout) -> list[list[int]]:
-    """As `Prepared.after`; what a run of a connection sends first comes after what the run before it sends last."""
+    """Return `Prepared.after`, extended so that each run of a connection follows the last send of the run before it."""
     after = prepared.after.copy()
     last_send: dict[tuple[int, int, int], int] = {}  # last send so far, by (rank, sends to, channel)
     for n in np.flatnonzero(prepared.out != NONE).tolist():

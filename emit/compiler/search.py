@@ -281,7 +281,7 @@ class Search:
         return self.enough is not None and len(self.variants.ir) >= TUNING.few_variants_from
 
     def _families(self, level: int, before: Candidate | None) -> list[list[Variant]]:
-        """Variants to try on a level, those that are aggregated apart where there is much to do."""
+        """Return the families of variants to try on a level; in large programs, aggregated variants are a family."""
         usable = self.variants.usable()
         if self.timer is None:  # The first variant is chosen; fused programs are shorter, even if ranks alternate.
             usable.sort(key=lambda variant: "fuse" not in variant)

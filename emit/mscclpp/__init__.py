@@ -1,1 +1,1 @@
-"""MSCCL++ execution plans."""
+"""Read, write, check and time MSCCL++ execution plans."""

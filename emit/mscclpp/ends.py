@@ -1,4 +1,4 @@
-"""What is known when the ranks of a plan end: of data that is still under way, and of ranks that are behind."""
+"""Check what is still in flight when ranks of a plan end, and whether ranks can be launches apart."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ from emit.findings import Findings
 from emit.mscclpp.plan import Plan
 from emit.mscclpp.replay import Access, Replay
 
-_SPELT_OUT = 8  # cautions; the others are counted
+_SPELT_OUT = 8  # cautions that are written out; further ones are counted
 
 
-def check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
-    """What is still under way when a rank's kernel ends meets what its caller does next with its buffers."""
-    made, clocks, over = run.made, run.clocks, _known(run)
-    seen: set[tuple[int, int, int]] = set()
+def check_ends(run: Replay, findings: Findings, notes: list[str]) -> None:
+    """Add findings and cautions for accesses that can still happen after a rank's kernel has ended.
+
+    The caller may then use its buffers.
+    """
+    acts_of_plan, clocks, known_at_end = run.made, run.clocks, _known(run)
+    reported: set[tuple[int, int, int]] = set()
     cautions: list[str] = []
 
     def late(cell: int, access: Access, word: str) -> None:
+        """Report an access of a cell if its owner can end before it."""
         actor, tick, block, op = access[:4]
         owner = run.memory.rank(cell)
-        own = clocks.rank[actor] == owner
-        if actor < len(made.acts) and own:
+        is_own = clocks.rank[actor] == owner
+        if actor < len(acts_of_plan.acts) and is_own:
             return
-        if (len(over[owner]) and over[owner][actor] >= tick + 2) or (block, op, owner) in seen:
+        if (len(known_at_end[owner]) and known_at_end[owner][actor] >= tick + 2) or (block, op, owner) in reported:
             return
-        seen.add((block, op, owner))
+        reported.add((block, op, owner))
         name, at = run.memory.name(cell)
-        if not own:
-            what = f"{made.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that"
-            found.add("race", f"{what}; it must wait for a signal", *made.place(block, op), cell=(name, at))
-        elif name != "s" or not run.memory.plan.double:  # else the next call uses the other half
+        if not is_own:
+            subject = f"{acts_of_plan.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that"
+            findings.add(
+                "race", f"{subject}; it must wait for a signal", *acts_of_plan.place(block, op), cell=(name, at)
+            )
+        elif name != "s" or not run.memory.plan.double:  # With double scratch, the next call uses the other half.
             cautions.append(
                 f"caution: rank {owner} can end while a port channel still reads {name}[{at}] for the "
-                f"{made.name(block, op)} of tb {made.tb[block]} step {op}; pwsf and flush do not wait for it in the "
+                f"{acts_of_plan.name(block, op)} of tb {acts_of_plan.tb[block]} step {op}; pwsf and flush do not wait for it in the "
                 "executor"
             )
 
@@ -48,27 +54,28 @@ def check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
         notes.append(f"caution: {len(cautions) - _SPELT_OUT} more of that kind")
 
 
-def check_hearing(run: Replay, found: Findings, notes: list[str]) -> None:
-    """Who hears nothing of another rank can be two launches ahead of it, where the same half of scratch is in use.
+def check_hearing(run: Replay, findings: Findings, notes: list[str]) -> None:
+    """Add a finding or a caution if a rank hears nothing of another rank, and so can be two launches ahead of it.
 
-    A plan of packets that could see to it, since its channels connect the two, must: it meets others like itself.
+    Such launches use the same half of scratch. A plan of packets whose channels connect the two ranks must prevent it,
+    because its launches mix with those of other packet plans.
     """
     plan, first = run.memory.plan, run.clocks.first
-    deaf = (
-        (rank, other)
-        for rank, known in enumerate(_known(run))
-        for other in range(len(plan.gpus))
-        if rank != other and not (other in first and len(known) and known[first[other]] > run.begun[other])
+    unaware_pairs = (
+        (rank, peer)
+        for rank, known_row in enumerate(_known(run))
+        for peer in range(len(plan.gpus))
+        if rank != peer and not (peer in first and len(known_row) and known_row[first[peer]] > run.begun[peer])
     )
-    pair = next(deaf, None)
+    pair = next(unaware_pairs, None)
     if pair is None:
         return
-    what = f"hears nothing of rank {pair[1]} in a launch, and can be two ahead of it"
+    subject = f"hears nothing of rank {pair[1]} in a launch, and can be two ahead of it"
     if plan.packets and plan.double and _connected(plan, *pair):
         right = "it must hear that it has started, before it ends"
-        found.add("race", f"{what}: packets that are not yet read are overwritten; {right}", pair[0])
+        findings.add("race", f"{subject}: packets that are not yet read are overwritten; {right}", pair[0])
     else:
-        notes.append(f"caution: rank {pair[0]} {what}, which plans of packets (LL) before and after it do not bear")
+        notes.append(f"caution: rank {pair[0]} {subject}, which breaks plans of packets (LL) before and after it")
 
 
 def _known(run: Replay) -> list[Row]:
@@ -79,12 +86,12 @@ def _known(run: Replay) -> list[Row]:
     return [run.clocks.ended(blocks) if blocks else np.zeros(0, dtype=np.int32) for blocks in of_rank]
 
 
-def _connected(plan: Plan, rank: int, other: int) -> bool:
-    """Whether channels lead from one rank to the other, by way of others too."""
+def _connected(plan: Plan, rank: int, target: int) -> bool:
+    """Return True if channels lead from one rank to the other, perhaps through further ranks."""
     reached, todo = {rank}, [rank]
     while todo:
         gpu = plan.gpus[todo.pop()]
         groups = [*gpu.peers.values(), *(ranks for _, ranks in gpu.switches)]
         todo += (new := {peer for peers in groups for peer in peers} - reached)
         reached |= new
-    return other in reached
+    return target in reached

@@ -1,9 +1,9 @@
-"""Program → where a plan keeps everything: what is put straight to where it belongs, and what into scratch first.
+"""Decide where a plan keeps the data of a program: which messages go straight to their destination, which into scratch.
 
-A program's message waits in a FIFO until it is received. A plan's put writes into the receiver's memory at once. So a
-message goes straight to its destination only where the program's own order says that the receiver is done with what
-lies there before the sender sends; else it goes into scratch of its own, and is copied from there. No wait is added,
-so what ended before still ends.
+A program's message waits in a FIFO until it is received, whereas a plan's put writes into the receiver's memory at
+once. So a message goes straight to its destination only if the program's own order says that the receiver no longer
+needs the content there before the sender sends; if not, it goes into its own scratch, and is copied from there. No wait
+is added, so a program without deadlock becomes a plan without deadlock.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
 _REACH = 1 << 40  # more than any buffer has chunks
-_KEPT = 4096  # rows, before those that nobody can ask for any more are looked for
-_SCAN = 16  # slots looked at for one that is free again
+_KEPT = 4096  # rows that are stored before unnecessary ones are removed
+_SCAN = 16  # slots that are examined for a free one
 
 
 class _Message(NamedTuple):
-    """What the receiver of `send` learns: positions in blocks that are over, and ranks (as bits) that have started."""
+    """The knowledge that a message gives its receiver.
+
+    Attributes:
+        send: Step that sends it.
+        known: Positions in threadblocks up to which steps are over.
+        started: Ranks that have started, as bits.
+    """
 
     send: Step
     known: Row
@@ -38,7 +44,7 @@ class _Message(NamedTuple):
 
 
 class Placer:
-    """Decides where the data of every step lies."""
+    """The placement of every step's data, built by following one order of execution."""
 
     def __init__(
         self,
@@ -51,14 +57,21 @@ class Placer:
         packets: bool,
         separate: Goal | None = None,
     ) -> None:
-        """
-        Args:
-            program, c, cells: a program that passed its check, its columns and cells.
-            order: an order of execution that takes each step once. nodes: of each rank.
-            separate: the program's own (in place) goal, where the plan is to be out of place: input is then read where
-                it lies, and results are written to the output.
+        """Prepare the placement.
 
-        Raises InputError: more threadblocks and messages than can be followed.
+        Args:
+            program: A program that passed its check.
+            c: Its columns.
+            order: An order of execution that takes each step once.
+            cells: Its cells.
+            nodes: Node of each rank.
+            packets: Whether messages are packets.
+            separate: The program's own (in-place) goal if the plan is to be out of place: then it reads input where it
+                lies,
+                and writes results to the output. None for a plan of the same form as the program.
+
+        Raises:
+            InputError: The program has more threadblocks than can be followed.
         """
         self.program, self.c, self.order, self.cells = program, c, order, cells
         self.packets, self.separate = packets, separate
@@ -68,12 +81,14 @@ class Placer:
         self.steps = [StepPlacement() for _ in self.count]
         self.match = dict(zip(*(steps.tolist() for steps in c.messages()), strict=True))
         nblocks = len(self.rank_of)
-        most = isqrt(CAPACITY.clock_entries)
-        if nblocks > most:
-            raise InputError(f"program of {nblocks} threadblocks; it must be at most {most} to be followed as a plan")
-        self.clocks = VectorClocks(nblocks)  # positions in blocks that are over, counted from 1
-        self.local = VectorClocks(nblocks) if packets else self.clocks  # the same without what packets tell
-        self.started = [1 << rank for rank in self.rank_of]  # bits: ranks that a block knows to have started
+        max_blocks = isqrt(CAPACITY.clock_entries)
+        if nblocks > max_blocks:
+            raise InputError(
+                f"program of {nblocks} threadblocks; it must be at most {max_blocks} to be followed as a plan"
+            )
+        self.clocks = VectorClocks(nblocks)  # positions in threadblocks that are over, counted from 1
+        self.local = VectorClocks(nblocks) if packets else self.clocks  # the same without the knowledge from packets
+        self.started = [1 << rank for rank in self.rank_of]  # ranks that a threadblock knows to have started, as bits
         self.packet_slots = [0] * program.nranks
         self.slots: list[list[tuple[Span, Step]]] = [[] for _ in range(program.nranks)]
         self.written: dict[int, Step] = {}
@@ -85,24 +100,24 @@ class Placer:
         self.sends: list[int] = c.sends.tolist()
         crossing = [nodes[u] != nodes[v] for u, v, _ in c.connections]
         self.crosses = [connection >= 0 and crossing[connection] for connection in self.sends]  # sends to another node
-        # whether a port channel reads, on its own time, what a step sends
+        # A port channel reads the data of such a step asynchronously.
         self.by_port = [crosses and not packets for crosses in self.crosses]
         self.names = [OPS[op] for op in c.op.tolist()]
         self.from_packets = packet_readers(c, order, cells) if packets else {}
-        self.stays = {receive for found in self.from_packets.values() for receive, _ in found}
-        plain = plain_scratch_ranks(c, self.from_packets)
-        self.scratch = [gpu.s_chunks if rank in plain else 0 for rank, gpu in enumerate(program.gpus)]
-        self.in_packets: dict[Step, _Message] = {}  # of receives that stay in packets
-        # what is known at the end of steps that others wait for, as long as somebody may: a row is of all threadblocks
+        self.stays = {receive for origins in self.from_packets.values() for receive, _ in origins}
+        plain_ranks = plain_scratch_ranks(c, self.from_packets)
+        self.scratch = [gpu.s_chunks if rank in plain_ranks else 0 for rank, gpu in enumerate(program.gpus)]
+        self.in_packets: dict[Step, _Message] = {}  # messages that stay in packets, by their receive
+        # The knowledge at the end of awaited steps, as long as a step may wait for them: a row has all threadblocks.
         self.kept: dict[Step, tuple[Row, Row, int]] = {}
         self._most_kept = _KEPT
 
     def placement(self) -> Placement:
-        """Follow the program's order of execution to its end."""
+        """Return the placement, by following the program's order of execution to its end."""
         c = self.c
         dep, sends, receives = c.dep.tolist(), self.sends, c.receives.tolist()
         awaited = Counter(d for d in dep if d >= 0)
-        unread = Counter(receive for found in self.from_packets.values() for receive in dict(found))
+        unread = Counter(receive for origins in self.from_packets.values() for receive in dict(origins))
         in_flight: list[deque[_Message]] = [deque() for _ in c.connections]
         for step in self.order:
             block = self.block_of[step]
@@ -136,30 +151,32 @@ class Placer:
                 in_flight[sends[step]].append(_Message(step, row.copy(), self.started[block]))
             row[block] = local[block] = self.position[step] + 1
             if step in awaited:
-                known = row.copy()
-                self.kept[step] = (known, local.copy() if local is not row else known, self.started[block])
+                known_row = row.copy()
+                self.kept[step] = (known_row, local.copy() if local is not row else known_row, self.started[block])
                 if self.packets and len(self.kept) > self._most_kept:
                     self._forget()
         return self._finished()
 
     def _forget(self) -> None:
-        """Keep what is known at the end of those steps alone that a later one can still have to wait for."""
-        asked = {*self.written.values(), *(step for steps in self.readers.values() for step in steps.values())}
-        self.kept = {step: known for step, known in self.kept.items() if step in asked}
+        """Keep the knowledge at the end of only those steps that a later step may still have to wait for."""
+        needed_steps = {*self.written.values(), *(step for steps in self.readers.values() for step in steps.values())}
+        self.kept = {step: knowledge for step, knowledge in self.kept.items() if step in needed_steps}
         self._most_kept = max(_KEPT, 2 * len(self.kept))
 
     def _hear(self, block: int, message: _Message) -> None:
+        """Add a message's knowledge to that of a threadblock."""
         self.clocks.learn(block, message.known)
         self.started[block] |= message.started
 
     def _place(self, step: Step, message: _Message | None) -> None:
+        """Decide where a step reads and writes, and which waits and copies that needs."""
         c, placed, name = self.c, self.steps[step], self.names[step]
         reads = name in READS_SRC
         rank = self.rank_of[self.block_of[step]]
         source = range(self.cells.src[step], self.cells.src[step] + self.count[step])
         target = range(self.cells.dst[step], self.cells.dst[step] + self.count[step])
         if step in self.stays:
-            assert message is not None  # it receives
+            assert message is not None  # The step receives.
             self._arrive(step, rank, reads, message, [])
         placed.idle = step in self.stays or (name == "cpy" and source == target)
         if placed.idle:
@@ -194,13 +211,13 @@ class Placer:
                     self._copied(flight)
             self.readers.pop(key, None)
             self.written[key] = step
-            if self.by_port[step]:  # a fused step sends what it has just written
+            if self.by_port[step]:  # A fused step sends the data that it has just written.
                 self.flights.setdefault(key, []).append(step)
         if self.packets:
             self._packets(step, rank)
 
     def _packets(self, step: Step, rank: int) -> None:
-        """What the operations on packets need besides: every sum is stored, and ports send from packets."""
+        """Add the scratch that packet operations need: every sum is stored, and ports send from packets."""
         name, count, placed = self.names[step], self.count[step], self.steps[step]
         if name == "rrs":
             placed.temp = self._scratch("s", rank, count)
@@ -208,44 +225,45 @@ class Placer:
             placed.copy = self._scratch("p", rank, count)
 
     def _copied(self, send: Step) -> None:
-        """The send's source is copied before it is sent; what it reads may change under a port channel."""
+        """Mark that a send copies its source first, because the source may change while a port channel reads it."""
         if self.steps[send].copy is None:
             self.steps[send].copy = self._scratch("s", self.rank_of[self.block_of[send]], self.count[send])
 
     def _scratch(self, kind: str, rank: int, count: int) -> Span:
-        """New scratch of a rank: plain (s) or for packets (p)."""
+        """Return new scratch of a rank: plain (s) or for packets (p)."""
         used = self.packet_slots if kind == "p" else self.scratch
         used[rank] += count
         return Span(0, kind, used[rank] - count, count)
 
     def _passed(self, row: Row, step: Step) -> bool:
+        """Return True if a step is over according to the knowledge `row`."""
         return bool(row[self.block_of[step]] > self.position[step])
 
-    def _order(self, step: Step, other: Step, clocks: VectorClocks) -> None:
+    def _order(self, step: Step, earlier: Step, clocks: VectorClocks) -> None:
         """A semaphore orders what messages do not: their flags say nothing of what else was written."""
         block = self.block_of[step]
-        if self.block_of[other] != block and not self._passed(clocks.row(block), other):
-            self._after(step, other)
+        if self.block_of[earlier] != block and not self._passed(clocks.row(block), earlier):
+            self._after(step, earlier)
 
-    def _after(self, step: Step, other: Step) -> None:
-        """The step waits for another one of its rank."""
+    def _after(self, step: Step, earlier: Step) -> None:
+        """Add a wait of a step for an earlier step of its rank, and the knowledge that it brings."""
         block = self.block_of[step]
-        self.steps[step].deps.append(other)
+        self.steps[step].deps.append(earlier)
         for clocks in (self.clocks, self.local):
             row = clocks.row(block)
-            row[self.block_of[other]] = max(row[self.block_of[other]], self.position[other] + 1)
-        if other in self.kept:
-            known, local, started = self.kept[other]
-            self.clocks.learn(block, known)
-            self.local.learn(block, local)
+            row[self.block_of[earlier]] = max(row[self.block_of[earlier]], self.position[earlier] + 1)
+        if earlier in self.kept:
+            known_row, local_row, started = self.kept[earlier]
+            self.clocks.learn(block, known_row)
+            self.local.learn(block, local_row)
             self.started[block] |= started
 
     def _packed(self, origins: list[Origin]) -> list[Span]:
-        """The packets in which these chunks lie."""
+        """Return the packets that hold these chunks."""
         spans: list[Span] = []
         for offset, (receive, n) in enumerate(origins):
             slot = self.steps[receive].slot
-            assert slot is not None  # it came in packets
+            assert slot is not None  # The receive stays in packets.
             _extend(spans, Span(offset, "p", slot.first + n, 1))
         return spans
 
@@ -260,8 +278,8 @@ class Placer:
             return
         slots = self.slots[rank]
         for n, (slot, user) in enumerate(slots[:_SCAN]):
-            done = self.match[user] if self.by_port[user] else user
-            if slot.size == count and self._passed(row, done) and self._passed(row, user):
+            last_use = self.match[user] if self.by_port[user] else user
+            if slot.size == count and self._passed(row, last_use) and self._passed(row, user):
                 slots.pop(n)
                 break
         else:
@@ -270,7 +288,7 @@ class Placer:
         placed.slot = slot
 
     def _free(self, row: Row, key: int) -> bool:
-        """Whether all that used the cell is over for one who knows `row`."""
+        """Return True if all uses of a cell are over according to the knowledge `row`."""
         last = self.written.get(key)
         return (
             (last is None or self._passed(row, last))
@@ -279,7 +297,7 @@ class Placer:
         )
 
     def keys(self, rank: int, span: Span) -> Iterable[int]:
-        """Numbers of the cells of a span of the plan."""
+        """Return the numbers of the cells of a span of the plan."""
         if self.separate is None:
             first = self.base[rank][BUFFERS.index(span.kind)] + span.first
         else:
@@ -287,7 +305,7 @@ class Placer:
         return range(first, first + span.size)
 
     def _spans(self, rank: int, kind: str, at: int, cells: range, writes: bool) -> list[Span]:
-        """Where the plan keeps these cells of the program."""
+        """Return the spans in which the plan keeps these cells of the program."""
         if self.separate is None or kind == "s":
             return [Span(0, kind, at, len(cells))]
         spans: list[Span] = []
@@ -302,12 +320,12 @@ class Placer:
         """An in-place cell's own input, or once it is written its output, or scratch where it has none."""
         assert self.separate is not None
         base, sizes = self.base[rank], sizes_of(self.program, rank)
-        at = cell - base[0]
-        if not written and 0 <= at < sizes[0]:
-            return "i", at
-        at = cell - base[1]
-        if 0 <= at < sizes[1]:
-            return "o", at
+        index = cell - base[0]
+        if not written and 0 <= index < sizes[0]:
+            return "i", index
+        index = cell - base[1]
+        if 0 <= index < sizes[1]:
+            return "o", index
         if cell not in self.home:
             self.home[cell] = self._scratch("s", rank, 1)
         return "s", self.home[cell].first
@@ -331,6 +349,7 @@ class Placer:
         return copies
 
     def _finished(self) -> Placement:
+        """Return the placement after the last step."""
         ends = VectorClocks(self.clocks.width)
         started = [0] * self.program.nranks
         for block, rank in enumerate(self.rank_of):
@@ -340,19 +359,26 @@ class Placer:
         for step, connection in enumerate(self.sends):
             if self.by_port[step] and not self._passed(ends.row(self.c.connections[connection][0]), self.match[step]):
                 unconfirmed.add(step)
-        apart = any(~known & (1 << self.program.nranks) - 1 for known in started)
+        some_rank_is_unaware = any(~started_ranks & (1 << self.program.nranks) - 1 for started_ranks in started)
         return Placement(
-            self.steps, self.match, self._copies(), apart, unconfirmed, self.scratch, self.packet_slots, self.keys
+            self.steps,
+            self.match,
+            self._copies(),
+            some_rank_is_unaware,
+            unconfirmed,
+            self.scratch,
+            self.packet_slots,
+            self.keys,
         )
 
 
 def _follows(span: Span, after: Span) -> bool:
-    """Whether `after` begins where `span` ends."""
+    """Return True if `after` begins where `span` ends."""
     return after.kind == span.kind and after.first == span.first + span.size
 
 
 def _extend(spans: list[Span], span: Span) -> None:
-    """Append a span, as part of the one before where it follows that."""
+    """Add a span, merged with the last span if it follows that."""
     if spans and _follows(spans[-1], span):
         spans[-1] = spans[-1]._replace(size=spans[-1].size + span.size)
     else:

@@ -1,4 +1,4 @@
-"""An MSCCL++ execution plan as it stands in its JSON, and that JSON: one operation a line."""
+"""Define an MSCCL++ execution plan as its JSON holds it, and write that JSON: one operation a line."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-# What the executor's structures hold; of these the reader itself checks only the operations of a threadblock.
+# Capacities of the executor's structures; its reader checks only the number of operations of a threadblock.
 MAX_OPS = 64
-MAX_CHANNELS = 16  # of one type in a threadblock, and as many remote buffers
+MAX_CHANNELS = 16  # of one type in a threadblock; also the number of remote buffers
 MAX_OP_CHANNELS = 8
 MAX_OP_BUFFERS = 10
 MAX_BARRIERS = 16
 MAX_OP_SEMAPHORES = 16
 NO_LIMIT = (1 << 64) - 1  # max_message_size
-OFFSET_END = 1 << 32  # bytes: offsets in a buffer, and where a span ends, are kept in 32 bits
-MAX_MIN_BYTES = (1 << 31) - 1  # min_message_size is read as an int
-# Chunks of double scratch come in so many: then its upper half begins at a multiple of a packet's 16 bytes, whatever
-# the size of an allocation, by which the executor sizes a chunk of it.
+OFFSET_END = 1 << 32  # Bytes: offsets in a buffer, and ends of spans, have 32 bits.
+MAX_MIN_BYTES = (1 << 31) - 1  # The executor reads min_message_size as an int.
+# The number of chunks of double scratch is a multiple of this: then its upper half begins at a multiple of a packet's
+# 16 bytes, whatever the size of the allocation by which the executor sizes a chunk of scratch.
 EVEN_SCRATCH = 8
 
-# Places of data on each side of an operation: L a local buffer, R a remote one, W a switch channel; + is one or more.
+# Spans that each operation reads and writes: L a local buffer, R a remote one, W a switch channel; + is one or more.
 SHAPES: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("nop", "barrier", "signal", "wait", "rlxsignal", "rlxwait", "flush"), ("", "")),
     **dict.fromkeys(("sem_acquire", "sem_release", "pipeline"), ("", "")),
@@ -46,10 +46,15 @@ CHANNEL_TYPES = ("memory", "port", "switch")
 
 
 class Part(NamedTuple):
-    """`size` chunks from `first` of a buffer.
+    """A span of `size` chunks, from chunk `first` of a buffer.
 
-    at: "i", "o" or "s" for the rank's own, else the number in the threadblock's list of remote buffers (side R)
-    or of switch channels (side W).
+    Attributes:
+        side: L for a local buffer, R for a remote buffer, W for a switch channel.
+        at: "i", "o" or "s" for the rank's own buffer; else the number in the threadblock's list of remote buffers (side
+            R)
+            or of switch channels (side W).
+        first: First chunk.
+        size: Number of chunks.
     """
 
     side: str
@@ -59,10 +64,22 @@ class Part(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One operation. `group` (number, size): this threadblock does that part of a group's share.
+    """An operation of a threadblock.
 
-    ops, unit_bytes, unit_chunks: of a pipeline: what it repeats, the bytes of an iteration, and the chunks that all
-    iterations together move.
+    Attributes:
+        name: Name of the operation.
+        src: Spans that it reads.
+        dst: Spans that it writes.
+        channel_type: Type of its channels.
+        channels: Its channels, as numbers in the threadblock's list.
+        semaphores: Its semaphores.
+        barrier: Its barrier, −1 for none.
+        blocks: Number of threadblocks that meet at the barrier.
+        group: (number, size): this threadblock does part `number` of the work of a group of `size` threadblocks.
+        redop: Reduction.
+        ops: Operations that a pipeline repeats.
+        unit_bytes: Bytes of an iteration of a pipeline.
+        unit_chunks: Chunks that all iterations of a pipeline move.
     """
 
     name: str
@@ -82,7 +99,13 @@ class Op(NamedTuple):
 
 @dataclass(slots=True)
 class PlanBlock:
-    """A threadblock: its operations, and by channel type the numbers in its GPU's lists that its own stand for."""
+    """A threadblock of a plan.
+
+    Attributes:
+        ops: Its operations.
+        channels: Its channels by type, as numbers in its GPU's lists.
+        buffers: Its remote buffers by channel type, as numbers in its GPU's list.
+    """
 
     ops: list[Op] = field(default_factory=list)
     channels: dict[str, list[int]] = field(default_factory=dict)
@@ -90,7 +113,13 @@ class PlanBlock:
 
 
 class RemoteBuffer(NamedTuple):
-    """Buffer `kind` (i, o, s) of `rank`, reachable through channels of these types."""
+    """A buffer of another rank.
+
+    Attributes:
+        rank: The rank.
+        kind: Its buffer (i, o, s).
+        types: Types of the channels that reach it.
+    """
 
     rank: int
     kind: str
@@ -99,9 +128,17 @@ class RemoteBuffer(NamedTuple):
 
 @dataclass(slots=True)
 class PlanGpu:
-    """One rank. `peers`: by channel type (memory, port) the rank at the other end of each channel.
+    """A rank of a plan.
 
-    switches: (buffer, ranks) of each switch channel. semaphores: what each holds at the start.
+    Attributes:
+        input_chunks: Chunks of the input.
+        output_chunks: Chunks of the output.
+        scratch_chunks: Chunks of scratch.
+        blocks: Threadblocks.
+        peers: By channel type (memory, port), the rank at the other end of each channel.
+        switches: (buffer, ranks) of each switch channel.
+        buffers: Remote buffers.
+        semaphores: Initial value of each semaphore.
     """
 
     input_chunks: int
@@ -116,10 +153,20 @@ class PlanGpu:
 
 @dataclass(slots=True)
 class Plan:
-    """What all ranks execute. `packets`: protocol LL, whose scratch holds twice the bytes, data and flags.
+    """An execution plan: the operations of all ranks.
 
-    double: two halves of scratch that calls use in turn. reuse: one scratch for all plans of a process.
-    min_bytes, max_bytes: of the input (of the output for allgather), both inclusive.
+    Attributes:
+        name: Name.
+        collective: Collective.
+        protocol: Protocol.
+        inplace: Whether input and output are one memory.
+        gpus: The ranks.
+        double: Whether scratch has two halves that launches use alternately.
+        reuse: Whether all plans of a process share one scratch.
+        alignment: Bytes to which a chunk is aligned.
+        threads: Threads of a threadblock.
+        min_bytes: Smallest size of the input (for allgather of the output), in bytes.
+        max_bytes: Largest size of the input (for allgather of the output), in bytes.
     """
 
     name: str
@@ -136,16 +183,16 @@ class Plan:
 
     @property
     def packets(self) -> bool:
-        """Whether scratch is sized for packets."""
+        """Return True for protocol LL, whose scratch holds twice the bytes: data and flags of packets."""
         return self.protocol == "LL"
 
     @property
     def nops(self) -> int:
-        """Operations of all ranks, those inside pipelines counted."""
+        """Return the number of operations of all ranks, those inside pipelines included."""
         return sum(1 for _ in self.ops())
 
     def ops(self) -> Iterator[tuple[int, int, int, Op, Op]]:
-        """(rank, threadblock, place, operation there, and itself or one of those that it repeats)."""
+        """Yield (rank, threadblock, position, operation there, and that operation or one that it repeats)."""
         for rank, gpu in enumerate(self.gpus):
             for tb, block in enumerate(gpu.blocks):
                 for at, op in enumerate(block.ops):
@@ -153,7 +200,7 @@ class Plan:
                         yield rank, tb, at, op, inner
 
 
-# Of what stands at the top of a file, before gpus: the attribute of Plan, and its key.
+# Attributes of Plan, and their keys at the top of a file, before gpus.
 PLAN_KEYS = {
     **{name: name for name in ("name", "collective", "protocol", "inplace")},
     "reuse": "reuse_resources",
@@ -168,13 +215,13 @@ _KEY = {"L": "type", "R": "buffer_id", "W": "switch_channel_id"}
 
 
 def plan_text(plan: Plan) -> str:
-    """The plan as the executor reads it, ended by a newline. Nothing is checked here."""
+    """Return the plan as the text that the executor reads, ended by a newline, without any check."""
     head = {key: getattr(plan, name) for name, key in PLAN_KEYS.items()}
     return _object(0, head, "gpus", [_gpu(rank, gpu) for rank, gpu in enumerate(plan.gpus)]) + "\n"
 
 
 def _object(indent: int, head: dict[str, Any], name: str, items: list[str]) -> str:
-    """A JSON object, a key of `head` a line; then the list `name`, an item a line."""
+    """Return a JSON object with one key of `head` a line, then the list `name` with one item a line."""
     pad = " " * indent
     lines = "".join(f"{pad} {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
     inside = "\n" + ",\n".join(items) + f"\n{pad} " if items else ""
@@ -197,7 +244,7 @@ def _gpu(rank: int, gpu: PlanGpu) -> str:
         "scratch_chunks": gpu.scratch_chunks,
         "channels": channels,
         "remote_buffers": buffers,
-        "semaphores": [{"init_value": held} for held in gpu.semaphores],
+        "semaphores": [{"init_value": initial_value} for initial_value in gpu.semaphores],
     }
     return _object(2, head, "threadblocks", [_block(number, block) for number, block in enumerate(gpu.blocks)])
 
@@ -215,7 +262,7 @@ def _block(number: int, block: PlanBlock) -> str:
 
 
 def _op(op: Op) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": op.name}
+    fields: dict[str, Any] = {"name": op.name}
     for key, value in (
         ("src_buff", _parts(op.src)),
         ("dst_buff", _parts(op.dst)),
@@ -224,18 +271,18 @@ def _op(op: Op) -> dict[str, Any]:
         ("semaphore_ids", list(op.semaphores)),
     ):
         if value:
-            made[key] = value
+            fields[key] = value
     if op.name == "barrier":
-        made["barrier_id"] = op.barrier
-        made["num_threadblocks"] = op.blocks
+        fields["barrier_id"] = op.barrier
+        fields["num_threadblocks"] = op.blocks
     if op.name in SUMS:
-        made["reduce_op"] = op.redop or "sum"
+        fields["reduce_op"] = op.redop or "sum"
     if op.group != (0, 1):
-        made["tbg_info"] = {"tb_id": op.group[0], "tbg_size": op.group[1]}
+        fields["tbg_info"] = {"tb_id": op.group[0], "tbg_size": op.group[1]}
     if op.name == "pipeline":
-        made["iter_context"] = {"unit_size": op.unit_bytes, "num_chunks": op.unit_chunks}
-        made["ops"] = [_op(inner) for inner in op.ops]
-    return made
+        fields["iter_context"] = {"unit_size": op.unit_bytes, "num_chunks": op.unit_chunks}
+        fields["ops"] = [_op(inner) for inner in op.ops]
+    return fields
 
 
 def _parts(parts: Sequence[Part]) -> list[dict[str, Any]]:

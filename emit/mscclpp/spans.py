@@ -13,11 +13,18 @@ from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST
 
 Step = int
 Origin = tuple[Step, int]  # a receive, and which of its chunks
-_READS_PACKETS = frozenset({"re", "cpy", "s"})  # have a form that takes its source from packets
+_READS_PACKETS = frozenset({"re", "cpy", "s"})  # steps that can take their source from packets
 
 
 class Span(NamedTuple):
-    """`size` chunks from `first` of buffer `kind` (i, o, s, or p: a packet in scratch); `offset` within a step."""
+    """A span of `size` chunks, from chunk `first` of a buffer.
+
+    Attributes:
+        offset: Chunk of the step at which the span begins.
+        kind: Buffer: i, o, s, or p for packets in scratch.
+        first: First chunk in the buffer.
+        size: Number of chunks.
+    """
 
     offset: int
     kind: str
@@ -27,11 +34,18 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class StepPlacement:
-    """Where one step's data is. `old`: what a reduction reads of its destination.
+    """The places of one step's data.
 
-    slot: of a receive, scratch where it arrives (None: straight at `dst`). copy: of a send, scratch into which the
-    source is copied first. temp: scratch for the sum of a reduction that only sends it on. awaits_start: it must wait
-    until the receiver's call has started. idle: it moves nothing. deps: steps of the rank that it waits for.
+    Attributes:
+        src: Spans of the source.
+        old: Spans that a reduction reads of its destination.
+        dst: Spans of the destination.
+        slot: For a receive, the scratch where it arrives; None: straight at `dst`.
+        copy: For a send, the scratch into which the source is copied first; None: it is not copied.
+        temp: Scratch for the sum of a reduction that only sends it on; None: not needed.
+        awaits_start: Whether the step must wait until the receiver's call has started.
+        idle: Whether the step moves nothing.
+        deps: Steps of the rank that it waits for.
     """
 
     src: list[Span] = field(default_factory=list)
@@ -47,11 +61,17 @@ class StepPlacement:
 
 @dataclass(slots=True)
 class Placement:
-    """`steps`: of every step. match: of every send its receive. copies: (rank, from, to) to begin with.
+    """The places of a program's data in a plan.
 
-    apart: some rank ends without having heard that all others have started. unconfirmed: sends on port channels of
-    whose arrival their sender never hears. scratch: plain chunks of each rank; packets: of packets. keys: of a rank's
-    span, numbers of its cells: equal where memory is.
+    Attributes:
+        steps: Places of every step.
+        match: Receive of every send.
+        copies: Initial copies (rank, from, to).
+        apart: Whether some rank ends without having heard that all other ranks have started.
+        unconfirmed: Sends on port channels whose sender never hears of their arrival.
+        scratch: Plain scratch chunks of each rank.
+        packets: Scratch packets of each rank.
+        keys: Returns the numbers of the cells of a rank's span; equal numbers are the same memory.
     """
 
     steps: list[StepPlacement]
@@ -65,7 +85,7 @@ class Placement:
 
 
 def split_spans(*lists: list[Span]) -> list[list[Span]]:
-    """One span of each list for every piece in which all of them are contiguous."""
+    """Split spans into pieces in which every list is contiguous; return one span of each list for every piece."""
     if all(len(spans) == 1 for spans in lists):
         return [[spans[0] for spans in lists]]
     cuts = sorted({x for spans in lists for span in spans for x in (span.offset, span.offset + span.size)})
@@ -80,53 +100,66 @@ def split_spans(*lists: list[Span]) -> list[list[Span]]:
 
 
 def packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, list[Origin]]:
-    """Messages that a plan of packets need not unpack: whoever uses what was received reads it from the packets.
+    """Find the messages that a plan of packets need not unpack, because all their users can read the packets.
 
-    Returns, of each step that takes its whole source from packets, where each chunk came from. The receives that are
-    named there put nothing anywhere: all that they receive into scratch is used so.
+    Returns:
+        For each step that takes its whole source from packets, where each chunk came from. The receives named there
+        store
+        nothing: everything that they receive into scratch is used in this form.
     """
     scratch = BUFFERS.index("s")
     names = [OPS[op] for op in c.op.tolist()]
     origin: dict[int, Origin] = {}
     users: dict[Step, list[Origin]] = {}
-    left: set[Step] = set()  # receives that may stay as they came
+    packed_receives: set[Step] = set()  # receives that may stay in packets
     used: set[Origin] = set()
     for step in order:
         count = int(c.count[step])
         source, target = cells.src[step], cells.dst[step]
         if names[step] in READS_SRC:
-            found = [origin.get(source + n) for n in range(count)]
-            known = [at for at in found if at is not None]
-            if names[step] in _READS_PACKETS and len(known) == count:
-                users[step] = known
-                used.update(known)
+            chunk_origins = [origin.get(source + n) for n in range(count)]
+            known_origins = [origin_of_chunk for origin_of_chunk in chunk_origins if origin_of_chunk is not None]
+            if names[step] in _READS_PACKETS and len(known_origins) == count:
+                users[step] = known_origins
+                used.update(known_origins)
             else:
-                left.difference_update(receive for receive, _ in known)
+                packed_receives.difference_update(receive for receive, _ in known_origins)
         if names[step] in READS_DST:
-            left.difference_update(origin[target + n][0] for n in range(count) if target + n in origin)
+            packed_receives.difference_update(origin[target + n][0] for n in range(count) if target + n in origin)
         if names[step] in WRITES_DST:
             stays = names[step] == "r" and c.dst[step] == scratch
             if stays:
-                left.add(step)
+                packed_receives.add(step)
             for n in range(count):
                 if stays:
                     origin[target + n] = (step, n)
                 else:
                     origin.pop(target + n, None)
-    left -= {step for step in left if any((step, n) not in used for n in range(int(c.count[step])))}
+    packed_receives -= {
+        step for step in packed_receives if any((step, n) not in used for n in range(int(c.count[step])))
+    }
     while True:
-        mixed = {at[0] for found in users.values() if any(r not in left for r, _ in found) for at in found}
-        if left.isdisjoint(mixed):
+        unpacked = {
+            origin_of_chunk[0]
+            for chunk_origins in users.values()
+            if any(r not in packed_receives for r, _ in chunk_origins)
+            for origin_of_chunk in chunk_origins
+        }
+        if packed_receives.isdisjoint(unpacked):
             break
-        left -= mixed
-    return {step: found for step, found in users.items() if all(receive in left for receive, _ in found)}
+        packed_receives -= unpacked
+    return {
+        step: chunk_origins
+        for step, chunk_origins in users.items()
+        if all(receive in packed_receives for receive, _ in chunk_origins)
+    }
 
 
 def plain_scratch_ranks(c: Columns, users: dict[Step, list[Origin]]) -> set[int]:
-    """The ranks that use scratch of the program other than what `packet_readers` leaves in packets."""
+    """Return the ranks that use scratch of the program apart from data that `packet_readers` leaves in packets."""
     scratch = BUFFERS.index("s")
     src = c.is_op(READS_SRC) & (c.src == scratch)
     dst = c.is_op(WRITES_DST | READS_DST) & (c.dst == scratch)
     src[list(users)] = False
-    dst[[receive for found in users.values() for receive, _ in found]] = False
+    dst[[receive for origins in users.values() for receive, _ in origins]] = False
     return set(c.rank[c.block[src | dst]].tolist())

@@ -56,7 +56,7 @@ class Neighbours:
                 latest[key] = n
 
     def leave(self, gone: int, instead: int) -> None:
-        """`gone` is done by `instead`: what came before or after it on a connection or in a cell does so with that."""
+        """Remove instruction `gone`; `instead` does its work and takes its place on connections and in cells."""
         self.gone.add(gone)
         sent, received = (self.sent_before, self.sent_after), (self.received_before, self.received_after)
         for forward, backward in (sent, sent[::-1], received, received[::-1]):
@@ -121,7 +121,7 @@ def _used_up(near: Neighbours, r: int, sums: list[int]) -> bool:
 
 
 def _absorbed_at(near: Neighbours, r: int, sums: list[int]) -> int:
-    """In whose place the arriving data can be reduced: the receive's, the last reduction's, or −1 for neither."""
+    """Return the place for the reduction of arriving data: the receive's, the last reduction's, or −1 for neither."""
     own = {r, *sums}
     if all(o in own or o < r for n in sums for o in near.after[n]):
         return r

@@ -49,7 +49,7 @@ PASSES = {
         Pass("prune", "remove instructions whose result nobody reads", lambda ir, _: prune(ir)),
         Pass("absorb", "reduce data as it arrives, not from scratch", lambda ir, _: absorb(ir), ("rrc",)),
         Pass("copy", "merge copies of neighbouring chunks that no instruction waits for", aggregate_copies),
-        Pass("aggregate", "merge messages of neighbouring chunks that are ready at the same time", aggregate, choice=True),
+        Pass("aggregate", "merge messages of neighbouring chunks that are ready to go", aggregate, choice=True),
         Pass(
             "fuse", "receive, reduce and send on in one instruction", lambda ir, _: fuse(ir), ("rcs", "rrcs", "rrs"),
             choice=True,
