@@ -1,9 +1,10 @@
-"""An execution plan as the Program that moves the same data in the same order.
+"""Convert an execution plan to a Program that moves the same data in the same order.
 
-Executors here, the report's page and the compiler take Programs. Every put becomes a message, received where it was
-put; what a switch sums or multicasts becomes messages between the rank that does so and all others; packets become
-scratch of their own; signals, semaphores and barriers are gone: what they order follows from the data, as in every
-program of instructions. Its threadblocks and its time are not the plan's; for that see `timing`.
+The executors of this package, the report's page and the compiler take Programs. Every put becomes a message, received
+where it was put. Sums and multicasts of a switch become messages between the rank that requests them and all others.
+Packets become scratch of their own. Signals, semaphores and barriers disappear, because the order that they make
+follows from the data, as in every program of instructions. The program's threadblocks and its time are not the plan's;
+for the time see `timing`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _NO_LIMITS = Limits("a program of a plan", _MANY, _MANY, _MANY, tbs_per_channel=
 
 
 def verify_program(path: Path, goal: Goal | None) -> Verdict:
-    """The verdict of `emit.mscclpp.format.verify`, with the program, checked too where the plan is right.
+    """Return the verdict of `emit.mscclpp.format.verify`, with the program, which is checked too if the plan is right.
 
-    "not readable" where a right plan is no program, with the reason.
+    The verdict is "not readable", with the reason, if a right plan cannot be converted to a program.
     """
     try:
         plan = read_plan(path)
@@ -52,43 +53,55 @@ def verify_program(path: Path, goal: Goal | None) -> Verdict:
         program = program_of(plan, goal, report.root)
         if report.ok and report.judged:
             check(program, goal, target=None, split=False).raise_if_wrong(f"program of {plan.name}")
-    except InputError as error:  # of a plan that is wrong, its own faults are said
+    except InputError as error:  # The verdict of a wrong plan reports the plan's own faults instead.
         return verdict if verdict.findings else Verdict("not readable", (f"{origin_of(path)}: {error}",))
     return replace(verdict, program=program)
 
 
 def predictor(file: str | Path, topology: Topology, group: Sequence[int] | None) -> PlanPredictor:
-    """What times a plan, given its text or its path."""
+    """Return the predictor of a plan's times, given its text or its path."""
     return PlanPredictor(read_plan(file), topology, group)
 
 
 def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
-    """The program; goal: as for `check_plan`, root: of a rooted collective.
+    """Convert a plan to a program.
 
-    A plan whose groups or pipelines cut chunks becomes one of smaller chunks. Raises InputError for a plan that names
-    what is not there, stops before its end, or is too large to be checked.
+    If groups or pipelines of the plan divide chunks, the program has smaller chunks.
+
+    Args:
+        plan: The plan.
+        goal: Its goal, as for `check_plan`.
+        root: Root of a rooted collective.
+
+    Raises:
+        InputError: The plan names objects that do not exist, stops before its end, or is too large to be checked.
     """
     ensure_executable(plan, goal, "plan is no program")
     memory = memory_of(plan, goal or goal_of(plan, root))
-    made = acts_of(memory)
+    plan_acts = acts_of(memory)
     ir = Instructions(header(plan, root, memory.units), goal)
     cells = _Cells(memory)
     try:
-        order = execution_order(made)
+        order = execution_order(plan_acts)
     except InputError as error:
         raise InputError(f"plan is no program: it {error}") from None
     for block, act in order:
         for move in act.moves:
-            _add(ir, made.rank[block], move, cells)
+            _add(ir, plan_acts.rank[block], move, cells)
     return assemble(Prepared(ir), _NO_LIMITS, Layout()).program()
 
 
 def header(plan: Plan, root: int = 0, units: int = 1) -> Program:
-    """What a plan says of itself, as a Program without threadblocks; units: cells of one of its chunks."""
+    """Return the header of a plan as a Program without threadblocks; `units` is the number of cells of one chunk."""
     collective = collective_of(plan)
-    one = _only_buffer(plan)
+    only_buffer = _only_buffer(plan)
     gpus = [
-        Gpu(gpu.input_chunks * units if one != "o" else 0, gpu.output_chunks * units if one != "i" else 0, 0, ())
+        Gpu(
+            gpu.input_chunks * units if only_buffer != "o" else 0,
+            gpu.output_chunks * units if only_buffer != "i" else 0,
+            0,
+            (),
+        )
         for gpu in plan.gpus
     ]
     sizes = [max(gpu.i_chunks, gpu.o_chunks) for gpu in gpus]
@@ -108,44 +121,44 @@ def header(plan: Plan, root: int = 0, units: int = 1) -> Program:
 
 
 def _only_buffer(plan: Plan) -> str:
-    """The buffer that a program of the collective has in place, of which the other is a part; "" where it has both."""
+    """Return the single buffer of in-place programs of the collective; "" if they have two buffers."""
     return find_kind(collective_of(plan)).inplace if plan.inplace else ""
 
 
 class _Cells:
-    """Cells of a plan's memory as those of a program; packets, two cells an element there, lie behind all scratch."""
+    """A conversion of a plan's cells to a program's cells; packets, of two cells each, follow all plain scratch."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._one = _only_buffer(memory.plan)
+        self._buffer = _only_buffer(memory.plan)
         self._plain = [2 * gpu.scratch_chunks * memory.units for gpu in memory.plan.gpus]
 
     def first(self, run: Run) -> int:
-        """The first cell of a run."""
+        """Return the program's first cell of a run."""
         base, gpu = self._memory.base[run.rank], self._memory.plan.gpus[run.rank]
         if run.cell >= base["s"]:
             at = run.cell - base["s"]
             return cell("s", self._plain[run.rank] + at // 2 if run.packet else at)
         in_output = base["o"] <= run.cell < base["o"] + gpu.output_chunks * self._memory.units
-        buffer = self._one or ("o" if in_output else "i")
+        buffer = self._buffer or ("o" if in_output else "i")
         return cell(buffer, run.cell - base[buffer])
 
 
 def _add(ir: Instructions, rank: int, move: Move, cells: _Cells) -> None:
-    """A move as instructions: the sum of its sources in one local place, and from there to all others."""
+    """Add the instructions of a move, which sum its sources in one local place and send the sum to all others."""
     n = move.length
     if not n:
         return
     local = [run for run in move.targets if run.rank == rank]
     into = cells.first(local[0]) if local else NONE
     own = [cells.first(run) for run in move.sources if run.rank == rank]
-    far = [run for run in move.sources if run.rank != rank]
-    if into == NONE:  # a put
-        if len(own) != 1 or far:
+    remote = [run for run in move.sources if run.rank != rank]
+    if into == NONE:  # The move is a put.
+        if len(own) != 1 or remote:
             raise InputError("plan is no program: a sum that no local buffer gets")
         into = own[0]
     else:
-        _sum(ir, rank, n, into, own, [(run.rank, cells.first(run)) for run in far])
+        _sum(ir, rank, n, into, own, [(run.rank, cells.first(run)) for run in remote])
     for run in local[1:]:
         ir.add(rank, "cpy", into, cells.first(run), n)
     for run in move.targets:
@@ -154,19 +167,19 @@ def _add(ir: Instructions, rank: int, move: Move, cells: _Cells) -> None:
             ir.add(run.rank, "r", NONE, cells.first(run), n, sent)
 
 
-def _sum(ir: Instructions, rank: int, n: int, into: int, own: Sequence[int], far: Sequence[tuple[int, int]]) -> None:
-    """The sum of cells of the rank's own and of others', in `into`, which may be one of its own."""
-    begun = into in own
-    if not begun and own:
+def _sum(ir: Instructions, rank: int, n: int, into: int, own: Sequence[int], remote: Sequence[tuple[int, int]]) -> None:
+    """Add the instructions that sum local and remote cells in `into`, which may be one of the local cells."""
+    has_value = into in own
+    if not has_value and own:
         ir.add(rank, "cpy", own[0], into, n)
-        own, begun = own[1:], True
+        own, has_value = own[1:], True
     for source in own:
         if source != into:
             ir.add(rank, "re", source, into, n)
-    for other, source in far:
-        sent = ir.add(other, "s", source, NONE, n)
-        if begun:
+    for peer, source in remote:
+        sent = ir.add(peer, "s", source, NONE, n)
+        if has_value:
             ir.add(rank, "rrc", into, into, n, sent)
         else:
             ir.add(rank, "r", NONE, into, n, sent)
-        begun = True
+        has_value = True

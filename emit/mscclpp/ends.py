@@ -17,7 +17,7 @@ def check_ends(run: Replay, findings: Findings, notes: list[str]) -> None:
 
     The caller may then use its buffers.
     """
-    acts_of_plan, clocks, known_at_end = run.made, run.clocks, _known(run)
+    plan_acts, clocks, known_at_end = run.plan_acts, run.clocks, _known(run)
     reported: set[tuple[int, int, int]] = set()
     cautions: list[str] = []
 
@@ -26,22 +26,20 @@ def check_ends(run: Replay, findings: Findings, notes: list[str]) -> None:
         actor, tick, block, op = access[:4]
         owner = run.memory.rank(cell)
         is_own = clocks.rank[actor] == owner
-        if actor < len(acts_of_plan.acts) and is_own:
+        if actor < len(plan_acts.acts) and is_own:
             return
         if (len(known_at_end[owner]) and known_at_end[owner][actor] >= tick + 2) or (block, op, owner) in reported:
             return
         reported.add((block, op, owner))
         name, at = run.memory.name(cell)
         if not is_own:
-            subject = f"{acts_of_plan.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that"
-            findings.add(
-                "race", f"{subject}; it must wait for a signal", *acts_of_plan.place(block, op), cell=(name, at)
-            )
+            subject = f"{plan_acts.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that"
+            findings.add("race", f"{subject}; it must wait for a signal", *plan_acts.place(block, op), cell=(name, at))
         elif name != "s" or not run.memory.plan.double:  # With double scratch, the next call uses the other half.
             cautions.append(
                 f"caution: rank {owner} can end while a port channel still reads {name}[{at}] for the "
-                f"{acts_of_plan.name(block, op)} of tb {acts_of_plan.tb[block]} step {op}; pwsf and flush do not wait for it in the "
-                "executor"
+                f"{plan_acts.name(block, op)} of tb {plan_acts.tb[block]} step {op}; pwsf and flush do not wait "
+                "for it in the executor"
             )
 
     for cell, access in sorted(run.written.items()):
@@ -79,9 +77,9 @@ def check_hearing(run: Replay, findings: Findings, notes: list[str]) -> None:
 
 
 def _known(run: Replay) -> list[Row]:
-    """Of each rank what it knows to be over when its launch ends; of one without threadblocks nothing."""
+    """Return for each rank the events that it knows to be over when its launch ends; empty without threadblocks."""
     of_rank: list[list[int]] = [[] for _ in run.memory.plan.gpus]
-    for block, rank in enumerate(run.made.rank):
+    for block, rank in enumerate(run.plan_acts.rank):
         of_rank[rank].append(block)
     return [run.clocks.ended(blocks) if blocks else np.zeros(0, dtype=np.int32) for blocks in of_rank]
 

@@ -1,9 +1,9 @@
-"""MSCCL++ execution plans as a row of `emit.formats` has them: a checked Program as one, and the check of any.
+"""Write a checked Program as an MSCCL++ execution plan, and check any plan, for a row of `emit.formats`.
 
-A plan is right if for every interleaving it ends, without a race, in what its collective asks for. In one that is
-written nobody waits who did not in the program, but for the word that others have started: a message that finds its
-place still in use goes into scratch of its own. Inside a node ranks use memory channels, between nodes port
-channels. Protocol LL becomes packets; Simple and LL128, which MSCCL++ does not have, become puts and signals.
+A plan is right if for every interleaving it ends, without a race, in the contents that its collective requires. A
+written plan has no waits that the program did not have, except for signals that other ranks have started: a message
+whose destination is still in use goes into scratch of its own. Within a node, ranks use memory channels, between nodes
+port channels. Protocol LL becomes packets; Simple and LL128, which MSCCL++ does not have, become puts and signals.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ from emit.program import BUFFERS, ROOTED, WRITES_DST, Gpu, Program, Step, Thread
 from emit.targets import Target, check_resident
 from topologies.errors import InputError
 
-# Operations for the steps of a threadblock, tried until it fits with what others need of it.
+# Operations that steps may take in a threadblock, tried until the operations that other ends need fit too.
 _ROOMS = (56, 48, 40, 32, 24)
-_FREE = 1 << 20  # FIFO slots: a plan has none to run out of
-_LAUNCHES = 3  # that are replayed: the third is the first to use what another has used of double scratch
+_FREE = 1 << 20  # FIFO slots, more than can be used, because plans have no FIFO
+_LAUNCHES = 3  # Launches that are replayed: the third is the first that reuses a half of double scratch.
 _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")
 
 
 @dataclass(frozen=True, slots=True)
 class PlanReport(Judgement):
-    """What the check of a plan found; a finding's `step` is the operation of a threadblock.
+    """The result of a plan's check; a finding's `step` is the position of an operation in its threadblock.
 
-    `root`: the rank for which a rooted collective was judged; plans do not name it.
+    Attributes:
+        root: Rank that the check took for the root of a rooted collective; plans do not name it.
     """
 
     root: int = 0
@@ -67,10 +68,15 @@ class PlanReport(Judgement):
 def check_plan(text_or_plan: str | Plan, goal: Goal | None = None, root: int | None = None) -> PlanReport:
     """Check a plan, or the text of one, with the executor's semantics.
 
-    goal: what it must achieve (out of place also that inputs stay as they were); None means that of its collective, in
-    place or not as it says. root: of a rooted collective; None: any root for which it is right.
+    Args:
+        text_or_plan: The plan, or its text.
+        goal: The goal (out of place, inputs must also stay as they were); None for the goal of the plan's collective,
+            in
+            place or out of place as the plan says.
+        root: Root of a rooted collective; None for any root for which the plan is right.
 
-    Raises InputError for a text that cannot be read as a plan, or one too large to be checked.
+    Raises:
+        InputError: The text cannot be read as a plan, or the plan is too large to be checked.
     """
     plan = read_plan(text_or_plan) if isinstance(text_or_plan, str) else text_or_plan
     rooted = goal is None and collective_of(plan) in ROOTED and root is None
@@ -78,14 +84,14 @@ def check_plan(text_or_plan: str | Plan, goal: Goal | None = None, root: int | N
     roots = range(1, min(len(plan.gpus), 1 + CAPACITY.root_steps // (1 + plan.nops)))
     if not rooted or all(f.kind not in ("wrong result", "read before write") for f in first.findings):
         return first
-    others = (_checked(plan, None, other) for other in roots)
-    return next((report for report in others if report.ok), first)
+    further_reports = (_checked(plan, None, further_root) for further_root in roots)
+    return next((report for report in further_reports if report.ok), first)
 
 
 def verify(path: str | os.PathLike[str], goal: Goal | None = None, _: int | None = None) -> Verdict:
-    """Read and check a plan file, which has no FIFO; never raises for bad input.
+    """Read and check a plan file, which has no FIFO; this never raises for bad input.
 
-    A plan whose collective has no known goal is "not readable" without `goal`, unless it is found wrong.
+    Without `goal`, a plan of a collective without a known goal is "not readable", unless it is proved wrong.
     """
     try:
         plan = read_plan(Path(path))
@@ -96,7 +102,7 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, _: int | None
 
 
 def verdict_of(plan: Plan, report: PlanReport) -> Verdict:
-    """A report in words."""
+    """Return the verdict of a report, in words."""
     if report.ok and not report.judged:
         lack = f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal"
         return Verdict("not readable", (lack,))
@@ -110,35 +116,38 @@ def verdict_of(plan: Plan, report: PlanReport) -> Verdict:
 
 
 def _checked(plan: Plan, goal: Goal | None, root: int) -> PlanReport:
+    """Check a plan for one root."""
     if goal is not None and goal.nranks != len(plan.gpus):
         raise InputError(f"goal for {goal.nranks} ranks, plan of {len(plan.gpus)}; it must be equal")
-    wanted = goal if goal is None or plan.inplace else goal.keeping_input()
-    found, notes = Findings(), caution(plan)
-    check_structure(plan, goal, found)
-    if not found.reported and wanted is None:
-        wanted = goal_of(plan, root)
-    if not _fatal(found):
-        check_parts(plan, found)
-    runs = not _fatal(found)
+    full_goal = goal if goal is None or plan.inplace else goal.keeping_input()
+    findings, notes = Findings(), caution(plan)
+    check_structure(plan, goal, findings)
+    if not findings.reported and full_goal is None:
+        full_goal = goal_of(plan, root)
+    if not _fatal(findings):
+        check_parts(plan, findings)
+    runs = not _fatal(findings)
     if runs:
-        memory = memory_of(plan, wanted)  # bounds the cells that a goal is made of
-        made = acts_of(memory)
-        check_counts(made, plan, found)
-        _replay(made, memory, wanted, found, notes)
-        if wanted is None:
+        memory = memory_of(plan, full_goal)  # This limits the number of cells of a goal.
+        plan_acts = acts_of(memory)
+        check_counts(plan_acts, plan, findings)
+        _replay(plan_acts, memory, full_goal, findings, notes)
+        if full_goal is None:
             notes.append(f"no goal known for collective {plan.collective[:60]!r}: the result was not judged")
-    return PlanReport(tuple(found.reported), (*notes, *found.counted()), wanted is not None and runs, root)
+    return PlanReport(tuple(findings.reported), (*notes, *findings.counted()), full_goal is not None and runs, root)
 
 
-def _fatal(found: Findings) -> bool:
-    """Whether the plan may name what does not exist: it cannot be executed."""
-    return any(f.kind != "limit" for f in found.reported)
+def _fatal(findings: Findings) -> bool:
+    """Return True if the plan may name objects that do not exist, so that it cannot be executed."""
+    return any(f.kind != "limit" for f in findings.reported)
 
 
 def _nothing_asked(plan: Plan) -> Goal:
-    """Every input chunk is its own contribution, and nothing is required.
+    """Return a goal where every input chunk is a contribution of its own, and nothing is required.
 
-    Where the output of an unknown collective in place meets the input is not known: it may hold something too.
+    For an unknown collective in place, it is unknown where output and input share memory; so the output may hold
+    initial
+    contents too.
     """
     rows = []
     for rank, gpu in enumerate(plan.gpus):
@@ -148,39 +157,43 @@ def _nothing_asked(plan: Plan) -> Goal:
     return Goal.from_arrays(len(plan.gpus), tuple(zip(*rows, strict=True)), ([], [], [], [], []))  # type: ignore[arg-type]
 
 
-def _replay(made: Acts, memory: Memory, wanted: Goal | None, found: Findings, notes: list[str]) -> None:
-    goal = wanted or _nothing_asked(memory.plan)
+def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, findings: Findings, notes: list[str]) -> None:
+    """Run several launches of a plan on contents, and add findings and notes."""
+    goal = required_goal or _nothing_asked(memory.plan)
     contents = Contents(goal)
 
     def first_cells(columns: tuple[Column, ...]) -> list[int]:
+        """Return the first cell of each (rank, buffer, index)."""
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [memory.cell(rank, BUFFERS[code], at, False) for rank, code, at in rows]
+        return [memory.cell(rank, BUFFERS[code], index, False) for rank, code, index in rows]
 
     cells: dict[int, int] = {}
     for first, content in zip(first_cells(goal.initial[:3]), contents.initial(), strict=True):
         cells.update(dict.fromkeys(range(first, first + memory.units), content))
-    run = Replay(made, memory, contents, cells, found)
-    required = first_cells(goal.required[:3]) if wanted is not None else []
+    run = Replay(plan_acts, memory, contents, cells, findings)
+    required = first_cells(goal.required[:3]) if required_goal is not None else []
     for launch in range(1, _LAUNCHES + 1):
         stopped = run.run()
-        if stopped and not any(f.kind == "unpaired" for f in found.reported):
+        if stopped and not any(f.kind == "unpaired" for f in findings.reported):
             run.report_stopped(stopped)
         if not stopped:
-            if launch == 1:  # the next ones end as it does
-                check_ends(run, found, notes)
-            if wanted is not None:
+            if launch == 1:  # Later launches end in the same state.
+                check_ends(run, findings, notes)
+            if required_goal is not None:
                 contents.report_wrong(
                     run.cells,
                     required,
                     memory.units,
-                    lambda wrong: {cell: made.place(*run.written[cell][2:4]) for cell in wrong if cell in run.written},
-                    found,
+                    lambda wrong: {
+                        cell: plan_acts.place(*run.written[cell][2:4]) for cell in wrong if cell in run.written
+                    },
+                    findings,
                 )
-        if stopped or found.reported:
-            if launch > 1:  # nothing was found before
-                found.reported[:] = [replace(f, message=f"launch {launch}: {f.message}") for f in found.reported]
+        if stopped or findings.reported:
+            if launch > 1:  # Earlier launches had no findings.
+                findings.reported[:] = [replace(f, message=f"launch {launch}: {f.message}") for f in findings.reported]
             return
-    check_hearing(run, found, notes)
+    check_hearing(run, findings, notes)
 
 
 def write(
@@ -191,23 +204,32 @@ def write(
     inplace: bool | None,
     linked: Sequence[tuple[int, int]],
 ) -> str:
-    """The text of a program as a plan, for ranks on these nodes that are linked so, and calls in place or not."""
+    """Return the text of a program as a plan.
+
+    Args:
+        program: The program.
+        goal: Its goal, if the collective's name does not define it.
+        target: The target, whose limits the plan keeps.
+        nodes: Node of each rank; None if all ranks are in one node.
+        inplace: Whether the plan is for in-place calls; None for the program's own form.
+        linked: Pairs of ranks that the network links.
+    """
     return write_plan(program, goal, nodes=nodes, inplace=inplace, linked=linked, sms=target.limits.sms)
 
 
 def threadblocks(_: Program | None, text: str | Path) -> list[int]:
-    """Of each rank, in a plan or its file; it can have more than its program."""
+    """Return the number of threadblocks of each rank in a plan or its file, which may exceed that of its program."""
     return [len(gpu.blocks) for gpu in read_plan(text).gpus]
 
 
 def largest_message(text: str) -> int:
-    """The most bytes, of the larger buffer, of a message that a plan takes."""
+    """Return the largest message that a plan takes, in bytes of the larger buffer."""
     plan = read_plan(text)
     return plan.max_bytes * both_chunks(plan) // counted_chunks(plan)
 
 
 def describe(program: Program, _: Target, text: str) -> str:
-    """What was written, in a line."""
+    """Describe in one line the plan that was written."""
     plan = read_plan(text)
     blocks = max(len(gpu.blocks) for gpu in plan.gpus)
     scratch = max(gpu.scratch_chunks for gpu in plan.gpus)
@@ -228,40 +250,52 @@ def write_plan(
     linked: Sequence[tuple[int, int]] = (),
     sms: int = 0,
 ) -> str:
-    """The program as the text of an execution plan, the same program always the same bytes.
+    """Return the program as the text of an execution plan; the same program always gives the same bytes.
 
-    goal: what it must achieve; None means that of its collective. nodes: the node of each rank (None: all in one).
-    inplace: the form of the plan, also where it is not the program's own; None: the program's, in place if it has both.
-    linked: pairs of ranks that can hear of each other, besides those that the program connects.
-    sms: threadblocks that a rank may have (0: any number).
     Nothing unverified is written: the program is checked, and the plan's text is read and replayed.
 
-    Raises InputError where a check finds anything, or where plans cannot say it: a collective that gives some rank an
-    empty buffer, a reduction other than the sum, or more than the executor's limits hold.
+    Args:
+        program: The program.
+        goal: Its goal; None for the goal of its collective.
+        nodes: Node of each rank; None if all ranks are in one node.
+        inplace: Whether the plan is in place, which may differ from the program; None for the program's form, in place
+            if
+            it has both.
+        linked: Pairs of ranks that can hear of each other, besides the pairs that the program connects.
+        sms: Number of threadblocks that a rank may have; 0 for any number.
+
+    Raises:
+        InputError: A check finds a fault, or plans cannot express the program: a collective that gives a rank an empty
+            buffer, a reduction other than the sum, or more than the executor's limits allow.
     """
     _sayable(program)
     form = program.inplace if inplace is None else inplace
-    own = form if (program.inplace if form else program.outofplace) else not form
-    if goal is not None and form != own:
-        raise InputError(f"program {'in' if own else 'out of'} place with a goal of its own; it must be the same form")
+    own_form = form if (program.inplace if form else program.outofplace) else not form
+    if goal is not None and form != own_form:
+        raise InputError(
+            f"program {'in' if own_form else 'out of'} place with a goal of its own; it must be the same form"
+        )
     report = check(program, goal, fifo_depth=_FREE, target=None, split=False)
     report.raise_if_wrong()
     if not report.judged:
-        what = f"collective {program.collective!r} has no goal of its own"
-        raise InputError(f"{what}; it must be given one to check against")
-    if form and not own:
-        program, own = replace(program, gpus=[_gpu_in_place(gpu) for gpu in program.gpus]), True
-    plan = _plan(replace(program, inplace=own, outofplace=not own), goal, nodes, form, linked)
-    found = Findings()
-    check_resident([len(gpu.blocks) for gpu in plan.gpus], sms, found)
-    if found.reported:
-        raise InputError(f"execution plan of {program.name}: {found.reported[0].message}; use fewer chunks (--chunks)")
+        subject = f"collective {program.collective!r} has no goal of its own"
+        raise InputError(f"{subject}; it must be given one to check against")
+    if form and not own_form:
+        program, own_form = replace(program, gpus=[_gpu_in_place(gpu) for gpu in program.gpus]), True
+    plan = _plan(replace(program, inplace=own_form, outofplace=not own_form), goal, nodes, form, linked)
+    findings = Findings()
+    check_resident([len(gpu.blocks) for gpu in plan.gpus], sms, findings)
+    if findings.reported:
+        raise InputError(
+            f"execution plan of {program.name}: {findings.reported[0].message}; use fewer chunks (--chunks)"
+        )
     text = plan_text(plan)
     check_plan(text, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
     return text
 
 
 def _sayable(program: Program) -> None:
+    """Raise InputError if execution plans cannot express a program's collective or reduction."""
     if program.collective not in _FORMS:
         raise InputError(
             f"an execution plan cannot do {program.collective}; it must be one of {', '.join(_FORMS)}, whose ranks all "
@@ -278,29 +312,29 @@ def _plan(
     form: bool,
     linked: Sequence[tuple[int, int]],
 ) -> Plan:
-    """`program` has one form; `form` is the plan's, in place or not."""
+    """Return the plan of a program that has one form; `form` is the plan's form, in place or not."""
     n = program.nranks
     if nodes is not None and len(nodes) != n:
         raise InputError(f"nodes of {len(nodes)} ranks; it must be of {n}")
-    where = [0] * n if nodes is None else [int(node) for node in nodes]
+    node_of_rank = [0] * n if nodes is None else [int(node) for node in nodes]
     packets = program.protocol == "LL"
     c = columns_of(program, Findings())
-    wanted = goals_of(program)[0][1] if goal is None else goal
-    cells = cells_of(program, c, wanted, program.inplace)
+    full_goal = goals_of(program)[0][1] if goal is None else goal
+    cells = cells_of(program, c, full_goal, program.inplace)
     order = run(c, None, split=False).order
-    separate = wanted if program.inplace and not form else None
-    placement = Placer(program, c, order, cells, where, packets=packets, separate=separate).placement()
+    separate = full_goal if program.inplace and not form else None
+    placement = Placer(program, c, order, cells, node_of_rank, packets=packets, separate=separate).placement()
     sizes = [sizes_of(program, rank) for rank in range(n)]
-    if goal is not None:  # all ranks call with buffers of one size, also those that need less of them, or nothing
+    if goal is not None:  # All ranks call with buffers of one size, even ranks that need less of them or nothing.
         inputs, outputs = (
             max(1, *sides) for sides in zip(*((g.i_chunks, g.o_chunks) for g in program.gpus), strict=True)
         )
         sizes = [(inputs, outputs)] * n
     for room in _ROOMS:
-        blocks = make_threadblocks(c, placement, where, packets, room)
-        gpus = Numbering(blocks, placement, where, sizes, packets).gpus()
+        blocks = make_threadblocks(c, placement, node_of_rank, packets, room)
+        gpus = Numbering(blocks, placement, node_of_rank, sizes, packets).gpus()
         if placement.apart:
-            add_meeting(gpus, [(u, v) for u, v, _ in c.connections], where, linked)
+            add_meeting(gpus, [(u, v) for u, v, _ in c.connections], node_of_rank, linked)
         if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
             break
     plan = Plan(
@@ -317,7 +351,11 @@ def _plan(
 
 
 def restate(text: str, name: str, least: int, most: int | None, _: Target) -> str:
-    """A plan's text under another name and for other sizes. Raises InputError where no message has such a size."""
+    """Return a plan's text with another name and for other message sizes.
+
+    Raises:
+        InputError: No message has such a size.
+    """
     plan = read_plan(text)
     plan.name = name
     limit_sizes(plan, least, most or 0)
@@ -325,10 +363,9 @@ def restate(text: str, name: str, least: int, most: int | None, _: Target) -> st
 
 
 def _gpu_in_place(gpu: Gpu) -> Gpu:
-    """A rank of a right program for calls out of place, made to serve calls in place.
+    """Return a rank of a right out-of-place program, changed to serve in-place calls.
 
-    Results wait in scratch until inputs are read: what it puts into the output is put into scratch, and copied out
-    after all else.
+    Its results go to scratch instead of the output, and are copied to the output after everything else.
     """
     blocks = []
     waits: list[Step] = []
@@ -339,15 +376,15 @@ def _gpu_in_place(gpu: Gpu) -> Gpu:
             waits.append(Step("nop", "i", -1, "o", -1, 0, tb, len(steps) - 1))
         blocks.append(replace(block, steps=steps))
     copies = [Step("cpy", "s", gpu.s_chunks + at, "o", at, count) for at, count in _output_runs(gpu)]
-    if copies:  # the steps that write what they copy are waited for
+    if copies:  # The copies wait for the steps that write their sources.
         copies[0] = replace(copies[0], dep_tb=waits[-1].dep_tb, dep_step=waits[-1].dep_step)
         blocks.append(ThreadBlock(-1, -1, 0, [*waits[:-1], *copies]))
     return replace(gpu, s_chunks=gpu.s_chunks + gpu.o_chunks, threadblocks=blocks)
 
 
 def _output_runs(gpu: Gpu) -> list[tuple[int, int]]:
-    """(first chunk, chunks) of the parts of the output that are written."""
-    written = np.zeros(gpu.o_chunks + 2, dtype=bool)  # with a chunk before and one after
+    """Return (first chunk, number of chunks) of the parts of the output that are written."""
+    written = np.zeros(gpu.o_chunks + 2, dtype=bool)  # with an extra chunk at both ends
     for block in gpu.threadblocks:
         for step in block.steps:
             if step.op in WRITES_DST and step.dst_buf == "o":
@@ -356,7 +393,7 @@ def _output_runs(gpu: Gpu) -> list[tuple[int, int]]:
 
 
 def _output_in_scratch(step: Step, first: int) -> Step:
-    """The step with `first`.. of scratch for the output."""
+    """Return the step with scratch from chunk `first` instead of the output."""
     if step.src_buf == "o":
         step = replace(step, src_buf="s", src_off=step.src_off + first)
     if step.dst_buf == "o":

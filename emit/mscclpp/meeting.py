@@ -1,9 +1,10 @@
-"""Threadblocks that end when all ranks of a plan have started, by signals between ranks that have channels.
+"""Build threadblocks that end when all ranks of a plan have started, by signals between ranks that have channels.
 
-A rank that in every launch, of this plan and of any other, has heard that all others have started is never two launches
-ahead of one: what it writes into half of a double scratch buffer, and what its port channels read of it, was used up
-before. The executor takes the half by one counter over all plans of a process. So a plan whose ranks do not hear of all
-by themselves (a broadcast, whose root only sends) needs this also where it has no packets. Data does not wait for it.
+If a rank hears in every launch, of this plan and of any other, that all others have started, then it is never two
+launches ahead of one of them: the data that it overwrites in half of a double scratch buffer, and the data that its
+port channels read there, were used up before. The executor chooses the half by one counter over all plans of a process.
+So a plan whose ranks do not hear of all others by themselves (a broadcast, whose root only sends) needs this even
+without packets. Data does not wait for it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from scipy.sparse.csgraph import dijkstra
 from emit.mscclpp.plan import MAX_CHANNELS, MAX_OP_CHANNELS, MAX_OPS, Op, PlanBlock, PlanGpu
 from synth.model.collective import Floats
 
-_PORT_HOPS = 4  # a hop between nodes counts for so many inside one
-_BARRIER = 0  # the only one of a plan: its other threadblocks wait for each other by semaphores
+_PORT_HOPS = 4  # A hop between nodes counts for so many hops inside a node.
+_BARRIER = 0  # the only barrier of a plan, because its other threadblocks wait for each other by semaphores
 
 _Pair = tuple[int, int]
 
 
 class _Event(NamedTuple):
-    """What a rank does, in the order of `time`: it waits for the other's signal, and then signals what it knows."""
+    """An event of a rank: it waits for another rank's signal, or signals to it.
+
+    Events are sorted by `time`; at equal times waits come before signals, which carry the new knowledge.
+
+    Attributes:
+        time: Time, in hops.
+        signals: Whether the rank signals; if not, it waits.
+        other: The other rank.
+    """
 
     time: int
     signals: bool
@@ -35,126 +44,145 @@ class _Event(NamedTuple):
 
 
 def add_meeting(
-    made: Sequence[PlanGpu], pairs: Sequence[_Pair], nodes: Sequence[int], linked: Sequence[_Pair] = ()
+    gpus: Sequence[PlanGpu], pairs: Sequence[_Pair], nodes: Sequence[int], linked: Sequence[_Pair] = ()
 ) -> None:
-    """Add to the ranks of a plan threadblocks that end when all have started, with channels of their own.
+    """Add to the ranks of a plan threadblocks with their own channels that end when all ranks have started.
 
-    pairs: of ranks that the program connects. nodes: of each rank. linked: pairs that the network links: few ranks, as
-    many as a threadblock has channels for, use all, more only those that join what the program does not. Ranks that no
-    pair connects do not hear of each other.
+    Args:
+        gpus: Ranks of the plan, which are changed.
+        pairs: Pairs of ranks that the program connects. Ranks that no pair connects do not hear of each other.
+        nodes: Node of each rank.
+        linked: Pairs that the network links. If a threadblock has channels to all ranks, all of these pairs are used;
+            if
+            there are more ranks, only pairs that connect ranks which the program does not.
     """
-    pairs = [*pairs, *(linked if len(made) <= MAX_CHANNELS + 1 else _joining(pairs, linked, len(made)))]
+    pairs = [*pairs, *(linked if len(gpus) <= MAX_CHANNELS + 1 else _joining(pairs, linked, len(gpus)))]
     hops = {(u, v): 1 if nodes[u] == nodes[v] else _PORT_HOPS for pair in pairs for u, v in (pair, pair[::-1])}
-    blocks = _blocks(_events(hops, len(made)), nodes)
-    if any(len(block.ops) > MAX_OPS for found in blocks for block in found):
-        blocks = _blocks(_events(_tree(hops, len(made)), len(made)), nodes)
-    for gpu, found in zip(made, blocks, strict=True):
-        gpu.blocks += found
-        for block in found:
+    blocks = _blocks(_events(hops, len(gpus)), nodes)
+    if any(len(block.ops) > MAX_OPS for rank_blocks in blocks for block in rank_blocks):
+        blocks = _blocks(_events(_tree(hops, len(gpus)), len(gpus)), nodes)
+    for gpu, rank_blocks in zip(gpus, blocks, strict=True):
+        gpu.blocks += rank_blocks
+        for block in rank_blocks:
             for kind, ends in block.channels.items():
                 block.channels[kind] = [len(gpu.peers[kind]) + n for n in range(len(ends))]
                 gpu.peers[kind] += ends
 
 
 def _joining(pairs: Sequence[_Pair], linked: Sequence[_Pair], nranks: int) -> list[_Pair]:
-    """Those of `linked` that join ranks which pairs, and those before, do not."""
+    """Return the pairs of `linked` that join ranks which `pairs`, and the pairs before, do not."""
     part = list(range(nranks))
     joining: list[_Pair] = []
     for n, (u, v) in enumerate([*pairs, *linked]):
         if part[u] != part[v]:
-            part = [part[u] if one == part[v] else one for one in part]
+            part = [part[u] if number == part[v] else number for number in part]
             joining += [(u, v)] if n >= len(pairs) else []
     return joining
 
 
 def _distances(hops: dict[_Pair, int], nranks: int) -> Floats:
+    """Return the distance of every two ranks in hops, shape (nranks, nranks)."""
     rows, columns = np.array(sorted(hops), dtype=np.int64).reshape(-1, 2).T
     lengths = [hops[pair] for pair in sorted(hops)]
-    found: Floats = dijkstra(csr_matrix((lengths, (rows, columns)), shape=(nranks, nranks)))
-    return found
+    distances: Floats = dijkstra(csr_matrix((lengths, (rows, columns)), shape=(nranks, nranks)))
+    return distances
 
 
 def _tree(hops: dict[_Pair, int], nranks: int) -> dict[_Pair, int]:
-    """The pairs of shortest paths to one rank, of those that others connect: on each a signal each way is enough."""
+    """Return the pairs of a tree of shortest paths to one rank, for each connected set of ranks.
+
+    On each pair, a signal in each direction suffices.
+    """
     distances = _distances(hops, nranks)
-    left: set[int] = set(range(nranks))
-    kept: dict[_Pair, int] = {}
-    while left:
-        members = np.flatnonzero(np.isfinite(distances[min(left)])).tolist()
-        left.difference_update(members)
+    unvisited: set[int] = set(range(nranks))
+    tree_hops: dict[_Pair, int] = {}
+    while unvisited:
+        members = np.flatnonzero(np.isfinite(distances[min(unvisited)])).tolist()
+        unvisited.difference_update(members)
         root = min(members, key=lambda rank: (distances[rank, members].max(), rank))
         for rank in members:
-            far = distances[root] + [hops.get((u, rank), np.inf) for u in range(nranks)]
+            distance_through = distances[root] + [hops.get((u, rank), np.inf) for u in range(nranks)]
             if rank != root:
-                above = int(far.argmin())
-                kept[above, rank] = kept[rank, above] = hops[above, rank]
-    return kept
+                parent = int(distance_through.argmin())
+                tree_hops[parent, rank] = tree_hops[rank, parent] = hops[parent, rank]
+    return tree_hops
 
 
 def _events(hops: dict[_Pair, int], nranks: int) -> list[list[_Event]]:
-    """What each rank does until all have heard of all as soon as can be, with signals as late and as few as can be.
+    """Return the events of each rank until all have heard of all as early as possible, with few signals, sent late.
 
-    Backwards in time: what a rank must know by then, and only then can, its neighbours tell; the rest may come before.
+    The method goes backwards in time: its neighbours tell a rank what it must know at a time and can know only then;
+    other
+    knowledge may come before.
     """
     distances = _distances(hops, nranks)
     finite = np.isfinite(distances)
-    # of each rank by neighbour those, as bits, of whom it hears the soonest from there
-    told: list[dict[int, int]] = [{} for _ in range(nranks)]
+    # For each rank and neighbour: the ranks, as bits, of which that neighbour tells the earliest.
+    heard_from: list[dict[int, int]] = [{} for _ in range(nranks)]
     for u, v in sorted(hops):
         nearer = np.flatnonzero(finite[v] & (distances[u] + hops[u, v] == distances[v]))
-        told[v][u] = sum(1 << x for x in nearer.tolist())
+        heard_from[v][u] = sum(1 << x for x in nearer.tolist())
     end = int(distances[finite].max(initial=0))
-    # of each rank those, as bits, of whom it can have heard by a time; then those of whom it must have
-    within: list[list[int]] = []
+    # For each rank and time: the ranks, as bits, of which it can have heard; then those of which it must have heard.
+    can_know: list[list[int]] = []
     for v in range(nranks):
-        first = [0] * (end + 1)
+        heard_at = [0] * (end + 1)
         for x in np.flatnonzero(finite[v]).tolist():
-            first[int(distances[v, x])] |= 1 << x
-        within.append(list(accumulate(first, or_)))
-    needed = [[0] * (end + 1) for _ in range(nranks)]
+            heard_at[int(distances[v, x])] |= 1 << x
+        can_know.append(list(accumulate(heard_at, or_)))
+    must_know = [[0] * (end + 1) for _ in range(nranks)]
     for v in range(nranks):
-        needed[v][int(distances[finite[v]][:, finite[v]].max())] = within[v][end]
+        must_know[v][int(distances[finite[v]][:, finite[v]].max())] = can_know[v][end]
     events: list[list[_Event]] = [[] for _ in range(nranks)]
     for time in range(end, 0, -1):
         for v in range(nranks):
-            missing = needed[v][time]
-            if not missing & ~within[v][time - 1]:
-                needed[v][time - 1] |= missing
+            missing = must_know[v][time]
+            if not missing & ~can_know[v][time - 1]:
+                must_know[v][time - 1] |= missing
                 continue
-            while last := missing & ~within[v][time - 1]:
-                u = max(told[v], key=lambda u: (told[v][u] & last).bit_count())
-                sent = time - hops[u, v]
-                needed[u][sent] |= missing & told[v][u]
-                missing &= ~told[v][u]
-                events[u].append(_Event(sent, True, v))
+            while urgent := missing & ~can_know[v][time - 1]:
+                u = max(heard_from[v], key=lambda u: (heard_from[v][u] & urgent).bit_count())
+                send_time = time - hops[u, v]
+                must_know[u][send_time] |= missing & heard_from[v][u]
+                missing &= ~heard_from[v][u]
+                events[u].append(_Event(send_time, True, v))
                 events[v].append(_Event(time, False, u))
-            needed[v][time - 1] |= missing
-    return [sorted(found) for found in events]
+            must_know[v][time - 1] |= missing
+    return [sorted(rank_events) for rank_events in events]
 
 
 def _blocks(events: list[list[_Event]], nodes: Sequence[int]) -> list[list[PlanBlock]]:
-    """The threadblocks of each rank; their channels are still named by the rank at the other end."""
+    """Return the threadblocks of each rank; their channels are still named by the rank at the other end."""
     blocks: list[list[PlanBlock]] = []
-    for rank, mine in enumerate(events):
-        ends = sorted({event.other for event in mine})
+    for rank, rank_events in enumerate(events):
+        ends = sorted({event.other for event in rank_events})
         parts = [ends[low : low + MAX_CHANNELS] for low in range(0, len(ends), MAX_CHANNELS)]
-        blocks.append([_block(part, mine, len(parts), [node == nodes[rank] for node in nodes]) for part in parts])
+        blocks.append(
+            [_block(part, rank_events, len(parts), [node == nodes[rank] for node in nodes]) for part in parts]
+        )
     return blocks
 
 
 def _block(ends: list[int], events: list[_Event], nblocks: int, near: list[bool]) -> PlanBlock:
-    """One of a rank's `nblocks`, with channels to the ranks `ends`. near: of each rank, whether by memory."""
+    """Return one of a rank's `nblocks` threadblocks, with channels to the ranks `ends`.
+
+    Args:
+        ends: Ranks at the other ends of its channels.
+        events: Events of its rank.
+        nblocks: Number of the rank's threadblocks.
+        near: For each rank, whether memory channels reach it.
+    """
     block = PlanBlock()
     for end in ends:
         block.channels.setdefault("memory" if near[end] else "port", []).append(end)
     for (_, signals), group in groupby(events, key=lambda event: event[:2]):
-        others = [event.other for event in group]
+        peers = [event.other for event in group]
         if signals and nblocks > 1:
             block.ops.append(Op("barrier", barrier=_BARRIER, blocks=nblocks))
         elif block.ops:
             block.ops.append(Op("nop"))
-        for kind, found in block.channels.items():
-            numbers = [found.index(other) for other in others if other in found]
+        for kind, channel_ends in block.channels.items():
+            numbers = [channel_ends.index(peer) for peer in peers if peer in channel_ends]
             for low in range(0, len(numbers), MAX_OP_CHANNELS):
                 op = Op(
                     "signal" if signals else "wait", channel_type=kind, channels=numbers[low : low + MAX_OP_CHANNELS]

@@ -1,4 +1,4 @@
-"""All ranks' memory under a plan as numbered cells, and the goal that its collective implies."""
+"""Number the memory of all ranks under a plan by cells, and derive the goal of its collective."""
 
 from __future__ import annotations
 
@@ -13,86 +13,104 @@ from emit.program import COLLECTIVES
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
-ALIGNMENT = 16  # bytes: what a thread moves; the executor refuses chunks of other sizes
+ALIGNMENT = 16  # Bytes that a thread moves; the executor refuses chunks that are no multiple of it.
 
 
 def collective_of(plan: Plan) -> str:
-    """The collective's name as Program has it; "custom" for what no name here says."""
+    """Return the collective's name in programs; "custom" if programs have no name for it."""
     name = plan.collective.lower().replace("_", "")
     return name if name in COLLECTIVES else "custom"
 
 
 def chunks_of(plan: Plan) -> int:
-    """`nchunks_per_loop` of the program that would do the same: chunks of the whole buffer."""
+    """Return the `nchunks_per_loop` of an equivalent program: the chunks of the whole buffer."""
     gpu = plan.gpus[0]
     return gpu.output_chunks if find_kind(collective_of(plan)).inplace == "o" else gpu.input_chunks
 
 
 def counted_chunks(plan: Plan) -> int:
-    """The chunks of the buffer whose bytes min_message_size and max_message_size are about."""
+    """Return the chunks of the buffer that min_message_size and max_message_size refer to."""
     gpu = plan.gpus[0]
     return gpu.output_chunks if plan.collective == "allgather" else gpu.input_chunks
 
 
 def both_chunks(plan: Plan) -> int:
-    """The chunks of the larger buffer."""
+    """Return the chunks of the larger buffer."""
     return max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
 
 
 def most_bytes(plan: Plan) -> int:
-    """The most bytes of a message for which all that the executor keeps in 32 bits fits: where a span ends, and where
-    packets lie in double scratch, which it sizes by the whole allocation of the input, up to max_message_size.
+    """Return the largest message, in bytes, for which all numbers that the executor keeps in 32 bits fit.
+
+    These are the ends of spans, and the places of packets in double scratch, which the executor sizes by the whole
+    allocation of the input, up to max_message_size.
     """
-    unit, most = plan.alignment * counted_chunks(plan), NO_LIMIT
+    unit, max_bytes = plan.alignment * counted_chunks(plan), NO_LIMIT
     for gpu in plan.gpus:
         chunk_bytes = (OFFSET_END - 1) // max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks)
-        most = min(most, chunk_bytes // plan.alignment * unit)
+        max_bytes = min(max_bytes, chunk_bytes // plan.alignment * unit)
         if plan.packets and gpu.scratch_chunks:
             scratch = gpu.scratch_chunks * 2 * (2 if plan.double else 1)
-            most = min(most, OFFSET_END // scratch * gpu.input_chunks // unit * unit)
-    return most
+            max_bytes = min(max_bytes, OFFSET_END // scratch * gpu.input_chunks // unit * unit)
+    return max_bytes
 
 
 def limit_sizes(plan: Plan, least_bytes: int, largest: int) -> None:
-    """Set the sizes that a plan takes: these (0: no largest), as far as its offsets hold them; InputError: none are."""
-    counted, both = counted_chunks(plan), both_chunks(plan)
-    # a program's size is of the larger buffer, a plan's of the one that its reader looks at
-    low, high = -(-least_bytes * counted // both), largest * counted // both
-    most = most_bytes(plan)
-    least = max(low, ALIGNMENT * counted)
-    if largest > 0 and high < least:
+    """Set the message sizes that a plan takes: the given ones, as far as its offsets allow.
+
+    Args:
+        plan: The plan, which is changed.
+        least_bytes: Smallest message, in bytes.
+        largest: Largest message, in bytes; 0 for no limit.
+
+    Raises:
+        InputError: The plan takes none of these sizes.
+    """
+    counted, larger_chunks = counted_chunks(plan), both_chunks(plan)
+    # A program's size is that of the larger buffer; a plan's size is that of the buffer that its reader measures.
+    low, high = -(-least_bytes * counted // larger_chunks), largest * counted // larger_chunks
+    max_bytes = most_bytes(plan)
+    min_bytes = max(low, ALIGNMENT * counted)
+    if largest > 0 and high < min_bytes:
         raise InputError(
-            f"{plan.name} serves at most {largest} bytes, but an execution plan of {both} chunks takes "
-            f"{ALIGNMENT * both} or more"
+            f"{plan.name} serves at most {largest} bytes, but an execution plan of {larger_chunks} chunks takes "
+            f"{ALIGNMENT * larger_chunks} or more"
         )
-    if least > most:
+    if min_bytes > max_bytes:
         raise InputError(
             f"{plan.name} serves {least_bytes} bytes or more, but an execution plan of its chunks has "
-            f"offsets for at most {most * both // counted} in 32 bits"
+            f"offsets for at most {max_bytes * larger_chunks // counted} in 32 bits"
         )
-    plan.min_bytes, plan.max_bytes = min(least, MAX_MIN_BYTES), min(high or most, most)
+    plan.min_bytes, plan.max_bytes = min(min_bytes, MAX_MIN_BYTES), min(high or max_bytes, max_bytes)
 
 
 def goal_of(plan: Plan, root: int = 0) -> Goal | None:
-    """What the plan's collective asks for, in place or not as it says; None where its name says too little.
+    """Return the goal of the plan's collective, in place or out of place as the plan says; None if its name is unknown.
 
-    Raises InputError where the chunks cannot be cut into as many blocks as ranks.
+    Raises:
+        InputError: The chunks cannot be divided into as many blocks as ranks.
     """
     return goal_for(collective_of(plan), len(plan.gpus), chunks_of(plan), plan.inplace, root)
 
 
 def sizes_of(plan: Plan, rank: int) -> tuple[int, int]:
-    """(input, output) chunks that the collective gives a rank."""
+    """Return the (input, output) chunks that the collective gives a rank."""
     return buffer_sizes(collective_of(plan), len(plan.gpus), chunks_of(plan), rank, 0)
 
 
 @dataclass(slots=True)
 class Memory:
-    """Cells of all ranks: every chunk is `units` cells, and in a plan with packets scratch has twice as many.
+    """The cells of all ranks under a plan.
 
-    Double scratch has two halves, of as many cells each; what `cell` gives is in the lower one.
+    Every chunk is `units` cells; in a plan with packets, scratch has twice as many. Double scratch has two halves of
+    equal
+    size; `cell` returns cells of the lower half.
 
-    base: of each rank the cell where i, o, s begin. first: where each rank's cells begin, and the end of all.
+    Attributes:
+        plan: The plan.
+        units: Cells of a chunk.
+        base: First cell of the buffers i, o and s of each rank.
+        first: First cell of each rank, and the end of all cells.
     """
 
     plan: Plan
@@ -101,23 +119,23 @@ class Memory:
     first: list[int]
 
     def cell(self, rank: int, kind: str, index: int, packet: bool) -> int:
-        """The first cell of a chunk; a packet has two cells for each of its data's."""
+        """Return the first cell of a chunk; a packet has two cells for each cell of its data."""
         return self.base[rank][kind] + index * self.units * (2 if packet else 1)
 
     def half(self, rank: int) -> int:
-        """Cells of the scratch that a rank uses in one launch."""
+        """Return the number of scratch cells that a rank uses in one launch."""
         return self.plan.gpus[rank].scratch_chunks * self.units * (2 if self.plan.packets else 1)
 
     def rank(self, cell: int) -> int:
-        """Whose memory it is."""
+        """Return the rank to which a cell belongs."""
         return bisect_right(self.first, cell) - 1
 
     def in_scratch(self, cell: int) -> bool:
-        """Whether it is a cell of some rank's scratch."""
+        """Return True if a cell is in some rank's scratch."""
         return cell >= self.base[self.rank(cell)]["s"]
 
     def name(self, cell: int, packet: bool = False) -> tuple[str, int]:
-        """(buffer, index in chunks), in the larger one where i and o share the cell."""
+        """Return (buffer, index in chunks) of a cell; the larger buffer if i and o share the cell."""
         rank = self.rank(cell)
         gpu, base = self.plan.gpus[rank], self.base[rank]
         for kind, chunks in sorted((("i", gpu.input_chunks), ("o", gpu.output_chunks)), key=lambda x: -x[1]):
@@ -127,7 +145,11 @@ class Memory:
 
 
 def memory_of(plan: Plan, goal: Goal | None) -> Memory:
-    """Lay the buffers out, apart where no goal says how in-place ones meet. Raises InputError for too many cells."""
+    """Build the memory of a plan; input and output are separate unless the goal says how they share memory.
+
+    Raises:
+        InputError: The plan has too many cells.
+    """
     units = _units(plan)
     base, first, at = [], [], 0
     for rank, gpu in enumerate(plan.gpus):
@@ -148,16 +170,17 @@ def memory_of(plan: Plan, goal: Goal | None) -> Memory:
 
 
 def width(plan: Plan, op: Op) -> int:
-    """Cells of one iteration of a pipeline."""
+    """Return the number of cells of one iteration of a pipeline."""
     return op.unit_bytes // math.gcd(*_unit_bytes(plan)) * _groups(plan)
 
 
 def _unit_bytes(plan: Plan) -> list[int]:
-    """Of every pipeline."""
+    """Return the bytes of an iteration of every pipeline."""
     return [op.unit_bytes for *_, op in plan.ops() if op.name == "pipeline"]
 
 
 def _groups(plan: Plan) -> int:
+    """Return the least common multiple of the sizes of all threadblock groups."""
     return math.lcm(*{op.group[1] for *_, op in plan.ops()})
 
 
@@ -175,7 +198,7 @@ def _units(plan: Plan) -> int:
 
 
 def buffer_of(plan: Plan, rank: int, tb: int, part: Part, channel_type: str) -> list[tuple[int, str]]:
-    """(rank, buffer) of what a part of an operation stands for: several where it is a switch channel."""
+    """Return the (rank, buffer) pairs of a part of an operation: several for a switch channel."""
     if part.side == "L":
         return [(rank, str(part.at))]
     gpu = plan.gpus[rank]
@@ -184,4 +207,4 @@ def buffer_of(plan: Plan, rank: int, tb: int, part: Part, channel_type: str) -> 
         remote = gpu.buffers[block.buffers[channel_type][int(part.at)]]
         return [(remote.rank, remote.kind)]
     kind, ranks = gpu.switches[block.channels["switch"][int(part.at)]]
-    return [(other, kind) for other in ranks]
+    return [(member, kind) for member in ranks]

@@ -1,4 +1,4 @@
-"""Symbolic threadblocks → a plan's ranks: the numbers of channels, remote buffers and semaphores."""
+"""Assign the numbers of channels, remote buffers and semaphores: symbolic threadblocks become a plan's ranks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,26 @@ from emit.mscclpp.plan import (
 from emit.mscclpp.spans import Placement, Span, Step
 from emit.mscclpp.threadblocks import RemoteSpan, SymbolicBlock, SymbolicOp
 
-_Channel = tuple[int, int]  # the threadblock that sends on a channel, and the one that receives
+_Channel = tuple[int, int]  # (threadblock that sends, threadblock that receives)
 _NOP = Op("nop")
 
 
 class Numbering:
-    """One plan's numbers; sizes: of each rank, input and output chunks.
+    """The numbers of one plan.
 
     Attributes:
-        part, place: of each step its threadblock and its place among that one's steps.
-        channel_of: of each send. kind: of each channel.
-        first_packet: of each rank the packet that its scratch for packets begins with.
-        semaphores: of each rank, by (threadblock that releases, one that acquires). needed: those of each step.
+        blocks: Symbolic threadblocks of all ranks.
+        places: Places of the program's data.
+        nodes: Node of each rank.
+        sizes: Input and output chunks of each rank.
+        packets: Whether messages are packets.
+        part: Threadblock of each step.
+        place: Position of each step among the steps of its threadblock.
+        channel_of: Channel of each send.
+        kind: Type of each channel.
+        first_packet: First packet of each rank's scratch for packets.
+        semaphores: Number of each rank's semaphores, by (threadblock that releases, threadblock that acquires).
+        needed: Semaphores that each step releases.
     """
 
     def __init__(
@@ -56,56 +64,62 @@ class Numbering:
         self.needed: dict[Step, list[int]] = defaultdict(list)
 
     def _type(self, u: int, v: int) -> str:
+        """Return the type of channels between two ranks."""
         return "memory" if self.nodes[u] == self.nodes[v] else "port"
 
     def gpus(self) -> list[PlanGpu]:
-        """The ranks of the plan. The symbolic blocks gain what their other ends need."""
+        """Return the ranks of the plan; this adds to the symbolic threadblocks what their other ends need."""
         self._other_ends()
         acquired = self._edges()
         scratch = [first + packets for first, packets in zip(self.first_packet, self.places.packets, strict=True)]
-        if self.packets:  # a rank finds the upper half of others' scratch by the size of its own
+        if self.packets:  # A rank computes the upper half of its peers' scratch from the size of its own scratch.
             scratch = [-(-max(scratch) // EVEN_SCRATCH) * EVEN_SCRATCH] * len(scratch)
-        made = [PlanGpu(*size, chunks) for size, chunks in zip(self.sizes, scratch, strict=True)]
-        ends = self._channels(made)
-        buffers: list[dict[tuple[int, str], int]] = [{} for _ in made]
+        gpus = [PlanGpu(*size, chunks) for size, chunks in zip(self.sizes, scratch, strict=True)]
+        ends = self._channels(gpus)
+        buffers: list[dict[tuple[int, str], int]] = [{} for _ in gpus]
         for number, block in enumerate(self.blocks):
-            gpu = made[block.rank]
+            gpu = gpus[block.rank]
             gpu.blocks.append(self._block(number, block, acquired, ends, buffers[block.rank]))
-        for rank, gpu in enumerate(made):
+        for rank, gpu in enumerate(gpus):
             gpu.semaphores = [0] * len(self.semaphores[rank])
-            for other, kind in buffers[rank]:
-                gpu.buffers.append(RemoteBuffer(other, kind, (self._type(rank, other),)))
-        return made
+            for peer, kind in buffers[rank]:
+                gpu.buffers.append(RemoteBuffer(peer, kind, (self._type(rank, peer),)))
+        return gpus
 
     def _other_ends(self) -> None:
-        """Receivers say at once that they have started, where a sender asks; and at their end that all arrived."""
-        top: dict[int, list[Step]] = defaultdict(list)
+        """Add the signals of receivers to their senders.
+
+        At its start a receiver signals that it has started, if a sender waits for that; at its end it signals that
+        everything
+        has arrived.
+        """
+        waiting_sends: dict[int, list[Step]] = defaultdict(list)
         for send, placed in enumerate(self.places.steps):
             if placed.awaits_start:
-                top[self.channel_of[send][1]].append(send)
-        for number, sends in top.items():
+                waiting_sends[self.channel_of[send][1]].append(send)
+        for number, sends in waiting_sends.items():
             ops: list[SymbolicOp] = []
             for kind in ("memory", "port"):
                 chosen = [send for send in sends if self.kind[self.channel_of[send]] == kind]
                 for low in range(0, len(chosen), MAX_OP_CHANNELS):
                     ops.append(SymbolicOp("signal", sends=chosen[low : low + MAX_OP_CHANNELS], kind=kind, back=True))
             self.blocks[number].ops[:0] = ops
-        answers = {self.channel_of[send]: send for send in sorted(self.places.unconfirmed)}
-        confirmed: set[int] = set()
-        for (_, receiver), send in answers.items():
-            if receiver not in confirmed:
+        confirmed_sends = {self.channel_of[send]: send for send in sorted(self.places.unconfirmed)}
+        synchronized: set[int] = set()
+        for (_, receiver), send in confirmed_sends.items():
+            if receiver not in synchronized:
                 self.blocks[receiver].ops.append(SymbolicOp("nop"))
-                confirmed.add(receiver)
+                synchronized.add(receiver)
             self.blocks[receiver].ops.append(SymbolicOp("signal", sends=[send], kind="port", back=True))
-        for send in answers.values():
+        for send in confirmed_sends.values():
             channel = self.channel_of[send]
             self.blocks[channel[0]].ops.append(SymbolicOp("wait", sends=[send], kind=self.kind[channel], back=True))
 
     def _edges(self) -> dict[tuple[int, int], list[int]]:
-        """Of each (threadblock, operation) that waits for steps the semaphores; what a part knows is not asked for."""
+        """Return the semaphores that each (threadblock, operation) acquires, without implied waits."""
         acquired: dict[tuple[int, int], list[int]] = {}
         for number, block in enumerate(self.blocks):
-            known: dict[int, int] = {}
+            known_place: dict[int, int] = {}
             semaphores = self.semaphores[block.rank]
             for at, op in enumerate(block.ops):
                 if op.name != "sem_acquire":
@@ -113,8 +127,8 @@ class Numbering:
                 latest: dict[int, Step] = {}
                 for step in op.steps:
                     part = self.part[step]
-                    if part != number and self.place[step] > known.get(part, -1):
-                        known[part] = self.place[step]
+                    if part != number and self.place[step] > known_place.get(part, -1):
+                        known_place[part] = self.place[step]
                         latest[part] = step
                 ids = []
                 for part, step in latest.items():
@@ -124,19 +138,22 @@ class Numbering:
                 acquired[number, at] = ids
         return acquired
 
-    def _channels(self, made: list[PlanGpu]) -> dict[tuple[_Channel, int], int]:
-        """Of each channel's end (channel, rank) its number there; the k-th to a rank meets that rank's k-th back."""
+    def _channels(self, gpus: list[PlanGpu]) -> dict[tuple[_Channel, int], int]:
+        """Return the number of each channel end (channel, rank).
+
+        The k-th channel of a rank to a peer is connected to the peer's k-th channel to that rank.
+        """
         ends: dict[tuple[_Channel, int], int] = {}
         of_rank: dict[tuple[int, str], list[tuple[int, int, _Channel]]] = defaultdict(list)
         for n, (channel, kind) in enumerate(self.kind.items()):
             u, v = (self.blocks[end].rank for end in channel)
             of_rank[u, kind].append((v, n, channel))
             of_rank[v, kind].append((u, n, channel))
-        for rank, gpu in enumerate(made):
+        for rank, gpu in enumerate(gpus):
             for kind in ("memory", "port"):
-                mine = sorted(of_rank[rank, kind])
-                gpu.peers[kind] = [peer for peer, _, _ in mine]
-                for n, (_, _, channel) in enumerate(mine):
+                channels = sorted(of_rank[rank, kind])
+                gpu.peers[kind] = [peer for peer, _, _ in channels]
+                for n, (_, _, channel) in enumerate(channels):
                     ends[channel, rank] = n
         return ends
 
@@ -148,15 +165,18 @@ class Numbering:
         ends: dict[tuple[_Channel, int], int],
         buffers: dict[tuple[int, str], int],
     ) -> PlanBlock:
-        made = PlanBlock()
+        """Return a threadblock with its numbers."""
+        plan_block = PlanBlock()
         channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
         remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
 
         def channel(send: Step, kind: str) -> int:
+            """Return the channel of a send as a number in the threadblock's list."""
             end = ends[self.channel_of[send], block.rank]
             return channels[kind].setdefault(end, len(channels[kind]))
 
         def part(place: Span | RemoteSpan, kind: str) -> Part:
+            """Return a span as part of an operation on channels of type `kind`."""
             span = place.span if isinstance(place, RemoteSpan) else place
             rank = place.rank if isinstance(place, RemoteSpan) else block.rank
             name, index = span.kind, span.first
@@ -169,16 +189,16 @@ class Numbering:
 
         for at, op in enumerate(block.ops):
             if op.name == "nop":
-                if made.ops and made.ops[-1] is not _NOP:
-                    made.ops.append(_NOP)
+                if plan_block.ops and plan_block.ops[-1] is not _NOP:
+                    plan_block.ops.append(_NOP)
             elif op.name in ("sem_acquire", "sem_release"):
                 ids = acquired[number, at] if op.name == "sem_acquire" else []
                 if op.name == "sem_release":
                     ids = [semaphore for step in op.steps for semaphore in self.needed[step]]
                 for low in range(0, len(ids), MAX_OP_SEMAPHORES):
-                    made.ops.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
+                    plan_block.ops.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
             else:
-                made.ops.append(
+                plan_block.ops.append(
                     Op(
                         op.name,
                         src=[part(place, op.kind) for place in op.src],
@@ -187,8 +207,8 @@ class Numbering:
                         channels=[channel(send, op.kind) for send in op.sends],
                     )
                 )
-        while made.ops and made.ops[-1] is _NOP:
-            made.ops.pop()
-        made.channels = {kind: list(ids) for kind, ids in channels.items() if ids}
-        made.buffers = {kind: list(ids) for kind, ids in remote.items() if ids}
-        return made
+        while plan_block.ops and plan_block.ops[-1] is _NOP:
+            plan_block.ops.pop()
+        plan_block.channels = {kind: list(ids) for kind, ids in channels.items() if ids}
+        plan_block.buffers = {kind: list(ids) for kind, ids in remote.items() if ids}
+        return plan_block

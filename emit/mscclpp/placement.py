@@ -25,7 +25,7 @@ from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
 _REACH = 1 << 40  # more than any buffer has chunks
-_KEPT = 4096  # rows that are stored before unnecessary ones are removed
+_STORED_ROWS = 4096  # rows that are stored before unnecessary ones are removed
 _SCAN = 16  # slots that are examined for a free one
 
 
@@ -57,7 +57,7 @@ class Placer:
         packets: bool,
         separate: Goal | None = None,
     ) -> None:
-        """Prepare the placement.
+        """Set up the placement for one order of execution.
 
         Args:
             program: A program that passed its check.
@@ -109,8 +109,8 @@ class Placer:
         self.scratch = [gpu.s_chunks if rank in plain_ranks else 0 for rank, gpu in enumerate(program.gpus)]
         self.in_packets: dict[Step, _Message] = {}  # messages that stay in packets, by their receive
         # The knowledge at the end of awaited steps, as long as a step may wait for them: a row has all threadblocks.
-        self.kept: dict[Step, tuple[Row, Row, int]] = {}
-        self._most_kept = _KEPT
+        self.knowledge_after: dict[Step, tuple[Row, Row, int]] = {}
+        self._max_stored = _STORED_ROWS
 
     def placement(self) -> Placement:
         """Return the placement, by following the program's order of execution to its end."""
@@ -127,7 +127,7 @@ class Placer:
                 self._after(step, dep[step])
                 awaited[dep[step]] -= 1
                 if not awaited[dep[step]]:
-                    del self.kept[dep[step]]
+                    del self.knowledge_after[dep[step]]
             message: _Message | None = None
             if receives[step] >= 0:
                 message = in_flight[receives[step]].popleft()
@@ -152,16 +152,22 @@ class Placer:
             row[block] = local[block] = self.position[step] + 1
             if step in awaited:
                 known_row = row.copy()
-                self.kept[step] = (known_row, local.copy() if local is not row else known_row, self.started[block])
-                if self.packets and len(self.kept) > self._most_kept:
+                self.knowledge_after[step] = (
+                    known_row,
+                    local.copy() if local is not row else known_row,
+                    self.started[block],
+                )
+                if self.packets and len(self.knowledge_after) > self._max_stored:
                     self._forget()
         return self._finished()
 
     def _forget(self) -> None:
         """Keep the knowledge at the end of only those steps that a later step may still have to wait for."""
         needed_steps = {*self.written.values(), *(step for steps in self.readers.values() for step in steps.values())}
-        self.kept = {step: knowledge for step, knowledge in self.kept.items() if step in needed_steps}
-        self._most_kept = max(_KEPT, 2 * len(self.kept))
+        self.knowledge_after = {
+            step: knowledge for step, knowledge in self.knowledge_after.items() if step in needed_steps
+        }
+        self._max_stored = max(_STORED_ROWS, 2 * len(self.knowledge_after))
 
     def _hear(self, block: int, message: _Message) -> None:
         """Add a message's knowledge to that of a threadblock."""
@@ -240,7 +246,10 @@ class Placer:
         return bool(row[self.block_of[step]] > self.position[step])
 
     def _order(self, step: Step, earlier: Step, clocks: VectorClocks) -> None:
-        """A semaphore orders what messages do not: their flags say nothing of what else was written."""
+        """Add a wait for an earlier step unless it is known to be over.
+
+        Messages do not order these steps: flags of packets tell nothing about other writes.
+        """
         block = self.block_of[step]
         if self.block_of[earlier] != block and not self._passed(clocks.row(block), earlier):
             self._after(step, earlier)
@@ -252,8 +261,8 @@ class Placer:
         for clocks in (self.clocks, self.local):
             row = clocks.row(block)
             row[self.block_of[earlier]] = max(row[self.block_of[earlier]], self.position[earlier] + 1)
-        if earlier in self.kept:
-            known_row, local_row, started = self.kept[earlier]
+        if earlier in self.knowledge_after:
+            known_row, local_row, started = self.knowledge_after[earlier]
             self.clocks.learn(block, known_row)
             self.local.learn(block, local_row)
             self.started[block] |= started
@@ -268,7 +277,10 @@ class Placer:
         return spans
 
     def _arrive(self, step: Step, rank: int, reduces: bool, message: _Message, keys: list[int]) -> None:
-        """Where what this step receives is put."""
+        """Decide where the data that this step receives is put.
+
+        With packets it is new scratch; without, it is the destination, if that is free, or else free or new scratch.
+        """
         row = message.known
         count, placed = self.count[step], self.steps[step]
         if self.packets:
@@ -317,7 +329,10 @@ class Placer:
         return spans
 
     def _where(self, rank: int, cell: int, written: bool) -> tuple[str, int]:
-        """An in-place cell's own input, or once it is written its output, or scratch where it has none."""
+        """Return where the plan keeps an in-place cell.
+
+        It is in the input until it is written, then in the output, or in scratch if the output does not have it.
+        """
         assert self.separate is not None
         base, sizes = self.base[rank], sizes_of(self.program, rank)
         index = cell - base[0]
@@ -331,7 +346,10 @@ class Placer:
         return "s", self.home[cell].first
 
     def _copies(self) -> list[tuple[int, Span, Span]]:
-        """(rank, from, to): what an out-of-place plan copies first: what the in-place program does not write."""
+        """Return the initial copies (rank, from, to) of an out-of-place plan.
+
+        They copy the results that the in-place program never writes.
+        """
         if self.separate is None:
             return []
         copies: list[tuple[int, Span, Span]] = []

@@ -1,4 +1,4 @@
-"""Execution plan JSON, whoever wrote it, into a Plan."""
+"""Read execution plan JSON from any writer into a Plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from emit.program import BUFFERS
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 
-MAX_BYTES = 24 << 20  # parsed, the worst text of that size takes three quarters of a GiB
+MAX_BYTES = 24 << 20  # The worst text of that size takes three quarters of a GiB when it is parsed.
 MAX_RANKS = 4096
 MAX_NUMBER = 1 << 31
 _SIDE = {"type": "L", "buffer_id": "R", "switch_channel_id": "W"}
@@ -34,9 +34,10 @@ _SIDE = {"type": "L", "buffer_id": "R", "switch_channel_id": "W"}
 def read_plan(text_or_path: str | os.PathLike[str]) -> Plan:
     """Read a file, or a text that starts with `{`.
 
-    Keys that the executor does not know are ignored, as it does. The plan is not checked here.
+    Keys that the executor does not know are ignored, as the executor does. The plan is not checked here.
 
-    Raises InputError with the place of the first thing that the executor would not take.
+    Raises:
+        InputError: The executor would not take the plan; the message names the place of the first fault.
     """
     if isinstance(text_or_path, str) and text_or_path.lstrip()[:1] == "{":
         if len(text_or_path) > MAX_BYTES:
@@ -58,13 +59,16 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> Plan:
 
 
 def _parsed(text: str, source: str) -> Any:
+    """Parse JSON; raise InputError for faulty JSON and for a key that occurs twice in an object."""
+
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
+        """Return an object's keys and values; raise InputError for a key that occurs twice."""
+        result = dict(pairs)
+        if len(result) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(f"{source}: key {twice[:60]!a} twice in one object; it must be once")
-        return made
+        return result
 
     try:
         return json.loads(text, object_pairs_hook=once)
@@ -77,52 +81,59 @@ def _parsed(text: str, source: str) -> Any:
 
 
 class _Reader:
-    """Takes a parsed document apart; every refusal names the place."""
+    """A reader of a parsed document; every error names the place in the document."""
 
     def __init__(self, source: str) -> None:
         self.source = source
 
     def fail(self, where: str, message: str) -> InputError:
+        """Return the error for a place in the document."""
         return InputError(f"{self.source}: {where}: {message}" if where else f"{self.source}: {message}")
 
     def object(self, value: Any, where: str) -> dict[str, Any]:
+        """Return a value that must be an object."""
         if not isinstance(value, dict):
             raise self.fail(where, f"{_shown(value)}; it must be an object")
         return value
 
     def items(self, value: Any, where: str) -> list[Any]:
+        """Return a value that must be a list."""
         if not isinstance(value, list):
             raise self.fail(where, f"{_shown(value)}; it must be a list")
         return value
 
     def integer(self, value: Any, where: str, low: int = 0, high: int = MAX_NUMBER) -> int:
+        """Return a value that must be a whole number in low..high."""
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.fail(where, f"{_shown(value)}; it must be a whole number in {low}..{high}")
         return value
 
     def word(self, value: Any, where: str, choices: tuple[str, ...] = ()) -> str:
+        """Return a value that must be text, and one of the choices if there are any."""
         if not isinstance(value, str) or (choices and value not in choices):
             right = f"one of {', '.join(choices)}" if choices else "text"
             raise self.fail(where, f"{_shown(value)}; it must be {right}")
         return value
 
     def truth(self, value: Any, where: str) -> bool:
+        """Return a value that must be true or false."""
         if not isinstance(value, bool):
             raise self.fail(where, f"{_shown(value)}; it must be true or false")
         return value
 
     def get(self, holder: dict[str, Any], name: str, where: str, take: Callable[..., Any], *bounds: Any) -> Any:
-        """`take` on a value that must be there, with what bounds it."""
+        """Apply `take` to the value of a required key, with its bounds."""
         if name not in holder:
             raise self.fail(where, f"no {name}; it must have it")
         return take(holder[name], f"{where}.{name}" if where else name, *bounds)
 
     def each(self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]) -> list[Any]:
-        """`take` on each element of a list that must be there."""
+        """Apply `take` to each element of a required list."""
         place = f"{where}.{name}" if where else name
         return [take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))]
 
     def plan(self, value: Any) -> Plan:
+        """Read a plan."""
         top = self.object(value, "")
         if "gpus" not in top:
             raise self.fail("", "no gpus; it must be an execution plan")
@@ -131,7 +142,7 @@ class _Reader:
             raise self.fail("", "a plan of MSCCL++ 0.7, which later executors do not load; it must be of 0.8 or newer")
         if not 1 <= len(gpus) <= MAX_RANKS:
             raise self.fail("gpus", f"{len(gpus)} of them; it must be 1..{MAX_RANKS}")
-        top = {PLAN_KEYS[one.name]: one.default for one in fields(Plan) if one.default is not MISSING} | top
+        top = {PLAN_KEYS[field.name]: field.default for field in fields(Plan) if field.default is not MISSING} | top
         return Plan(
             name=self.get(top, "name", "", self.word),
             collective=self.get(top, "collective", "", self.word),
@@ -147,26 +158,28 @@ class _Reader:
         )
 
     def gpu(self, value: Any, number: int) -> PlanGpu:
+        """Read a rank."""
         where = f"gpus[{number}]"
         gpu = self.object(value, where)
         if self.get(gpu, "id", where, self.integer) != number:
             raise self.fail(f"{where}.id", f"{gpu['id']}; it must be {number}, its place in gpus")
         sizes = [self.get(gpu, f"{side}_chunks", where, self.integer) for side in ("input", "output", "scratch")]
-        made = PlanGpu(sizes[0], sizes[1], sizes[2])
-        made.peers = {"memory": [], "port": []}
-        self.each(gpu, "channels", where, lambda v, w: self.channel(v, w, made))
-        made.buffers = self.each(gpu, "remote_buffers", where, self.remote)
+        result = PlanGpu(sizes[0], sizes[1], sizes[2])
+        result.peers = {"memory": [], "port": []}
+        self.each(gpu, "channels", where, lambda v, w: self.channel(v, w, result))
+        result.buffers = self.each(gpu, "remote_buffers", where, self.remote)
         if "semaphores" in gpu:
-            made.semaphores = self.each(gpu, "semaphores", where, self.semaphore)
-        for place, (number_there, block) in enumerate(self.each(gpu, "threadblocks", where, self.block)):
-            if number_there != place:
+            result.semaphores = self.each(gpu, "semaphores", where, self.semaphore)
+        for place, (stated_number, block) in enumerate(self.each(gpu, "threadblocks", where, self.block)):
+            if stated_number != place:
                 raise self.fail(
-                    f"{where}.threadblocks[{place}].id", f"{number_there}; it must be {place}, its place in the list"
+                    f"{where}.threadblocks[{place}].id", f"{stated_number}; it must be {place}, its place in the list"
                 )
-            made.blocks.append(block)
-        return made
+            result.blocks.append(block)
+        return result
 
     def channel(self, value: Any, where: str, gpu: PlanGpu) -> None:
+        """Read a list of channels of one type into a rank."""
         channel = self.object(value, where)
         kind = self.get(channel, "channel_type", where, self.word, CHANNEL_TYPES)
         if kind == "switch":
@@ -176,39 +189,47 @@ class _Reader:
         gpu.peers[kind] += self.each(channel, "connected_to", where, self.integer)
 
     def rank_group(self, value: Any, where: str) -> tuple[int, ...]:
+        """Read the ranks of a switch channel."""
         group = self.object(value, where)
         self.get(group, "size", where, self.integer)
         return tuple(self.each(group, "ranks", where, self.integer))
 
     def remote(self, value: Any, where: str) -> RemoteBuffer:
+        """Read a remote buffer."""
         buffer = self.object(value, where)
         types = self.each(buffer, "access_channel_types", where, lambda v, w: self.word(v, w, ("memory", "port")))
         rank = self.get(buffer, "rank", where, self.integer)
         return RemoteBuffer(rank, self.get(buffer, "type", where, self.word, BUFFERS), tuple(types))
 
     def semaphore(self, value: Any, where: str) -> int:
-        held: int = self.get(self.object(value, where), "init_value", where, self.integer, -MAX_NUMBER)
-        return held
+        """Read the initial value of a semaphore."""
+        initial_value: int = self.get(self.object(value, where), "init_value", where, self.integer, -MAX_NUMBER)
+        return initial_value
 
     def block(self, value: Any, where: str) -> tuple[int, PlanBlock]:
+        """Read a threadblock, and return it with its number."""
         block = self.object(value, where)
-        made = PlanBlock()
+        result = PlanBlock()
 
         def read_ids(name: str, kind: str, ids: str, into: dict[str, list[int]]) -> None:
+            """Read the lists of ids by channel type."""
+
             def take(value: Any, at: str) -> None:
+                """Read one list of ids."""
                 entry = self.object(value, at)
                 word = self.get(entry, kind, at, self.word, CHANNEL_TYPES)
                 into.setdefault(word, []).extend(self.each(entry, ids, at, self.integer))
 
             self.each(block, name, where, take)
 
-        read_ids("channels", "channel_type", "channel_ids", made.channels)
+        read_ids("channels", "channel_type", "channel_ids", result.channels)
         if "remote_buffer_refs" in block:
-            read_ids("remote_buffer_refs", "access_channel_type", "remote_buffer_ids", made.buffers)
-        made.ops = self.each(block, "ops", where, self.op)
-        return self.get(block, "id", where, self.integer), made
+            read_ids("remote_buffer_refs", "access_channel_type", "remote_buffer_ids", result.buffers)
+        result.ops = self.each(block, "ops", where, self.op)
+        return self.get(block, "id", where, self.integer), result
 
     def op(self, value: Any, where: str) -> Op:
+        """Read an operation."""
         op = self.object(value, where)
         name = self.get(op, "name", where, self.word)
         if name not in SHAPES:
@@ -217,45 +238,48 @@ class _Reader:
             return _NOP
 
         def numbers(field: str) -> list[int]:
+            """Read a list of ids, which may be missing."""
             ids = op.get(field, [])
             if isinstance(ids, list) and all(type(x) is int and 0 <= x <= MAX_NUMBER for x in ids):
                 return ids
             return self.each(op, field, where, self.integer)
 
         def parts(field: str) -> list[Part]:
+            """Read a list of spans, which may be missing."""
             return self.each(op, field, where, self.part) if field in op else []
 
-        more: dict[str, Any] = {}
+        optional: dict[str, Any] = {}
         if "channel_type" in op:
-            more["channel_type"] = self.get(op, "channel_type", where, self.word, (*CHANNEL_TYPES, "none"))
+            optional["channel_type"] = self.get(op, "channel_type", where, self.word, (*CHANNEL_TYPES, "none"))
         if "tbg_info" in op:
             info, at = self.get(op, "tbg_info", where, self.object), f"{where}.tbg_info"
             size = self.get(info, "tbg_size", at, self.integer, 1, 1024)
-            more["group"] = (self.get(info, "tb_id", at, self.integer, 0, size - 1), size)
+            optional["group"] = (self.get(info, "tb_id", at, self.integer, 0, size - 1), size)
         if name == "barrier":
-            more["barrier"] = self.get(op, "barrier_id", where, self.integer)
-            more["blocks"] = self.get(op, "num_threadblocks", where, self.integer, 1)
+            optional["barrier"] = self.get(op, "barrier_id", where, self.integer)
+            optional["blocks"] = self.get(op, "num_threadblocks", where, self.integer, 1)
         if name == "pipeline":
             if where.count(".ops[") > 1:
                 raise self.fail(where, "a pipeline inside a pipeline; it must stand in a threadblock")
             context, at = self.get(op, "iter_context", where, self.object), f"{where}.iter_context"
-            more["unit_bytes"] = self.get(context, "unit_size", at, self.integer, 1)
-            more["unit_chunks"] = self.get(context, "num_chunks", at, self.integer, 1)
-            more["ops"] = self.each(op, "ops", where, self.op)
+            optional["unit_bytes"] = self.get(context, "unit_size", at, self.integer, 1)
+            optional["unit_chunks"] = self.get(context, "num_chunks", at, self.integer, 1)
+            optional["ops"] = self.each(op, "ops", where, self.op)
         if "reduce_op" in op:
-            more["redop"] = self.get(op, "reduce_op", where, self.word)
+            optional["redop"] = self.get(op, "reduce_op", where, self.word)
         return Op(
             name,
             parts("src_buff"),
             parts("dst_buff"),
             channels=numbers("channel_ids"),
             semaphores=numbers("semaphore_ids"),
-            **more,
+            **optional,
         )
 
     def part(self, value: Any, where: str) -> Part:
+        """Read a span."""
         part = self.object(value, where)
-        if len(part) == 3 and type(part.get("index")) is type(part.get("size")) is int:  # as most are
+        if len(part) == 3 and type(part.get("index")) is type(part.get("size")) is int:  # the most common form
             index, size, kind = part["index"], part["size"], part.get("type")
             if 0 <= index <= MAX_NUMBER and 1 <= size <= MAX_NUMBER and kind in BUFFERS:
                 return Part("L", kind, index, size)
@@ -272,7 +296,7 @@ _NOP = Op("nop")
 
 
 def _shown(value: Any) -> str:
-    """A value in few characters, whatever it is."""
+    """Return any value in few characters."""
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     text = ascii(value) if isinstance(value, str) else json.dumps(value)

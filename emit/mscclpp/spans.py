@@ -1,4 +1,4 @@
-"""Where a plan keeps what the steps of a program read, write and receive; which of it stays in packets."""
+"""Define where a plan keeps the data of a program's steps, and which of it stays in packets."""
 
 from __future__ import annotations
 

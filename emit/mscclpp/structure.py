@@ -1,4 +1,4 @@
-"""Faults of a plan that can be seen without running it: ids that lead nowhere, limits, sizes, counts of signals."""
+"""Find the faults of a plan that are visible without running it: invalid ids, limits, sizes and shapes."""
 
 from __future__ import annotations
 
@@ -39,99 +39,115 @@ Fault = tuple[str, str]  # kind, message
 Cell = tuple[str, int]  # buffer, chunk
 
 
-def check_structure(plan: Plan, goal: Goal | None, found: Findings) -> None:
-    """Add a finding for each. If any is found, the plan may name what does not exist."""
+def check_structure(plan: Plan, goal: Goal | None, findings: Findings) -> None:
+    """Add a finding for each structural fault; if there is one, the plan may name objects that do not exist."""
     for rank, gpu in enumerate(plan.gpus):
         for kind, message in _rank_faults(plan, rank):
-            found.add(kind, message, rank)
+            findings.add(kind, message, rank)
         for tb, block in enumerate(gpu.blocks):
             for kind, message in _block_faults(gpu, rank, block):
-                found.add(kind, message, rank, tb)
+                findings.add(kind, message, rank, tb)
             for at, op in enumerate(block.ops):
                 for inner in (op, *op.ops):
                     if inner.name != "nop":
                         for kind, message in _op_faults(gpu, rank, block, inner):
-                            found.add(kind, f"{inner.name} {message}", rank, tb, at)
+                            findings.add(kind, f"{inner.name} {message}", rank, tb, at)
     if goal is None:
-        _check_sizes(plan, found)
-    _check_double_scratch(plan, found)
-    _check_message_sizes(plan, found)
+        _check_sizes(plan, findings)
+    _check_double_scratch(plan, findings)
+    _check_message_sizes(plan, findings)
 
 
 def ensure_executable(plan: Plan, goal: Goal | None, cannot: str) -> None:
-    """Raise InputError, beginning with `cannot`, for a plan that names what is not there; what only a limit forbids
-    may pass."""
-    found = Findings()
-    check_structure(plan, goal, found)
-    if all(f.kind == "limit" for f in found.reported):
-        check_parts(plan, found)
-    for finding in found.reported:
+    """Raise InputError, beginning with `cannot`, for a plan that names objects that do not exist.
+
+    Exceeded limits alone raise nothing.
+    """
+    findings = Findings()
+    check_structure(plan, goal, findings)
+    if all(f.kind == "limit" for f in findings.reported):
+        check_parts(plan, findings)
+    for finding in findings.reported:
         if finding.kind != "limit":
             raise InputError(f"{cannot}: {finding.kind}: {finding.message}")
 
 
-def check_parts(plan: Plan, found: Findings) -> None:
-    """Add a finding for each operation that reaches beyond a buffer, or where the executor does something else."""
+def check_parts(plan: Plan, findings: Findings) -> None:
+    """Add a finding for each operation that exceeds a buffer, or that the executor runs differently."""
     for rank, tb, at, op, inner in plan.ops():
         if inner.src:
             for kind, message, cell in _reach_faults(plan, rank, tb, inner):
-                found.add(kind, f"{inner.name} {message}", rank, tb, at, cell)
+                findings.add(kind, f"{inner.name} {message}", rank, tb, at, cell)
         if op.name == "pipeline":
             for kind, message in _pipeline_faults(op, inner):
-                found.add(kind, f"{inner.name} {message}", rank, tb, at)
+                findings.add(kind, f"{inner.name} {message}", rank, tb, at)
 
 
 def _pipeline_faults(pipeline: Op, op: Op) -> Iterator[Fault]:
+    """Yield the faults of an operation as part of a pipeline."""
     if op.src and op.src[0].size < pipeline.unit_chunks:
         yield "overrun", f"of {op.src[0].size} chunks in a pipeline of {pipeline.unit_chunks}"
     if op.name in PACKETS:
         yield "inconsistent", "in a pipeline moves everything each time"
 
 
-def _check_sizes(plan: Plan, found: Findings) -> None:
-    """The chunks of input and output must be what the collective implies: they are of one size."""
+def _check_sizes(plan: Plan, findings: Findings) -> None:
+    """Add a finding if the chunks of input and output are not what the collective implies."""
     if not find_kind(collective_of(plan)).unit:
         return
     for rank, gpu in enumerate(plan.gpus):
         try:
-            want = sizes_of(plan, rank)
+            sizes = sizes_of(plan, rank)
         except InputError as error:
-            found.add("inconsistent", str(error))
+            findings.add("inconsistent", str(error))
             return
-        has = (gpu.input_chunks, gpu.output_chunks)
-        if has != want and 0 not in has:
-            right = f"{plan.collective} on {len(plan.gpus)} ranks has {want[0]} and {want[1]}"
-            found.add("inconsistent", f"input_chunks {has[0]}, output_chunks {has[1]}; {right}", rank)
+        declared = (gpu.input_chunks, gpu.output_chunks)
+        if declared != sizes and 0 not in declared:
+            requirement = f"{plan.collective} on {len(plan.gpus)} ranks has {sizes[0]} and {sizes[1]}"
+            findings.add(
+                "inconsistent", f"input_chunks {declared[0]}, output_chunks {declared[1]}; {requirement}", rank
+            )
 
 
-def _check_double_scratch(plan: Plan, found: Findings) -> None:
-    """A rank adds half of its own scratch to the addresses of others' too: it must be of one size on all.
+def _check_double_scratch(plan: Plan, findings: Findings) -> None:
+    """Add a finding if double scratch is not of one size on all ranks.
 
-    The executor makes it scratch_chunks of the bytes of the input / input_chunks.
+    A rank adds half of its own scratch to addresses in other ranks' scratch. The executor makes scratch as large as
+    scratch_chunks · (bytes of the input / input_chunks).
     """
     sizes = [(gpu.scratch_chunks, gpu.input_chunks) for gpu in plan.gpus]
     largest = max(sizes)
-    other = next((rank for rank, size in enumerate(sizes) if size != largest), None)
-    if plan.double and other is not None:
-        has = "scratch_chunks {} of input_chunks {}".format
-        right = f"must be {has(*largest)}, as on rank {sizes.index(largest)}"
-        why = "every second launch adds half of a rank's own to addresses in that of others"
-        found.add("inconsistent", f"has {has(*sizes[other])} in a double scratch buffer; it {right}: {why}", other)
+    differing_rank = next((rank for rank, size in enumerate(sizes) if size != largest), None)
+    if plan.double and differing_rank is not None:
+        describe = "scratch_chunks {} of input_chunks {}".format
+        requirement = f"must be {describe(*largest)}, as on rank {sizes.index(largest)}"
+        reason = "every second launch adds half of a rank's own to addresses in that of others"
+        findings.add(
+            "inconsistent",
+            f"has {describe(*sizes[differing_rank])} in a double scratch buffer; it {requirement}: {reason}",
+            differing_rank,
+        )
 
 
-def _check_message_sizes(plan: Plan, found: Findings) -> None:
-    """Sizes that a plan says it takes; one that states no largest says nothing (`caution`)."""
+def _check_message_sizes(plan: Plan, findings: Findings) -> None:
+    """Add a finding if the executor cannot take the message sizes that a plan states.
+
+    A plan that states no largest size gets a note from `caution`.
+    """
     if plan.min_bytes > MAX_MIN_BYTES:
-        right = f"it must be at most {MAX_MIN_BYTES}"
-        found.add("limit", f"min_message_size {plan.min_bytes} is read as an int: {right}")
+        requirement = f"it must be at most {MAX_MIN_BYTES}"
+        findings.add("limit", f"min_message_size {plan.min_bytes} is read as an int: {requirement}")
     if all(gpu.input_chunks > 0 and gpu.output_chunks > 0 for gpu in plan.gpus):
-        most = most_bytes(plan)
-        if most < plan.max_bytes < NO_LIMIT:
-            right = f"it must be at most {most}"
-            found.add("limit", f"max_message_size {plan.max_bytes}, where offsets are kept in 32 bits: {right}")
+        max_bytes = most_bytes(plan)
+        if max_bytes < plan.max_bytes < NO_LIMIT:
+            requirement = f"it must be at most {max_bytes}"
+            findings.add(
+                "limit", f"max_message_size {plan.max_bytes}, where offsets are kept in 32 bits: {requirement}"
+            )
 
 
 def _rank_faults(plan: Plan, rank: int) -> Iterator[Fault]:
+    """Yield the faults of a rank's buffers and channels."""
     gpu, nranks = plan.gpus[rank], len(plan.gpus)
     for name, chunks in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
         if chunks < 1:
@@ -139,28 +155,29 @@ def _rank_faults(plan: Plan, rank: int) -> Iterator[Fault]:
     for kind, peers in gpu.peers.items():
         for number, peer in enumerate(peers):
             if peer == rank or peer >= nranks:
-                right = f"another rank in 0..{nranks - 1}"
-                yield "dangling id", f"{kind} channel {number} to rank {peer}; it must be {right}"
+                requirement = f"another rank in 0..{nranks - 1}"
+                yield "dangling id", f"{kind} channel {number} to rank {peer}; it must be {requirement}"
     for number, (_, ranks) in enumerate(gpu.switches):
         if rank not in ranks or max(ranks, default=0) >= nranks or len(set(ranks)) < len(ranks):
             yield "dangling id", f"switch channel {number} of ranks {list(ranks)}; it must hold {rank}"
     for number, buffer in enumerate(gpu.buffers):
         if buffer.rank == rank or buffer.rank >= nranks or not buffer.types:
-            where = f"remote buffer {number} of rank {buffer.rank} by {list(buffer.types)}"
-            yield "dangling id", f"{where}; it must be another rank's, by memory or port channels"
+            subject = f"remote buffer {number} of rank {buffer.rank} by {list(buffer.types)}"
+            yield "dangling id", f"{subject}; it must be another rank's, by memory or port channels"
 
 
 def _block_faults(gpu: PlanGpu, rank: int, block: PlanBlock) -> Iterator[Fault]:
-    nops = sum(1 + len(op.ops) for op in block.ops)  # as the executor counts: a pipeline and each of those inside it
+    """Yield the faults of a threadblock's lists."""
+    nops = sum(1 + len(op.ops) for op in block.ops)  # The executor counts a pipeline and its operations.
     if nops > MAX_OPS:
         yield _over(f"{nops} operations", MAX_OPS)
     for kind, ids in block.channels.items():
-        have = len(gpu.switches) if kind == "switch" else len(gpu.peers.get(kind, ()))
+        available = len(gpu.switches) if kind == "switch" else len(gpu.peers.get(kind, ()))
         if len(ids) > MAX_CHANNELS:
             yield _over(f"{len(ids)} {kind} channels", MAX_CHANNELS)
         for number in ids:
-            if number >= have:
-                yield "dangling id", f"{kind} channel {number}; rank {rank} has {have}"
+            if number >= available:
+                yield "dangling id", f"{kind} channel {number}; rank {rank} has {available}"
     for kind, ids in block.buffers.items():
         if len(ids) > MAX_CHANNELS:
             yield _over(f"{len(ids)} remote buffers by {kind}", MAX_CHANNELS)
@@ -171,11 +188,13 @@ def _block_faults(gpu: PlanGpu, rank: int, block: PlanBlock) -> Iterator[Fault]:
                 yield "dangling id", f"remote buffer {number} by {kind}; it is reached by {', '.join(types)}"
 
 
-def _over(what: str, most: int) -> Fault:
-    return "limit", f"{what}; the executor takes at most {most}"
+def _over(quantity: str, most: int) -> Fault:
+    """Return the fault of an exceeded limit of the executor."""
+    return "limit", f"{quantity}; the executor takes at most {most}"
 
 
 def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fault]:
+    """Yield the faults of an operation."""
     for ids, most, word in (
         (op.channels, MAX_OP_CHANNELS, "channels"),
         (op.src, MAX_OP_BUFFERS, "sources"),
@@ -215,27 +234,27 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
 
 
 def _shape_faults(op: Op) -> Iterator[Fault]:
-    """What an operation reads and writes must be of the kinds and sizes that the executor takes."""
+    """Yield a fault if an operation reads or writes other kinds or sizes of spans than the executor takes."""
     for word, parts, shape in zip(("reads", "writes"), (op.src, op.dst), SHAPES[op.name], strict=True):
-        has = "".join(part.side for part in parts)
-        if not re.fullmatch(shape, has):
+        sides_used = "".join(part.side for part in parts)
+        if not re.fullmatch(shape, sides_used):
             sides = ", ".join(_SIDES[side] for side in dict.fromkeys(shape.replace("+", "")))
-            yield "inconsistent", f"{word} {has or 'nothing'}; it must be {shape or 'nothing'} ({sides})"
+            yield "inconsistent", f"{word} {sides_used or 'nothing'}; it must be {shape or 'nothing'} ({sides})"
             return
     if len({part.size for part in (*op.src, *op.dst)}) > 1 and op.name not in _PAIRS:
         yield "inconsistent", f"of sizes {sorted({p.size for p in (*op.src, *op.dst)})}; it must be one size"
     channels = f"of {len(op.dst)} destinations on {len(op.channels)} channels; it must be as many"
-    apart = op.channel_type == "port" and len(op.channels) != len(op.dst)
+    differs = op.channel_type == "port" and len(op.channels) != len(op.dst)
     if op.name in _PAIRS:
         if len(op.src) != len(op.dst):
             yield "inconsistent", f"of {len(op.src)} sources to {len(op.dst)} destinations; it must be as many"
         elif any(a.size != b.size for a, b in zip(op.src, op.dst, strict=True)):
             yield "inconsistent", "whose sources and destinations differ in size; it must be equal"
-        if apart:
+        if differs:
             yield "inconsistent", channels
     if op.channel_type == "memory" and op.name in ("put", "ppkt") and len({p.at for p in op.src}) > 1:
         yield "inconsistent", "from several buffers; the executor takes all sources from the first one's"
-    if op.name == "rppkt" and apart:
+    if op.name == "rppkt" and differs:
         yield "inconsistent", channels
 
 
@@ -243,7 +262,7 @@ _PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})
 
 
 def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
-    """For each source and destination whether it holds packets."""
+    """Return for each source and each destination whether it holds packets."""
     reads_all = op.name in ("upkt", "rppkt") or (op.name == "ppkt" and op.channel_type == "port")
     reads_rest = op.name in ("repkt", "recpkt", "respkt", "recspkt")
     writes_all, writes_rest = op.name in ("cpkt", "rppkt", "ppkt"), op.name in ("recpkt", "respkt", "recspkt")
@@ -252,7 +271,7 @@ def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
 
 
 def executed_parts(op: Op) -> tuple[Sequence[Part], Sequence[Part]]:
-    """Sources and destinations as the executor takes them: get has the offset of each side from the other."""
+    """Return sources and destinations as the executor takes them: get swaps the offsets of the two sides."""
     if op.name != "get":
         return op.src, op.dst
     pairs = list(zip(op.src, op.dst, strict=True))
@@ -260,15 +279,15 @@ def executed_parts(op: Op) -> tuple[Sequence[Part], Sequence[Part]]:
 
 
 def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str, str, Cell | None]]:
-    """Where what an operation reads and writes lies beyond a buffer, or not where the executor looks for it."""
+    """Yield a fault if a span exceeds a buffer, or is not where the executor looks for it."""
     for parts, packets, word in zip(executed_parts(op), packet_parts(op), ("source", "destination"), strict=True):
         for part, packet in zip(parts, packets, strict=True):
             for owner, kind in buffer_of(plan, rank, tb, part, op.channel_type):
                 gpu = plan.gpus[owner]
                 chunks = {"i": gpu.input_chunks, "o": gpu.output_chunks, "s": gpu.scratch_chunks}[kind]
-                whose = "" if owner == rank else f" of rank {owner}"
+                owner_text = "" if owner == rank else f" of rank {owner}"
                 if packet and kind != "s":
-                    yield "inconsistent", f"with packets in {kind}{whose}; it must be in scratch", None
+                    yield "inconsistent", f"with packets in {kind}{owner_text}; it must be in scratch", None
                     continue
                 if packet and not plan.packets:
                     yield "inconsistent", f"in a plan of protocol {plan.protocol[:20]!a}; packets need LL", None
@@ -277,28 +296,28 @@ def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str,
                     chunks *= 2
                 last = part.first + part.size - 1
                 if last >= chunks:
-                    span = f"{kind}[{part.first}..{last}]{whose}"
+                    span = f"{kind}[{part.first}..{last}]{owner_text}"
                     yield "overrun", f"{word} {span}; {kind} has {chunks} chunks", (kind, last)
                 if kind == "s" and plan.double and not packet and (owner != rank or op.channel_type == "port"):
-                    half = "ignores which half of the double scratch is in use"
-                    yield "inconsistent", f"{word} s[{part.first}]{whose} {half}", ("s", part.first)
-    if op.channel_type == "port":  # it reaches the memory of the rank at its other end only
+                    reason = "ignores which half of the double scratch is in use"
+                    yield "inconsistent", f"{word} s[{part.first}]{owner_text} {reason}", ("s", part.first)
+    if op.channel_type == "port":  # A port channel reaches only the memory of the rank at its other end.
         gpu, block = plan.gpus[rank], plan.gpus[rank].blocks[tb]
         for part, number in zip(op.dst, op.channels, strict=True):
             if part.side == "R":
                 peer = gpu.peers["port"][block.channels["port"][number]]
                 owner = gpu.buffers[block.buffers["port"][int(part.at)]].rank
                 if owner != peer:
-                    right = f"a channel to rank {peer}; it must be one rank"
-                    yield "inconsistent", f"to a buffer of rank {owner} on {right}", None
+                    destination = f"a channel to rank {peer}; it must be one rank"
+                    yield "inconsistent", f"to a buffer of rank {owner} on {destination}", None
 
 
 def caution(plan: Plan) -> list[str]:
-    """Lines on what is no fault of the plan, but its caller's to see to."""
+    """Return lines about facts that are no fault of the plan, but that its caller must watch."""
     notes = []
-    most, rank = max((len(gpu.blocks), -rank) for rank, gpu in enumerate(plan.gpus))
-    if most > 100:
-        notes.append(f"caution: rank {-rank} has {most} threadblocks, which must all be resident at once")
+    max_blocks, rank = max((len(gpu.blocks), -rank) for rank, gpu in enumerate(plan.gpus))
+    if max_blocks > 100:
+        notes.append(f"caution: rank {-rank} has {max_blocks} threadblocks, which must all be resident at once")
     if any(op.name == "flush" for gpu in plan.gpus for block in gpu.blocks for op in block.ops):
         notes.append("caution: flush does nothing in the executor")
     if plan.max_bytes == NO_LIMIT:
@@ -306,8 +325,8 @@ def caution(plan: Plan) -> list[str]:
     if plan.double and any(
         g.scratch_chunks % EVEN_SCRATCH and g.input_chunks & (g.input_chunks - 1) for g in plan.gpus
     ):
-        right = f"a multiple of {EVEN_SCRATCH} always is"
-        notes.append(f"caution: half of the double scratch may be no multiple of 16 bytes; of scratch_chunks {right}")
+        remedy = f"a multiple of {EVEN_SCRATCH} always is"
+        notes.append(f"caution: half of the double scratch may be no multiple of 16 bytes; of scratch_chunks {remedy}")
     if plan.reuse:
         notes.append("caution: reuse_resources: judged as for messages whose scratch is not yet used in turns")
     return notes

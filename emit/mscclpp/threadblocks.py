@@ -1,7 +1,7 @@
-"""Steps with their places → the operations of threadblocks: waits, moves and signals, cut into threadblocks that fit.
+"""Translate placed steps to the operations of threadblocks (waits, moves, signals), split into threadblocks that fit.
 
-Operations name channels, remote buffers and semaphores by what they are for; the numbers come last, when it is known
-which threadblock holds which step.
+Operations name channels, remote buffers and semaphores by their purpose; numbers are assigned later, when it is known
+which threadblock has which step.
 """
 
 from __future__ import annotations
@@ -26,10 +26,16 @@ class RemoteSpan(NamedTuple):
 
 @dataclass(slots=True)
 class SymbolicOp:
-    """An operation before its numbers.
+    """An operation without numbers.
 
-    sends: the messages on whose channels it is. steps: those that it waits for, or that others wait for. back: the
-    signal goes from the receiver to the sender.
+    Attributes:
+        name: Name of the operation.
+        src: Spans that it reads.
+        dst: Spans that it writes.
+        sends: Sends on whose channels it operates.
+        steps: Steps that it waits for, or that others wait for.
+        kind: Type of its channels.
+        back: Whether the signal goes from the receiver to the sender.
     """
 
     name: str
@@ -41,13 +47,19 @@ class SymbolicOp:
     back: bool = False
 
 
-# By cell whether packets are spread over the threads, and the element: which thread's it is. None: several threads'.
-_Touched = dict[int, tuple[bool, int] | None]
+# The thread that accesses each cell, as (whether the operation is on packets, element); None for several threads.
+_Threads = dict[int, tuple[bool, int] | None]
 
 
 @dataclass(slots=True)
 class SymbolicBlock:
-    """A threadblock of a plan: steps of one threadblock of the program, in order."""
+    """A threadblock of a plan: steps of one threadblock of the program, in order.
+
+    Attributes:
+        rank: Its rank.
+        steps: The steps.
+        ops: Its operations.
+    """
 
     rank: int
     steps: list[Step] = field(default_factory=list)
@@ -55,54 +67,68 @@ class SymbolicBlock:
 
 
 class _BlockBuilder:
-    """Adds operations to a threadblock, with a nop wherever its threads must catch up with each other."""
+    """A builder of one threadblock, which adds a nop wherever its threads must synchronize.
+
+    Attributes:
+        block: The threadblock.
+        keys: Returns the numbers of the cells of a span, as in `Placement`.
+        connection: Connection of each step that sends.
+        users: Thread that last used each (signal or wait, connection) since the last nop.
+        read: Cells read since the last nop, with their threads.
+        written: Cells written since the last nop, with their threads.
+        diverged: Whether the threads differ in knowledge or progress since the last nop.
+        has_waited: Whether a thread has waited since the last nop.
+    """
 
     def __init__(self, rank: int, keys: Callable[[int, Span], Iterable[int]], connection: list[int]) -> None:
         self.block, self.keys, self.connection = SymbolicBlock(rank), keys, connection
-        self.users: dict[tuple[str, int], int] = {}  # (signal or wait, connection) → thread
-        self.read: _Touched = {}
-        self.written: _Touched = {}
-        self.apart = False  # a thread knows what the others do not, or is done when they are not
-        self.heard = False  # one has waited
+        self.users: dict[tuple[str, int], int] = {}
+        self.read: _Threads = {}
+        self.written: _Threads = {}
+        self.diverged = False
+        self.has_waited = False
 
     def nop(self) -> None:
-        if self.apart:
+        """Add a nop if threads have diverged."""
+        if self.diverged:
             self.block.ops.append(SymbolicOp("nop"))
-            for known in (self.read, self.written, self.users):
-                known.clear()
-            self.apart = self.heard = False
+            for since_last_nop in (self.read, self.written, self.users):
+                since_last_nop.clear()
+            self.diverged = self.has_waited = False
 
     def await_steps(self, steps: list[Step]) -> None:
-        """Wait for other threadblocks of the rank."""
+        """Add a wait for steps of other threadblocks of the rank."""
         if steps:
             self._merge(SymbolicOp("sem_acquire", steps=steps), MAX_OP_SEMAPHORES)
-            self.heard = self.apart = True
+            self.has_waited = self.diverged = True
 
     def wait(self, send: Step, kind: str, back: bool = False) -> None:
-        """Wait for a message, or (back) for the receiver's word."""
+        """Add a wait for a message, or (back) for the signal of its receiver."""
         self._merge(SymbolicOp("wait", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
-        self.heard = self.apart = True
+        self.has_waited = self.diverged = True
 
     def signal(self, send: Step, kind: str, back: bool = False) -> None:
+        """Add a signal to the receiver of a message, or (back) to its sender."""
         self.nop()
         self._merge(SymbolicOp("signal", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
 
     def release(self, step: Step) -> None:
+        """Add a release of the semaphores of the threadblocks that wait for a step."""
         self.nop()
         self._merge(SymbolicOp("sem_release", steps=[step]), MAX_OP_SEMAPHORES)
 
     def _merge(self, op: SymbolicOp, most: int) -> None:
-        """Add to the operation before, where that is of one kind; the n-th channel is the n-th thread's affair."""
+        """Add an operation, merged into the last one if both are alike; the n-th thread handles the n-th channel."""
         last = self.block.ops[-1] if self.block.ops else None
         same = last is not None and (last.name, last.kind, last.back) == (op.name, op.kind, op.back)
         if last is None or not same or len(last.sends) + len(last.steps) + 1 > most:
             last = None
-        if op.sends:  # a channel counts its signals and its waits: until the next nop only one thread may
+        if op.sends:  # A channel counts its signals and waits, so only one thread may use it until the next nop.
             use = (op.name, self.connection[op.sends[0]])
             if last is not None and self.users.get(use, len(last.sends)) != len(last.sends):
                 last = None
             if last is None and self.users.get(use, 0) != 0:
-                self.apart = True
+                self.diverged = True
                 self.nop()
             self.users[use] = len(last.sends) if last is not None else 0
         if last is None:
@@ -119,26 +145,26 @@ class _BlockBuilder:
         kind: str = "",
         send: Step = -1,
     ) -> None:
-        """A data operation, of a message on channels of `kind` if any; packets carry their own order."""
+        """Add a data operation, for a message on channels of `kind` if there is one; packets carry their own order."""
         op = SymbolicOp(name, tuple(src), tuple(dst), [send] if kind == "port" else [], kind=kind)
         if name in ("re", "repkt") and self._added(op):
             return
         reads, writes = self._touched(op.src, name), self._touched(op.dst, name)
-        met = _conflict(self.written, reads) or _conflict(self.written, writes) or _conflict(self.read, writes)
-        if self.heard or met or (kind == "port" and self.apart):
+        conflicts = _conflict(self.written, reads) or _conflict(self.written, writes) or _conflict(self.read, writes)
+        if self.has_waited or conflicts or (kind == "port" and self.diverged):
             self.nop()
         self.block.ops.append(op)
         self._note_read(reads)
         self.written |= writes
-        self.apart = True
+        self.diverged = True
 
     def move_each(self, name: str, reads: int, *lists: list[Span]) -> None:
-        """A data operation for each contiguous piece of the lists, the first `reads` of which it reads."""
+        """Add a data operation for each contiguous piece of the lists, which reads the first `reads` lists."""
         for piece in split_spans(*lists):
             self.move(name, piece[:reads], piece[reads:])
 
     def _added(self, op: SymbolicOp) -> bool:
-        """Whether the reduction could be made part of the one before it, which leaves its sum in the same place."""
+        """Merge a reduction into the last one if both leave their sum in the same place; return True if possible."""
         if not self.block.ops:
             return False
         last = self.block.ops[-1]
@@ -151,13 +177,14 @@ class _BlockBuilder:
         self._note_read(reads)
         return True
 
-    def _note_read(self, reads: _Touched) -> None:
+    def _note_read(self, reads: _Threads) -> None:
+        """Record reads of cells by threads."""
         for cell, thread in reads.items():
             self.read[cell] = thread if self.read.get(cell, thread) == thread else None
 
-    def _touched(self, spans: Iterable[Span | RemoteSpan], name: str) -> _Touched:
-        """By cell which thread's it is: operations on packets spread their elements differently."""
-        touched: _Touched = {}
+    def _touched(self, spans: Iterable[Span | RemoteSpan], name: str) -> _Threads:
+        """Return the thread that accesses each cell; packet operations distribute elements differently."""
+        touched: _Threads = {}
         for place in spans:
             rank, span = (place.rank, place.span) if isinstance(place, RemoteSpan) else (self.block.rank, place)
             if span.kind != "p":
@@ -166,19 +193,19 @@ class _BlockBuilder:
         return touched
 
 
-def _conflict(before: _Touched, now: _Touched) -> bool:
-    """Whether some cell is not one thread's in both."""
+def _conflict(before: _Threads, now: _Threads) -> bool:
+    """Return True if different threads access some cell before and now."""
     return any(before[cell] != now[cell] for cell in before.keys() & now.keys())
 
 
 def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: bool, room: int) -> list[SymbolicBlock]:
-    """All threadblocks, with at most about `room` operations each.
+    """Build all threadblocks, with at most about `room` operations each.
 
-    Where one of the program is cut, the next part begins when the one before has done its last step.
+    If a threadblock of the program is split, each part begins after the last step of the part before it.
     """
     translator = _Translator(c, places, nodes, packets)
     sends = c.sends.tolist()
-    waited = {step for placed in places.steps for step in placed.deps}
+    awaited = {step for placed in places.steps for step in placed.deps}
     copies: dict[int, list[SymbolicOp]] = defaultdict(list)
     for rank, source, target in places.copies:
         copies[rank].append(SymbolicOp("copy", (source,), (target,)))
@@ -193,7 +220,7 @@ def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: 
             block = builder.block
             if len(block.ops) + _most(places.steps[step]) > room and block.steps:
                 last = block.steps[-1]
-                if last not in waited:
+                if last not in awaited:
                     builder.release(last)
                 blocks.append(block)
                 builder = _BlockBuilder(rank, places.keys, sends)
@@ -201,7 +228,7 @@ def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: 
             builder.await_steps(places.steps[step].deps)
             builder.block.steps.append(step)
             translator.step(builder, step)
-            if step in waited:
+            if step in awaited:
                 builder.release(step)
         if builder.block.ops or builder.block.steps:
             blocks.append(builder.block)
@@ -209,12 +236,12 @@ def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: 
 
 
 def _most(placed: StepPlacement) -> int:
-    """Operations of a step at most."""
+    """Return an upper limit of the number of operations of a step."""
     return 17 + 3 * (len(placed.src) + len(placed.old) + len(placed.dst)) + len(placed.deps)
 
 
 class _Translator:
-    """Steps of a program as operations, with the messages of one of the two protocols."""
+    """A translator of a program's steps to operations, for the messages of one of the two protocols."""
 
     def __init__(self, c: Columns, places: Placement, nodes: list[int], packets: bool) -> None:
         self.c, self.places = c, places
@@ -225,6 +252,7 @@ class _Translator:
         self.to = [v for _, v, _ in c.connections]
 
     def step(self, builder: _BlockBuilder, step: Step) -> None:
+        """Add the operations of a step."""
         name, placed = self.names[step], self.places.steps[step]
         if name == "nop" or placed.idle:
             return
@@ -237,14 +265,23 @@ class _Translator:
             self.message(builder, step, name, placed)
 
     def arrival(self, send: Step) -> list[Span]:
-        """Where a message is put, in the receiver's memory."""
+        """Return where a message is put in the receiver's memory."""
         placed = self.places.steps[self.places.match[send]]
         return [placed.slot] if placed.slot is not None else placed.dst
 
     def move_there(self, builder: _BlockBuilder, name: str, send: Step, *lists: list[Span], last: str = "") -> None:
-        """A data operation for each contiguous piece of the lists and of where the message arrives, which it writes.
+        """Add a data operation for each contiguous piece of the lists and of the message's place at the receiver.
 
-        It reads the first two lists, or the only one, and writes a third too. last: the name of the last, if another.
+        The operation reads the first two lists, or the only one. It writes the message's place, and a third list if
+        there is
+        one.
+
+        Args:
+            builder: Builder of the threadblock.
+            name: Name of the operation.
+            send: Step that sends the message.
+            *lists: Spans that are read, and spans that are written.
+            last: Name of the last operation, if it differs.
         """
         rank, pieces = self.to[int(self.c.sends[send])], split_spans(*lists, self.arrival(send))
         for n, piece in enumerate(pieces, 1):
@@ -252,10 +289,11 @@ class _Translator:
             builder.move(last if last and n == len(pieces) else name, piece[:-1][:2], dst, self.kind(send), send)
 
     def kind(self, send: Step) -> str:
+        """Return the type of the channel of a send."""
         return self.kinds[int(self.c.sends[send])]
 
     def by_put(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
-        """Put, then signal; wait, then use."""
+        """Add the operations of a step whose message is put, then signalled; the receiver waits, then uses it."""
         sends = name in SENDS
         slot = [placed.slot] if placed.slot is not None else []
         if name != "s":
@@ -264,7 +302,7 @@ class _Translator:
         if sends and placed.awaits_start:
             builder.wait(step, self.kind(step), back=True)
         if name in ("r", "rcs"):
-            # first: whoever gets the message takes it that this step is done
+            # The copy comes before the send, because the message tells its receiver that this step is over.
             if slot:
                 builder.move_each("copy", 1, slot, placed.dst)
             if name == "rcs":
@@ -283,7 +321,7 @@ class _Translator:
                 self.send(builder, step, into, placed)
 
     def send(self, builder: _BlockBuilder, step: Step, source: list[Span], placed: StepPlacement) -> None:
-        """Put what lies in `source`, and say so."""
+        """Add a put of the data in `source`, and its signal."""
         if placed.copy is not None and source != [placed.slot]:
             builder.move_each("copy", 1, source, [placed.copy])
             source = [placed.copy]
@@ -293,7 +331,10 @@ class _Translator:
             builder.signal(step, kind)
 
     def by_packets(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
-        """Data and flags together, always into scratch: whoever reads them waits for the flags."""
+        """Add the operations of a step whose message is packets (data and flags), which always arrive in scratch.
+
+        Readers wait for the flags.
+        """
         slot = [placed.slot] if placed.slot is not None else []
         sends = name in SENDS
         kind = self.kind(step) if sends else ""

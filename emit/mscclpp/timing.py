@@ -1,15 +1,15 @@
-"""Predicted time of an execution plan, in the model of time of `emit.timing.predict`.
+"""Predict the time of an execution plan, in the model of time of `emit.timing.predict`.
 
-What a threadblock moves to or from another rank's memory holds the link between the two for its bytes / bandwidth, and
-the block with it; it is there α after it has left. What a switch sums or multicasts takes every member's port once
-(`topologies.hyperlinks`); what it has summed is multicast while more is summed, in slices. A signal takes α and holds
-nothing. A port channel moves data on its own time, in the order in which it was told. Whoever reads a packet waits for
-it to arrive; copies and sums within a rank take no time, nor do semaphores, barriers and nops. There is no FIFO: what a
-plan waits for stands in it. Flags of packets take no time of the link (as for programs of protocol LL). A pipeline is
-as many iterations as its check unrolls, whatever the size of the message.
+A threadblock that moves data to or from another rank's memory occupies the link between the two, and itself, for
+bytes / bandwidth; the data arrives α after it has left. A sum or multicast of a switch occupies every member's port
+once (`topologies.hyperlinks`); the switch multicasts finished sums while it sums more, in slices. A signal takes α and
+occupies nothing. A port channel moves data asynchronously, in the order of its requests. A reader of a packet waits for
+its arrival. Copies and sums within a rank take no time, and neither do semaphores, barriers and nops. There is no FIFO:
+the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL). A pipeline
+has as many iterations as its check unrolls, for any message size.
 
-A threadblock uses the widest link of a pair of ranks; equally wide ones serve threadblocks in turn. Where several
-threadblocks release one semaphore, or several signal on one channel, they are taken in the order of one execution.
+A threadblock uses the widest link of a pair of ranks; equally wide links serve threadblocks cyclically. If several
+threadblocks release one semaphore, or signal on one channel, they are served in the order of one execution.
 """
 
 from __future__ import annotations
@@ -36,28 +36,35 @@ from topologies.network import Network, network
 from topologies.topology import Topology
 
 _NONE = -1
-_SLICES = 16  # of what a switch sums and multicasts, as the kernel does element by element
-_FREE = 1 << 20  # transmissions in flight: no slots to run out of
+_SLICES = 16  # Slices of a sum that a switch multicasts; they stand for the kernel's single elements.
+_FREE = 1 << 20  # transmissions in flight, more than occur, because plans have no FIFO
 
 
 class PlanPredictor:
     """A plan on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
-        plan, topology: as given.  group: the topology's rank of each of the plan's ranks.
-        network: between these ranks only; its local ranks are the plan's.
+        plan: The plan.
+        topology: The topology.
+        group: The topology's rank of each rank of the plan.
+        network: The network between these ranks; its local ranks are the plan's.
     """
 
     def __init__(
         self, plan: Plan, topology: Topology, group: Sequence[int] | None = None, weight: Floats | None = None
     ) -> None:
-        """
-        Args:
-            group: ranks of the topology, one for each of the plan's; None: 0, 1, ….
-            weight: how large each rank's chunks are beside those of the plan, shape (nranks,); None: 1.
+        """Check that the plan fits the topology, and prepare it for timing.
 
-        Raises InputError: a group that does not fit, two ranks that meet without a link, or a plan that names what is
-                not there, stops before its end, or is too large to be checked; a switch channel that no switch has.
+        Args:
+            plan: The plan.
+            topology: The topology.
+            group: The topology's rank of each rank of the plan; None for 0, 1, ….
+            weight: Bytes of each rank's chunks relative to the plan's chunks, shape (nranks,); None for 1.
+
+        Raises:
+            InputError: The group does not fit, two ranks that communicate have no link, no switch has a switch channel
+                of the
+                plan, or the plan names objects that do not exist, stops before its end, or is too large to be checked.
         """
         self.plan, self.topology = plan, topology
         topology = under(topology, "LL" if plan.protocol == "LL" else "Simple")
@@ -72,38 +79,42 @@ class PlanPredictor:
         self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
         weight = np.ones(len(plan.gpus)) if weight is None else weight
         self._clock, hold_us = _clock_of(steps, self.network, topology, weight)
-        self._hold_us = hold_us / memory.units  # a byte of a chunk
+        self._hold_us = hold_us / memory.units  # µs for each byte of a chunk
 
     @property
     def nsteps(self) -> int:
+        """Return the number of operations of all ranks."""
         return self.plan.nops
 
     @property
     def nthreadblocks(self) -> int:
+        """Return the number of threadblocks of all ranks."""
         return sum(len(gpu.blocks) for gpu in self.plan.gpus)
 
     @property
     def nchannels(self) -> int:
+        """Return the largest number of channels of a pair of ranks."""
         pairs = Counter((r, p) for r, gpu in enumerate(self.plan.gpus) for peers in gpu.peers.values() for p in peers)
         return max(pairs.values(), default=0)
 
     @property
     def fifo_depth(self) -> None:
+        """Return None, because plans have no FIFO."""
         return None
 
     def chunk_bytes(self, size_bytes: float) -> float:
-        """Bytes of one chunk when the message (nccl-tests' size) has `size_bytes`."""
+        """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
         return float(size_bytes) / self._chunks
 
     def time_us(self, size_bytes: float) -> float:
-        """When all has ended and arrived, in µs."""
+        """Return the time when everything has ended and arrived, in µs."""
         time, ended, _, _ = self._clock.run(self._hold_us * self.chunk_bytes(size_bytes))
-        if not ended:  # not after an execution went through
+        if not ended:  # This cannot happen, because an execution has completed.
             raise InputError("cannot be timed: it stops before its end; synth verify says where")
         return time
 
     def times_us(self, sizes: Iterable[float]) -> Floats:
-        """`time_us` of each size."""
+        """Return `time_us` of each size."""
         return np.array([self.time_us(size) for size in sizes], dtype=np.float64)
 
     @classmethod
@@ -115,37 +126,45 @@ class PlanPredictor:
         topology: Topology,
         ranks: Sequence[int],
     ) -> float:
-        """See `Timed`."""
+        """Return the time when the last of several concurrent plans has ended, in µs, as `Timed` says."""
         gpus, weight = [PlanGpu(1, 1, 0, peers={"memory": [], "port": []}) for _ in ranks], np.ones(len(ranks))
-        for one, where, size in zip(timed, positions, chunk_bytes, strict=True):
-            for rank, gpu in zip(where.tolist(), one.plan.gpus, strict=True):
-                peers = {kind: where[ends].tolist() for kind, ends in gpu.peers.items()}
-                buffers = [buffer._replace(rank=int(where[buffer.rank])) for buffer in gpu.buffers]
+        for predictor_of_group, new_ranks, size in zip(timed, positions, chunk_bytes, strict=True):
+            for rank, gpu in zip(new_ranks.tolist(), predictor_of_group.plan.gpus, strict=True):
+                peers = {kind: new_ranks[ends].tolist() for kind, ends in gpu.peers.items()}
+                buffers = [buffer._replace(rank=int(new_ranks[buffer.rank])) for buffer in gpu.buffers]
                 gpus[rank], weight[rank] = replace(gpu, peers=peers, buffers=buffers), size
-        # what is said of sizes, and of halves of scratch, is each plan's own, and takes no time
-        protocol = max((one.plan.protocol for one in timed), key=lambda name: name == "LL")
+        # Sizes and halves of scratch differ between the plans, but they do not change the time.
+        protocol = max(
+            (predictor_of_group.plan.protocol for predictor_of_group in timed), key=lambda name: name == "LL"
+        )
         plan = Plan("concurrent", "concurrent", protocol, False, gpus)
         predictor = cls(plan, topology, ranks, weight)
         return predictor.time_us(predictor._chunks)
 
 
 class _Steps:
-    """The acts of a plan as steps that a clock takes.
+    """The acts of a plan as steps for a `Clock`.
 
-    A step waits for one other step, and may send. Blocks are the plan's threadblocks, then the port channels' own
-    sides, then one for each message, whose only step receives it: whoever waits for the message waits for that step.
+    A step waits for one other step, and may send. The threadblocks are the plan's, then one for each port channel, then
+    one
+    for each message, whose only step receives it: a wait for the message is a wait for that step.
 
     Attributes:
-        blocks: the steps of each, by number.  dep, sends, receives: of each step, `_NONE` where none.
-        cells: of each step, that it moves.  lane: of each message: (source, destination, threadblock); `signal`: of
-            each, whether it is one; `over`: the hyperlink of each that goes through a switch to or from many, else −1.
+        blocks: Steps of each threadblock, by their numbers.
+        dep: Step that each step waits for, `_NONE` for none.
+        sends: Message that each step sends, `_NONE` for none.
+        receives: Message that each step receives, `_NONE` for none.
+        cells: Number of cells that each step moves.
+        lane: (source, destination, threadblock) of each message.
+        signal: Whether each message is a signal.
+        over: Hyperlink of each message that goes through a switch to or from several ranks, −1 for others.
     """
 
-    def __init__(self, made: Acts, switches: dict[tuple[bool, int, frozenset[int]], int]) -> None:
-        """switches: see `_switches`."""
-        self.made, self.switches = made, switches
-        nblocks = len(made.acts)
-        ports = sorted({end for end, (_, kind, _) in enumerate(made.ends) if kind == "port"})
+    def __init__(self, plan_acts: Acts, switches: dict[tuple[bool, int, frozenset[int]], int]) -> None:
+        """Convert all acts of a plan in one order of execution; `switches` is the result of `_switches`."""
+        self.plan_acts, self.switches = plan_acts, switches
+        nblocks = len(plan_acts.acts)
+        ports = sorted({end for end, (_, kind, _) in enumerate(plan_acts.ends) if kind == "port"})
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
         self.blocks: list[list[int]] = [[] for _ in range(nblocks + len(ports))]
         self.dep: list[int] = []
@@ -155,24 +174,27 @@ class _Steps:
         self.lane: list[tuple[int, int, int]] = []
         self.signal: list[bool] = []
         self.over: list[int] = []
-        self._signals: list[deque[int]] = [deque() for _ in made.ends]
-        self._held: list[deque[int]] = [deque([_NONE] * held) for _, _, held in made.semaphores]
-        self._storing: dict[int, int] = {}  # of threadblocks, by number, what multicasts beside what it sums
-        self._packets: dict[int, int] = {}  # cell → the step with which its packet is there
-        self._met: dict[int, list[int]] = defaultdict(list)
-        for block, act in execution_order(made):
+        self._signals: list[deque[int]] = [deque() for _ in plan_acts.ends]
+        self._releases: list[deque[int]] = [
+            deque([_NONE] * initial_value) for _, _, initial_value in plan_acts.semaphores
+        ]
+        self._storing: dict[int, int] = {}  # threadblock → an extra threadblock that multicasts its sums
+        self._packets: dict[int, int] = {}  # cell → step at which its packet has arrived
+        self._at_barrier: dict[int, list[int]] = defaultdict(list)
+        for block, act in execution_order(plan_acts):
             self._do(block, act)
 
     def _do(self, block: int, act: Act) -> None:
+        """Add the steps of an act."""
         if act.kind == "wait":
             for end in act.ids:
                 self._add(block, self._signals[end].popleft())
         elif act.kind == "acquire":
             for number in act.ids:
-                self._add(block, self._held[number].popleft())
+                self._add(block, self._releases[number].popleft())
         elif act.kind == "release":
             for number in act.ids:
-                self._held[number].append(self._last(block))
+                self._releases[number].append(self._last(block))
         elif act.kind == "signal":
             for end in act.ids:
                 self._say(block, end)
@@ -182,22 +204,23 @@ class _Steps:
             self._meet(block, act.ids[0])
 
     def _meet(self, block: int, barrier: int) -> None:
-        """All that meet wait for what the others did before; they come here one after another."""
-        here = self._met[barrier]
-        here.append(block)
-        if len(here) < self.made.barriers[barrier][2]:
+        """Add to each threadblock at a barrier the waits for the others' earlier steps, once all have arrived."""
+        arrived = self._at_barrier[barrier]
+        arrived.append(block)
+        if len(arrived) < self.plan_acts.barriers[barrier][2]:
             return
-        last = [self._last(other) for other in here]
-        for n, other in enumerate(here):
-            for step in last[:n] + last[n + 1 :]:
-                self._add(other, step)
-        here.clear()
+        last_steps = [self._last(arrived_block) for arrived_block in arrived]
+        for n, arrived_block in enumerate(arrived):
+            for step in last_steps[:n] + last_steps[n + 1 :]:
+                self._add(arrived_block, step)
+        arrived.clear()
 
     def _last(self, block: int) -> int:
+        """Return the last step of a threadblock, `_NONE` for none."""
         return self.blocks[block][-1] if self.blocks[block] else _NONE
 
     def _add(self, block: int, dep: int = _NONE, sends: int = _NONE, receives: int = _NONE, cells: float = 0) -> None:
-        """A step at the end of a block; none where it would only wait for nothing."""
+        """Add a step at the end of a threadblock, unless it would neither wait nor send nor receive."""
         if (dep, sends, receives) == (_NONE, _NONE, _NONE):
             return
         self.blocks[block].append(len(self.dep))
@@ -208,7 +231,7 @@ class _Steps:
     def _send(
         self, block: int, source: int, target: int, cells: float, *, signal: bool = False, over: int = _NONE
     ) -> int:
-        """A message by a step of the block; the step with which it is there."""
+        """Add a message that a threadblock sends; return the step at which it has arrived."""
         number = len(self.lane)
         self.lane.append((source, target, block))
         self.signal.append(signal)
@@ -219,18 +242,20 @@ class _Steps:
         return len(self.dep) - 1
 
     def _say(self, block: int, end: int) -> None:
+        """Add a signal on a channel end."""
         actor = self._hand_over(block, end) if end in self.port else block
-        there = self.made.across[end]
-        if there >= 0:
-            step = self._send(actor, self.made.ends[end][0], self.made.ends[there][0], 0, signal=True)
-            self._signals[there].append(step)
+        other_end = self.plan_acts.across[end]
+        if other_end >= 0:
+            step = self._send(actor, self.plan_acts.ends[end][0], self.plan_acts.ends[other_end][0], 0, signal=True)
+            self._signals[other_end].append(step)
 
     def _hand_over(self, block: int, end: int) -> int:
-        """A port channel's own side, which goes on when the block has come here."""
+        """Return a port channel's own threadblock, which proceeds when the given threadblock has come to this point."""
         self._add(self.port[end], self._last(block))
         return self.port[end]
 
     def _data(self, block: int, act: Act) -> None:
+        """Add the steps of a data operation."""
         if act.flagged:
             cells = {cell for move in act.moves for cell in move.packets_read()}
             for step in sorted({self._packets[cell] for cell in cells}):
@@ -248,60 +273,71 @@ class _Steps:
                     self._say(block, act.ports[n + k])
 
     def _in_switch(self, block: int, move: Move) -> None:
-        """What the switch sums for this rank and multicasts: what it has summed while it sums what comes next."""
-        rank = self.made.rank[block]
-        back = self._over(rank, move.sources, forth=False) if len(move.sources) > 1 else _NONE
-        forth = self._over(rank, move.targets, forth=True)
-        if back == _NONE:
-            self._send(block, rank, rank, move.length, over=forth)
+        """Add the messages of a sum and a multicast in the switch, slice by slice.
+
+        The switch multicasts finished slices while it sums further ones.
+        """
+        rank = self.plan_acts.rank[block]
+        reduction = self._over(rank, move.sources, multicasts=False) if len(move.sources) > 1 else _NONE
+        multicast = self._over(rank, move.targets, multicasts=True)
+        if reduction == _NONE:
+            self._send(block, rank, rank, move.length, over=multicast)
             return
         if block not in self._storing:
             self._storing[block] = len(self.blocks)
             self.blocks.append([])
         stores = self._storing[block]
         for _ in range(_SLICES):
-            summed = self._send(block, rank, rank, move.length / _SLICES, over=back)
+            summed = self._send(block, rank, rank, move.length / _SLICES, over=reduction)
             self._add(stores, summed)
-            self._send(stores, rank, rank, move.length / _SLICES, over=forth)
+            self._send(stores, rank, rank, move.length / _SLICES, over=multicast)
         self._add(block, self._last(stores))
 
-    def _over(self, rank: int, runs: Sequence[Run], *, forth: bool) -> int:
-        """The hyperlink for a rank that multicasts to these, or reads their sum; InputError where there is none."""
+    def _over(self, rank: int, runs: Sequence[Run], *, multicasts: bool) -> int:
+        """Return the hyperlink on which a rank multicasts to the ranks of `runs`, or (not `forth`) reads their sum.
+
+        Raises:
+            InputError: No switch has it.
+        """
         members = frozenset(run.rank for run in runs)
-        if (forth, rank, members) not in self.switches:
-            word, where = "multicasts to" if forth else "reduces over", ", ".join(map(str, sorted(members)))
-            raise InputError(f"no switch of the topology {word} ranks {where}, and no others, for rank {rank}")
-        return self.switches[forth, rank, members]
+        if (multicasts, rank, members) not in self.switches:
+            word, members_text = "multicasts to" if multicasts else "reduces over", ", ".join(map(str, sorted(members)))
+            raise InputError(f"no switch of the topology {word} ranks {members_text}, and no others, for rank {rank}")
+        return self.switches[multicasts, rank, members]
 
     def _move(self, actor: int, block: int, move: Move, targets: Sequence[Run]) -> None:
-        rank = self.made.rank[block]
+        """Add the messages of a move, and record when its packets have arrived."""
+        rank = self.plan_acts.rank[block]
         for run in move.sources:
             if run.rank != rank:
                 self._add(actor, self._send(actor, run.rank, rank, move.length))
         for run in targets:
-            there = self._last(actor)
+            arrival = self._last(actor)
             if run.rank != rank:
-                there = self._send(actor, rank, run.rank, move.length)
+                arrival = self._send(actor, rank, run.rank, move.length)
             if run.packet:
-                self._packets.update(dict.fromkeys(range(run.cell, run.cell + 2 * move.length), there))
+                self._packets.update(dict.fromkeys(range(run.cell, run.cell + 2 * move.length), arrival))
 
 
 def _switches(plan: Plan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:
-    """The hyperlink for (whether it multicasts, one rank, all members); paced where a plan has both directions."""
+    """Return the hyperlinks by (whether it multicasts, its single rank, all members).
+
+    Hyperlinks are paced if the plan has both directions.
+    """
     h = net.hyperlinks
     if h is None:
         return {}
-    both = any(op.name == "glres" for *_, op in plan.ops())
+    has_sums = any(op.name == "glres" for *_, op in plan.ops())
     return {
         (bool(h.multicast[i]), int(h.one[i]), frozenset(h.members(i).tolist())): i
-        for i in np.flatnonzero(h.paced == both).tolist()
+        for i in np.flatnonzero(h.paced == has_sums).tolist()
     }
 
 
 def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -> tuple[Clock, Floats]:
-    """The clock of the steps, and of each step the µs for a byte in every cell that it moves"""
+    """Return the clock of the steps, and the µs that each step takes for one byte in every cell that it moves."""
     order = np.array([step for block in steps.blocks for step in block], dtype=np.int64)
-    number = np.full(len(order) + 1, _NONE, dtype=np.int64)  # the last entry is of no step
+    number = np.full(len(order) + 1, _NONE, dtype=np.int64)  # The last entry stands for no step.
     number[order] = np.arange(len(order))
     lengths = np.array([len(block) for block in steps.blocks], dtype=np.int64)
     start = pointers(lengths)
@@ -312,18 +348,18 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     signal = np.array(steps.signal, dtype=bool)
     link, alpha, rate = _links(lanes, signal, np.array(steps.over, dtype=np.int64), net, topology)
     link_gbs, rate = rate, block_rates(topology, rate)
-    holds = np.ones(len(rate))  # what is taken of limits, for each GB/s
+    holds = np.ones(len(rate))  # share of its limits that each GB/s takes
     holds[: net.ncarriers] = net.carriers.holds
     gap = np.append(net.carriers.gap_us, np.zeros(len(alpha) - net.ncarriers)) if len(net.gap_us) else None
     sending = sends >= 0
     hold_us = np.zeros(len(order))
-    moved = cells[sending] * weight[lanes[sends[sending], 0]]
-    hold_us[sending] = moved * US_PER_BYTE_AT_1_GBS / rate[link[sends[sending]]]
+    moved_cells = cells[sending] * weight[lanes[sends[sending], 0]]
+    hold_us[sending] = moved_cells * US_PER_BYTE_AT_1_GBS / rate[link[sends[sending]]]
     ends = np.vstack([lanes, np.zeros(3, dtype=np.int64)])[sends]
-    # as for programs: by place, then by distance, so that not all send to one rank
+    # The order is that of programs: by position, then by distance, so that not all send to one rank.
     by_tie = np.lexsort(((ends[:, 1] - ends[:, 0]) % net.nranks, np.arange(len(order)) - start[block]))
     uses_ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
-    uses_ptr = np.append(uses_ptr, np.full(len(alpha) - net.ncarriers, uses_ptr[-1]))  # signals take part in nothing
+    uses_ptr = np.append(uses_ptr, np.full(len(alpha) - net.ncarriers, uses_ptr[-1]))  # Signals use no limits.
     clock = Clock(
         start=start,
         dep=number[dep],
@@ -345,22 +381,26 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
 
 
 def _links(lanes: Ints, signal: Bools, over: Ints, net: Network, topology: Topology) -> tuple[Ints, Floats, Floats]:
-    """The link of each message, and α and bandwidth of all: links, hyperlinks, then one for each pair that signals.
+    """Return the link of each message, and α and bandwidth of all links.
 
-    A pair that is linked one way only has that link's α in both: memory that can be written can be signalled from.
+    These are the network's links, its hyperlinks, then a link for each pair of ranks that signals. A pair that is
+    linked in
+    one direction only has that link's α in both: memory that can be written can also be signalled from.
     """
     link = np.full(len(lanes), _NONE, dtype=np.int64)
-    # one connection for each threadblock and pair, however many messages it carries
+    # Each threadblock has one connection for a pair of ranks, for any number of messages.
     plain = ~signal & (over < 0)
-    data, which = np.unique(lanes[plain], axis=0, return_inverse=True)
-    link[plain] = assign_links(net, data, topology)[which.reshape(-1)]
+    data, pair_number = np.unique(lanes[plain], axis=0, return_inverse=True)
+    link[plain] = assign_links(net, data, topology)[pair_number.reshape(-1)]
     link[over >= 0] = net.nlinks + over[over >= 0]
-    pairs, which = np.unique(lanes[signal, :2], axis=0, return_inverse=True)
+    pairs, pair_number = np.unique(lanes[signal, :2], axis=0, return_inverse=True)
     linked = np.zeros((net.nranks, net.nranks), dtype=bool)
     linked[net.src, net.dst] = True
     forward = linked[pairs[:, 0], pairs[:, 1]] | ~linked[pairs[:, 1], pairs[:, 0]]
-    ways = np.where(forward[:, None], pairs, pairs[:, ::-1])
-    of_pairs = assign_links(net, np.column_stack([ways, np.zeros(len(ways), dtype=np.int64)]), topology)
-    link[signal] = net.ncarriers + which.reshape(-1)
+    directed_pairs = np.where(forward[:, None], pairs, pairs[:, ::-1])
+    of_pairs = assign_links(
+        net, np.column_stack([directed_pairs, np.zeros(len(directed_pairs), dtype=np.int64)]), topology
+    )
+    link[signal] = net.ncarriers + pair_number.reshape(-1)
     alpha = np.concatenate([net.carriers.alpha_us, net.alpha_us[of_pairs]])
     return link, alpha, np.concatenate([net.carriers.bandwidth_gbs, net.bandwidth_gbs[of_pairs]])
