@@ -125,7 +125,7 @@ class ThreadClocks:
     def _counted(self, seen_row: Row, shown_row: Row | None) -> Message:
         """Build a message; raise InputError if too many messages are in flight."""
         if self._total_entries[0] > 8 * CAPACITY.clock_entries:
-            raise InputError("plan with too many signals on their way between too many threadblocks to be checked")
+            raise InputError("plan with too many signals in flight between too many threadblocks to be checked")
         return Message(seen_row, shown_row, self._total_entries)
 
     def hear(self, actor: int, message: Message) -> None:

@@ -33,7 +33,7 @@ class Contents:
         contributions: Sorted contributions of each multiset, by its number.
         number: Number of each multiset.
         sums: Number of the sum of two multisets, by their numbers in ascending order.
-        held: Number of contributions in all multisets.
+        ncontributions: Number of contributions in all multisets.
     """
 
     def __init__(self, goal: Goal) -> None:
@@ -43,7 +43,7 @@ class Contents:
         self.contributions: list[tuple[int, ...]] = [(), (), ()]
         self.number: dict[tuple[int, ...], int] = {}
         self.sums: dict[tuple[int, int], int] = {}
-        self.held = 0
+        self.ncontributions = 0
 
     def of(self, contributions: tuple[int, ...]) -> int:
         """Return the number of a multiset, given as a sorted tuple of contributions (source · nchunks + chunk)."""
@@ -51,8 +51,8 @@ class Contents:
         if number is None:
             number = self.number[contributions] = len(self.contributions)
             self.contributions.append(contributions)
-            self.held += len(contributions)
-            if self.held > CAPACITY.contributions:
+            self.ncontributions += len(contributions)
+            if self.ncontributions > CAPACITY.contributions:
                 raise InputError(
                     f"program makes more than {CAPACITY.contributions} different partial sums: too large to replay"
                 )
@@ -135,7 +135,7 @@ class Contents:
     def describe(self, number: int, required: int = NOTHING) -> str:
         """Describe a multiset in words, for a comparison with the multiset `required`."""
         if number < _SPECIAL:
-            return ("nothing", "what stood in uninitialised memory", f"more than {self.most} contributions")[number]
+            return ("nothing", "uninitialised memory", f"more than {self.most} contributions")[number]
         pairs = [divmod(x, self.nchunks) for x in self.contributions[number]]
         chunks = {chunk for _, chunk in pairs}
         if len(pairs) == 1:

@@ -59,7 +59,7 @@ def report_deadlock(
         last = block
         block, reasons[last] = waits_for(last)
     if block is None:
-        findings.add("deadlock", f"{op(last)} waits for {reasons[last]}, which nothing gives", *place(last))
+        findings.add("deadlock", f"{op(last)} waits for {reasons[last]}, which nothing provides", *place(last))
         return
     path = list(reasons)
     cycle = path[path.index(block) :]
@@ -74,4 +74,4 @@ def report_deadlock(
     if len(cycle) > _SPELT_OUT:
         waits.append(f"{len(cycle) - _SPELT_OUT} more")
     head = f"deadlock {conditions}".rstrip()
-    findings.add("deadlock", f"{head}: {'; '.join(waits)}; and so round", *places[0], cycle=places)
+    findings.add("deadlock", f"{head}: {'; '.join(waits)}; and the cycle repeats", *places[0], cycle=places)

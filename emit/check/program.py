@@ -214,10 +214,12 @@ def _check_sizes(program: Program, inplace: bool, findings: Findings) -> None:
             elif inplace and not p.outofplace and declared[1 - side] and kind.rooted:
                 allowed.add(0)
             if declared[side] not in allowed:
-                right = " or ".join(str(x) for x in sorted(allowed))
+                requirement = " or ".join(str(x) for x in sorted(allowed))
                 form = f"with nchunksperloop {p.nchunks_per_loop} {'in place' if inplace else 'out of place'}"
                 findings.add(
-                    "inconsistent", f"{'io'[side]}_chunks {declared[side]}; {p.collective} {form} has {right}", rank
+                    "inconsistent",
+                    f"{'io'[side]}_chunks {declared[side]}; {p.collective} {form} has {requirement}",
+                    rank,
                 )
 
 

@@ -185,19 +185,19 @@ def optimize(
             fault = fault or error
     if not candidates:
         raise fault or InputError(f"{program.name}: {target} cannot hold it")
-    able = candidates
+    acceptable = candidates
     if timer is not None:
         times = [tuple(timer(compiled.program)) for compiled in candidates]
         if candidates[0].program is program:
-            able = [
+            acceptable = [
                 c
                 for c, own_channels in zip(candidates, times, strict=True)
                 if worst_ratio(own_channels, times[0]) <= 1 + _ROUNDING
             ]
         else:
             best = min(times, key=lambda own_channels: mean_ratio(own_channels, times[0]))
-            able = [c for c, own_channels in zip(candidates, times, strict=True) if own_channels == best]
-    return min(able, key=lambda compiled: _size(compiled.program))
+            acceptable = [c for c, own_channels in zip(candidates, times, strict=True) if own_channels == best]
+    return min(acceptable, key=lambda compiled: _size(compiled.program))
 
 
 def _check_passes(names: Collection[str]) -> None:

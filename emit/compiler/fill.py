@@ -27,7 +27,7 @@ from topologies.network import Network
 _GAIN = 0.99  # part of the best score that more instances must reach
 _MOST = 16  # instances
 _SIZES = (1 << 20, 16 << 20, 256 << 20)  # Bytes; smaller messages are dominated by latencies.
-_TELLING = 3  # number of message sizes that are timed, the smallest and the largest included
+_NSIZES = 3  # number of message sizes that are timed, the smallest and the largest included
 _WAITING = 1.5  # A message occupies its slot for so many times its latency, because it also waits for the link.
 
 
@@ -65,7 +65,7 @@ def filled(
     problem = lowering.algorithm.problem
     sizes_to_time = [size for size in sorted(sizes or _SIZES) if low <= size <= high] or [high]
     sizes_to_time = [
-        sizes_to_time[i] for i in sorted({round(i) for i in np.linspace(0, len(sizes_to_time) - 1, _TELLING)})
+        sizes_to_time[i] for i in sorted({round(i) for i in np.linspace(0, len(sizes_to_time) - 1, _NSIZES)})
     ]
     schedule_us = np.array([lowering.algorithm.time_us(size) for size in sizes_to_time])
 

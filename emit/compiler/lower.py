@@ -124,7 +124,7 @@ class Lowering:
             InputError: The program exceeds the target's limits.
         """
         problem = self.algorithm.problem
-        sizes = _telling_sizes(self.algorithm, min_bytes, max_bytes)
+        sizes = _comparison_sizes(self.algorithm, min_bytes, max_bytes)
         timer = _timer(problem.topology, problem.ranks, sizes)
         enough = tuple(cut_time_us(self.algorithm, self.common, size) for size in sizes)
         header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
@@ -169,7 +169,7 @@ def lower(
     return lowering.program(protocol, min_bytes=min_bytes, max_bytes=max_bytes), lowering.goal
 
 
-def _telling_sizes(algorithm: Algorithm, min_bytes: int, max_bytes: int) -> list[float]:
+def _comparison_sizes(algorithm: Algorithm, min_bytes: int, max_bytes: int) -> list[float]:
     """Return message sizes of a range at which programs are compared, the largest first.
 
     They include the size at which bytes cost the algorithm as much as its latency, and an eighth of that size: below

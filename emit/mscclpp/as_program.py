@@ -76,7 +76,7 @@ def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
     Raises:
         InputError: The plan names objects that do not exist, stops before its end, or is too large to be checked.
     """
-    ensure_executable(plan, goal, "plan is no program")
+    ensure_executable(plan, goal, "plan cannot become a program")
     memory = memory_of(plan, goal or goal_of(plan, root))
     plan_acts = acts_of(memory)
     ir = Instructions(header(plan, root, memory.units), goal)
@@ -84,7 +84,7 @@ def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
     try:
         order = execution_order(plan_acts)
     except InputError as error:
-        raise InputError(f"plan is no program: it {error}") from None
+        raise InputError(f"plan cannot become a program: it {error}") from None
     for block, act in order:
         for move in act.moves:
             _add(ir, plan_acts.rank[block], move, cells)
@@ -155,7 +155,7 @@ def _add(ir: Instructions, rank: int, move: Move, cells: _Cells) -> None:
     remote = [run for run in move.sources if run.rank != rank]
     if into == NONE:  # The move is a put.
         if len(own) != 1 or remote:
-            raise InputError("plan is no program: a sum that no local buffer gets")
+            raise InputError("plan cannot become a program: a sum is stored in no local buffer")
         into = own[0]
     else:
         _sum(ir, rank, n, into, own, [(run.rank, cells.first(run)) for run in remote])

@@ -70,8 +70,8 @@ def check_hearing(run: Replay, findings: Findings, notes: list[str]) -> None:
         return
     subject = f"hears nothing of rank {pair[1]} in a launch, and can be two ahead of it"
     if plan.packets and plan.double and _connected(plan, *pair):
-        right = "it must hear that it has started, before it ends"
-        findings.add("race", f"{subject}: packets that are not yet read are overwritten; {right}", pair[0])
+        requirement = "it must hear that it has started, before it ends"
+        findings.add("race", f"{subject}: packets that are not yet read are overwritten; {requirement}", pair[0])
     else:
         notes.append(f"caution: rank {pair[0]} {subject}, which breaks plans of packets (LL) before and after it")
 

@@ -333,7 +333,7 @@ def _plan(
     for room in _ROOMS:
         blocks = make_threadblocks(c, placement, node_of_rank, packets, room)
         gpus = Numbering(blocks, placement, node_of_rank, sizes, packets).gpus()
-        if placement.apart:
+        if placement.needs_meeting:
             add_meeting(gpus, [(u, v) for u, v, _ in c.connections], node_of_rank, linked)
         if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
             break

@@ -105,9 +105,8 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     whole = kind.unit == BUFFER and kind.before in (EVERY, ROOT)
     is_supported = (whole or (kind.unit, kind.before) == (SHARE, OWN)) and kind.after == EVERY and not problem.relays
     hyperlink = schedule.link - problem.network.nlinks
-    message = (
-        f"{problem.collective.name}: a plan says sums in switches only where the reader multicasts them, to all ranks"
-    )
+    name = problem.collective.name
+    message = f"{name}: a plan can express sums in switches only if the reader multicasts them to all ranks"
     if h is None or not is_supported or (hyperlink < 0).any() or len(np.unique(h.group[hyperlink])) > 1:
         raise InputError(message)
     if len(h.members(int(hyperlink[0]))) != len(problem.group):

@@ -35,12 +35,12 @@ class _Event(NamedTuple):
     Attributes:
         time: Time, in hops.
         signals: Whether the rank signals; if not, it waits.
-        other: The other rank.
+        peer: The other rank.
     """
 
     time: int
     signals: bool
-    other: int
+    peer: int
 
 
 def add_meeting(
@@ -155,7 +155,7 @@ def _blocks(events: list[list[_Event]], nodes: Sequence[int]) -> list[list[PlanB
     """Return the threadblocks of each rank; their channels are still named by the rank at the other end."""
     blocks: list[list[PlanBlock]] = []
     for rank, rank_events in enumerate(events):
-        ends = sorted({event.other for event in rank_events})
+        ends = sorted({event.peer for event in rank_events})
         parts = [ends[low : low + MAX_CHANNELS] for low in range(0, len(ends), MAX_CHANNELS)]
         blocks.append(
             [_block(part, rank_events, len(parts), [node == nodes[rank] for node in nodes]) for part in parts]
@@ -176,7 +176,7 @@ def _block(ends: list[int], events: list[_Event], nblocks: int, near: list[bool]
     for end in ends:
         block.channels.setdefault("memory" if near[end] else "port", []).append(end)
     for (_, signals), group in groupby(events, key=lambda event: event[:2]):
-        peers = [event.other for event in group]
+        peers = [event.peer for event in group]
         if signals and nblocks > 1:
             block.ops.append(Op("barrier", barrier=_BARRIER, blocks=nblocks))
         elif block.ops:

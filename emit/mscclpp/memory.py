@@ -185,7 +185,7 @@ def _groups(plan: Plan) -> int:
 
 
 def _units(plan: Plan) -> int:
-    """Cells of a chunk: so many that threadblock groups share evenly, and every pipeline runs twice or more."""
+    """Return the cells of a chunk: threadblock groups divide them evenly, and pipelines run twice or more."""
     units = _groups(plan)
     sizes = _unit_bytes(plan)
     if sizes:

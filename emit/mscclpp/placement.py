@@ -34,12 +34,12 @@ class _Message(NamedTuple):
 
     Attributes:
         send: Step that sends it.
-        known: Positions in threadblocks up to which steps are over.
+        known_over: Positions in threadblocks up to which steps are over.
         started: Ranks that have started, as bits.
     """
 
     send: Step
-    known: Row
+    known_over: Row
     started: int
 
 
@@ -131,7 +131,7 @@ class Placer:
             message: _Message | None = None
             if receives[step] >= 0:
                 message = in_flight[receives[step]].popleft()
-                message.known[self.block_of[message.send]] = self.position[message.send] + 1
+                message.known_over[self.block_of[message.send]] = self.position[message.send] + 1
                 if step in self.stays:
                     self.in_packets[step] = message
                 else:
@@ -171,7 +171,7 @@ class Placer:
 
     def _hear(self, block: int, message: _Message) -> None:
         """Add a message's knowledge to that of a threadblock."""
-        self.clocks.learn(block, message.known)
+        self.clocks.learn(block, message.known_over)
         self.started[block] |= message.started
 
     def _place(self, step: Step, message: _Message | None) -> None:
@@ -281,7 +281,7 @@ class Placer:
 
         With packets it is new scratch; without, it is the destination, if that is free, or else free or new scratch.
         """
-        row = message.known
+        row = message.known_over
         count, placed = self.count[step], self.steps[step]
         if self.packets:
             placed.slot = self._scratch("p", rank, count)

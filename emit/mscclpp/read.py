@@ -111,8 +111,8 @@ class _Reader:
     def word(self, value: Any, where: str, choices: tuple[str, ...] = ()) -> str:
         """Return a value that must be text, and one of the choices if there are any."""
         if not isinstance(value, str) or (choices and value not in choices):
-            right = f"one of {', '.join(choices)}" if choices else "text"
-            raise self.fail(where, f"{_shown(value)}; it must be {right}")
+            requirement = f"one of {', '.join(choices)}" if choices else "text"
+            raise self.fail(where, f"{_shown(value)}; it must be {requirement}")
         return value
 
     def truth(self, value: Any, where: str) -> bool:

@@ -373,7 +373,7 @@ class Replay:
         """Describe the event `need` in words."""
         kind, number = need
         if kind == "barrier":
-            return f"the others at barrier {self.plan_acts.barriers[number][1]}"
+            return f"the other threadblocks at barrier {self.plan_acts.barriers[number][1]}"
         if kind == "signal":
             rank, channel_type, n = self.plan_acts.ends[number]
             peer = self.memory.plan.gpus[rank].peers[channel_type][n]

@@ -67,7 +67,7 @@ class Placement:
         steps: Places of every step.
         match: Receive of every send.
         copies: Initial copies (rank, from, to).
-        apart: Whether some rank ends without having heard that all other ranks have started.
+        needs_meeting: Whether some rank ends without having heard that all other ranks have started.
         unconfirmed: Sends on port channels whose sender never hears of their arrival.
         scratch: Plain scratch chunks of each rank.
         packets: Scratch packets of each rank.
@@ -77,7 +77,7 @@ class Placement:
     steps: list[StepPlacement]
     match: dict[Step, Step]
     copies: list[tuple[int, Span, Span]]
-    apart: bool
+    needs_meeting: bool
     unconfirmed: set[Step]
     scratch: list[int]
     packets: list[int]

@@ -228,7 +228,7 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
         if part.side == "R" and int(part.at) >= buffers:
             yield "dangling id", f"on remote buffer {part.at} of its tb; the tb has {buffers} by {kind}"
         if part.side == "W" and int(part.at) >= len(block.channels.get("switch", ())):
-            yield "dangling id", f"on switch channel {part.at} of its tb; it has no such"
+            yield "dangling id", f"on switch channel {part.at} of its tb; the tb has no such channel"
     if op.redop not in ("", "sum"):
         yield "inconsistent", f"with reduce_op {op.redop[:20]!a}, which the executor does not read: it sums"
 
@@ -317,7 +317,7 @@ def caution(plan: Plan) -> list[str]:
     notes = []
     max_blocks, rank = max((len(gpu.blocks), -rank) for rank, gpu in enumerate(plan.gpus))
     if max_blocks > 100:
-        notes.append(f"caution: rank {-rank} has {max_blocks} threadblocks, which must all be resident at once")
+        notes.append(f"caution: rank {-rank} has {max_blocks} threadblocks, which must all be resident simultaneously")
     if any(op.name == "flush" for gpu in plan.gpus for block in gpu.blocks for op in block.ops):
         notes.append("caution: flush does nothing in the executor")
     if plan.max_bytes == NO_LIMIT:
@@ -325,8 +325,8 @@ def caution(plan: Plan) -> list[str]:
     if plan.double and any(
         g.scratch_chunks % EVEN_SCRATCH and g.input_chunks & (g.input_chunks - 1) for g in plan.gpus
     ):
-        remedy = f"a multiple of {EVEN_SCRATCH} always is"
-        notes.append(f"caution: half of the double scratch may be no multiple of 16 bytes; of scratch_chunks {remedy}")
+        remedy = f"use scratch_chunks that are a multiple of {EVEN_SCRATCH}"
+        notes.append(f"caution: half of the double scratch may be no multiple of 16 bytes; {remedy}")
     if plan.reuse:
         notes.append("caution: reuse_resources: judged as for messages whose scratch is not yet used in turns")
     return notes

@@ -157,7 +157,7 @@ class _Steps:
         cells: Number of cells that each step moves.
         lane: (source, destination, threadblock) of each message.
         signal: Whether each message is a signal.
-        over: Hyperlink of each message that goes through a switch to or from several ranks, −1 for others.
+        hyperlink: Hyperlink of each message that goes through a switch to or from several ranks, −1 for others.
     """
 
     def __init__(self, plan_acts: Acts, switches: dict[tuple[bool, int, frozenset[int]], int]) -> None:
@@ -173,7 +173,7 @@ class _Steps:
         self.cells: list[float] = []
         self.lane: list[tuple[int, int, int]] = []
         self.signal: list[bool] = []
-        self.over: list[int] = []
+        self.hyperlink: list[int] = []
         self._signals: list[deque[int]] = [deque() for _ in plan_acts.ends]
         self._releases: list[deque[int]] = [
             deque([_NONE] * initial_value) for _, _, initial_value in plan_acts.semaphores
@@ -235,7 +235,7 @@ class _Steps:
         number = len(self.lane)
         self.lane.append((source, target, block))
         self.signal.append(signal)
-        self.over.append(over)
+        self.hyperlink.append(over)
         self._add(block, sends=number, cells=cells)
         self.blocks.append([])
         self._add(len(self.blocks) - 1, receives=number)
@@ -346,7 +346,7 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     cells = np.array(steps.cells, dtype=np.float64)[order]
     lanes = np.array(steps.lane, dtype=np.int64).reshape(-1, 3)
     signal = np.array(steps.signal, dtype=bool)
-    link, alpha, rate = _links(lanes, signal, np.array(steps.over, dtype=np.int64), net, topology)
+    link, alpha, rate = _links(lanes, signal, np.array(steps.hyperlink, dtype=np.int64), net, topology)
     link_gbs, rate = rate, block_rates(topology, rate)
     holds = np.ones(len(rate))  # share of its limits that each GB/s takes
     holds[: net.ncarriers] = net.carriers.holds

@@ -17,7 +17,7 @@ _FUSED = {"r": "rcs", "rrc": "rrcs"}
 class Neighbours:
     """The order of a program's instructions on connections and in cells.
 
-    Instructions may be removed (`leave`), but never move.
+    Instructions may be removed (`remove`), but never move.
 
     Attributes:
         ir: A copy of the program's instructions, which is changed.
@@ -55,7 +55,7 @@ class Neighbours:
                     after[before[n]] = n
                 latest[key] = n
 
-    def leave(self, gone: int, instead: int) -> None:
+    def remove(self, gone: int, instead: int) -> None:
         """Remove instruction `gone`; `instead` does its work and takes its place on connections and in cells."""
         self.gone.add(gone)
         sent, received = (self.sent_before, self.sent_after), (self.received_before, self.received_after)
@@ -70,7 +70,7 @@ class Neighbours:
             for n in own[instead]:
                 opposite[n] = sorted({instead if o == gone else o for o in opposite[n]})
 
-    def left(self, ir: Instructions) -> Instructions:
+    def remaining(self, ir: Instructions) -> Instructions:
         """Return the instructions that were not removed; `ir` itself, whose copy they are, if none was removed."""
         return self.ir.select([n for n in range(len(ir)) if n not in self.gone]) if self.gone else ir
 
@@ -102,8 +102,8 @@ def absorb(ir: Instructions) -> Instructions:
         changed.source[stays], changed.channel[stays], changed.target[source] = source, channel, stays
         changed.threadblock[stays] = blocks[1]
         for n in {r, *sums} - {stays}:
-            near.leave(n, stays)
-    return near.left(ir)
+            near.remove(n, stays)
+    return near.remaining(ir)
 
 
 def _used_up(near: Neighbours, r: int, sums: list[int]) -> bool:
@@ -157,9 +157,9 @@ def aggregate(ir: Instructions, limits: Limits) -> Instructions:
             )
             changed.count[send] = changed.count[stays] = changed.count[send] + changed.count[later]
             changed.target[send], changed.source[stays] = stays, send
-            near.leave(later, send)
-            near.leave(later_receive if stays == receive else receive, stays)
-    return near.left(ir)
+            near.remove(later, send)
+            near.remove(later_receive if stays == receive else receive, stays)
+    return near.remaining(ir)
 
 
 def aggregate_copies(ir: Instructions, limits: Limits) -> Instructions:
@@ -239,8 +239,8 @@ def fuse(ir: Instructions) -> Instructions:
         changed.source[stays], changed.target[stays], changed.channel[stays] = source, target, changed.channel[r]
         changed.target[source], changed.source[target] = stays, stays
         changed.source[removed] = changed.target[removed] = NONE
-        near.leave(removed, stays)
-    return near.left(ir)
+        near.remove(removed, stays)
+    return near.remaining(ir)
 
 
 def _candidates(near: Neighbours) -> list[tuple[int, int]]:

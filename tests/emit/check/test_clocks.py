@@ -23,7 +23,7 @@ def test_what_was_heard_is_forgotten(relaxed: bool, monkeypatch: pytest.MonkeyPa
         for _ in range(1000):
             made.hear(2, made.message(0, relaxed))
 
-    with pytest.raises(InputError, match="too many signals on their way"):
+    with pytest.raises(InputError, match="too many signals in flight"):
         say_unheard()
 
 

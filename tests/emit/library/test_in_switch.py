@@ -74,7 +74,7 @@ def test_no_more_cells_than_a_goal_holds_are_chosen() -> None:
 
 def test_a_target_or_collective_that_has_no_such_plan_is_refused() -> None:
     problem = make_problem(load("dgx-h100"), "reduce", range(4))
-    with pytest.raises(InputError, match="only where the reader multicasts them"):
+    with pytest.raises(InputError, match="only if the reader multicasts them"):
         Programs(problem, "mscclpp").lower(answers(problem, 4)[0])
     with pytest.raises(InputError, match="XML file cannot say what switches sum and multicast"):
         Programs(problem, "executor-nccl").lower(answers(problem, 4)[0])

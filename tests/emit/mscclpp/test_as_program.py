@@ -102,5 +102,5 @@ def test_files(tmp_path: Path) -> None:
     del stuck["gpus"][0]["threadblocks"][0]["ops"][1]
     found = verdict(stuck)
     assert (found.status, found.program) == ("wrong", None)
-    with pytest.raises(InputError, match="plan is no program: it stops before its end"):
+    with pytest.raises(InputError, match="plan cannot become a program: it stops before its end"):
         program_of(read_plan(json.dumps(stuck)))

@@ -259,7 +259,7 @@ WRONG: dict[str, tuple[Callable[[], Json], str, str]] = {
     "one scratch for packets": (lambda: _one_half(packets()), "race", "may not have started"),
     "use after a packet was sent": (lambda: _later(packets()), "race", "upkt"),
     "puts into double scratch": (lambda: _no_double(remote_sums()), "inconsistent", "which half"),
-    "half of a group": (lambda: _dropped_part(grouped()), "deadlock", "which nothing gives"),
+    "half of a group": (lambda: _dropped_part(grouped()), "deadlock", "which nothing provides"),
     "no word before the switch": (lambda: _both(multicast(), 0, 1, 2, 3, 4), "race", "may not have started"),
     "no word after the switch": (lambda: _both(multicast(), 6, 7, 8, 9, 10), "race", "can end before that"),
     "overwritten under a port": (lambda: _overwritten(ports()), "race", "moves data on its own time"),

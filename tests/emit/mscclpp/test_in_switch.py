@@ -106,6 +106,6 @@ def test_an_all_gather_of_the_wrong_place_is_refused() -> None:
 
 def test_what_plans_cannot_say_is_refused() -> None:
     for name in ("reduce", "reducescatter"):
-        with pytest.raises(InputError, match="only where the reader multicasts them"):
+        with pytest.raises(InputError, match="only if the reader multicasts them"):
             write_in_switch(made(name), "plan")
     assert is_in_switch(made("reduce"))

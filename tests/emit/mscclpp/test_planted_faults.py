@@ -214,7 +214,7 @@ def test_a_deadlock_is_told_as_a_cycle() -> None:
     assert report.status == "deadlock"
     (finding,) = report.findings
     assert sorted(finding.cycle) == [(rank, 0, 0) for rank in range(3)]
-    assert finding.message.endswith("and so round")
+    assert finding.message.endswith("and the cycle repeats")
 
 
 def test_semaphores_and_barriers() -> None:
