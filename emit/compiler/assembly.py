@@ -179,7 +179,7 @@ def assemble(prepared: Prepared, limits: Limits, layout: Layout) -> Assembled:
     """Build threadblocks that execute the instructions.
 
     Raises:
-        InputError: Fused instructions do not fit together on their channels.
+        InputError: Fused instructions do not fit on their channels.
     """
     ir = prepared.ir
     channel = _channels(prepared, limits, layout)

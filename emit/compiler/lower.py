@@ -373,7 +373,7 @@ class _Rank:
     def place(self, leaves: Mapping[int, int]) -> None:
         """Assign scratch cells to every chunk of `leaves` that the rank only relays.
 
-        Chunks that go to the same rank lie side by side, in the order of chunks, so that they can go as one message.
+        Chunks that go to the same rank are adjacent, in the order of chunks, so that they can go as one message.
 
         Args:
             leaves: The rank to which each chunk is first sent on, by chunk.

@@ -150,13 +150,13 @@ def _by_all_clocks(
 
 
 def _joint_waits(entry: dict[int, tuple[int, int]], waiting: list[int], clock: Clock, row: Clock) -> list[int]:
-    """Return the fewest waiting instructions that each imply the end of two or more of the awaited instructions.
+    """Choose greedily waiting instructions that each imply the end of two or more of the awaited instructions.
 
     Args:
         entry: For each awaited instruction (column of its threadblock in `clock`, entry there once it is over).
         waiting: Instructions that wait for some of the awaited instructions.
         clock: Clock row of each instruction.
-        row: Clock row of the instruction whose waits are sought.
+        row: Clock row of the instruction whose waits are chosen.
     """
     joint: list[int] = []
     row = row.copy()

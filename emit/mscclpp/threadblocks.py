@@ -118,7 +118,7 @@ class _BlockBuilder:
         self._merge(SymbolicOp("sem_release", steps=[step]), MAX_OP_SEMAPHORES)
 
     def _merge(self, op: SymbolicOp, most: int) -> None:
-        """Add an operation, merged into the last one if both are alike; the n-th thread handles the n-th channel."""
+        """Add an operation, merged into the last one of its kind; the n-th thread handles the n-th channel."""
         last = self.block.ops[-1] if self.block.ops else None
         same = last is not None and (last.name, last.kind, last.back) == (op.name, op.kind, op.back)
         if last is None or not same or len(last.sends) + len(last.steps) + 1 > most:
