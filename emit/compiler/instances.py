@@ -37,8 +37,8 @@ def share_of(limits: Limits, number: int, nranks: int) -> Limits:
     """
     if 0 < limits.sms < number:
         raise InputError(
-            f"{number} instances need {number} threadblocks, which must run simultaneously on {limits.sms} SMs; use fewer"
-            " instances"
+            f"{number} instances need {number} threadblocks, which must run simultaneously on {limits.sms} SMs;"
+            " use fewer instances"
         )
     return replace(
         limits,
