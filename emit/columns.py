@@ -1,4 +1,4 @@
-"""A program's steps as columns, and the faults that can be seen without running it."""
+"""The steps of a program as NumPy columns, and the faults that can be seen without running it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,32 @@ from topologies.errors import InputError
 
 Column = NDArray[np.int64]
 Fault = tuple[str, str, int]  # kind, message, step
-MAX_NUMBER = 1 << 40  # sums and products of two stay inside int64
+MAX_NUMBER = 1 << 40  # Sums of two numbers stay inside int64.
 
 
 @dataclass(slots=True)
 class Columns:
-    """All steps of all ranks in document order; a block is a threadblock, numbered through all ranks.
+    """The steps of all ranks of a program, in document order, as int64 arrays.
 
-    step columns: op (index in OPS), block, src, src_at, dst, dst_at (buffer code, offset in chunks), count,
-    dep (number of the step waited for, −1), sends, receives (number of the connection, −1).
-    block columns: rank, tb (its id there), start (first step; one entry more than blocks).
-    connection: (source rank, destination rank, channel); sender, receiver: its blocks, −1 where none.
+    A block is a threadblock; blocks are numbered through all ranks. A buffer code is an index into BUFFERS.
+
+    Attributes:
+        op: Per step, the index of its instruction in OPS.
+        block: Per step, its block.
+        src: Per step, the code of its source buffer.
+        src_at: Per step, the offset in the source buffer, in chunks.
+        dst: Per step, the code of its destination buffer.
+        dst_at: Per step, the offset in the destination buffer, in chunks.
+        count: Per step, the number of chunks.
+        dep: Per step, the number of the step that it waits for; -1 if it waits for none.
+        sends: Per step, the number of the connection that it sends on; -1 if it does not send.
+        receives: Per step, the number of the connection that it receives from; -1 if it does not receive.
+        rank: Per block, its rank.
+        tb: Per block, its threadblock id within the rank.
+        start: Per block, its first step; one more entry at the end holds the number of steps.
+        connections: Per connection, (source rank, destination rank, channel).
+        sender: Per connection, the block that sends; -1 if there is none.
+        receiver: Per connection, the block that receives; -1 if there is none.
     """
 
     op: Column
@@ -48,49 +63,55 @@ class Columns:
     receiver: list[int]
 
     def place(self, step: int) -> tuple[int, int, int]:
-        """(rank, tb, position) of a step."""
+        """Return (rank, threadblock, position) of a step."""
         block = int(self.block[step])
         return int(self.rank[block]), int(self.tb[block]), step - int(self.start[block])
 
     def cell(self, step: int, chunk: int, is_dst: bool) -> tuple[str, int]:
-        """(buffer, index) of a chunk of a step's destination or source."""
+        """Return (buffer, index) of one chunk of a step's destination or source."""
         code, at = (self.dst, self.dst_at) if is_dst else (self.src, self.src_at)
         return BUFFERS[int(code[step])], int(at[step]) + chunk
 
     def messages(self) -> tuple[Column, Column]:
-        """The steps that send, and in the same order those that receive: the k-th of a connection meets its k-th."""
+        """Return the steps that send and the steps that receive, both sorted by connection and then in document order.
+
+        The k-th send of a connection meets its k-th receive.
+        """
         out, into = (np.flatnonzero(column >= 0) for column in (self.sends, self.receives))
         return out[np.argsort(self.sends[out], kind="stable")], into[np.argsort(self.receives[into], kind="stable")]
 
     def is_op(self, names: frozenset[str]) -> NDArray[np.bool_]:
-        """Which steps have an op among `names`."""
+        """Return a mask of the steps whose instruction is in `names`."""
         table = np.array([name in names for name in OPS])
         return np.asarray(table[self.op], dtype=bool)
 
     def transmissions(self) -> Column:
-        """How often each step waits and proceeds: `count` where it sends or receives, else once."""
-        moves = (self.sends >= 0) | (self.receives >= 0)
-        return np.where(moves, self.count, 1)
+        """Return how many transmissions each step makes: `count` where it sends or receives, else 1."""
+        transmits = (self.sends >= 0) | (self.receives >= 0)
+        return np.where(transmits, self.count, 1)
 
 
-def _integers(values: list[Any], what: str) -> Column:
+def _integers(values: list[Any], field: str) -> Column:
+    """Return values as int64; raise InputError if they are not whole numbers or exceed MAX_NUMBER in size."""
     try:
         column = np.array(values)
         if len(values) and column.dtype.kind not in "iub":
-            raise InputError(f"program {what}: not whole numbers; it must be int")
+            raise InputError(f"program {field}: not whole numbers; it must be int")
         column = column.astype(np.int64)
     except (OverflowError, ValueError, TypeError):
-        raise InputError(f"program {what}: not whole numbers of a sensible size; it must be int") from None
+        raise InputError(f"program {field}: not whole numbers of a sensible size; it must be int") from None
     if len(column) and max(int(column.max()), -int(column.min())) > MAX_NUMBER:
-        raise InputError(f"program {what}: {int(np.abs(column).max())}; it must be at most {MAX_NUMBER}")
+        raise InputError(f"program {field}: {int(np.abs(column).max())}; it must be at most {MAX_NUMBER}")
     return column
 
 
-def columns_of(program: Program, found: Findings) -> Columns:
-    """The columns, with what is wrong in them added to `found`.
+def columns_of(program: Program, findings: Findings) -> Columns:
+    """Build the columns of a program and add the faults seen on the way to `findings`.
 
-    If anything was found, the columns may name steps, cells or connections that do not exist.
-    Raises InputError for an op, a buffer or a number that no program can hold.
+    If a finding was added, the columns may name steps, cells or connections that do not exist.
+
+    Raises:
+        InputError: If an instruction, a buffer or a number is one that no program can hold.
     """
     blocks = [(r, t, tb) for r, gpu in enumerate(program.gpus) for t, tb in enumerate(gpu.threadblocks)]
     steps = list(chain.from_iterable(tb.steps for _, _, tb in blocks))
@@ -122,15 +143,16 @@ def columns_of(program: Program, found: Findings) -> Columns:
         sender=[],
         receiver=[],
     )
-    flags = np.array([bool(s.has_dep) for s in steps], dtype=bool) & (op != OP_CODE["nop"])  # which never say so
+    # A nop never reports that it completed.
+    flags = np.array([bool(s.has_dep) for s in steps], dtype=bool) & (op != OP_CODE["nop"])
     dep_tb, dep_step = (_integers([getattr(s, name) for s in steps], name) for name in ("dep_tb", "dep_step"))
-    _check_buffers(c, program, found)
+    _check_buffers(c, program, findings)
     for kind, message, step in chain(
         _nop_faults(c, dep_tb, dep_step), _link_dependencies(c, program, dep_tb, dep_step, flags)
     ):
-        found.add(kind, message, *c.place(step))
-    link_connections(c, program.nranks, [(r, t, tb.send, tb.recv, tb.channel) for r, t, tb in blocks], found)
-    _check_pairs(c, found)
+        findings.add(kind, message, *c.place(step))
+    link_connections(c, program.nranks, [(r, t, tb.send, tb.recv, tb.channel) for r, t, tb in blocks], findings)
+    _check_pairs(c, findings)
     return c
 
 
@@ -139,49 +161,51 @@ _SIDES = ("send", "recv")
 _BUFFER_CODE = {name: code for code, name in enumerate(BUFFERS)}
 
 
-def _check_buffers(c: Columns, program: Program, found: Findings) -> None:
+def _check_buffers(c: Columns, program: Program, findings: Findings) -> None:
+    """Add a finding for each wrong count, negative buffer size and step that reaches beyond its buffer."""
     nop = c.op == OP_CODE["nop"]
     for step in np.flatnonzero(np.where(nop, c.count != 0, c.count < 1)).tolist():
-        right = "; it must be 0" if nop[step] else " moves nothing; it must be 1 or more"
-        found.add("inconsistent", f"{OPS[c.op[step]]} with count {c.count[step]}{right}", *c.place(step))
+        requirement = "; it must be 0" if nop[step] else " moves nothing; it must be 1 or more"
+        findings.add("inconsistent", f"{OPS[c.op[step]]} with count {c.count[step]}{requirement}", *c.place(step))
     sizes = np.stack(
         [_integers([getattr(g, f"{b}_chunks") for g in program.gpus], f"{b}_chunks") for b in BUFFERS], axis=1
     )
     for rank, buffer in np.argwhere(sizes < 0).tolist():
-        found.add("inconsistent", f"{BUFFERS[buffer]}_chunks {sizes[rank, buffer]}; it must be 0 or more", rank)
+        findings.add("inconsistent", f"{BUFFERS[buffer]}_chunks {sizes[rank, buffer]}; it must be 0 or more", rank)
     rank_of = c.rank[c.block]
-    for names, column, at, word in (
+    for names, column, at, role in (
         (READS_SRC, c.src, c.src_at, "source"),
         (WRITES_DST | READS_DST, c.dst, c.dst_at, "destination"),
     ):
         size = sizes[rank_of, column]
         for step in np.flatnonzero(c.is_op(names) & ((at < 0) | (at + c.count > size))).tolist():
             name, low, high = BUFFERS[column[step]], int(at[step]), int(at[step] + c.count[step])
-            message = f"{OPS[c.op[step]]} {word} {name}[{low}..{high - 1}]; {name} has {size[step]} chunks"
-            found.add("overrun", message, *c.place(step), cell=(name, high - 1 if low >= 0 else low))
+            message = f"{OPS[c.op[step]]} {role} {name}[{low}..{high - 1}]; {name} has {size[step]} chunks"
+            findings.add("overrun", message, *c.place(step), cell=(name, high - 1 if low >= 0 else low))
 
 
 def _nop_faults(c: Columns, dep_tb: Column, dep_step: Column) -> Iterator[Fault]:
+    """Yield a fault for each half-named dependency and for each nop that readers cannot attach to a next step."""
     for step in np.flatnonzero((dep_tb < 0) != (dep_step < 0)).tolist():
-        waits = f"waits for tb {dep_tb[step]} step {dep_step[step]}"
-        yield "dangling dependency", f"{waits}; it must be both -1 or both 0 or more", step
+        dependency = f"waits for tb {dep_tb[step]} step {dep_step[step]}"
+        yield "dangling dependency", f"{dependency}; it must be both -1 or both 0 or more", step
     nop = c.op == OP_CODE["nop"]
-    last, after = np.zeros((2, len(nop)), dtype=bool)
+    last, follows_nop = np.zeros((2, len(nop)), dtype=bool)
     last[c.start[1:][np.diff(c.start) > 0] - 1] = True
-    after[1:] = nop[:-1] & (c.block[1:] == c.block[:-1])
-    alone = "follows a nop and has no dependency; readers give the nop's to a step that has one"
+    follows_nop[1:] = nop[:-1] & (c.block[1:] == c.block[:-1])
+    unattached = "follows a nop and has no dependency; readers give the nop's to a step that has one"
     for steps, message in (
         (nop & (dep_tb < 0), "nop without a dependency; it must wait for a step"),
         (nop & last, "nop at the end of its tb; it must stand before a step"),
-        (after & ~nop & (dep_tb < 0), alone),
+        (follows_nop & ~nop & (dep_tb < 0), unattached),
     ):
         yield from (("inconsistent", message, step) for step in np.flatnonzero(steps).tolist())
 
 
 def _link_dependencies(
-    c: Columns, program: Program, dep_tb: Column, dep_step: Column, flags: NDArray[np.bool_]
+    c: Columns, program: Program, dep_tb: Column, dep_step: Column, has_dep: NDArray[np.bool_]
 ) -> Iterator[Fault]:
-    """Set the column `dep`; what dangles."""
+    """Set the column `dep`; yield a fault for each dependency on a step that is missing or never reports its end."""
     ntbs = [len(g.threadblocks) for g in program.gpus]
     first_block = pointers(np.array(ntbs, dtype=np.int64))
     lengths = np.diff(c.start)
@@ -189,11 +213,11 @@ def _link_dependencies(
     ranks = c.rank[c.block[waiting]]
     is_block = dep_tb[waiting] < np.diff(first_block)[ranks]
     blocks = first_block[ranks] + np.where(is_block, dep_tb[waiting], 0)
-    # of a threadblock that does not exist no step does
+    # A threadblock that does not exist has no steps.
     is_step = is_block & (dep_step[waiting] < np.append(lengths, 0)[blocks])
     c.dep[waiting[is_step]] = targets = c.start[blocks[is_step]] + dep_step[waiting[is_step]]
     bad = ~is_step
-    bad[is_step] = ~flags[targets]
+    bad[is_step] = ~has_dep[targets]
     for i in np.flatnonzero(bad).tolist():
         step, rank = int(waiting[i]), int(ranks[i])
         t, s = int(dep_tb[step]), int(dep_step[step])
@@ -206,25 +230,32 @@ def _link_dependencies(
             yield "dangling dependency", f"waits for tb {t} step {s}, {never}", step
 
 
-def link_connections(c: Columns, nranks: int, blocks: list[tuple[int, int, int, int, int]], found: Findings) -> None:
-    """Set the connections and their steps; blocks: (rank, tb, sends to, receives from, channel) of each."""
-    known: dict[tuple[int, int, int], int] = {}
+def link_connections(c: Columns, nranks: int, blocks: list[tuple[int, int, int, int, int]], findings: Findings) -> None:
+    """Set the connections, their blocks, and the columns `sends` and `receives`; add a finding for each wrong one.
+
+    Args:
+        c: Columns to complete.
+        nranks: Number of ranks.
+        blocks: Per block (rank, tb, rank it sends to, rank it receives from, channel); -1 for no peer.
+        findings: Where the faults are added.
+    """
+    number_of: dict[tuple[int, int, int], int] = {}
     ends: tuple[list[int], list[int]] = (c.sender, c.receiver)
     _integers([x for b in blocks for x in b[2:]], "send, recv, channel")
     of_block: tuple[list[int], list[int]] = ([], [])
     for block, (rank, tb, send, recv, channel) in enumerate(blocks):
         if channel < 0:
-            found.add("inconsistent", f"channel {channel}; it must be 0 or more", rank, tb)
+            findings.add("inconsistent", f"channel {channel}; it must be 0 or more", rank, tb)
         for side, peer in enumerate((send, recv)):
-            word = _SIDES[side]
+            side_name = _SIDES[side]
             if peer != -1 and (peer == rank or not 0 <= peer < nranks):
-                right = f"-1 or another rank in 0..{nranks - 1}"
-                found.add("unpaired", f"{word} {peer}; it must be {right}", rank, tb)
+                requirement = f"-1 or another rank in 0..{nranks - 1}"
+                findings.add("unpaired", f"{side_name} {peer}; it must be {requirement}", rank, tb)
             if peer == -1 or peer == rank:
                 of_block[side].append(-1)
                 continue
             key = (peer, rank, channel) if side else (rank, peer, channel)
-            number = known.setdefault(key, len(known))
+            number = number_of.setdefault(key, len(number_of))
             if number == len(c.connections):
                 c.connections.append(key)
                 c.sender.append(-1)
@@ -233,27 +264,27 @@ def link_connections(c: Columns, nranks: int, blocks: list[tuple[int, int, int, 
             if ends[side][number] < 0:
                 ends[side][number] = block
                 continue
-            other = f"{word} {peer} on channel {channel} is also tb {int(c.tb[ends[side][number]])}'s"
-            right = "one tb for a (peer, channel, direction)"
-            found.add("duplicate connection", f"{other}; it must be {right}", rank, tb)
+            duplicate = f"{side_name} {peer} on channel {channel} is also tb {int(c.tb[ends[side][number]])}'s"
+            requirement = "one tb for a (peer, channel, direction)"
+            findings.add("duplicate connection", f"{duplicate}; it must be {requirement}", rank, tb)
     for number, (source, target, channel) in enumerate(c.connections):
         # Readers connect what a tb declares, used or not, and wait for the other side to do the same.
         for side, rank, other_rank in ((0, source, target), (1, target, source)):
             if ends[side][number] >= 0 and ends[1 - side][number] < 0:
-                lacks = f"rank {other_rank} has no tb with {_SIDES[1 - side]} {rank} on it; it must have one"
-                message = f"{_SIDES[side]} {other_rank} on channel {channel}, but {lacks}"
-                found.add("unpaired", message, rank, int(c.tb[ends[side][number]]))
+                missing_side = f"rank {other_rank} has no tb with {_SIDES[1 - side]} {rank} on it; it must have one"
+                message = f"{_SIDES[side]} {other_rank} on channel {channel}, but {missing_side}"
+                findings.add("unpaired", message, rank, int(c.tb[ends[side][number]]))
     for side, (names, column) in enumerate(((SENDS, c.sends), (RECEIVES, c.receives))):
         uses = c.is_op(names)
         peers = np.array(of_block[side], dtype=np.int64)[c.block] if len(c.block) else c.block
         for step in np.flatnonzero(uses & (peers < 0)).tolist():
             message = f"{OPS[c.op[step]]} in a tb with no {_SIDES[side]} peer; it must have one"
-            found.add("unpaired", message, *c.place(step))
+            findings.add("unpaired", message, *c.place(step))
         column[:] = np.where(uses, peers, -1)
 
 
-def _check_pairs(c: Columns, found: Findings) -> None:
-    """The k-th send of a connection meets its k-th receive."""
+def _check_pairs(c: Columns, findings: Findings) -> None:
+    """Add a finding where the k-th send of a connection does not match its k-th receive."""
     out, into = c.messages()
     if np.array_equal(c.sends[out], c.receives[into]) and np.array_equal(c.count[out], c.count[into]):
         return
@@ -265,15 +296,19 @@ def _check_pairs(c: Columns, found: Findings) -> None:
         sent, received = (
             steps[at[number] : at[number + 1]].tolist() for steps, at in zip((out, into), first, strict=True)
         )
-        for a, b in zip(sent, received, strict=False):
-            if c.count[a] != c.count[b]:
-                rank, tb, position = c.place(b)
-                there = f"received by rank {rank} tb {tb} step {position} as {c.count[b]}"
-                found.add("unequal counts", f"sends {c.count[a]} chunks, {there}; it must be equal", *c.place(a))
+        for send, receive in zip(sent, received, strict=False):
+            if c.count[send] != c.count[receive]:
+                rank, tb, position = c.place(receive)
+                receipt = f"received by rank {rank} tb {tb} step {position} as {c.count[receive]}"
+                findings.add(
+                    "unequal counts", f"sends {c.count[send]} chunks, {receipt}; it must be equal", *c.place(send)
+                )
         if len(sent) != len(received):
-            short = min(len(sent), len(received))
-            more = (sent if len(sent) > short else received)[short]
-            does, never = ("sends", "receives") if len(sent) > short else ("receives", "sends")
+            matched_count = min(len(sent), len(received))
+            unmatched_step = (sent if len(sent) > matched_count else received)[matched_count]
+            surplus_verb, missing_verb = ("sends", "receives") if len(sent) > matched_count else ("receives", "sends")
             counts = f"on channel {channel} has {len(sent)} sends and {len(received)} receives"
-            message = f"{does} what the other side never {never}: rank {source} to rank {target} {counts}"
-            found.add("unpaired", message, *c.place(more))
+            message = (
+                f"{surplus_verb} what the other side never {missing_verb}: rank {source} to rank {target} {counts}"
+            )
+            findings.add("unpaired", message, *c.place(unmatched_step))

@@ -1,4 +1,4 @@
-"""What a check can find, and how many of each kind it reports."""
+"""The findings and verdicts of a check, with a limit on how many findings of each kind are reported."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ MAX_OF_A_KIND = 20  # findings that are reported; the others are only counted
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault: its kind, a line in words, and where (None: not at one place).
+    """A fault that a check reports.
 
-    Kinds: "inconsistent" (numbers that contradict each other), "limit" (more than the target's reader or kernel
-    takes), "overrun", "duplicate connection", "dangling id", "dangling dependency", "unpaired", "unequal counts",
-    "deadlock", "hang" (it is right, and its kernels do not end), "race", "read before write", "wrong result".
-    `cell` is (buffer, index); `cycle` the steps (rank, tb, step) of a deadlock, each waiting for the next.
+    Attributes:
+        kind: "inconsistent" (numbers that contradict each other), "limit" (more than the target's reader or kernel
+            takes), "overrun", "duplicate connection", "dangling id", "dangling dependency", "unpaired", "unequal
+            counts", "deadlock", "hang" (the program is right, and its kernels do not end), "race", "read before write"
+            or "wrong result".
+        message: One line for the user.
+        rank: Rank of the fault; None if it has no single place.
+        tb: Threadblock id within the rank, or None.
+        step: Position in the threadblock, or None.
+        cell: (buffer, index), or None.
+        cycle: Steps (rank, tb, step) of a deadlock, each of which waits for the next.
     """
 
     kind: str
@@ -32,13 +39,18 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """Findings in the order they were made, MAX_OF_A_KIND of a kind; `counts` has them all."""
+    """The findings of a check in the order in which they were added.
+
+    Attributes:
+        reported: At most MAX_OF_A_KIND findings of each kind.
+        counts: Number of all findings of each kind.
+    """
 
     reported: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def full(self, kind: str) -> bool:
-        """Whether another finding of this kind would only be counted."""
+        """Return True if another finding of this kind would only be counted."""
         return self.counts.get(kind, 0) >= MAX_OF_A_KIND
 
     def add(
@@ -51,7 +63,7 @@ class Findings:
         cell: tuple[str, int] | None = None,
         cycle: tuple[tuple[int, int, int], ...] = (),
     ) -> None:
-        """Record one; the place is put before `message`, but not before a cycle, which names its own."""
+        """Record a finding, and put its place before `message` unless it is a cycle, which names its own places."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if self.counts[kind] > MAX_OF_A_KIND:
             return
@@ -61,23 +73,39 @@ class Findings:
         self.reported.append(Finding(kind, place + message, rank, tb, step, cell, cycle))
 
     def add_race(
-        self, access: str, other: str, where: str, remedy: str, place: tuple[int, int, int], cell: tuple[str, int]
+        self,
+        access: str,
+        second_access: str,
+        where: str,
+        remedy: str,
+        place: tuple[int, int, int],
+        cell: tuple[str, int],
     ) -> None:
-        """Record two accesses of a cell, the one at `place`, that nothing orders."""
-        self.add("race", f"{access} and {other} use {where} in no fixed order; {remedy}", *place, cell=cell)
+        """Record a race between two accesses of a cell that nothing orders.
+
+        Args:
+            access: Description of the access at `place`.
+            second_access: Description of the access that conflicts with it.
+            where: Description of the cell.
+            remedy: What would order the accesses.
+            place: (rank, tb, step) of the first access.
+            cell: (buffer, index) that the accesses share.
+        """
+        self.add("race", f"{access} and {second_access} use {where} in no fixed order; {remedy}", *place, cell=cell)
 
     def counted(self) -> list[str]:
-        """A line for each kind of which some were only counted."""
+        """Return one line for each kind of which some findings were counted but not reported."""
         return [f"{n - MAX_OF_A_KIND} more of kind {kind!r}" for kind, n in self.counts.items() if n > MAX_OF_A_KIND]
 
 
 def first_of(findings: Sequence[Finding], hint: str = "") -> str:
-    """The first finding in one line, with the number of the others; `hint`: where these are to be seen."""
+    """Return the first finding in one line with the number of further ones; `hint` says where these can be seen."""
     more = f" (and {len(findings) - 1} more{hint})" if len(findings) > 1 else ""
     return f"{findings[0].kind}: {findings[0].message}{more}"
 
 
 def _status_of(findings: tuple[Finding, ...]) -> str:
+    """Return "right" for no findings, "deadlock" if all are deadlocks or hangs, else "wrong"."""
     if not findings:
         return "right"
     return "deadlock" if all(f.kind in ("deadlock", "hang") for f in findings) else "wrong"
@@ -85,9 +113,12 @@ def _status_of(findings: tuple[Finding, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a check found: nothing (`ok`), or findings, each with its place.
+    """The findings of a check of a program, with notes.
 
-    `notes` are lines that are not faults. `judged`: whether the result was compared with a goal.
+    Attributes:
+        findings: The faults; empty if the program passed.
+        notes: Lines for the user that are not faults.
+        judged: True if the result was compared with a goal.
     """
 
     findings: tuple[Finding, ...]
@@ -96,26 +127,30 @@ class Judgement:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Return True if the check reported no finding."""
         return not self.findings
 
     @property
     def status(self) -> str:
-        """ "right", "deadlock" (and nothing else wrong), or "wrong"."""
+        """Return "right", "deadlock" (if every finding is a deadlock or a hang) or "wrong"."""
         return _status_of(self.findings)
 
-    def raise_if_wrong(self, what: str = "program") -> None:
-        """Raise InputError with the first finding and the number of the others."""
+    def raise_if_wrong(self, subject: str = "program") -> None:
+        """Raise InputError with the first finding and the number of further ones; `subject` names the thing checked."""
         if self.findings:
-            raise InputError(f"{what} does not pass its check: {first_of(self.findings)}")
+            raise InputError(f"{subject} does not pass its check: {first_of(self.findings)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer about a file: status "right", "wrong", "deadlock" or "not readable", and lines that explain it.
+    """The result of checking a file.
 
-    program: what was read, with the root for which it is right; None where nothing could be read or checked, and for
-    formats that hold no Program.
+    Attributes:
+        status: "right", "wrong", "deadlock" or "not readable".
+        lines: Lines for the user that explain the status; the first begins with it.
+        findings: The faults.
+        program: The program that was read, with the root for which it is right; None if nothing could be read or
+            checked, and for formats that hold no Program.
     """
 
     status: str
@@ -125,24 +160,31 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0 right, 1 wrong or deadlock, 2 not readable."""
+        """Return the exit code of the command: 0 for right, 1 for wrong or deadlock, 2 for not readable."""
         return {"right": 0, "wrong": 1, "deadlock": 1}.get(self.status, 2)
 
     @property
     def reason(self) -> str:
-        """The first finding in one line, with the number of the others; empty where there is none."""
+        """Return the first finding in one line with the number of further ones; empty if there is no finding."""
         return first_of(self.findings, ": synth verify") if self.findings else ""
 
-    def with_findings(self, found: Findings) -> Verdict:
-        """The verdict where this was found too."""
-        findings = (*self.findings, *found.reported)
-        status = _status_of(findings) if found.reported else self.status
+    def with_findings(self, further: Findings) -> Verdict:
+        """Return the verdict with further findings, and with the status that follows from all of them."""
+        findings = (*self.findings, *further.reported)
+        status = _status_of(findings) if further.reported else self.status
         head, *lines = self.lines
-        lines += [f"{f.kind}: {f.message}" for f in found.reported]
+        lines += [f"{f.kind}: {f.message}" for f in further.reported]
         return replace(self, status=status, lines=(status + head.removeprefix(self.status), *lines), findings=findings)
 
     def right_program(self, origin: str) -> Program:
-        """The program, of a file that is right. Raises InputError, beginning with `origin`, for any other."""
+        """Return the program of a file that is right.
+
+        Args:
+            origin: Name of the file, with which the error begins.
+
+        Raises:
+            InputError: If the file is not right or holds no program.
+        """
         if self.status in ("wrong", "deadlock") and self.findings:
             raise InputError(f"{origin}: {self.status}: {self.reason}")
         if self.program is None or self.status != "right":

@@ -1,7 +1,7 @@
-"""The formats of files, a row each: what a file is, and how it is checked and written.
+"""The registry of file formats: what each file is, and how it is checked and written.
 
-`synth verify`, `simulate`, `report`, `bench`, `optimize` and `convert` take what a row says they can; a target's row
-(`emit.targets`) names the format that its files are written in.
+`synth verify`, `simulate`, `report`, `bench`, `optimize` and `convert` accept what a row says they can. The row of a
+target (`emit.targets`) names the format of its files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 from topologies.topology import Topology
 
-if TYPE_CHECKING:  # commands about files load neither
+if TYPE_CHECKING:  # Commands about files load neither.
     from synth.model.common_chunk import CommonChunk
     from synth.verify.algorithm import Algorithm
 
@@ -35,24 +35,32 @@ _DIGEST = 8  # hexadecimal digits
 
 @dataclass(frozen=True)
 class Format:
-    """One format of files.
+    """A format of files.
 
-    what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins; empty: nothing
-    tells.
-    module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input and
-    takes a target too where several have this format, and for programs write(program, goal, target, node of each rank,
-    in place or not, linked pairs of ranks), describe(program, target, text), threadblocks(program, text),
-    largest_message(text) and restate(text, name, bytes of the least and the largest message or None, target).
-    Empty: no program is read or written so.
-    holds_program: what is read is a Program, which executors here, predictions and the compiler take.
-    converter: where what is read can be made one, a module with verify_program(path, goal), whose verdict holds it, and
-    predictor(text or path, topology, group), since the files take another time than that Program.
-    in_switch: where it can say what switches sum and multicast, a module with write_program(algorithm, cells of its
-    chunks, in place or not, threadblocks that a rank may have), which yields a file's text and its Program's header.
-    simulator: what loads it, where no executor does: a trace of one message size, which `write(program, bytes)` of the
-    module yields as (end of the name, content) of each of its files. No library or report holds such files.
-    kept_by_name: an executor takes two files of one name for one.
-    has_fifo: `verify` takes FIFO slots.  placed: its text depends on which ranks share a node, and on the calls served.
+    Attributes:
+        name: Key of FORMATS.
+        what: Description of a file, with its article.
+        suffix: Suffix of the file names.
+        start: Bytes with which a file of another suffix begins; empty if its beginning does not tell.
+        module: Module that handles the format; it is imported on first use. Empty if no program is read or written so.
+            It has verify(path, goal, FIFO slots or None), which never raises for bad input, and which takes a target as
+            a fourth argument where several targets have this format. For programs it has write(program, goal, target,
+            node of each rank, in place or not, linked pairs of ranks), describe(program, target, text),
+            threadblocks(program, text), largest_message(text) and restate(text, name, bytes of the least and the
+            largest message or None, target).
+        holds_program: True if a file is read as a Program, which executors here, predictions and the compiler take.
+        converter: Module that converts a file to a Program, or empty. It has verify_program(path, goal), whose verdict
+            holds the Program, and predictor(text or path, topology, group), since the file takes another time than that
+            Program.
+        in_switch: Module that writes multicasts and sums of switches, or empty. It has write_program(algorithm, cells
+            of its chunks, in place or not, threadblocks that a rank may have), which returns a file's text and the
+            header of its Program.
+        simulator: Name of the simulator that loads the files, or empty if an executor does. Such a file is a trace of
+            one message size; write(program, bytes) of the module yields (end of the name, content) for each of its
+            files. No library or report holds such files.
+        kept_by_name: True if an executor takes two files of one name for the same file.
+        has_fifo: True if `verify` takes FIFO slots.
+        placed: True if the text depends on which ranks share a node, and on the calls served.
     """
 
     name: str
@@ -70,42 +78,48 @@ class Format:
 
     @property
     def has_program(self) -> bool:
-        """Whether a Program can be had of its files."""
+        """Return True if files of this format can be read as a Program or converted to one."""
         return self.holds_program or bool(self.converter)
 
     def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None, target: str | None = None) -> Verdict:
-        """Read and check a file, for the executor `target` where several read this format."""
+        """Read and check a file, for the executor `target` if several executors read this format."""
         if not self.module:
             return Verdict("not readable", (f"{origin_of(path)}: is a schedule; synth prove checks it",))
-        asked = () if target is None or len(self.readers) < 2 else (target,)
-        verdict: Verdict = import_module(self.module).verify(path, goal, fifo_depth, *asked)
+        target_argument = () if target is None or len(self.readers) < 2 else (target,)
+        verdict: Verdict = import_module(self.module).verify(path, goal, fifo_depth, *target_argument)
         return verdict
 
     def threadblocks(self, program: Program | None, text: str | Path) -> list[int]:
-        """Of each rank, of a program in the text or file that holds it."""
+        """Return the number of threadblocks of each rank, from a program and the text or the file that holds it."""
         return list(import_module(self.module).threadblocks(program, text))
 
     def largest_message(self, text: str) -> int | None:
-        """The most bytes of a message for which the program in a text can be run; None: there is no end."""
+        """Return the largest message in bytes for which the program in a text can be run; None if there is no limit."""
         largest: int | None = import_module(self.module).largest_message(text)
         return largest
 
     def write_in_switch(
         self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int
     ) -> tuple[str, Program]:
-        """The text of an algorithm whose sends go through switches, and its Program without threadblocks.
+        """Return the text of an algorithm whose sends go through switches, and its Program without threadblocks.
 
-        Raises InputError where files of this format cannot say it, or hold it.
+        Raises:
+            InputError: If files of this format cannot express the algorithm.
         """
         if not self.in_switch:
             raise InputError(f"{self.what} cannot say what switches sum and multicast")
-        made: tuple[str, Program] = import_module(self.in_switch).write_program(algorithm, common, inplace, sms)
-        return made
+        text_and_header: tuple[str, Program] = import_module(self.in_switch).write_program(
+            algorithm, common, inplace, sms
+        )
+        return text_and_header
 
     def predictor(
         self, file: str | Path, program: Program, topology: Topology, group: Sequence[int] | None = None
     ) -> Timed:
-        """What times a file, given its text or its path, or else the program in it; see `Predictor`."""
+        """Return the predictor of the time of a file (see `Predictor`).
+
+        Formats with a converter time the file, given as its text or its path; others time the program that it holds.
+        """
         if not self.converter:
             return Predictor(program, topology, group)
         timed: Timed = import_module(self.converter).predictor(file, topology, group)
@@ -113,17 +127,17 @@ class Format:
 
     @property
     def readers(self) -> list[str]:
-        """The targets whose files are of this format."""
+        """Return the names of the targets whose files have this format."""
         return [target.name for target in TARGETS.values() if target.format == self.name]
 
     def describe(self, program: Program, target: Target, text: str) -> str:
-        """What was written, in a line."""
+        """Return one line that describes a written file."""
         return str(import_module(self.module).describe(program, target, text))
 
 
 FORMATS: dict[str, Format] = {
-    one.name: one
-    for one in (
+    form.name: form
+    for form in (
         Format("msccl", "an MSCCL XML file", ".xml", b"<", "emit.msccl.format", holds_program=True, has_fifo=True),
         Format(
             "mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format",
@@ -144,52 +158,62 @@ FORMATS: dict[str, Format] = {
 
 
 def format_of(path: str | Path) -> Format:
-    """The format of a file: by its suffix, else by how it begins; MSCCL XML where neither says."""
+    """Return the format of a file by its suffix, else by how it begins; MSCCL XML if neither tells."""
     suffix = Path(path).suffix.lower()
-    for one in FORMATS.values():
-        if one.suffix == suffix:
-            return one
+    for form in FORMATS.values():
+        if form.suffix == suffix:
+            return form
     start = b""
     with suppress(InputError, OSError), opened(path, "a file") as file:
         start = file.read(64).lstrip()
-    told = (one for one in FORMATS.values() if one.start and start.startswith(one.start))
-    return next(told, FORMATS["msccl"])
+    matching = (form for form in FORMATS.values() if form.start and start.startswith(form.start))
+    return next(matching, FORMATS["msccl"])
 
 
 def verify_file(
     path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None, target: str | None = None
 ) -> Verdict:
-    """Read and check a file of any format; never raises for bad input.
+    """Read and check a file of any format; never raise for bad input.
 
-    goal: what it must achieve; None: what its own words say.  fifo_depth: slots; None: its protocol's.  target: whose
-    reader must take it, one of its format's `readers`; None: it is enough if one does.
+    Args:
+        path: File to check.
+        goal: What the program must achieve; None for the goal that the file itself names.
+        fifo_depth: Slots of a FIFO; None for those of the file's protocol.
+        target: Executor whose reader must accept the file, one of its format's `readers`; None if one of them is
+            enough.
     """
     return format_of(Path(path)).verify(Path(path), goal, fifo_depth, target)
 
 
 def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
-    """The same where a Program is wanted: "not readable" for formats that hold none."""
-    found = format_of(Path(path))
-    if found.converter:
-        verdict: Verdict = import_module(found.converter).verify_program(Path(path), goal)
+    """Read and check a file as a Program; the verdict is "not readable" for formats that give no Program."""
+    file_format = format_of(Path(path))
+    if file_format.converter:
+        verdict: Verdict = import_module(file_format.converter).verify_program(Path(path), goal)
         return verdict
-    if not found.holds_program:
-        wanted = " or ".join(one.what for one in FORMATS.values() if one.has_program)
-        return Verdict("not readable", (f"{origin_of(Path(path))}: is {found.what}; it must be {wanted}",))
-    return found.verify(Path(path), goal, fifo_depth)
+    if not file_format.holds_program:
+        descriptions = " or ".join(form.what for form in FORMATS.values() if form.has_program)
+        return Verdict("not readable", (f"{origin_of(Path(path))}: is {file_format.what}; it must be {descriptions}",))
+    return file_format.verify(Path(path), goal, fifo_depth)
 
 
 def check_place(verdict: Verdict, threadblocks: Sequence[int], topology: Topology, ranks: Sequence[int]) -> Verdict:
-    """The verdict on a file that can be read, with the threadblocks of each rank, on these ranks of a topology.
+    """Return the verdict on a file with the findings that depend on the ranks of a topology on which it is to run.
 
-    All threadblocks of a rank must run at once, and what is sent between nodes be of a protocol that works there.
+    All threadblocks of a rank must run at once, and messages between nodes must use a protocol that works there.
+
+    Args:
+        verdict: Verdict on the file by itself.
+        threadblocks: Number of threadblocks of each rank.
+        topology: Topology to run on.
+        ranks: The topology's rank of each rank of the program.
     """
-    found = Findings()
-    check_resident(threadblocks, topology.sms, found)
+    findings = Findings()
+    check_resident(threadblocks, topology.sms, findings)
     if verdict.program is not None:
         nodes = topology.nodes[list(ranks)].tolist()
-        check_between_nodes(verdict.program, nodes, choose_target(verdict.program.collective), found)
-    return verdict.with_findings(found)
+        check_between_nodes(verdict.program, nodes, choose_target(verdict.program.collective), findings)
+    return verdict.with_findings(findings)
 
 
 def write_program(
@@ -201,17 +225,21 @@ def write_program(
     inplace: bool | None = None,
     linked: Sequence[tuple[int, int]] = (),
 ) -> str:
-    """The text of a program for a target, checked before and after.
+    """Write a program as a target's file and return the text; the program and the file are checked.
 
-    Its name there is the program's, cut to size, and a digest of the text: executors keep what they loaded by name.
+    The name in the file is the program's, shortened, and a digest of the text, because executors cache what they load
+    by name.
 
     Args:
-        goal: what it must achieve; None: that of its collective.
-        nodes: the node of each rank; None: all in one. Only formats that are `placed` look at it and at the next two.
-        inplace: the calls to serve; None: those that the program serves.
-        linked: pairs of ranks between which the network has links, for signals beside those of the program.
+        program: Program to write.
+        goal: What it must achieve; None for the goal of its collective.
+        target: Executor to write for.
+        nodes: Node of each rank; None if all share one. Only formats that are `placed` use this and the next two.
+        inplace: True or False for the calls to serve; None for those that the program serves.
+        linked: Pairs of ranks between which the network has links, for signals beyond those of the program.
 
-    Raises InputError: a check finds anything, or the target cannot say it.
+    Raises:
+        InputError: If a check has a finding, or the target cannot express the program.
     """
     form = FORMATS[target.format]
     if not form.module:
@@ -222,38 +250,49 @@ def write_program(
 
 
 def write_trace(program: Program, form: Format, size_bytes: int) -> list[tuple[str, bytes]]:
-    """(end of the name, content) of each file of a trace for a simulator, for a message of `size_bytes`.
+    """Return (end of the name, content) of each file of a simulator's trace of a message of `size_bytes`.
 
-    The program must have passed its check. Raises InputError for a size that is no whole number of bytes a chunk.
+    The program must have passed its check.
+
+    Raises:
+        InputError: If a chunk would not be a whole number of bytes.
     """
-    named = replace(program, name=plain_name(program.name))
-    return list(import_module(form.module).write(named, size_bytes))
+    renamed = replace(program, name=plain_name(program.name))
+    return list(import_module(form.module).write(renamed, size_bytes))
 
 
 def restate_program(text: str, name: str, least: int, most: int | None, target: Target) -> str:
-    """A program that was written for a target, under another name and for other sizes (most None: there is no end).
+    """Return the text of a written program with another name and other message sizes.
 
-    Raises InputError where no message that it takes has such a size.
+    Args:
+        text: Text of the program's file.
+        name: New name; a digest is added.
+        least: Smallest message in bytes.
+        most: Largest message in bytes; None for no limit.
+        target: Executor for which the text was written.
+
+    Raises:
+        InputError: If the program takes no message of such a size.
     """
     base = plain_name(name)
     return _stamped(str(import_module(FORMATS[target.format].module).restate(text, base, least, most, target)), base)
 
 
 def _stamped(text: str, base: str) -> str:
-    """The text of a program of this name with its digest in the name."""
+    """Return the text with a digest of itself appended to the program's name."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
     return re.sub(rf'(\bname(?:="|": ")){re.escape(base)}"', rf'\g<1>{base}-{digest}"', text, count=1)
 
 
 def name_in(path: Path) -> str:
-    """The name of the program in a file, empty where its head has none."""
+    """Return the name of the program in a file; empty if the first 4 KiB hold none."""
     with suppress(InputError, OSError), opened(path, "a file") as file:
-        found = re.search(r'\bname"?(?:=|: )"([^"]*)"', file.read(1 << 12).decode(errors="replace"))
-        return found[1] if found is not None else ""
+        match = re.search(r'\bname"?(?:=|: )"([^"]*)"', file.read(1 << 12).decode(errors="replace"))
+        return match[1] if match is not None else ""
     return ""
 
 
 def plain_name(name: str) -> str:
-    """A name that leaves room for the digest of a text, in letters that every format takes; without an old digest."""
+    """Return a name without an earlier digest, in letters that every format takes, with room for a new digest."""
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-") or "program"
     return re.sub(rf"-[0-9a-f]{{{_DIGEST}}}$", "", plain)[: LONGEST_NAME - 1 - _DIGEST].rstrip("-")

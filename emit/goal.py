@@ -1,4 +1,4 @@
-"""What a program starts from and what it must leave behind, cell by cell."""
+"""The contents that a program starts from and must leave behind, cell by cell."""
 
 from __future__ import annotations
 
@@ -14,24 +14,33 @@ from topologies.errors import InputError
 
 Column = NDArray[np.int64]
 Rows = tuple[ArrayLike, Sequence[str], ArrayLike, ArrayLike, ArrayLike]  # columns rank, buffer, index, source, chunk
-MAX_CELLS = 1 << 20  # cells in all buffers of all ranks: keeps a check of hostile input under 1 GiB
+MAX_CELLS = 1 << 20  # cells in all buffers of all ranks, which keeps a check of hostile input under 1 GiB
 
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """Sets of contributions: set x is rows start[x]..start[x+1]−1 of the columns source, chunk."""
+    """Sets of contributions: set x is rows start[x]..start[x+1]-1 of the columns source and chunk.
+
+    Attributes:
+        start: First row of each set; one more entry at the end holds the number of rows.
+        source: Per row, the source rank of the contribution.
+        chunk: Per row, its chunk.
+    """
 
     start: Column
     source: Column
     chunk: Column
 
     def and_singles(self, source: Column, chunk: Column) -> Sets:
-        """These sets, then one set for each row of (source, chunk)."""
+        """Return these sets, followed by a set of one contribution for each row of (source, chunk)."""
         start = np.concatenate([self.start, int(self.start[-1]) + 1 + np.arange(len(source), dtype=np.int64)])
         return Sets(start, np.concatenate([self.source, source]), np.concatenate([self.chunk, chunk]))
 
     def refined(self, finer: int) -> Sets:
-        """These sets where every chunk is so many: set x becomes sets x · finer + k, for the k-th of each chunk."""
+        """Return the sets after each chunk is cut into `finer` parts.
+
+        Set x becomes sets x · finer + k; that one holds the k-th parts of the chunks of set x.
+        """
         length = np.repeat(np.diff(self.start), finer)
         start = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(length)])
         rows = np.arange(start[-1]) + np.repeat(np.repeat(self.start[:-1], finer) - start[:-1], length)
@@ -41,12 +50,14 @@ class Sets:
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """Initial contents and required contents; a contribution is a pair (source rank, chunk).
+    """The initial and the required contents of all cells; a contribution is a pair (source rank, chunk).
 
-    initial: columns rank, buffer (0 i, 1 o, 2 s), index, source, chunk: the cell holds that one contribution.
-    required: columns rank, buffer, index, set: at the end the cell holds `sets[set]`, each contribution once.
-    sets: the sets named there, as columns.
-    o_in_i: for each rank where o[0] lies in i, in chunks (may be negative), or None where they are apart.
+    Attributes:
+        nranks: Number of ranks.
+        initial: Columns rank, buffer code (0 i, 1 o, 2 s), index, source, chunk: the cell holds that one contribution.
+        required: Columns rank, buffer code, index, set: at the end the cell holds `sets[set]`, each contribution once.
+        sets: The sets that `required` numbers.
+        o_in_i: Per rank, the position of o[0] in i in chunks (may be negative), or None where the buffers are apart.
     """
 
     nranks: int
@@ -57,11 +68,13 @@ class Goal:
 
     @classmethod
     def from_arrays(cls, nranks: int, initial: Rows, required: Rows) -> Goal:
-        """A goal from rows (rank, buffer "i" "o" "s", index, source, chunk), columns of equal length.
+        """Build a goal from rows (rank, buffer "i" "o" "s", index, source, chunk), given as columns of equal length.
 
-        A required cell has as many rows as contributions; no cell is named twice in `initial`.
-        Raises InputError for columns of unequal length, unknown buffers, negative numbers, ranks out of
-        0..nranks−1, a cell filled twice, or a contribution required twice in one cell.
+        A required cell has one row for each of its contributions; no cell is named twice in `initial`.
+
+        Raises:
+            InputError: If columns differ in length, a buffer is unknown, a number is negative, a rank is not in
+                0..nranks-1, a cell is filled twice, or a contribution is required twice in one cell.
         """
         first = _columns("initial", nranks, initial)
         last = _columns("required", nranks, required)
@@ -71,69 +84,84 @@ class Goal:
         rows = np.unique(np.stack(last, axis=1), axis=0)
         if len(rows) != len(last[0]):
             raise InputError("goal required: a contribution is asked for twice in one cell; it must be once")
-        new = np.ones(len(rows), dtype=bool)
-        new[1:] = np.any(rows[1:, :3] != rows[:-1, :3], axis=1)
-        start = np.append(np.flatnonzero(new), len(rows))
-        heads = rows[new]
+        is_first_of_cell = np.ones(len(rows), dtype=bool)
+        is_first_of_cell[1:] = np.any(rows[1:, :3] != rows[:-1, :3], axis=1)
+        start = np.append(np.flatnonzero(is_first_of_cell), len(rows))
+        heads = rows[is_first_of_cell]
         sets = Sets(start, rows[:, 3], rows[:, 4])
-        wanted = (heads[:, 0], heads[:, 1], heads[:, 2], np.arange(len(heads), dtype=np.int64))
-        return cls(nranks, first, wanted, sets, (None,) * nranks)
+        required_sets = (heads[:, 0], heads[:, 1], heads[:, 2], np.arange(len(heads), dtype=np.int64))
+        return cls(nranks, first, required_sets, sets, (None,) * nranks)
 
     def refined(self, finer: int) -> Goal:
-        """The same where every chunk is so many, side by side: chunk c becomes chunks c · finer + k."""
+        """Return the goal after each chunk is cut into `finer` neighbouring parts.
+
+        Chunk c becomes chunks c · finer + k.
+        """
         rank, buffer, index, source, chunk = (np.repeat(column, finer) for column in self.initial)
         part = np.tile(np.arange(finer), len(self.initial[0]))
         initial = (rank, buffer, index * finer + part, source, chunk * finer + part)
-        rank, buffer, index, which = (np.repeat(column, finer) for column in self.required)
+        rank, buffer, index, set_of_cell = (np.repeat(column, finer) for column in self.required)
         part = np.tile(np.arange(finer), len(self.required[0]))
-        required = (rank, buffer, index * finer + part, which * finer + part)
+        required = (rank, buffer, index * finer + part, set_of_cell * finer + part)
         shifts = tuple(shift if shift is None else shift * finer for shift in self.o_in_i)
         return Goal(self.nranks, initial, required, self.sets.refined(finer), shifts)
 
     def keeping_input(self) -> Goal:
-        """The same, and every rank's input ends as it began where o is apart from it: a send buffer is const."""
+        """Return the goal with the further requirement that inputs apart from the output stay as they are.
+
+        A caller's send buffer is const. Input cells that the goal already requires something of are left alone.
+        """
         apart = np.array([shift is None for shift in self.o_in_i], dtype=bool)
         ranks, buffers, index, source, chunk = self.initial
-        asked = set(zip(*(column.tolist() for column in self.required[:3]), strict=True))
-        free = [(r, 0, x) not in asked for r, x in zip(ranks.tolist(), index.tolist(), strict=True)]
-        rows = np.flatnonzero((buffers == 0) & apart[ranks] & np.array(free, dtype=bool))
+        required_cells = set(zip(*(column.tolist() for column in self.required[:3]), strict=True))
+        is_free = [(r, 0, x) not in required_cells for r, x in zip(ranks.tolist(), index.tolist(), strict=True)]
+        rows = np.flatnonzero((buffers == 0) & apart[ranks] & np.array(is_free, dtype=bool))
         number = len(self.sets.start) - 1 + np.arange(len(rows), dtype=np.int64)
-        rank, buffer, place, which = np.concatenate(
+        rank, buffer, place, set_of_cell = np.concatenate(
             [np.stack(self.required), np.stack([ranks[rows], buffers[rows], index[rows], number])], axis=1
         )
-        required = (rank, buffer, place, which)
+        required = (rank, buffer, place, set_of_cell)
         return replace(self, required=required, sets=self.sets.and_singles(source[rows], chunk[rows]))
 
 
-def _columns(what: str, nranks: int, rows: Rows) -> tuple[Column, Column, Column, Column, Column]:
+def _columns(part: str, nranks: int, rows: Rows) -> tuple[Column, Column, Column, Column, Column]:
+    """Return rows as integer columns with buffer codes; raise InputError if they cannot be part of a goal."""
     try:
         codes = [BUFFERS.index(name) for name in rows[1]]
     except ValueError:
-        raise InputError(f"goal {what}: unknown buffer; it must be one of i, o, s") from None
-    out = tuple(np.asarray(c, dtype=np.int64).reshape(-1) for c in (rows[0], codes, *rows[2:]))
-    if len({len(c) for c in out}) != 1:
-        raise InputError(f"goal {what}: columns of unequal length; it must be equal")
-    if any(len(c) and int(c.min()) < 0 for c in out):
-        raise InputError(f"goal {what}: a negative rank, index or chunk; it must be 0 or more")
-    if len(out[0]) and max(int(out[0].max()), int(out[3].max())) >= nranks:
-        raise InputError(f"goal {what}: a rank beyond {nranks - 1}; it must be in 0..{nranks - 1}")
-    return out[0], out[1], out[2], out[3], out[4]
+        raise InputError(f"goal {part}: unknown buffer; it must be one of i, o, s") from None
+    columns = tuple(np.asarray(c, dtype=np.int64).reshape(-1) for c in (rows[0], codes, *rows[2:]))
+    if len({len(c) for c in columns}) != 1:
+        raise InputError(f"goal {part}: columns of unequal length; it must be equal")
+    if any(len(c) and int(c.min()) < 0 for c in columns):
+        raise InputError(f"goal {part}: a negative rank, index or chunk; it must be 0 or more")
+    if len(columns[0]) and max(int(columns[0].max()), int(columns[3].max())) >= nranks:
+        raise InputError(f"goal {part}: a rank beyond {nranks - 1}; it must be in 0..{nranks - 1}")
+    return columns[0], columns[1], columns[2], columns[3], columns[4]
 
 
 def sizes_of(program: Program, rank: int) -> tuple[int, int]:
-    """(i, o) in chunks that the program's collective gives `rank` out of place. Raises as `buffer_sizes`."""
+    """Return the sizes (i, o) in chunks that the program's collective gives `rank` out of place.
+
+    Raises:
+        InputError: If the chunks per loop are not a multiple of the ranks and the collective needs that.
+    """
     return buffer_sizes(program.collective, program.nranks, program.nchunks_per_loop, rank, program.root)
 
 
 def goals_of(program: Program) -> list[tuple[bool, Goal | None]]:
-    """(in place or not, goal) of each kind of call that the program serves; None where its name says too little."""
+    """Return (in place or not, goal) for each kind of call that the program serves; None where no goal is implied."""
     p = program
     calls = [True] * p.inplace + [False] * p.outofplace
     return [(call, goal_for(p.collective, p.nranks, p.nchunks_per_loop, call, p.root)) for call in calls]
 
 
 def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: int) -> tuple[int, int]:
-    """(i, o) in chunks that `rank` has out of place. Raises InputError where nchunks does not divide."""
+    """Return the sizes (i, o) in chunks that `rank` has out of place.
+
+    Raises:
+        InputError: If `nchunks` is not a multiple of `nranks` and the collective has blocks for each rank.
+    """
     kind = find_kind(collective)
     if kind.blocks_a_rank and nchunks % nranks:
         raise InputError(
@@ -146,16 +174,19 @@ def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: in
 
 
 def most_chunks(collective: str, nranks: int) -> int:
-    """How many chunks a loop of a program has at most for its goal to hold them."""
+    """Return the largest number of chunks in a loop for which a goal of the collective stays within MAX_CELLS."""
     if not find_kind(collective).unit:
         return MAX_CELLS
-    # all are proportional to each other: of nranks chunks whatever divides is whole
-    each = sum(sum(buffer_sizes(collective, nranks, nranks, rank, 0)) for rank in range(nranks))
-    return MAX_CELLS * nranks // each
+    # All sizes are proportional to nchunks, and nranks chunks can always be divided.
+    cells = sum(sum(buffer_sizes(collective, nranks, nranks, rank, 0)) for rank in range(nranks))
+    return MAX_CELLS * nranks // cells
 
 
 def _blocks(kind: Kind, where: str, nranks: int, is_root: bool) -> int:
-    """Blocks in a rank's buffer. Where a block is the whole buffer, readers give both buffers to every rank."""
+    """Return the number of blocks in a rank's buffer.
+
+    Where a block is the whole buffer, readers give both buffers to every rank.
+    """
     if kind.unit == PAIR or (kind.unit == SHARE and where == EVERY):
         return nranks
     if kind.unit == SHARE and where == ROOT:
@@ -164,7 +195,10 @@ def _blocks(kind: Kind, where: str, nranks: int, is_root: bool) -> int:
 
 
 def _o_in_i(kind: Kind, nchunks: int, nranks: int, rank: int, root: int) -> int | None:
-    """Where o[0] lies in i in place: the smaller of the two is the rank's block (the root's) of the larger."""
+    """Return the position of o[0] in i when in place.
+
+    The smaller buffer is the rank's block (in a rooted collective, the root's block) of the larger buffer.
+    """
     inputs, outputs = buffer_sizes(kind.name, nranks, nchunks, rank, root)
     if not inputs or not outputs:
         return None
@@ -173,11 +207,13 @@ def _o_in_i(kind: Kind, nchunks: int, nranks: int, rank: int, root: int) -> int 
 
 
 def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool, root: int = 0) -> Goal | None:
-    """The goal of a named collective; None for custom, send, recv, alltoallv, whose name says too little.
+    """Return the goal of a named collective; None for custom, send, recv and alltoallv, whose name implies none.
 
-    A chunk is named by its index in the source's input buffer. Out of place, the input must also stay as it
-    was: the caller's send buffer is const.
-    Raises InputError where nchunks_per_loop cannot be cut into nranks blocks, or the goal is too large.
+    A chunk is named by its index in the source's input buffer. Out of place, the input must also stay as it was, since
+    the caller's send buffer is const.
+
+    Raises:
+        InputError: If nchunks_per_loop cannot be cut into nranks blocks, or the goal has more than MAX_CELLS cells.
     """
     kind, n, k = find_kind(collective), nranks, nchunks_per_loop
     if not kind.unit:
@@ -196,9 +232,9 @@ def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool,
     goals = [root] if kind.after == ROOT else range(n)
     rows = [_required(kind, n, rank, sizes[rank][1], inplace) for rank in goals]
     if not inplace:
-        kept = len(sets.start) - 1
+        first_single = len(sets.start) - 1
         sets = sets.and_singles(ranks, chunks)
-        rows.append(np.stack([ranks, zeros, chunks, kept + np.arange(len(ranks))]))
+        rows.append(np.stack([ranks, zeros, chunks, first_single + np.arange(len(ranks))]))
     table = np.concatenate(rows, axis=1)
     return Goal(
         n,
@@ -210,16 +246,16 @@ def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool,
 
 
 def _required(kind: Kind, n: int, rank: int, count: int, inplace: bool) -> Column:
-    """Rows (rank, buffer, index, set), as one 4 × cells array, of the `count` cells that `rank` must receive.
+    """Return rows (rank, buffer, index, set), as one 4 × cells array, of the `count` cells that `rank` must receive.
 
-    Sets are numbered by chunk where ranks are summed, else by the source's place in `initial`.
+    Sets are numbered by chunk where ranks are summed, else by the position of the source in `initial`.
     """
     index = np.arange(count)
-    wanted = index + rank * count if kind.after == OWN else index
+    required_set = index + rank * count if kind.after == OWN else index
     if kind.unit == PAIR:  # block `rank` of every source, whose chunks stand together in `initial`
         block = count // n
-        wanted = index // block * count + rank * block + index % block
-    # a sum that is made in place stands where its first summand did
+        required_set = index // block * count + rank * block + index % block
+    # A sum in place stands where its first summand stood.
     in_input = inplace and kind.reduces
     head = np.array([[rank], [0 if in_input else 1]], dtype=np.int64) * np.ones(count, dtype=np.int64)
-    return np.concatenate([head, np.stack([wanted if in_input else index, wanted])])
+    return np.concatenate([head, np.stack([required_set if in_input else index, required_set])])

@@ -1,11 +1,11 @@
-"""Algorithms written by hand, chunk by chunk: what is copied and reduced where; the compiler does the rest.
+"""The language for algorithms written by hand: a script copies and reduces chunks, and the compiler does the rest.
 
     pair = Script("pair", "allreduce", ranks=2)
     total = pair.chunk(1, "i", 0).reduce(pair.chunk(0, "i", 0))
     total.copy(0, "i", 0)
 
-The idea of chunks that are moved as if one rank did it all is MSCCLang's (ASPLOS 2023, section 3). Here a script is an
-object of its own, and a reference to what has been overwritten since is an error that names the line.
+Chunks that are moved as if one rank did it all are MSCCLang's idea (ASPLOS 2023, section 3). Here a script is an object
+of its own, and a reference to cells that were overwritten is an error that names the line.
 """
 
 from __future__ import annotations
@@ -33,16 +33,25 @@ from topologies.text.fields import shown
 from topologies.text.files import read_bytes
 
 _COLLECTIVES = tuple(name for name in COLLECTIVES if find_kind(name).unit or name == "custom")
-_MOST_BYTES = 16 << 20  # of a script
-_MOST_CELLS = 1 << 24  # ranks × chunks × instances: of what a script holds in memory
-_FUNCTION = "algorithm"  # what a file must define
+_MOST_BYTES = 16 << 20  # of a script's file
+_MOST_CELLS = 1 << 24  # ranks × chunks × instances, which limits a script's memory
+_FUNCTION = "algorithm"  # that a file must define
 Cell = tuple[int, int]  # rank, number of the cell
-Asked = tuple[int | None, int | None, int | None]  # channel, threadblock that sends, threadblock that receives
+Placement = tuple[int | None, int | None, int | None]  # channel, threadblock that sends, threadblock that receives
 
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """What `count` neighbouring cells of a rank's buffer hold now."""
+    """A reference to the present contents of `count` neighbouring cells of a rank's buffer.
+
+    Attributes:
+        script: Script that the chunk belongs to.
+        rank: Rank that holds it.
+        buffer: "i", "o" or "s".
+        index: First cell in the buffer.
+        count: Number of cells.
+        versions: Per cell, how often it had been written when the reference was made; a later write makes it stale.
+    """
 
     script: Script
     rank: int
@@ -61,34 +70,56 @@ class Chunk:
         sendtb: int | None = None,
         recvtb: int | None = None,
     ) -> Chunk:
-        """Copy it to `rank`'s buffer ("i", "o" or "s") from `index` on; what it is there.
+        """Return a copy of the chunk in `rank`'s buffer, in the cells from `index` on.
 
-        channel: messages with different numbers share no channel. sendtb, recvtb: the number of the threadblock that
-        sends (or does what stays on one rank), and of that which receives; a rank's threadblocks stand in the order of
-        their numbers, each on one channel, sending to one rank and receiving from one. None leaves it to the compiler.
+        Args:
+            rank: Rank that receives the copy.
+            buffer: "i", "o" or "s".
+            index: First cell of the copy.
+            channel: Messages with different numbers share no channel; None leaves it to the compiler.
+            sendtb: Number of the threadblock that sends, or that does the copy if it stays on its rank; None leaves it
+                to the compiler. A rank's threadblocks stand in the order of their numbers, each on one channel, sending
+                to one rank and receiving from one.
+            recvtb: Number of the threadblock that receives; None leaves it to the compiler.
+
+        Raises:
+            InputError: If the chunk was overwritten since, or the cells do not exist or overlap.
         """
         return self.script._move(self, rank, buffer, index, False, (channel, sendtb, recvtb))
 
     def reduce(
         self, other: Chunk, *, channel: int | None = None, sendtb: int | None = None, recvtb: int | None = None
     ) -> Chunk:
-        """Reduce `other`, of any rank, into this; what is here afterwards. Options as those of `copy`."""
+        """Reduce a chunk of any rank into this one, and return the result; the options are those of `copy`.
+
+        Raises:
+            InputError: If the chunks differ in size, or one of them was overwritten since.
+        """
         if other.count != self.count:
-            raise self.script._wrong(f"reduces {other.count} chunks into {self.count}; it must be as many")
-        self.script._fresh(self)
+            raise self.script._error(f"reduces {other.count} chunks into {self.count}; it must be as many")
+        self.script._check_fresh(self)
         return self.script._move(other, self.rank, self.buffer, self.index, True, (channel, sendtb, recvtb))
 
     def part(self, first: int, count: int = 1) -> Chunk:
-        """`count` of its cells from the `first` on."""
+        """Return a part of the chunk: `count` of its cells, starting with cell `first`."""
         if first < 0 or count < 1 or first + count > self.count:
-            raise self.script._wrong(f"part({first}, {count}) of {self.count} chunks; it must lie within")
+            raise self.script._error(f"part({first}, {count}) of {self.count} chunks; it must lie within")
         return replace(self, index=self.index + first, count=count, versions=self.versions[first : first + count])
 
 
 class Script:
-    """One algorithm: the collective, the ranks' buffers, and what has been moved so far."""
+    """An algorithm under construction: its collective, the buffers of its ranks, and the moves made so far.
 
-    def __init__(  # over 60 lines: most of them say what the arguments are
+    Attributes:
+        inplace: True if input and output are one buffer.
+        instances: Number of copies of the algorithm that run in parallel.
+        interleaved: True if the parts of a chunk are neighbours; None if the compiler chooses.
+        ranks: Number of ranks.
+        header: The program without its threadblocks.
+        goal: What the program must achieve; None if a custom collective states none.
+    """
+
+    def __init__(  # Most of its lines describe the arguments.
         self,
         name: str,
         collective: str,
@@ -104,38 +135,44 @@ class Script:
         interleaved: bool | None = None,
         goal: Goal | None = None,
     ) -> None:
-        """
-        Args:
-            collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather, scatter or custom.
-            chunks: into how many a rank's data is cut: its whole buffer in allreduce, broadcast, reduce and custom,
-                one rank's block in all others.
-            inplace: one buffer for input and output; None: as is usual for the collective.
-            protocol: Simple, LL or LL128. min_bytes, max_bytes: message sizes it is for (0: no limit).
-            root: of a rooted collective.
-            instances: so many copies of the algorithm side by side, each for its share of every chunk, on channels
-                of their own.
-            interleaved: True: the parts of a chunk are neighbours; False: each instance has one part of every
-                rank's block (of the whole buffer where there are none); None: as costs fewer steps.
-            goal: what a custom one must achieve.
+        """Start an algorithm without moves.
 
-        Raises InputError: what no program can be.
+        Args:
+            name: Name of the program.
+            collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather, scatter or custom.
+            ranks: Number of ranks.
+            chunks: Into how many chunks a rank's data is cut: its whole buffer in allreduce, broadcast, reduce and
+                custom, one rank's block in all other collectives.
+            inplace: True for one buffer for input and output; None for the collective's usual form.
+            protocol: Simple, LL or LL128.
+            min_bytes: Smallest message that the algorithm is for, in bytes.
+            max_bytes: Largest message that the algorithm is for, in bytes; 0 for no limit.
+            root: Root of a rooted collective.
+            instances: Number of copies of the algorithm that run in parallel, each for its share of every chunk, on
+                channels of its own.
+            interleaved: True: the parts of a chunk are neighbours. False: each instance has one part of every rank's
+                block (of the whole buffer if the collective has no blocks). None: the form that costs fewer steps.
+            goal: What a custom collective must achieve.
+
+        Raises:
+            InputError: If no program can be as the arguments say.
         """
         ranks, chunks, min_bytes, max_bytes, root, instances = self._whole(
             ranks=ranks, chunks=chunks, min_bytes=min_bytes, max_bytes=max_bytes, root=root, instances=instances
         )
-        for what, text in (("name", name), ("collective", collective), ("protocol", protocol)):
-            as_text(text, what)
+        for field, text in (("name", name), ("collective", collective), ("protocol", protocol)):
+            as_text(text, field)
         interleaved = None if interleaved is None else as_flag(interleaved, "interleaved")
         kind = find_kind(collective)
         self.inplace = bool(kind.inplace) if inplace is None else as_flag(inplace, "inplace")
         self._check(collective, goal, {"ranks": ranks, "chunks": chunks, "instances": instances})
         per_loop = chunks * ranks if kind.blocks_a_rank else chunks
         self.instances, self.interleaved, self.ranks = instances, interleaved, ranks
-        self._parts: list[int] = []  # of every instruction, into how many it is cut
+        self._parts: list[int] = []  # per instruction, the number of parts that it is cut into
         self._parallel = 1
         self._sizes = [buffer_sizes(collective, ranks, per_loop, rank, root) for rank in range(ranks)]
-        # in place, one of the two buffers is the other's memory, and the program knows it by one name only
-        self._left_out = {"o": "i", "i": "o"}.get(kind.inplace) if self.inplace else None
+        # In place, both buffers share memory, and the program uses only one of their names.
+        self._unnamed_buffer = {"o": "i", "i": "o"}.get(kind.inplace) if self.inplace else None
         self.header = Program(
             name=name,
             collective=collective,
@@ -144,7 +181,9 @@ class Script:
             nchunks_per_loop=per_loop,
             inplace=self.inplace,
             outofplace=not self.inplace,
-            gpus=[Gpu(i * (self._left_out != "i"), o * (self._left_out != "o"), 0, ()) for i, o in self._sizes],
+            gpus=[
+                Gpu(i * (self._unnamed_buffer != "i"), o * (self._unnamed_buffer != "o"), 0, ()) for i, o in self._sizes
+            ],
             min_bytes=min_bytes,
             max_bytes=max_bytes,
             root=root,
@@ -154,134 +193,156 @@ class Script:
         self._aliases = self._ir.calls()[0][1]
         initial = zip(*(column.tolist() for column in self.goal.initial[:3]), strict=True) if self.goal else ()
         self._versions = {(rank, self._cell(rank, BUFFERS[code], index)): 0 for rank, code, index in initial}
-        self._written: dict[Cell, str] = {}  # by which line
+        self._written: dict[Cell, str] = {}  # the script's line that last wrote the cell
 
     def _check(self, collective: str, goal: Goal | None, counts: dict[str, int]) -> None:
-        """Raises InputError for arguments that no script can have."""
+        """Raise InputError for arguments that no script can have."""
         if collective not in _COLLECTIVES:
-            raise self._wrong(f"collective {collective!r}; it must be one of {', '.join(_COLLECTIVES)}")
+            raise self._error(f"collective {collective!r}; it must be one of {', '.join(_COLLECTIVES)}")
         if goal is not None and collective != "custom":
-            raise self._wrong(f"a goal for {collective}, whose name says it; it must be for custom")
+            raise self._error(f"a goal for {collective}, whose name implies its goal; it must be for custom")
         if min(counts.values()) < 1:
-            given = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise self._wrong(f"{given}; it must be 1 or more each")
+            values = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise self._error(f"{values}; it must be 1 or more each")
         if math.prod(counts.values()) > _MOST_CELLS:
-            raise self._wrong(f"ranks × chunks × instances is more than {_MOST_CELLS}; it must be less")
+            raise self._error(f"ranks × chunks × instances is more than {_MOST_CELLS}; it must be less")
 
-    def _whole(self, **given: Any) -> list[int]:
-        """Whole numbers by name; InputError with the script's line for what is none."""
+    def _whole(self, **numbers: Any) -> list[int]:
+        """Return the values as whole numbers; raise InputError with the script's line if one is not."""
         try:
-            return [whole(value, name) for name, value in given.items()]
+            return [whole(value, name) for name, value in numbers.items()]
         except InputError as error:
-            raise self._wrong(str(error)) from None
+            raise self._error(str(error)) from None
 
     def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Chunk:
-        """What `rank`'s buffer "i", "o" or "s" holds from `index` on.
+        """Return a reference to what `rank`'s buffer "i", "o" or "s" holds from `index` on.
 
-        Raises InputError for what no rank has, or what nothing has been put into yet.
+        Raises:
+            InputError: If the rank has no such cells, or nothing has been put into one of them yet.
         """
         versions = []
-        for k, at in enumerate(self._cells(rank, buffer, index, count)):
-            if at not in self._versions:
-                raise self._wrong(f"rank {rank} {buffer}[{index + k}] holds nothing yet")
-            versions.append(self._versions[at])
+        for k, place in enumerate(self._cells(rank, buffer, index, count)):
+            if place not in self._versions:
+                raise self._error(f"rank {rank} {buffer}[{index + k}] holds nothing yet")
+            versions.append(self._versions[place])
         return Chunk(self, rank, buffer, index, count, tuple(versions))
 
     @contextmanager
     def parallelize(self, instances: int) -> Iterator[None]:
-        """Whatever is moved inside is cut into so many parts, each on a channel of its own."""
+        """Cut every move inside the `with` block into `instances` parts, each on a channel of its own."""
         (instances,) = self._whole(instances=instances)
         if instances < 1:
-            raise self._wrong(f"parallelize({instances}); it must be 1 or more")
-        before, self._parallel = self._parallel, self._parallel * instances
+            raise self._error(f"parallelize({instances}); it must be 1 or more")
+        outer, self._parallel = self._parallel, self._parallel * instances
         try:
             yield
         finally:
-            self._parallel = before
+            self._parallel = outer
 
     def instructions(self) -> Instructions:
-        """What was written so far, for the compiler. Raises InputError where nothing was."""
+        """Return the moves made so far, as instructions for the compiler.
+
+        Raises:
+            InputError: If the script moves nothing.
+        """
         if not len(self._ir):
             raise InputError(f"{self.header.name}: moves nothing")
         ir, parts = self._ir, self._parts
-        if self._ir.goal is not None:  # only what lies side by side can be told for any goal: all is cut
+        if (
+            self._ir.goal is not None
+        ):  # Any goal can be restated only for parts that are neighbours, so every move is cut.
             parts = [part * self.instances for part in parts]
         finer = math.lcm(*parts)
         ir = order_by_depth(ir if finer == 1 else cut_parts(ir, parts, finer))
-        made = ir.copy()
-        made.instances, made.interleaved = (1 if ir.goal is not None else self.instances), self.interleaved
-        return made
+        result = ir.copy()
+        result.instances, result.interleaved = (1 if ir.goal is not None else self.instances), self.interleaved
+        return result
 
-    def _move(self, what: Chunk, rank: int, buffer: str, index: int, adds: bool, asked: Asked) -> Chunk:
-        if what.script is not self:
-            raise self._wrong("a chunk of another script")
-        for name, value in zip(("channel", "sendtb", "recvtb"), asked, strict=True):
+    def _move(self, source: Chunk, rank: int, buffer: str, index: int, adds: bool, options: Placement) -> Chunk:
+        """Add a copy or a reduction of a chunk to a rank's cells, and return a reference to the result.
+
+        Args:
+            source: Chunk to move.
+            rank: Rank that receives.
+            buffer: Its buffer.
+            index: First cell there.
+            adds: True to reduce, False to copy.
+            options: (channel, sending threadblock, receiving threadblock), each a number or None.
+        """
+        if source.script is not self:
+            raise self._error("a chunk of another script")
+        for name, value in zip(("channel", "sendtb", "recvtb"), options, strict=True):
             if value is not None and not 0 <= value < 1 << 15:
-                raise self._wrong(f"{name} {value}; it must be 0 to {(1 << 15) - 1}")
-        channel, sendtb, recvtb = (NONE if value is None else value for value in asked)
-        self._fresh(what)
-        to = list(self._cells(rank, buffer, index, what.count))
-        src, dst = self._cell(what.rank, what.buffer, what.index), to[0][1]
-        if (rank, src) == (what.rank, dst) and not adds:
-            return what
-        if rank == what.rank:
-            if abs(src - dst) < what.count:
-                raise self._wrong(
-                    f"{what.buffer}[{what.index}] and {buffer}[{index}], {what.count} chunks each, overlap"
+                raise self._error(f"{name} {value}; it must be 0 to {(1 << 15) - 1}")
+        channel, sendtb, recvtb = (NONE if value is None else value for value in options)
+        self._check_fresh(source)
+        places = list(self._cells(rank, buffer, index, source.count))
+        src, dst = self._cell(source.rank, source.buffer, source.index), places[0][1]
+        if (rank, src) == (source.rank, dst) and not adds:
+            return source
+        if rank == source.rank:
+            if abs(src - dst) < source.count:
+                raise self._error(
+                    f"{source.buffer}[{source.index}] and {buffer}[{index}], {source.count} chunks each, overlap"
                 )
             if recvtb != NONE:
-                raise self._wrong(f"recvtb {recvtb} of what stays on rank {rank}; it must be sendtb")
-            self._ir.add(rank, "re" if adds else "cpy", src, dst, what.count, threadblock=sendtb)
+                raise self._error(f"recvtb {recvtb} of what stays on rank {rank}; it must be sendtb")
+            self._ir.add(rank, "re" if adds else "cpy", src, dst, source.count, threadblock=sendtb)
         else:
-            sent = self._ir.add(what.rank, "s", src, NONE, what.count, NONE, channel, sendtb)
-            at = self._ir.add(rank, "rrc" if adds else "r", NONE, dst, what.count, sent, channel, recvtb)
+            send_at = self._ir.add(source.rank, "s", src, NONE, source.count, NONE, channel, sendtb)
+            receive_at = self._ir.add(rank, "rrc" if adds else "r", NONE, dst, source.count, send_at, channel, recvtb)
             if adds:
-                self._ir.src[at] = dst
+                self._ir.src[receive_at] = dst
         self._parts += [self._parallel] * (len(self._ir) - len(self._parts))
         line = self._line()
-        for place in to:
+        for place in places:
             self._versions[place] = self._versions.get(place, 0) + 1
             self._written[place] = line
-        return Chunk(self, rank, buffer, index, what.count, tuple(self._versions[place] for place in to))
+        return Chunk(self, rank, buffer, index, source.count, tuple(self._versions[place] for place in places))
 
-    def _fresh(self, what: Chunk) -> None:
-        places = self._cells(what.rank, what.buffer, what.index, what.count)
-        for place, version in zip(places, what.versions, strict=True):
+    def _check_fresh(self, chunk: Chunk) -> None:
+        """Raise InputError if a cell of a chunk was overwritten since the reference was made."""
+        places = self._cells(chunk.rank, chunk.buffer, chunk.index, chunk.count)
+        for place, version in zip(places, chunk.versions, strict=True):
             if self._versions[place] != version:
-                raise self._wrong(
-                    f"rank {what.rank} {what.buffer}[{what.index}] was overwritten since, by {self._written[place]}"
+                raise self._error(
+                    f"rank {chunk.rank} {chunk.buffer}[{chunk.index}] was overwritten since, by {self._written[place]}"
                 )
 
     def _cells(self, rank: int, buffer: str, index: int, count: int) -> Iterator[Cell]:
+        """Return an iterator over (rank, cell number) of a rank's cells; raise InputError if they do not exist."""
         rank, index, count = self._whole(rank=rank, index=index, count=count)
         if not 0 <= rank < self.ranks:
-            raise self._wrong(f"rank {rank}; it must be in 0..{self.ranks - 1}")
+            raise self._error(f"rank {rank}; it must be in 0..{self.ranks - 1}")
         if not isinstance(buffer, str) or buffer not in BUFFERS:
-            raise self._wrong(f"buffer {shown(buffer)}; it must be one of i, o, s")
+            raise self._error(f"buffer {shown(buffer)}; it must be one of i, o, s")
         size = (*self._sizes[rank], BUFFER)[BUFFERS.index(buffer)]
         if index < 0 or count < 1 or index + count > size:
-            has = "" if buffer == "s" else f"; it has {size}"
-            raise self._wrong(f"rank {rank} {buffer}[{index}], {count} chunks: beyond the buffer{has}")
+            size_hint = "" if buffer == "s" else f"; it has {size}"
+            raise self._error(f"rank {rank} {buffer}[{index}], {count} chunks: beyond the buffer{size_hint}")
         return ((rank, self._cell(rank, buffer, at)) for at in range(index, index + count))
 
     def _cell(self, rank: int, buffer: str, index: int) -> int:
+        """Return the number of a cell; in place, the two names of one cell give the same number."""
         shift = self._aliases[rank]
-        if buffer == self._left_out and shift is not None:
+        if buffer == self._unnamed_buffer and shift is not None:
             return cell("o", index - shift) if buffer == "i" else cell("i", index + shift)
         return cell(buffer, index)
 
     def _line(self) -> str:
+        """Return the file and the line of the innermost call from outside this module."""
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
             frame = frame.f_back
         return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
-    def _wrong(self, what: str) -> InputError:
-        return InputError(f"{self._line()}: {what}")
+    def _error(self, message: str) -> InputError:
+        """Return an InputError that begins with the script's line."""
+        return InputError(f"{self._line()}: {message}")
 
 
 def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
-    """The only script of a file, as `load_scripts` has it."""
+    """Return the only script of a file; raise InputError if the file returns several (see `load_scripts`)."""
     scripts = load_scripts(path, settings)
     if len(scripts) > 1:
         raise InputError(f"{path}: {_FUNCTION}() returned {len(scripts)} scripts; it must be one")
@@ -289,73 +350,85 @@ def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
 
 
 def load_scripts(path: str | Path, settings: Sequence[str] = ()) -> list[Script]:
-    """Run a file and call its function `algorithm`, with settings such as "ranks=4" as arguments.
+    """Run a file and call its function `algorithm`, which returns a Script or a list of them.
 
-    It returns a Script, or several in a list. The file is the user's own program: it is executed.
+    The file is the user's own program: it is executed.
 
-    Raises InputError: the file, its function, a setting or the algorithm is at fault; with the file's line.
+    Args:
+        path: Python file.
+        settings: Arguments for the function, such as "ranks=4".
+
+    Raises:
+        InputError: If the file, its function, a setting or the algorithm is at fault; the message names the file's
+            line.
     """
-    where = Path(path)
-    text = read_bytes(where, "a Python script", _MOST_BYTES)
-    names: dict[str, Any] = {"__name__": where.stem, "__file__": str(where)}
+    origin = Path(path)
+    text = read_bytes(origin, "a Python script", _MOST_BYTES)
+    names: dict[str, Any] = {"__name__": origin.stem, "__file__": str(origin)}
     try:
-        code = compile(text, str(where), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+        code = compile(text, str(origin), "exec", dont_inherit=True)
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # The last two mean that the file is nested too deeply.
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise InputError(
-            f"{where}{line}: no Python: {getattr(error, 'msg', error) or 'nested too deeply'}; it must"
+            f"{origin}{line}: no Python: {getattr(error, 'msg', error) or 'nested too deeply'}; it must"
             " be a Python script"
         ) from None
-    _call(where, lambda: exec(code, names))
+    _call(origin, lambda: exec(code, names))
     function = names.get(_FUNCTION)
     if not callable(function):
-        raise InputError(f"{where}: has no function {_FUNCTION}(); it must return a Script, or a list of them")
-    asked = _settings(settings)
+        raise InputError(f"{origin}: has no function {_FUNCTION}(); it must return a Script, or a list of them")
+    arguments = _settings(settings)
     try:
-        signature = _call(where, lambda: inspect.signature(function))
-        signature.bind(**asked)
+        signature = _call(origin, lambda: inspect.signature(function))
+        signature.bind(**arguments)
     except TypeError as error:
-        takes = ", ".join(signature.parameters) or "none"
-        raise InputError(f"{where}: {_FUNCTION}() with these settings: {error}; it takes {takes}") from None
-    returned = _call(where, lambda: function(**asked))
+        parameters = ", ".join(signature.parameters) or "none"
+        raise InputError(f"{origin}: {_FUNCTION}() with these settings: {error}; it takes {parameters}") from None
+    returned = _call(origin, lambda: function(**arguments))
     scripts = list(returned) if type(returned) in (list, tuple) else [returned]
-    others = [type(one).__name__ for one in scripts if type(one) is not Script or not vars(one)]
-    if others or not scripts:
-        what = "nothing" if not scripts or returned is None else others[0]
-        raise InputError(f"{where}: {_FUNCTION}() returned {what}; it must be a Script, or a list of them")
+    wrong_types = [type(script).__name__ for script in scripts if type(script) is not Script or not vars(script)]
+    if wrong_types or not scripts:
+        description = "nothing" if not scripts or returned is None else wrong_types[0]
+        raise InputError(f"{origin}: {_FUNCTION}() returned {description}; it must be a Script, or a list of them")
     return scripts
 
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Return the arguments in texts "name=value"; a value that is no Python literal stays a string."""
+    arguments: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise InputError(f"--set {text}; it must be name=value")
         try:
-            found[name] = ast.literal_eval(value)
+            arguments[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found[name] = value
-    return found
+            arguments[name] = value
+    return arguments
 
 
-def _call(where: Path, call: Any) -> Any:
-    """What a call returns; an error in the user's file is one line that names its line."""
+def _call(origin: Path, call: Any) -> Any:
+    """Return the result of a call; turn an error in the user's file into an InputError that names its line."""
     try:
         return call()
     except InputError:
         raise
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a script may raise whatever it likes
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(where)]
+    except BaseException as error:  # A script may raise any exception.
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(origin)]
         line = f", line {lines[-1]}" if lines else ""
-        message = _words_of(error).strip().splitlines()
-        raise InputError(f"{where}{line}: {type(error).__name__}{': ' + message[0] if message else ''}") from None
+        message = _text_of(error).strip().splitlines()
+        raise InputError(f"{origin}{line}: {type(error).__name__}{': ' + message[0] if message else ''}") from None
 
 
-def _words_of(error: BaseException) -> str:
-    """Return what an error of the user's file says, or nothing where its own __str__ fails."""
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error of the user's file, or nothing if its own __str__ fails."""
     try:
         return str(error)[:1000]
     except KeyboardInterrupt:

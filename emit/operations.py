@@ -1,9 +1,9 @@
-"""A Program at one message size as what simulators of networks take: of each rank, sends, receives and calculations.
+"""A program at one message size as network simulators take it: each rank's sends, receives and calculations.
 
 An operation starts when all operations of its rank that it waits for have ended. A step becomes the receive, the
-calculation and the send that it consists of, in this order; steps of a threadblock wait for each other in turn. What
-simulators have no word for is lost: which cells are read and written, and the slots of a FIFO, so that no send waits
-for its receiver.
+calculation and the send that it consists of, in this order; the steps of a threadblock wait for each other in turn.
+Simulators cannot express which cells are read and written, nor the slots of a FIFO. Both are lost, so that no send
+waits for its receiver.
 """
 
 from __future__ import annotations
@@ -22,10 +22,17 @@ MOST_OPERATIONS = 4_000_000  # of all ranks
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """kind: SEND, RECV or CALC.  after: positions, in its rank's operations, of those that must have ended.
+    """A send, a receive or a calculation of one rank.
 
-    peer, tag, bytes: of a message; messages of one sender, receiver and tag are received in the order they are sent.
-    block, step: the threadblock and the step that it is part of, -1 where that is not known.
+    Attributes:
+        kind: SEND, RECV or CALC.
+        after: Positions, among the operations of its rank, of the operations that must have ended before.
+        peer: Rank at the other end of a message; -1 for a calculation.
+        tag: Tag of a message; messages of one sender, receiver and tag are received in the order in which they are
+            sent.
+        bytes: Size of a message.
+        block: Threadblock that the operation is part of; -1 if that is not known.
+        step: Position in the threadblock of the step that the operation is part of; -1 if that is not known.
     """
 
     kind: str
@@ -41,39 +48,43 @@ Operations = Sequence[Sequence[Operation]]  # of each rank
 
 
 def chunks_of(program: Program) -> int:
-    """The chunks that a message (nccl-tests' size) of the program is made of."""
+    """Return the number of chunks in a message of the program; the message is measured as in nccl-tests."""
     return program.nchunks_per_loop * (program.nranks if find_kind(program.collective).blocks_at_root else 1)
 
 
 def whole_size(program: Program, most_bytes: int) -> int:
-    """The largest message of at most `most_bytes` whose chunks are whole bytes, or else the smallest."""
+    """Return the largest message of at most `most_bytes` whose chunks are whole bytes, or else the smallest one."""
     chunks = chunks_of(program)
     return max(1, most_bytes // chunks) * chunks
 
 
 def operations_of(program: Program, size_bytes: int) -> list[list[Operation]]:
-    """What each rank does for a message of `size_bytes` (nccl-tests' size), in order of threadblocks and steps.
+    """Build the operations of each rank for a message of `size_bytes`, in order of threadblocks and steps.
 
-    The program must have passed its check. Raises InputError for a size that is no whole number of bytes a chunk, and
-    for more than MOST_OPERATIONS.
+    The program must have passed its check. The size is that of nccl-tests.
+
+    Raises:
+        InputError: If a chunk is no whole number of bytes, or there would be more than MOST_OPERATIONS operations.
     """
     chunks = chunks_of(program)
     if size_bytes < 1 or size_bytes % chunks:
-        what = f"{size_bytes} bytes: {program.name} cuts a message into {chunks} chunks"
-        raise InputError(f"{what}; it must be a multiple, as {whole_size(program, size_bytes)}")
+        prefix = f"{size_bytes} bytes: {program.name} cuts a message into {chunks} chunks"
+        raise InputError(f"{prefix}; it must be a multiple, as {whole_size(program, size_bytes)}")
     parts = sum(len(_parts(step.op)) for *_, step in program.steps())
     if parts > MOST_OPERATIONS:
         raise InputError(f"{program.name}: {parts} operations; it must be at most {MOST_OPERATIONS}")
-    return [_of_rank(program, rank, size_bytes // chunks) for rank in range(program.nranks)]
+    return [_operations_of_rank(program, rank, size_bytes // chunks) for rank in range(program.nranks)]
 
 
 def _parts(op: str) -> list[str]:
+    """Return the kinds of the operations that an instruction consists of, in order."""
     return [RECV] * (op in RECEIVES) + [CALC] * (op in _CALCULATES) + [SEND] * (op in SENDS)
 
 
-def _of_rank(program: Program, rank: int, chunk_bytes: int) -> list[Operation]:
+def _operations_of_rank(program: Program, rank: int, chunk_bytes: int) -> list[Operation]:
+    """Build the operations of one rank."""
     gpu = program.gpus[rank]
-    last: dict[tuple[int, int], int] = {}  # of each step that does something its last operation
+    last: dict[tuple[int, int], int] = {}  # per step with operations, the last of them
     count = 0
     for tb, block in enumerate(gpu.threadblocks):
         for position, step in enumerate(block.steps):
@@ -82,32 +93,32 @@ def _of_rank(program: Program, rank: int, chunk_bytes: int) -> list[Operation]:
                 last[tb, position] = count - 1
 
     def ended(tb: int, position: int) -> list[int]:
-        """The operations whose end is that of a step: of a nop, what it waits for."""
-        found: list[int] = []
-        asked, seen = [(tb, position)], {(tb, position)}
-        while asked:
-            place = asked.pop()
+        """Return the operations whose end is the end of a step; for a nop, those of the steps that it waits for."""
+        last_operations: list[int] = []
+        pending, visited = [(tb, position)], {(tb, position)}
+        while pending:
+            place = pending.pop()
             if place in last:
-                found.append(last[place])
+                last_operations.append(last[place])
                 continue
-            for other in _before(gpu.threadblocks[place[0]].steps[place[1]], *place):
-                if other not in seen:
-                    seen.add(other)
-                    asked.append(other)
-        return found
+            for earlier in _before(gpu.threadblocks[place[0]].steps[place[1]], *place):
+                if earlier not in visited:
+                    visited.add(earlier)
+                    pending.append(earlier)
+        return last_operations
 
-    made: list[Operation] = []
+    operations: list[Operation] = []
     for tb, block in enumerate(gpu.threadblocks):
         for position, step in enumerate(block.steps):
             after = list(dict.fromkeys(x for place in _before(step, tb, position) for x in ended(*place)))
             for kind in _parts(step.op):
                 peer = {SEND: block.send, RECV: block.recv, CALC: -1}[kind]
                 tag, size = (0, 0) if kind == CALC else (block.channel, step.count * chunk_bytes)
-                made.append(Operation(kind, tuple(after), peer, tag, size, tb, position))
-                after = [len(made) - 1]
-    return made or [Operation(CALC, ())]  # simulators take no rank without any
+                operations.append(Operation(kind, tuple(after), peer, tag, size, tb, position))
+                after = [len(operations) - 1]
+    return operations or [Operation(CALC, ())]  # Simulators take no rank without operations.
 
 
 def _before(step: Step, tb: int, position: int) -> list[tuple[int, int]]:
-    """The steps (threadblock, position) that one waits for: the one it names, then the one before it."""
+    """Return the steps (threadblock, position) that a step waits for: the one it names, then the one before it."""
     return [(step.dep_tb, step.dep_step)] * (step.dep_tb >= 0) + [(tb, position - 1)] * (position > 0)

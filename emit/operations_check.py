@@ -1,4 +1,4 @@
-"""The check of operations that were read from a simulator's file, with the program that stands in it as a comment."""
+"""The check of operations that were read from a simulator's file, with the program that the file holds as a comment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topologies.errors import InputError
 
 
 def text_of(program: Program) -> str:
-    """A program as a file of operations carries it, so that it can be checked and read back: MSCCL XML."""
+    """Return a program as MSCCL XML, as files of operations hold it, so that they can be checked and read back."""
     states_redop = [row for row in TARGETS.values() if row.states_redop and program.collective in row.collectives]
     if program.redop != "sum" and states_redop:
         return xml_text(program, states_redop[0])
@@ -29,134 +29,170 @@ def judge(
     goal: Goal | None,
     fifo_depth: int | None,
 ) -> Verdict:
-    """The verdict on a file's operations, and on the program that they claim to be; never raises for bad input.
+    """Return the verdict on a file's operations and on the program that they claim to be; never raise for bad input.
 
-    Operations alone say which messages there are and what waits for what, not what they compute: without a program they
-    can be wrong, not right. read_file: gives them and the program's MSCCL XML. names: how the file calls SEND, RECV
-    and CALC.
+    Operations state which messages there are and what waits for what, but not what they compute. Without a program they
+    can be wrong, but not right.
+
+    Args:
+        read_file: Returns the operations and the program's MSCCL XML, or None if the file holds no program.
+        names: The file's names of SEND, RECV and CALC.
+        goal: What the program must achieve; None for the goal of its collective.
+        fifo_depth: Slots of a FIFO; None for those of the program's protocol.
     """
     try:
         ranks, text = read_file()
     except InputError as error:
         return Verdict("not readable", (str(error),))
-    found = Findings()
-    check_operations(ranks, names, found)
+    findings = Findings()
+    check_operations(ranks, names, findings)
     count = f"{len(ranks)} ranks, {sum(map(len, ranks))} operations"
     if text is None:
-        if found.reported:
-            return Verdict("right", (f"right: {count}",)).with_findings(found)
-        what = f"{count}, whose messages pair up and which end; what they compute is not said: it holds no program"
-        return Verdict("not readable", (what,))
+        if findings.reported:
+            return Verdict("right", (f"right: {count}",)).with_findings(findings)
+        explanation = f"{count}, whose messages pair up and which all end; what they compute is unknown: the file holds no program"
+        return Verdict("not readable", (explanation,))
     try:
         program = read(text).program
         report, program = best_root(program, goal, fifo_depth)
         if len(ranks) != program.nranks:
-            found.add("inconsistent", f"{len(ranks)} ranks; it must have its program's {program.nranks}")
+            findings.add("inconsistent", f"{len(ranks)} ranks; it must have its program's {program.nranks}")
         elif report.ok:
-            compare_operations(ranks, operations_of(program, _size(ranks, program)), names, found)
+            compare_operations(ranks, operations_of(program, _size(ranks, program)), names, findings)
     except InputError as error:
         return Verdict("not readable", (f"the program in it: {error}",))
     lines = [f"{f.kind}: {f.message}" for f in report.findings]
-    if not report.judged and report.ok and not found.reported:
-        what = f"coll {program.collective!r} does not say what the result must be; it must be given a goal"
-        return Verdict("not readable", (what,), program=program)
-    same = ", those of its program" if report.ok and not found.reported else ""
-    head = f"{report.status}: {program.collective} on {count}{same}"
-    return Verdict(report.status, (head, *lines, *report.notes), report.findings, program).with_findings(found)
+    if not report.judged and report.ok and not findings.reported:
+        explanation = f"coll {program.collective!r} does not say what the result must be; it must be given a goal"
+        return Verdict("not readable", (explanation,), program=program)
+    agreement = ", those of its program" if report.ok and not findings.reported else ""
+    head = f"{report.status}: {program.collective} on {count}{agreement}"
+    return Verdict(report.status, (head, *lines, *report.notes), report.findings, program).with_findings(findings)
 
 
 def _size(ranks: Operations, program: Program) -> int:
-    """The bytes of the message that most of a file's operations are for."""
+    """Return the size in bytes of the message that most of a file's operations are for."""
     chunks = chunks_of(program)
     sizes: Counter[int] = Counter()
-    for own, wanted in zip(ranks, operations_of(program, chunks), strict=True):
-        for has, wants in zip(own, wanted, strict=False):
-            if has.kind == wants.kind != CALC and has.bytes % wants.bytes == 0:
-                sizes[has.bytes // wants.bytes] += 1
+    for operations, unit_operations in zip(ranks, operations_of(program, chunks), strict=True):
+        for operation, unit_operation in zip(operations, unit_operations, strict=False):
+            if operation.kind == unit_operation.kind != CALC and operation.bytes % unit_operation.bytes == 0:
+                sizes[operation.bytes // unit_operation.bytes] += 1
     return chunks * max(1, sizes.most_common(1)[0][0] if sizes else 1)
 
 
-def check_operations(ranks: Operations, names: Mapping[str, str], found: Findings) -> None:
-    """Add a finding for what cannot be right whatever it is to do.
+def check_operations(ranks: Operations, names: Mapping[str, str], findings: Findings) -> None:
+    """Add a finding for what is wrong whatever the operations are meant to compute.
 
-    That is: a message without its other end, of two sizes or to a rank that is not there, and operations that never
-    start. names: how the file calls SEND, RECV and CALC.
+    That is a message without its other end, with two sizes or to a missing rank, and operations that never start.
+
+    Args:
+        ranks: Operations of each rank.
+        names: The file's names of SEND, RECV and CALC.
+        findings: Where the faults are added.
     """
     messages: dict[tuple[int, int, int], tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
-    whole = True
-    for rank, own in enumerate(ranks):
-        for number, one in enumerate(own):
-            where = f"{names[one.kind]} {number}"
-            if one.kind != CALC and (one.bytes < 1 or one.tag < 0):
-                found.add("inconsistent", f"{where}: {one.bytes} bytes, tag {one.tag}; it must be 1 byte or more", rank)
-            if one.kind != CALC and (not 0 <= one.peer < len(ranks) or one.peer == rank):
-                right = f"another of ranks 0..{len(ranks) - 1}"
-                found.add("dangling id", f"{where}: its other end is rank {one.peer}; it must be {right}", rank)
-                whole = False
-            elif one.kind != CALC:
-                pair = (rank, one.peer) if one.kind == SEND else (one.peer, rank)
-                ends = messages.setdefault((*pair, one.tag), ([], []))
-                ends[one.kind == RECV].append((rank, number))
+    all_ends_exist = True
+    for rank, operations in enumerate(ranks):
+        for number, operation in enumerate(operations):
+            label = f"{names[operation.kind]} {number}"
+            if operation.kind != CALC and (operation.bytes < 1 or operation.tag < 0):
+                findings.add(
+                    "inconsistent",
+                    f"{label}: {operation.bytes} bytes, tag {operation.tag}; it must be 1 byte or more",
+                    rank,
+                )
+            if operation.kind != CALC and (not 0 <= operation.peer < len(ranks) or operation.peer == rank):
+                requirement = f"another of ranks 0..{len(ranks) - 1}"
+                findings.add(
+                    "dangling id", f"{label}: its other end is rank {operation.peer}; it must be {requirement}", rank
+                )
+                all_ends_exist = False
+            elif operation.kind != CALC:
+                pair = (rank, operation.peer) if operation.kind == SEND else (operation.peer, rank)
+                ends = messages.setdefault((*pair, operation.tag), ([], []))
+                ends[operation.kind == RECV].append((rank, number))
     matched: dict[tuple[int, int], tuple[int, int]] = {}
     for (source, target, tag), (sent, received) in sorted(messages.items()):
         if len(sent) != len(received):
-            what = f"rank {source} sends {len(sent)} messages of tag {tag} to rank {target}, which receives"
-            found.add("unpaired", f"{what} {len(received)}; it must be as many")
-        for place, of in zip(received, sent, strict=False):
-            matched[place] = of
-            has, wants = (ranks[rank][number].bytes for rank, number in (of, place))
-            if has != wants:
-                what = f"{names[RECV]} {place[1]}: {wants} bytes, of which rank {source} sends {has}"
-                found.add("unequal counts", f"{what}; it must be as many", target)
-    if whole:
-        _report_stopped(ranks, matched, names, found)
+            message = f"rank {source} sends {len(sent)} messages of tag {tag} to rank {target}, which receives"
+            findings.add("unpaired", f"{message} {len(received)}; it must be as many")
+        for receive, send in zip(received, sent, strict=False):
+            matched[receive] = send
+            sent_bytes, expected_bytes = (ranks[rank][number].bytes for rank, number in (send, receive))
+            if sent_bytes != expected_bytes:
+                message = (
+                    f"{names[RECV]} {receive[1]}: {expected_bytes} bytes, of which rank {source} sends {sent_bytes}"
+                )
+                findings.add("unequal counts", f"{message}; it must be as many", target)
+    if all_ends_exist:
+        _report_stopped(ranks, matched, names, findings)
 
 
 def _report_stopped(
-    ranks: Operations, matched: Mapping[tuple[int, int], tuple[int, int]], names: Mapping[str, str], found: Findings
+    ranks: Operations, matched: Mapping[tuple[int, int], tuple[int, int]], names: Mapping[str, str], findings: Findings
 ) -> None:
-    """Add a finding where operations never start; a send waits for nothing but what it names."""
+    """Add a finding if operations never start; a send waits only for the operations that it names."""
     waits: dict[tuple[int, int], int] = {}
     frees: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for rank, own in enumerate(ranks):
-        for number, one in enumerate(own):
+    for rank, operations in enumerate(ranks):
+        for number, operation in enumerate(operations):
             place = rank, number
-            needed = [(rank, other) for other in dict.fromkeys(one.after)]
+            needed = [(rank, predecessor) for predecessor in dict.fromkeys(operation.after)]
             needed += [matched[place]] if place in matched else []
-            # a receive that nothing is sent to was reported, and is not that of a deadlock
+            # A receive without its send was reported before, so it does not count as a deadlock.
             waits[place] = len(needed)
-            for other in needed:
-                frees.setdefault(other, []).append(place)
+            for predecessor in needed:
+                frees.setdefault(predecessor, []).append(place)
     ready = deque(place for place, count in waits.items() if not count)
     while ready:
         place = ready.popleft()
         del waits[place]
-        for other in frees.get(place, ()):
-            waits[other] -= 1
-            if not waits[other]:
-                ready.append(other)
+        for predecessor in frees.get(place, ()):
+            waits[predecessor] -= 1
+            if not waits[predecessor]:
+                ready.append(predecessor)
     if waits:
         rank, number = next(iter(waits))
-        what = f"{len(waits)} operations never start, as {names[ranks[rank][number].kind]} {number}"
-        found.add("deadlock", f"{what}; they wait for each other", rank)
+        message = f"{len(waits)} operations never start, as {names[ranks[rank][number].kind]} {number}"
+        findings.add("deadlock", f"{message}; they wait for each other", rank)
 
 
-def compare_operations(ranks: Operations, right: Operations, names: Mapping[str, str], found: Findings) -> None:
-    """Add a finding for each operation that is not what the program does; `right`: see `operations_of`."""
-    for rank, (own, wanted) in enumerate(zip(ranks, right, strict=True)):
-        if len(own) != len(wanted):
-            found.add("inconsistent", f"has {len(own)} operations; it must have its program's {len(wanted)}", rank)
+def compare_operations(ranks: Operations, expected: Operations, names: Mapping[str, str], findings: Findings) -> None:
+    """Add a finding for each operation that differs from the program's.
+
+    Args:
+        ranks: Operations of each rank in the file.
+        expected: Operations of each rank by the program (see `operations_of`).
+        names: The file's names of SEND, RECV and CALC.
+        findings: Where the faults are added.
+    """
+    for rank, (operations, expected_operations) in enumerate(zip(ranks, expected, strict=True)):
+        if len(operations) != len(expected_operations):
+            findings.add(
+                "inconsistent",
+                f"has {len(operations)} operations; it must have its program's {len(expected_operations)}",
+                rank,
+            )
             continue
-        for number, (has, wants) in enumerate(zip(own, wanted, strict=True)):
-            what = f"{names[has.kind]} {number}"
-            if has.kind != wants.kind:
-                found.add("inconsistent", f"{what}: is no {names[wants.kind]}, which its program does there", rank)
+        for number, (operation, expected_operation) in enumerate(zip(operations, expected_operations, strict=True)):
+            label = f"{names[operation.kind]} {number}"
+            if operation.kind != expected_operation.kind:
+                findings.add(
+                    "inconsistent",
+                    f"{label}: is no {names[expected_operation.kind]}, which its program has there",
+                    rank,
+                )
                 continue
             for field in ("peer", "tag", "bytes"):
-                if getattr(has, field) != getattr(wants, field):
-                    message = f"{field} {getattr(has, field)}; its program has {getattr(wants, field)}"
-                    found.add("inconsistent", f"{what}: {message}", rank)
-            if set(has.after) != set(wants.after):
-                waits, must = (", ".join(map(str, sorted(one.after))) or "nothing" for one in (has, wants))
-                message = f"{what} waits for {waits}; by its program it must wait for {must}"
-                found.add("dangling dependency", message, rank)
+                if getattr(operation, field) != getattr(expected_operation, field):
+                    message = (
+                        f"{field} {getattr(operation, field)}; its program has {getattr(expected_operation, field)}"
+                    )
+                    findings.add("inconsistent", f"{label}: {message}", rank)
+            if set(operation.after) != set(expected_operation.after):
+                actual, required = (
+                    ", ".join(map(str, sorted(either.after))) or "nothing" for either in (operation, expected_operation)
+                )
+                message = f"{label} waits for {actual}; by its program it must wait for {required}"
+                findings.add("dangling dependency", message, rank)

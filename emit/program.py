@@ -1,4 +1,4 @@
-"""What each rank executes: threadblocks of instructions over buffers i (input), o (output), s (scratch)."""
+"""The program that each rank executes: threadblocks of steps over the buffers i (input), o (output) and s (scratch)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,32 @@ READS_SRC = frozenset({"s", "cpy", "re", "rrc", "rrs", "rrcs"})
 WRITES_DST = frozenset({"r", "rcs", "cpy", "re", "rrc", "rrcs"})
 READS_DST = frozenset({"re"})
 
-CUSTOM = "custom"  # what no name says
+CUSTOM = "custom"  # a collective that no name describes
 COLLECTIVES = (
     "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter", CUSTOM, "send",
     "recv", "alltoallv",
 )  # fmt: skip
 ROOTED = frozenset(name for name in COLLECTIVES if find_kind(name).rooted)
 
-# Transmissions in flight on one (source, destination, channel) before the sender must wait.
+# Transmissions in flight on one (source, destination, channel) before the sender must wait, by protocol.
 FIFO_DEPTH = {"Simple": 2, "LL": 8, "LL128": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction. Offsets and `count` are in chunks; what `op` does not use is not looked at.
+    """An instruction of a threadblock; fields that `op` does not use are ignored.
 
-    `dep_tb`, `dep_step` (both −1: none) name the step of the same rank that must have completed before this
-    one starts, by position in its threadblock, nops counted. `has_dep`: this step says when it has completed.
+    Attributes:
+        op: One of OPS.
+        src_buf: Source buffer, one of BUFFERS.
+        src_off: Offset in the source buffer, in chunks.
+        dst_buf: Destination buffer, one of BUFFERS.
+        dst_off: Offset in the destination buffer, in chunks.
+        count: Number of chunks.
+        dep_tb: Threadblock of the same rank whose step `dep_step` must have completed before this step starts; -1 for
+            none.
+        dep_step: Position of that step in its threadblock, nops counted; -1 for none.
+        has_dep: True if this step reports when it has completed.
     """
 
     op: str
@@ -49,7 +58,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ThreadBlock:
-    """Steps executed in order. `send` and `recv` are peer ranks or −1; `channel` serves both."""
+    """A threadblock: steps that are executed in order.
+
+    Attributes:
+        send: Rank that it sends to; -1 for none.
+        recv: Rank that it receives from; -1 for none.
+        channel: Channel of both connections.
+        steps: Its steps.
+    """
 
     send: int
     recv: int
@@ -62,7 +78,14 @@ class ThreadBlock:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One rank: its buffer sizes in chunks, and its threadblocks (the position is the id)."""
+    """The part of a program that one rank executes.
+
+    Attributes:
+        i_chunks: Size of the input buffer in chunks.
+        o_chunks: Size of the output buffer in chunks.
+        s_chunks: Size of the scratch buffer in chunks.
+        threadblocks: Its threadblocks; the position is the id.
+    """
 
     i_chunks: int
     o_chunks: int
@@ -75,15 +98,26 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What all ranks execute for one collective. `gpus[r]` belongs to rank r.
+    """The steps that all ranks execute for one collective.
 
-    `nchunks_per_loop`: the chunks of every rank's buffer for allreduce, broadcast, reduce; of the buffer of
-    nranks blocks for allgather, reducescatter, alltoall (so a multiple of nranks); of one rank's block for
-    gather and scatter.
-    `inplace`, `outofplace`: the calls it serves; both may be set, then it is checked for both.
-    `min_bytes`, `max_bytes`: the sizes it serves, both inclusive; `max_bytes` 0 means no limit.
+    Attributes:
+        name: Name in files.
+        collective: One of COLLECTIVES.
+        protocol: Simple, LL or LL128.
+        nranks: Number of ranks.
+        nchunks_per_loop: Number of chunks of every rank's buffer in allreduce, broadcast and reduce; of the buffer of
+            nranks blocks in allgather, reducescatter and alltoall (so a multiple of nranks); of one rank's block in
+            gather and scatter.
+        inplace: True if it serves calls in place.
+        outofplace: True if it serves calls out of place. If both are set, it is checked for both.
+        gpus: Part of each rank.
+        min_bytes: Smallest message that it serves, in bytes.
+        max_bytes: Largest message that it serves, in bytes; 0 for no limit.
+        root: Root of a rooted collective.
+        redop: Name of the reduction.
 
-    Raises InputError for an unknown protocol or collective, or sizes that contradict each other.
+    Raises:
+        InputError: If the protocol or the collective is unknown, or sizes contradict each other.
     """
 
     name: str
@@ -120,16 +154,16 @@ class Program:
 
     @property
     def nchannels(self) -> int:
-        """Largest channel number + 1 (1 where there is no threadblock)."""
+        """Return the largest channel number + 1 (1 if there is no threadblock)."""
         return max((tb.channel for gpu in self.gpus for tb in gpu.threadblocks), default=0) + 1
 
     @property
     def nsteps(self) -> int:
-        """Instructions on all ranks, nops counted."""
+        """Return the number of steps on all ranks, nops counted."""
         return sum(len(tb.steps) for gpu in self.gpus for tb in gpu.threadblocks)
 
     def steps(self) -> Iterator[tuple[int, int, int, Step]]:
-        """(rank, threadblock, position, step) in document order."""
+        """Yield (rank, threadblock, position, step) in document order."""
         for rank, gpu in enumerate(self.gpus):
             for tb, block in enumerate(gpu.threadblocks):
                 for position, step in enumerate(block.steps):

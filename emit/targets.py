@@ -1,7 +1,7 @@
-"""The executors that files are written for: what each can say, where its files stand, how it loads them.
+"""The executors that files are written for: what each can express, where its files stand and how it loads them.
 
-One row of TARGETS is all that a target needs, beside a row of `emit.formats.FORMATS` where its files are of a format of
-their own: the library's folders, `--target` of every command, the compiler's limits and the checks follow from it.
+A target needs one row of TARGETS, and a row of `emit.formats.FORMATS` if its files have a format of their own. The
+library's folders, `--target` of every command, the compiler's limits and the checks follow from the row.
 """
 
 from __future__ import annotations
@@ -15,68 +15,100 @@ from emit.program import FIFO_DEPTH, OPS, Program
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
-if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
+if TYPE_CHECKING:  # The command line lists targets before it loads NumPy.
     from synth.model.problem import Problem
 
-AUTO = "auto"  # in place of a target: the first that can express the question
-MSCCL_FILES = 4  # of a list that Microsoft's msccl loads
-BLOCK_SIZES = frozenset({"gather", "scatter"})  # minBytes and maxBytes of whose XML are one rank's block's
-FEWEST_SMS = 60  # of a device of the machines that come with the package
-RESERVED_SMS = 8  # of a device, which a collective leaves to the kernels that compute, unless told how many to use
-SCRATCH_LIMIT = 1 << 30  # bytes a rank, that a reader may allocate before it serves anything, unless told otherwise
-LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
+AUTO = "auto"  # stands for the first target that can express the question
+MSCCL_FILES = 4  # files of a list that Microsoft's msccl loads
+BLOCK_SIZES = frozenset({"gather", "scatter"})  # whose XML states minBytes and maxBytes of one rank's block
+FEWEST_SMS = 60  # SMs of the smallest device among the machines that come with the package
+RESERVED_SMS = 8  # SMs that a collective leaves to computing kernels by default
+SCRATCH_LIMIT = 1 << 30  # bytes per rank that a reader may allocate before it serves anything, by default
+LL_MOST_BYTES = 256 << 10  # message size up to which LL's flags cost less than Simple's barriers
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a reader and its kernel take at most; `name`: whose they are, `ops`: the instructions that it runs."""
+    """The limits of a reader and its kernel.
+
+    Attributes:
+        name: Name of the target.
+        steps_per_tb: Steps of a threadblock.
+        tbs_per_gpu: Threadblocks of a rank.
+        channels: Channels.
+        ops: Instructions that the kernel runs.
+        tbs_per_channel: Threadblocks of a channel that send, and as many that receive.
+        dep_tb: Largest threadblock id that a step can wait for.
+        offset: Largest offset in a buffer, in chunks.
+        count: Chunks of an instruction.
+        nodes: XML nodes, counted for algo and all gpus, and for one gpu's tbs and steps. With 4096 readers have no room
+            to go on.
+        node: Name of what `nodes` counts.
+        children: Children of an XML element.
+        reduce_chain: Steps `re` that the kernel makes one loop of; 0 if it makes none.
+        sms: SMs of a device that a rank may use; 0 if not known.
+        scratch_bytes: Scratch in bytes that may be allocated at the communicator's start, for the largest message; 0 if
+            none is allocated before a call.
+    """
 
     name: str
     steps_per_tb: int
     tbs_per_gpu: int
     channels: int
     ops: frozenset[str] = frozenset(OPS)
-    tbs_per_channel: int = 32  # that send, and as many that receive
+    tbs_per_channel: int = 32  # of each direction
     dep_tb: int = 127
-    offset: int = 32767  # chunks of a buffer
-    count: int = 71  # chunks of an instruction
-    nodes: int = 4095  # of XML: algo, all gpus, and one gpu's tbs and steps; with 4096 readers have no room to go on
-    node: str = "XML nodes"  # what these are
-    children: int = 1024  # of an XML element
-    reduce_chain: int = 16  # re steps that the kernel makes one loop of; 0: it makes none
-    sms: int = 0  # of a device, that a rank may use; 0: not known
-    scratch_bytes: int = 0  # allocated at the communicator's start for the largest message; 0: none is before a call
+    offset: int = 32767  # chunks
+    count: int = 71  # chunks
+    nodes: int = 4095
+    node: str = "XML nodes"
+    children: int = 1024
+    reduce_chain: int = 16
+    sms: int = 0
+    scratch_bytes: int = 0
 
     def rank_sends(self, nranks: int) -> int:
-        """Sends in which a rank can take part, all ranks alike: each is an instruction at both ends."""
+        """Return the number of sends that a rank can take part in, if all ranks have as many.
+
+        Each send is an instruction at both of its ends.
+        """
         return max(1, (self.nodes - 1 - nranks) // 2)
 
 
 @dataclass(frozen=True)
 class Target:
-    """One executor.
+    """An executor that files are written for.
 
-    name: as `--target` has it.  reader: who reads its files.  load: the variables that tell it of them; the library is
-    in out.
-    state: of that executor's development, in a few words.  remarks: what its users must know, a sentence each.
-    format: key of FORMATS.  folder, suffix: in a library its files are FOLDER/NAME + SUFFIX, and nothing else is there.
-    collectives: those it can do (`Program.collective`) → as its files spell them.
-    limits: that a program compiled for it keeps.
-    only_outofplace: collectives that it has in that form alone.
-    uncallable: collectives that it reads and that its library has no function for.
-    only_ll_between_nodes: collectives whose Simple its host and its kernel count in different steps over a network.
-    switch_ops: its files can say multicasts and reductions of switches.
-    cell_bytes: of which every cell of a message must be a multiple; 0: whole elements of the type.
-    otherwise: what serves a call that none of its files does.
-    protocols: of a program → as its files spell them.
-    longest_name: characters of an algorithm's name.
-    needs_buffers: every rank must have an input and an output.
-    runs_here: of its files a Program can be had, which `synth bench`, `simulate` and torch.distributed's back end take.
-    required: attributes of <algo> without which its reader does not take a file, beside those that all require.
-    max_bytes_exclusive: its reader takes maxBytes as exclusive and 0 as never.
-    whole_custom: of a custom collective every rank's input and output have all chunks of a loop, or none.
-    states_redop: its files name the reduction.
-    flags_by_process: its LL counts launches by process: ranks of several groups must not use it.
+    Attributes:
+        name: Name for `--target`.
+        reader: What reads its files.
+        load: Environment variables (or the class) that make it load them; the library is in out/.
+        state: State of the executor's development, in a few words.
+        format: Key of FORMATS.
+        folder: Folder of its files in a library, which holds nothing else.
+        suffix: Suffix of its files.
+        collectives: Maps each collective that it can do (`Program.collective`) to its spelling in files.
+        limits: Limits that a program compiled for it keeps.
+        only_outofplace: Collectives that it can do only out of place.
+        uncallable: Collectives that it reads but that its library has no function for.
+        only_ll_between_nodes: Collectives for which its host and its kernel count the steps of Simple differently over
+            a network.
+        protocols: Maps each protocol of a program to its spelling in files.
+        longest_name: Largest number of characters of an algorithm's name.
+        needs_buffers: True if every rank must have an input and an output.
+        runs_here: True if a Program can be made of its files, which `synth bench`, `simulate` and the torch.distributed
+            back end take.
+        required: Attributes of <algo> without which its reader does not take a file, in addition to those that all
+            readers require.
+        max_bytes_exclusive: True if its reader takes maxBytes as exclusive, and 0 as never.
+        whole_custom: True if every rank's input and output of a custom collective must have all chunks of a loop, or
+            none.
+        states_redop: True if its files name the reduction.
+        flags_by_process: True if its LL counts launches by process, so that ranks of several groups must not use LL.
+        switch_ops: True if its files can express multicasts and reductions of switches.
+        cell_bytes: Every cell of a message must be a multiple of this many bytes; 0 for whole elements of the type.
+        otherwise: What serves a call that none of its files serves.
+        remarks: What its users must know, one sentence each.
     """
 
     name: str
@@ -106,8 +138,9 @@ class Target:
     remarks: tuple[str, ...] = ()
 
 
-def _spelled(*names: str, **others: str) -> dict[str, str]:
-    return {name: name for name in names} | others
+def _spelled(*names: str, **spellings: str) -> dict[str, str]:
+    """Return a table of spellings: names that stay the same, and keywords for those that are spelt otherwise."""
+    return {name: name for name in names} | spellings
 
 
 _NCCL_NAMES = _spelled(
@@ -115,8 +148,8 @@ _NCCL_NAMES = _spelled(
     "alltoall", "alltoallv",
 )  # fmt: skip
 _NO_END = 1 << 31
-# Of a program that is to become a plan: the writer cuts threadblocks of more than the executor's 64 operations, and
-# holds the plan against what else it takes. There is no XML; 6,912 operations are 64 on each of an A100's 108 SMs.
+# Limits of a program that becomes a plan. The writer splits threadblocks of more than the executor's 64 operations and
+# checks the plan against the executor's other limits. 6,912 operations are 64 on each of an A100's 108 SMs.
 _MSCCLPP_LIMITS = Limits(
     "mscclpp", 256, 1024, 32, dep_tb=_NO_END, offset=_NO_END, count=_NO_END, nodes=6912, node="operations",
     children=_NO_END, reduce_chain=0,
@@ -128,7 +161,7 @@ _ONE_GROUP = (
 )
 _ONE_FORM = "all ranks of a call are in place, or none: each takes a file by its own form, and different files hang"
 
-# In the order of preference: without `--target` the first that can express the question is taken.
+# The order is that of preference: without `--target` the first target that can express the question is taken.
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -191,73 +224,88 @@ TARGETS: dict[str, Target] = {
 
 
 def target_named(name: str) -> Target:
-    """The row of a name; InputError where there is none."""
+    """Return the target with a name; raise InputError if there is none."""
     if name not in TARGETS:
         raise InputError(f"target {name!r}: is not known; it must be one of {', '.join(TARGETS)}")
     return TARGETS[name]
 
 
 def only_target_of(suffix: str) -> Target | None:
-    """The target that alone writes files of a suffix."""
+    """Return the target whose files have a suffix; None unless exactly one target has it."""
     rows = [target for target in TARGETS.values() if target.suffix == suffix.lower()]
     return rows[0] if len(rows) == 1 else None
 
 
-def choose_target(collective: str, asked: str = AUTO) -> Target:
-    """The target asked for, or the first that names a program's collective. Raises InputError where there is none."""
-    return _first([t for t in TARGETS.values() if collective in t.collectives], asked, collective)
+def choose_target(collective: str, target_name: str = AUTO) -> Target:
+    """Return the target of a name, or for AUTO the first that can do a program's collective.
+
+    Raises:
+        InputError: If the target cannot do the collective, or none can.
+    """
+    return _first([t for t in TARGETS.values() if collective in t.collectives], target_name, collective)
 
 
-def target_for(problem: Problem, asked: str = AUTO) -> Target:
-    """The target to write a problem's algorithms for: the one asked for, or the first that can express it.
+def target_for(problem: Problem, target_name: str = AUTO) -> Target:
+    """Return the target of a name, or for AUTO the first that can express a problem.
 
-    With relays, and where no reader names the collective, it is written as "custom". Raises InputError where the one
-    asked for cannot, or none can.
+    With relays, and where no reader names the collective, the problem's algorithms are written as "custom".
+
+    Raises:
+        InputError: If the target cannot express the problem, or none can.
     """
     collective = problem.collective
-    known = {name for target in TARGETS.values() for name in target.collectives}
-    by_name = collective.name in known and collective.kind.by_name
+    collectives_of_targets = {name for target in TARGETS.values() for name in target.collectives}
+    by_name = collective.name in collectives_of_targets and collective.kind.by_name
     name = collective.name if by_name and not problem.relays else "custom"
-    lacking = collective.kind.blocks_at_root  # some rank has no input or no output
-    able = [t for t in TARGETS.values() if name in t.collectives and not (lacking and t.needs_buffers)]
-    what, hint = (f"{collective.name} with relays", " or --relay none") if problem.relays else (collective.name, "")
-    return _first(able, asked, what, hint)
+    lacking = collective.kind.blocks_at_root  # Some rank has no input or no output.
+    capable = [t for t in TARGETS.values() if name in t.collectives and not (lacking and t.needs_buffers)]
+    description, hint = (
+        (f"{collective.name} with relays", " or --relay none") if problem.relays else (collective.name, "")
+    )
+    return _first(capable, target_name, description, hint)
 
 
-def _first(able: Sequence[Target], asked: str, what: str, hint: str = "") -> Target:
-    """The one asked for, if it is `able`, or the first of these."""
-    if asked == AUTO and able:
-        return able[0]
-    if asked != AUTO and target_named(asked) in able:
-        return TARGETS[asked]
-    names = " or ".join(target.name for target in able) or "of another collective"
-    raise InputError(f"--target {asked}: has no name for {what}; use --target {names}{hint}")
+def _first(capable: Sequence[Target], target_name: str, description: str, hint: str = "") -> Target:
+    """Return the target of a name if it is among `capable`, or for AUTO the first of these; else raise InputError."""
+    if target_name == AUTO and capable:
+        return capable[0]
+    if target_name != AUTO and target_named(target_name) in capable:
+        return TARGETS[target_name]
+    names = " or ".join(target.name for target in capable) or "of another collective"
+    raise InputError(f"--target {target_name}: has no name for {description}; use --target {names}{hint}")
 
 
 def check_overlap(name: str) -> None:
-    """Raise InputError for the name of a target whose packets do not count launches by process."""
+    """Raise InputError for a target whose packets do not count launches by process."""
     if name not in TARGETS or not TARGETS[name].flags_by_process:
-        names = " or ".join(name for name, one in TARGETS.items() if one.flags_by_process)
+        names = " or ".join(name for name, target in TARGETS.items() if target.flags_by_process)
         raise InputError(f"--groups-overlap: is about the packets of {names}; it must be with --target {names}")
 
 
 def without_packets(target: Target) -> Target:
-    """The target for ranks that are in several groups at a time: without LL."""
+    """Return the target without LL, for ranks that are in several groups at a time."""
     return replace(target, protocols={name: spelt for name, spelt in target.protocols.items() if name != "LL"})
 
 
-def on_devices(target: Target, sms: int, asked: int | None = None, scratch_limit: int | None = None) -> Target:
-    """The target with a rank's threadblocks limited to what runs at once on a device of `sms` SMs (0: not known).
+def on_devices(target: Target, sms: int, sms_limit: int | None = None, scratch_limit: int | None = None) -> Target:
+    """Return the target with the threadblocks of a rank limited to those that run at once on a device.
 
-    asked: how many a rank may use; None: all but RESERVED_SMS. scratch_limit: bytes of scratch a rank that its reader
-    may allocate before it serves anything; None: SCRATCH_LIMIT. Raises InputError where `asked` is more than there are.
+    Args:
+        target: Target to limit.
+        sms: SMs of the device; 0 if not known.
+        sms_limit: Number of SMs that a rank may use; None for all but RESERVED_SMS.
+        scratch_limit: Bytes of scratch per rank that the reader may allocate before it serves anything; None for
+            SCRATCH_LIMIT.
+
+    Raises:
+        InputError: If `sms_limit` is more than the device has.
     """
     if scratch_limit is not None and target.limits.scratch_bytes:
         target = replace(target, limits=replace(target.limits, scratch_bytes=scratch_limit))
-    if asked is not None and (asked < 1 or 0 < sms < asked):
-        right = f"1 to {sms}, the SMs of a device of --topo" if sms else "1 or more"
-        raise InputError(f"--sms {asked}: is not possible; it must be {right}")
-    most = asked or max(sms - RESERVED_SMS, (sms + 1) // 2)
+    if sms_limit is not None and (sms_limit < 1 or 0 < sms < sms_limit):
+        requirement = f"1 to {sms}, the SMs of a device of --topo" if sms else "1 or more"
+        raise InputError(f"--sms {sms_limit}: is not possible; it must be {requirement}")
+    most = sms_limit or max(sms - RESERVED_SMS, (sms + 1) // 2)
     limits = target.limits
     if not most:
         return target
@@ -265,7 +313,7 @@ def on_devices(target: Target, sms: int, asked: int | None = None, scratch_limit
 
 
 def most_bytes(program: Program, limits: Limits) -> int | None:
-    """The largest message, in bytes, for which the reader's scratch is within its limit; None: any."""
+    """Return the largest message in bytes for which the reader's scratch is within its limit; None for no limit."""
     scratch = max(gpu.s_chunks for gpu in program.gpus)
     if not limits.scratch_bytes or not scratch:
         return None
@@ -273,7 +321,7 @@ def most_bytes(program: Program, limits: Limits) -> int | None:
 
 
 def within_scratch(program: Program, limits: Limits) -> Program:
-    """The program for the sizes for which the reader's scratch is within its limit; InputError where these are none."""
+    """Return the program limited to the sizes whose scratch the reader may allocate; raise InputError if none is."""
     most = most_bytes(program, limits)
     if most is None or 0 < program.max_bytes <= most:
         return program
@@ -285,30 +333,35 @@ def within_scratch(program: Program, limits: Limits) -> Program:
     return replace(program, max_bytes=most)
 
 
-def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, found: Findings) -> None:
-    """Add a finding where a rank sends to one on another node what the target does not do so."""
+def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, findings: Findings) -> None:
+    """Add a finding if a rank sends to another node with a protocol that the target cannot use there."""
     if program.protocol != "Simple" or program.collective not in target.only_ll_between_nodes:
         return
     for rank, gpu in enumerate(program.gpus):
         for tb, block in enumerate(gpu.threadblocks):
             if block.send >= 0 and nodes[rank] != nodes[block.send]:
-                what = f"{program.collective} with Simple over a network, to rank {block.send}"
-                found.add("hang", f"{what}: host and kernel count its steps differently; it must be LL", rank, tb)
+                description = f"{program.collective} with Simple over a network, to rank {block.send}"
+                findings.add(
+                    "hang", f"{description}: host and kernel count its steps differently; it must be LL", rank, tb
+                )
                 return
 
 
-def check_resident(threadblocks: Sequence[int], sms: int, found: Findings) -> None:
-    """Add a finding where a rank has more threadblocks than run at once on its device (sms 0: not known).
+def check_resident(threadblocks: Sequence[int], sms: int, findings: Findings) -> None:
+    """Add a finding if a rank has more threadblocks than run at once on its device (sms 0: not known).
 
-    They wait for each other, and one that is not resident never starts: the kernel hangs.
+    Threadblocks wait for each other, and one that is not resident never starts, so the kernel hangs.
     """
     most = max(threadblocks, default=0)
     if 0 < sms < most:
-        found.add("hang", f"has {most} threadblocks on {sms} SMs; all must run at once", threadblocks.index(most))
+        findings.add("hang", f"has {most} threadblocks on {sms} SMs; all must run at once", threadblocks.index(most))
 
 
 def divisor(program: Program, target: Target) -> int:
-    """In bytes: a call is served only if this divides its message size; where elements count, those of one byte."""
+    """Return the number of bytes that must divide a call's message size for it to be served.
+
+    Where the cells are counted in elements, it is for elements of one byte.
+    """
     blocks = program.nranks if find_kind(program.collective).blocks_at_root else 1
     return program.nchunks_per_loop * blocks * (target.cell_bytes or 1)
 
@@ -316,12 +369,18 @@ def divisor(program: Program, target: Target) -> int:
 def choose_protocol(
     largest_bytes: int | None, target: Target | None = None, collective: str = "", nodes: Sequence[int] = ()
 ) -> str:
-    """LL for messages of up to LL_MOST_BYTES, Simple for the rest; None: there is no largest one.
+    """Return LL for messages of up to LL_MOST_BYTES, else Simple.
 
-    Between nodes (those of the ranks) LL at any size where the target does not do a program's collective otherwise.
-    LL128 is never chosen here: it is right only on links that keep the order of stores, and no topology says which do.
+    Between nodes LL is taken at any size if the target cannot do the program's collective with Simple there. LL128 is
+    never chosen here: it is right only on links that keep the order of stores, and no topology states which links do.
+
+    Args:
+        largest_bytes: Largest message; None if there is no limit.
+        target: Executor; None for any.
+        collective: The program's collective.
+        nodes: Node of each rank.
     """
     only_ll = target is not None and collective in target.only_ll_between_nodes and len(set(nodes)) > 1
     small = largest_bytes is not None and largest_bytes <= LL_MOST_BYTES
-    able = target is None or "LL" in target.protocols
-    return "LL" if able and (small or only_ll) else "Simple"
+    has_ll = target is None or "LL" in target.protocols
+    return "LL" if has_ll and (small or only_ll) else "Simple"
