@@ -50,7 +50,9 @@ def judge(
     if text is None:
         if findings.reported:
             return Verdict("right", (f"right: {count}",)).with_findings(findings)
-        explanation = f"{count}, whose messages pair up and which all end; what they compute is unknown: the file holds no program"
+        explanation = (
+            f"{count}: messages pair up and all end, but the file holds no program that says what they compute"
+        )
         return Verdict("not readable", (explanation,))
     try:
         program = read(text).program

@@ -327,8 +327,8 @@ def within_scratch(program: Program, limits: Limits) -> Program:
         return program
     if most < max(1, program.min_bytes):
         raise InputError(
-            f"{limits.name} allocates scratch at the communicator's start, for messages of {max(1, program.min_bytes)} "
-            f"bytes more than --scratch-limit {limits.scratch_bytes}; give a larger one"
+            f"{limits.name} allocates scratch at the communicator's start, and messages of {max(1, program.min_bytes)} "
+            f"bytes need more than --scratch-limit {limits.scratch_bytes}; give a larger one"
         )
     return replace(program, max_bytes=most)
 

@@ -1,4 +1,4 @@
-"""Two libraries by their predicted times, question by question and size by size."""
+"""Comparison of two libraries by predicted times, question by question and size by size."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ Question = tuple[str, str, tuple[int, ...], tuple[int, ...], int | None, str, bo
 
 @dataclass(frozen=True)
 class Difference:
-    """What two libraries say of one call.
+    """The predicted times of two libraries for one call.
 
-    question: collective, topology, group, relays, root, target, in place.  one, other: the files that serve it, None
-    where the executor's own algorithm does.  one_us, other_us: their predicted times, None also where the network is
-    not known.
+    Attributes:
+        question: Collective, topology, group, relays, root, target, in place.
+        size_bytes: Message size.
+        one: File of the first library that serves the call; None if the executor's own algorithm does.
+        other: File of the second library; None as for `one`.
+        one_us: Predicted time of the first file in µs; None also if the network is not known.
+        other_us: Predicted time of the second file in µs.
     """
 
     question: Question
@@ -36,19 +40,27 @@ class Difference:
 
     @property
     def ratio(self) -> float | None:
-        """The other's time over the first's."""
+        """Return the second library's time over the first's; None if a time is not known."""
         return None if not self.one_us or self.other_us is None else self.other_us / self.one_us
 
 
 @dataclass
 class Times:
-    """Predicted times of files, each read once."""
+    """The predicted times of a library's files; each file is read once.
+
+    Attributes:
+        networks: Topologies of the entries.
+        known: Predictor of each file for a communicator; None if the network is not known.
+    """
 
     networks: Networks
     known: dict[tuple[str, tuple[int, ...]], Timed | None] = field(default_factory=dict)
 
     def at(self, entry: Entry, size_bytes: int) -> float | None:
-        """In µs; what the entry states where that is of this size, else worked out. None: the network is not known."""
+        """Return the time in µs of an entry's file at a size; None if the network is not known.
+
+        It is the time that the entry states for this size, or else a prediction.
+        """
         stated = entry.values.get("time_us")
         if entry.values.get("shown_bytes") == size_bytes and isinstance(stated, int | float):
             return float(stated)
@@ -62,6 +74,7 @@ class Times:
         return None if timed is None else timed.time_us(size_bytes)
 
     def _predictor(self, entry: Entry) -> Timed | None:
+        """Return the predictor of an entry's checked file; None if its network is not known."""
         topology = self.networks.of(entry)
         if topology is None:
             return None
@@ -72,26 +85,38 @@ class Times:
 
 
 def differences(
-    one: Sequence[Entry], other: Sequence[Entry], sizes: Sequence[int], topology: Topology | None = None
+    first: Sequence[Entry], second: Sequence[Entry], sizes: Sequence[int], topology: Topology | None = None
 ) -> Iterator[Difference]:
-    """What two libraries say of every question that either has, at each size in bytes.
+    """Yield the difference of two libraries for every question that either has, at each size.
 
-    topology: of the entries of its name. Raises InputError for a file that cannot be read or is wrong.
+    Args:
+        one: Entries of the first library.
+        other: Entries of the second library.
+        sizes: Message sizes in bytes.
+        topology: Topology of the entries of its name; others are found by their names.
+
+    Raises:
+        InputError: If a file cannot be read or is wrong.
     """
-    times, every = Times(Networks(topology)), [Selector(one).expanded(), Selector(other).expanded()]
-    of = [_by_question(entries) for entries in every]
-    for question in dict.fromkeys(q for entries in of for q in entries):
+    times, entry_lists = Times(Networks(topology)), [Selector(first).expanded(), Selector(second).expanded()]
+    by_question = [_by_question(entries) for entries in entry_lists]
+    for question in dict.fromkeys(q for entries in by_question for q in entries):
         for size in sizes:
-            a, b = (next((e for e in its.get(question, ()) if e.in_range(size)), None) for its in of)
+            a, b = (
+                next((e for e in questions.get(question, ()) if e.in_range(size)), None) for questions in by_question
+            )
             if a is None and b is None:
                 continue
-            taken = [None if entry is None else times.at(entry, size) for entry in (a, b)]
+            times_us = [None if entry is None else times.at(entry, size) for entry in (a, b)]
             files = [None if entry is None else entry.file for entry in (a, b)]
-            yield Difference(question, size, files[0], files[1], taken[0], taken[1])
+            yield Difference(question, size, files[0], files[1], times_us[0], times_us[1])
 
 
 def _by_question(entries: Sequence[Entry]) -> dict[Question, list[Entry]]:
-    found: dict[Question, list[Entry]] = {}
+    """Return the entries of each question."""
+    entries_of_question: dict[Question, list[Entry]] = {}
     for e in entries:
-        found.setdefault((e.collective, e.topology, e.group, e.relays, e.root, e.target, e.inplace), []).append(e)
-    return found
+        entries_of_question.setdefault(
+            (e.collective, e.topology, e.group, e.relays, e.root, e.target, e.inplace), []
+        ).append(e)
+    return entries_of_question

@@ -1,4 +1,4 @@
-"""What makes an executor use a library: the variables to set, and what its users must know."""
+"""The environment that makes an executor use a library: variables to set, and remarks for its users."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from emit.targets import MSCCL_FILES, TARGETS, Target, target_named
 from synth.present.text import format_count, format_listed
 from topologies.errors import InputError
 
-_LIST = "FILE:FILE"  # in a row's `load`: paths of files instead of a folder
+_LIST = "FILE:FILE"  # in a target's `load`, stands for the paths of files instead of a folder
 
 
 @dataclass(frozen=True)
 class Environment:
-    """variables: to be set in every process, by name.  remarks: sentences.  files: of the library, for this target."""
+    """The environment that makes one executor use a library.
+
+    Attributes:
+        target: The executor.
+        variables: Values of the variables to set in every process, by name.
+        remarks: Sentences for users.
+        files: Number of the library's files for this executor.
+    """
 
     target: Target
     variables: dict[str, str]
@@ -25,16 +32,17 @@ class Environment:
     files: int
 
     def lines(self) -> list[str]:
-        """For a POSIX shell: comments, and an `export` a variable."""
+        """Return lines for a POSIX shell: comments, and an `export` for each variable."""
         head = f"# {self.target.name}: {self.target.reader} ({self.target.state}), {format_count(self.files, 'file')}"
         exports = [f"export {name}={shlex.quote(value)}" for name, value in self.variables.items()]
         return [head, *(f"# {remark}" for remark in self.remarks), *exports]
 
 
 def environments(entries: Sequence[Entry], target: str | None = None) -> list[Environment]:
-    """Of each target that has files among the entries of one index, or of the one that is named.
+    """Return the environment of each target that has files among the entries of one index, or of the named target only.
 
-    Raises InputError for a target that is not known or has none.
+    Raises:
+        InputError: If the named target is unknown or has no files.
     """
     names = [name for name in TARGETS if any(entry.target == name for entry in entries)]
     if target is not None and target_named(target).name not in names:
@@ -48,6 +56,7 @@ def environments(entries: Sequence[Entry], target: str | None = None) -> list[En
 
 
 def _environment(target: Target, entries: Sequence[Entry]) -> Environment:
+    """Return the environment of one target; raise InputError if the folder's path cannot stand in a list."""
     folder = entries[0].folder.resolve()
     remarks = list(target.remarks)
     variables: dict[str, str] = {}
@@ -59,30 +68,33 @@ def _environment(target: Target, entries: Sequence[Entry]) -> Environment:
                 raise InputError(f"{folder}: {name} is a list with colons; the library must be at a path without one")
             variables[name] = ":".join(paths[:MSCCL_FILES])
             if len(paths) > MSCCL_FILES:
-                left = ", ".join(Path(path).name for path in paths[MSCCL_FILES:])
-                remarks.append(f"left out of {name}: {left}")
+                unlisted = ", ".join(Path(path).name for path in paths[MSCCL_FILES:])
+                remarks.append(f"left out of {name}: {unlisted}")
         else:
             variables[name] = value.replace(f"out/{target.folder}", str(folder / target.folder))
     if not assignments:
         call = f"Plans({str(folder)!r}, rank, world_size, ranks_per_node).register()"
         remarks.append(f"before a communicator is made: from {target.load.rpartition('.')[0]} import Plans; {call}")
     elif any(entry.file.startswith("..") for entry in entries) and _LIST not in target.load:
-        remarks.append("WARNING: what a failure leaves stands in the healthy library: synth library export writes all")
+        remarks.append(
+            "WARNING: the healthy library holds the unchanged files: synth library export writes all of them"
+        )
     elif mixed := _mixed(entries):
         remarks.append(f"WARNING: {mixed}: the reader cannot tell them apart; give each --out a folder of its own")
     return Environment(target, variables, tuple(remarks), len(entries))
 
 
 def _mixed(entries: Sequence[Entry]) -> str:
-    """The first two questions that a reader who knows only collective and number of ranks takes for one."""
-    known: dict[tuple[str, int], Entry] = {}
+    """Return the first two questions of one collective and number of ranks, which readers confuse; empty if none."""
+    first_entries: dict[tuple[str, int], Entry] = {}
     for entry in entries:
-        one = known.setdefault((entry.collective, len(entry.communicator)), entry)
-        if one.question != entry.question:
-            return " and ".join(_question(other) for other in (one, entry))
+        first = first_entries.setdefault((entry.collective, len(entry.communicator)), entry)
+        if first.question != entry.question:
+            return " and ".join(_question(example) for example in (first, entry))
     return ""
 
 
 def _question(entry: Entry) -> str:
+    """Return an entry's question in words."""
     root = "" if entry.root is None else f" root {entry.root}"
     return f"{entry.collective} on {entry.topology} group {format_listed(entry.communicator)}{root}"

@@ -1,8 +1,9 @@
-"""A library's files as other people's loaders want them: a folder for each communicator, which is a library itself.
+"""Export of a library for other people's loaders: one folder per communicator, each a library itself.
 
-Loaders know a call's collective and its number of ranks, not which ranks: a folder that they read must hold the files
-of one group of one topology, and of one root. The MSCCL executors read it by an environment variable (`env.sh` in it
-says which), MSCCL++ by `runtime.mscclpp.Plans`; ranges of sizes stand in the files and in the folder's index.
+Loaders know a call's collective and its number of ranks, but not which ranks. A folder that they read must therefore
+hold the files of one group of one topology, and of one root. The MSCCL executors find it by an environment variable,
+which `env.sh` in the folder sets; MSCCL++ reads it with `runtime.mscclpp.Plans`. Ranges of sizes stand in the files and
+in the folder's index.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ _LONGEST = 40  # characters of ranks in a folder's name
 
 @dataclass(frozen=True)
 class Folder:
-    """One that was written: the communicator's ranks of the topology in order, and how many files are in it."""
+    """A folder that was written for one communicator.
+
+    Attributes:
+        path: The folder.
+        communicator: The topology's ranks, in the communicator's order.
+        files: Number of files in it.
+    """
 
     path: Path
     communicator: tuple[int, ...]
@@ -47,48 +54,61 @@ def export_folders(
 ) -> list[Folder]:
     """Write a folder for each communicator that a target has files for.
 
-    groups: only of these, ranks in order; none: all, those too that files serve by a symmetry. Raises InputError for a
-    target or a group without files, a file that is not what the index says, or a folder that cannot be written.
+    Args:
+        entries: Entries of the library.
+        target: Name of the target.
+        out: Folder in which the folders are made.
+        groups: Groups to export, each its ranks in order; empty for all, including those that files serve by a
+            symmetry.
+
+    Raises:
+        InputError: If the target or a group has no files, a file is not what the index says, or a folder cannot be
+            written.
     """
     target_named(target)
-    able = [entry for entry in entries if entry.target == target]
-    if not able:
+    target_entries = [entry for entry in entries if entry.target == target]
+    if not target_entries:
         has = ", ".join(name for name in TARGETS if any(entry.target == name for entry in entries)) or "none"
         raise InputError(f"--for {target}: the library has no file for it; it has files for {has}")
-    asked = list(dict.fromkeys(groups))
-    for group in asked:
-        if not entries_in_order(able, group):
+    distinct_groups = list(dict.fromkeys(groups))
+    for group in distinct_groups:
+        if not entries_in_order(target_entries, group):
             raise InputError(f"--group {format_listed(group)}: the library has no file for it and {target}")
-    every = Selector(able).expanded() if not asked else [e for g in asked for e in entries_in_order(able, g)]
+    exported = (
+        Selector(target_entries).expanded()
+        if not distinct_groups
+        else [e for g in distinct_groups for e in entries_in_order(target_entries, g)]
+    )
     checked: dict[str, bytes] = {}
-    for entry in every:
+    for entry in exported:
         if entry.file not in checked:
             checked[entry.file] = _checked(entry)
-    return [_write(Path(out) / name, its, checked) for name, its in _folders(every).items()]
+    return [_write(Path(out) / name, folder_entries, checked) for name, folder_entries in _folders(exported).items()]
 
 
 def _folders(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """The entries of each folder by its name: a communicator, and a root where it has files for several."""
-    found: dict[str, list[Entry]] = {}
-    of: dict[tuple[str, tuple[int, ...]], list[Entry]] = defaultdict(list)
+    """Return the entries of each folder by its name: one per communicator, or one per root if there are several."""
+    folders: dict[str, list[Entry]] = {}
+    by_communicator: dict[tuple[str, tuple[int, ...]], list[Entry]] = defaultdict(list)
     for entry in entries:
-        of[entry.topology, entry.communicator].append(entry)
-    for (topology, communicator), its in of.items():
+        by_communicator[entry.topology, entry.communicator].append(entry)
+    for (topology, communicator), communicator_entries in by_communicator.items():
         ranks = ".".join(map(str, communicator))
         short = ranks if len(ranks) <= _LONGEST else f"{len(communicator)}ranks-{zlib.crc32(ranks.encode()):08x}"
         name = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(topology).name)}-{short}"
-        roots = sorted({entry.root for entry in its if entry.root is not None})
+        roots = sorted({entry.root for entry in communicator_entries if entry.root is not None})
         if len(roots) < 2:
-            found[name] = its
+            folders[name] = communicator_entries
         for root in roots if len(roots) > 1 else ():
-            found[f"{name}-root{root}"] = [entry for entry in its if entry.root in (None, root)]
-    return found
+            folders[f"{name}-root{root}"] = [entry for entry in communicator_entries if entry.root in (None, root)]
+    return folders
 
 
 def _checked(entry: Entry) -> bytes:
     """Return a file's bytes, which must be right for what the entry serves, whatever digest the index states.
 
-    Raises InputError where they are not, or are not those that the index was written for.
+    Raises:
+        InputError: If the file is wrong, or is not the one that the index was written for.
     """
     data = read_bytes(entry.path, "a file of the library", MOST_BYTES, entry.folder)
     stated = entry.stated_digest("file")
@@ -97,48 +117,50 @@ def _checked(entry: Entry) -> bytes:
     verdict = verify_file(entry.path, entry.goal(), None, entry.target)
     if verdict.status == "right" and FORMATS[TARGETS[entry.target].format].converter:
         verdict = verify_program(entry.path, entry.goal())
-    wrong = verdict.status
+    fault = verdict.status
     if verdict.program is not None and verdict.status == "right":
-        wrong = _other_call(entry, verdict.program)
-    if wrong:
-        raise InputError(f"{origin_of(entry.path)}: {wrong}; see synth library check")
+        fault = _other_call(entry, verdict.program)
+    if fault:
+        raise InputError(f"{origin_of(entry.path)}: {fault}; see synth library check")
     return data
 
 
 def _other_call(entry: Entry, program: Program) -> str:
-    """Return how a right program serves other calls than its entry says; empty where it serves these."""
+    """Return how a right program serves other calls than its entry says; empty if it serves these."""
     kind = KINDS.get(entry.collective)
-    named = kind is not None and kind.by_name and not entry.relays and entry.goal() is None
-    root = program.root if entry.root is None or not named else entry.group.index(entry.root)
-    for what, is_so, stated in (
-        ("collective", program.collective, entry.collective if named else CUSTOM),
+    is_named = kind is not None and kind.by_name and not entry.relays and entry.goal() is None
+    root = program.root if entry.root is None or not is_named else entry.group.index(entry.root)
+    for field, actual, stated in (
+        ("collective", program.collective, entry.collective if is_named else CUSTOM),
         ("ranks", program.nranks, len(entry.communicator)),
         ("root", program.root, root),
         ("in place", program.inplace, entry.inplace),
         ("protocol", TARGETS[entry.target].protocols.get(program.protocol), entry.protocol),
     ):
-        if is_so != stated:
-            return f"{what}: is {is_so}; it must be {stated}, as its entry says"
+        if actual != stated:
+            return f"{field}: is {actual}; it must be {stated}, as its entry says"
     return ""
 
 
 def _write(folder: Path, entries: Sequence[Entry], files: dict[str, bytes]) -> Folder:
+    """Write one folder with its index and env.sh."""
     with writing(folder, "-o") as library:
         rows = []
         for entry in entries:
-            name = f"{TARGETS[entry.target].folder}/{entry.path.name}"  # not where a failure's folder has it
+            # An entry of a failure names its file by the path to the healthy library, which does not hold here.
+            name = f"{TARGETS[entry.target].folder}/{entry.path.name}"
             library.write(name, files[entry.file])
             own = {key: value for key, value in entry.values.items() if key not in (ISOMORPHIC, "sha256")}
             rows.append({**own, "file": name, "schedule": None, "proof_file": None})
         library.commit(rows)
-    said = environments(load_index(folder), entries[0].target)[0]
+    environment = environments(load_index(folder), entries[0].target)[0]
     order = format_listed(entries[0].communicator)
-    lines = [f"# ranks of {entries[0].topology} in the order of the communicator: {order}", *said.lines()]
+    lines = [f"# ranks of {entries[0].topology} in the order of the communicator: {order}", *environment.lines()]
     with replaced(folder / "env.sh") as file:
         file.write(("\n".join(lines) + "\n").encode())
     return Folder(folder, entries[0].communicator, len(entries))
 
 
 def load_line(folder: Folder) -> str:
-    """The command of a POSIX shell that makes an executor load it."""
+    """Return the command of a POSIX shell that makes an executor load a folder."""
     return f". {shlex.quote(str(folder.path / 'env.sh'))}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from emit.library.index import INDEX, Entry, load_index
 from emit.library.networks import Networks
-from emit.library.overlay import FAULT, held, read_fault
+from emit.library.overlay import FAULT, entries_left, read_fault
 from emit.library.standing import network_digest
 from synth.model.problem import make_problem
 from synth.model.registry import KINDS, find_kind
@@ -69,7 +69,7 @@ def find_fault_errors(folder: Path, entries: Sequence[Entry], topology: Topology
                 checked.wrong.append(
                     f"without: the failure's network is {hurt.name}; {entry.file} is for {entry.topology}"
                 )
-        for entry in held(fault, folder):
+        for entry in entries_left(fault, folder):
             for group in (entry.group, *entry.isomorphic_groups):
                 if not _same_network(entry, group, healthy, hurt):
                     checked.wrong.append(

@@ -1,7 +1,7 @@
 """The index of a library: which file serves which collective, ranks and message sizes.
 
 A library is a folder. Each executor has a folder in it (`emit.targets`) that holds nothing but its files, since it
-loads all it finds:
+loads all files there:
 
     index.json                  the index; paths in it are relative to it
     FOLDER/NAME + SUFFIX        for the target that has this folder and suffix, as msccl/NAME.xml
@@ -10,37 +10,39 @@ loads all it finds:
 index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry has
 
     collective  its name, or that of a pattern
-    topology    the topology's name, `any` for what was compiled for none
+    topology    the topology's name; `any` for a program that was compiled for no topology
     nranks      size of the group
     group       ranks of the topology, in order
     relays      ranks of the topology outside the group that forward
     root        rank of the topology, null where the collective has none
-    network     what the topology's name does not say: a digest of the network between these ranks, and of what a
-                pattern asks for; a question in another network of that name is another question
+    network     digest of what the topology's name does not say: the network between these ranks, and what a pattern
+                asks for; a question in another network of the same name is another question
     communicator    the rank of the topology that each rank of the file stands for: group, then relays
     file        FOLDER/NAME as above, for the executor `target`
-    sha256      of the bytes of `file`, `schedule` and `proof_file`, by these names, as hexadecimal digits; those that
-                an earlier version wrote are not there
+    sha256      of the bytes of `file`, `schedule` and `proof_file`, by these names, as hexadecimal digits; digests of
+                files that an earlier version wrote are missing
     target      a key of TARGETS
-    protocol    what the file is to run with, as its executor spells it
+    protocol    the protocol that the file is to run with, as its executor spells it
     inplace     true: for calls in place; false: for calls out of place
     threadblocks    the most that a rank has, all of which its device must run at once
-    min_bytes, max_bytes    the message sizes that it serves, both inclusive, max_bytes null where there is no end;
+    min_bytes, max_bytes    the message sizes that it serves, both inclusive, max_bytes null where there is no limit;
                 a size is the larger of a rank's send and receive buffer
-    isomorphic_groups   further groups, each its ranks in order, that the file serves as it does `group`: their networks
-                are the same, rank by rank, so that the i-th of a group runs as the file's rank i (its communicator is
-                the group in this order), and its root is where `root` is in `group`. Absent where there are none; only
-                without relays. Entries whose `group` is asked for go before those that have it here
-    divides     bytes: of these sizes it serves those that are a multiple of it, and for types of b bytes of b times it
-                where the executor counts elements (all but mscclpp); 1 where it is not there
-    otherwise   what serves a call that no file does
+    isomorphic_groups   further groups, each its ranks in order, that the file serves as it serves `group`: their
+                networks are the same, rank by rank, so that the i-th rank of a group runs as the file's rank i (its
+                communicator is the group in this order), and its root is where `root` is in `group`. Missing where
+                there are none; only without relays. An entry whose `group` is asked for goes before an entry that has
+                the group here
+    divides     bytes: of these sizes it serves the multiples of it, and for types of b bytes the multiples of b times
+                it if the executor counts elements (all but mscclpp); 1 where it is missing
+    otherwise   what serves a call that no file serves
     schedule, proof_file    schedules/NAME.synth and schedules/NAME.proof.json, null where not written
-    goal        null where the file's own words say what it does, else an object: nranks (of the communicator), and
+    goal        null where the file itself says what it does, else an object: nranks (of the communicator), and
                 initial and required, each five columns rank, buffer ("i", "o"), place, source rank, chunk
-    costs       of an executor, where times are with them: protocols over which the bound holds, source of the figures
+    costs       costs of an executor, if times are with them: protocols over which the bound holds, source of the
+        figures
 
-and what is known of the algorithm: the fields of `synth.present.statement.row`. Readers take other fields as they are.
-No two entries name one file, and among entries of one question (collective, topology, group, relays, root, target,
+and what is known of the algorithm: the fields of `synth.present.statement.row`. Readers take further fields as they
+are. No two entries name one file, and among entries of one question (collective, topology, group, relays, root, target,
 inplace) no two have a size in both their ranges. The files of two forms of one algorithm end in -inplace or -outofplace
 where the form is not the collective's usual one.
 """
@@ -70,24 +72,28 @@ from topologies.text.files import check_below, origin_of, read_bytes
 
 FORMAT = "synth-index-2"
 INDEX = "index.json"
-SCHEDULES = "schedules"  # their folder
+SCHEDULES = "schedules"  # folder of the schedules
 ISOMORPHIC = "isomorphic_groups"
-MAX_INDEX_BYTES = 24 << 20  # of hostile text Python makes thirty times as much
-_MOST_FIGURE, _MOST_POINTS = 1e200, 10_000  # of a number, of a curve
-_MOST_ISOMORPHIC = 100_000  # groups of an entry, as a cluster file may name
-_MOST = (1 << 63) - 1  # what executors' readers take for a size
+MAX_INDEX_BYTES = 24 << 20  # Python may need thirty times as much memory for hostile text.
+_MOST_FIGURE, _MOST_POINTS = 1e200, 10_000  # largest number, most rows of a curve
+_MOST_ISOMORPHIC = 100_000  # groups of an entry; a cluster file may name as many
+_MOST = (1 << 63) - 1  # the largest size that executors' readers take
 _MOST_US = 1e18
 _WORST = "bytes", "time_us", "bound_us", "gap"
-_MEMBER = {"ranks", "collective", "size_bytes", "chunks"}  # what `groups` states of each
-_DEFAULTS: dict[str, Any] = {"costs": {}, "groups": [dict.fromkeys(_MEMBER)], "sha256": {}}  # where one is not there
+_MEMBER = {"ranks", "collective", "size_bytes", "chunks"}  # fields of each of the `groups`
+_DEFAULTS: dict[str, Any] = {"costs": {}, "groups": [dict.fromkeys(_MEMBER)], "sha256": {}}  # values of missing fields
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of a library; fields as in the head of this module.
+    """An entry of a library's index: one file and what it serves.
 
-    folder: of the index.  values: the entry as it stands in the file, with all its fields.
+    The fields are those in the head of this module.
+
+    Attributes:
+        folder: Folder of the index.
+        values: The entry as it stands in the index, with all its fields.
     """
 
     collective: str
@@ -111,66 +117,77 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        """The executor's file. Raises InputError where a link leads to it: none is followed inside a library."""
+        """Return the path of the executor's file.
+
+        Raises:
+            InputError: If a link leads to it; none is followed inside a library.
+        """
         return self.inside(self.file)
 
     def inside(self, name: str) -> Path:
-        """Return where a file of the library stands. Raises InputError where a link leads to it."""
+        """Return the path of a file of the library; raise InputError if a link leads to it."""
         check_below(self.folder, self.folder / name)
         return self.folder / name
 
     @property
     def communicator(self) -> tuple[int, ...]:
-        """Topology rank of each rank of the file."""
+        """Return the topology's rank of each rank of the file."""
         return self.group + self.relays
 
     @property
     def question(self) -> tuple[object, ...]:
-        """What was asked, and for which executor."""
+        """Return what was asked, and for which executor."""
         return self.collective, self.topology, self.group, self.relays, self.root, self.target
 
     def for_group(self, group: tuple[int, ...]) -> Entry:
-        """The same for one of `isomorphic_groups`: its ranks in place of those of `group`, the root among them."""
+        """Return the entry of one of the `isomorphic_groups`: its ranks replace those of `group`, in the root too."""
         root = None if self.root is None else group[self.group.index(self.root)]
         stated = {"group": list(group), "communicator": list(group), "root": root}
         values = {key: value for key, value in self.values.items() if key != ISOMORPHIC} | stated
         return replace(self, group=group, root=root, values=values, isomorphic_groups=())
 
     def stated_digest(self, field_name: str) -> str | None:
-        """The SHA-256 of the file named in `file`, `schedule` or `proof_file`, None where it is not stated."""
+        """Return the stated SHA-256 of the file named in `file`, `schedule` or `proof_file`; None if there is none."""
         stated = self.values.get("sha256")
-        found = stated.get(field_name) if isinstance(stated, dict) else None
-        return found if isinstance(found, str) else None
+        digest = stated.get(field_name) if isinstance(stated, dict) else None
+        return digest if isinstance(digest, str) else None
 
     @property
     def curve(self) -> list[tuple[float, float, float]]:
-        """(bytes, time in µs, bound in µs) at the sizes that the entry states them for; rows that are none left out."""
+        """Return (bytes, time in µs, bound in µs) at the sizes that the entry states; malformed rows are left out."""
         stated = self.values.get("curve")
         rows = [row for row in stated if isinstance(row, list) and len(row) == 3] if isinstance(stated, list) else []
         return sorted((float(a), float(b), float(c)) for a, b, c in rows if all(is_figure(x) for x in (a, b, c)))
 
     @property
     def counts_elements(self) -> bool:
-        """Whether its executor counts elements of the call's type, not bytes."""
+        """Return True if the executor counts elements of the call's type, not bytes."""
         return not TARGETS[self.target].cell_bytes
 
     def in_range(self, size_bytes: int) -> bool:
-        """Whether a size is in its range; ours execute it at any, executors of others only where `serves`."""
+        """Return True if a size is in the entry's range.
+
+        Executors of this package run the file at any such size, other executors only where `serves` is true.
+        """
         return self.min_bytes <= size_bytes and (self.max_bytes is None or size_bytes <= self.max_bytes)
 
     def serves(self, size_bytes: int, element_bytes: int = 1) -> bool:
-        """Whether its executor takes it for messages of this size, of elements of a type of so many bytes."""
+        """Return True if the executor takes the file for messages of a size, with elements of `element_bytes` bytes."""
         unit = self.divides * (element_bytes if self.counts_elements else 1)
         return self.in_range(size_bytes) and size_bytes % unit == 0
 
     def goal(self) -> Goal | None:
-        """What the file must achieve, None where its own words say it. InputError where it is no goal."""
+        """Return the goal that the entry states; None if the file itself says it.
+
+        Raises:
+            InputError: If the stated goal is malformed.
+        """
         goal = self.values.get("goal")
         return None if goal is None else goal_stated(goal, f"{origin_of(self.folder / INDEX)}: {self.file}")
 
 
 def vs_library(values: Mapping[str, Any], name: str) -> float | None:
-    """Of an entry's fields, a library's time over ours; None where none is stated."""
+    """Return a named library's time over ours from an entry's fields; None if it is not stated."""
     libraries = values.get("libraries")
     row = libraries.get(name) if isinstance(libraries, Mapping) else None
     ratio = row.get("vs") if isinstance(row, Mapping) else None
@@ -178,23 +195,28 @@ def vs_library(values: Mapping[str, Any], name: str) -> float | None:
 
 
 def is_figure(value: object) -> TypeGuard[float]:
-    """Whether it is a positive number, as times and sizes that an entry states must be."""
+    """Return True if a value is a positive number, as times and sizes in an entry must be."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_FIGURE
 
 
 def load_index(path: str | Path) -> list[Entry]:
-    """Read an index, given the file or its folder; the files that it names are not looked at.
+    """Read an index, given the file or its folder; do not look at the files that it names.
 
-    Raises InputError where it is not as the head of this module says; the line names entry and field.
+    Raises:
+        InputError: If the index is not as the head of this module says; the line names entry and field.
     """
-    where = as_folder(path, "path")
-    with suppress(OSError):  # of a name that is too long, which is said when it is read
-        where = where / INDEX if where.is_dir() else where
-    return parse_index(read_index(where), origin_of(where), where.parent)
+    index_path = as_folder(path, "path")
+    with suppress(OSError):  # A name that is too long is reported when the file is read.
+        index_path = index_path / INDEX if index_path.is_dir() else index_path
+    return parse_index(read_index(index_path), origin_of(index_path), index_path.parent)
 
 
 def parse_index(data: bytes, origin: str, folder: Path) -> list[Entry]:
-    """The entries of an index's bytes; errors as those of `load_index`, each line beginning with `origin`."""
+    """Return the entries of an index's bytes.
+
+    Raises:
+        InputError: As `load_index` raises it; each line begins with `origin`.
+    """
     if len(data) > MAX_INDEX_BYTES:
         raise InputError(f"{origin}: too large; it must be at most {MAX_INDEX_BYTES >> 20} MiB")
     top = Fields(json_object(data, origin), "", origin)
@@ -208,35 +230,41 @@ def parse_index(data: bytes, origin: str, folder: Path) -> list[Entry]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         top.fail("algorithms", "must be an array of objects")
     entries = [_entry(Fields(row, "", f"{origin}: algorithm {i}"), folder) for i, row in enumerate(rows, 1)]
-    _check_together(entries, top)
+    _check_conflicts(entries, top)
     return entries
 
 
 def index_text(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """An index as bytes, a field a line."""
+    """Return an index as bytes, one field a line."""
     blocks = [
         "  {\n" + ",\n".join(f"   {_json(key)}: {_json(value)}" for key, value in row.items()) + "\n  }" for row in rows
     ]
     text = f'{{\n "format": {_json(FORMAT)},\n "algorithms": [\n' + ",\n".join(blocks) + "\n ]\n}\n"
-    return text.encode("utf-8", "backslashreplace")  # JSON's own escape of half a character
+    return text.encode("utf-8", "backslashreplace")  # It writes half a surrogate pair as JSON's escape.
 
 
 def read_index(path: Path) -> bytes:
-    """The bytes of a file that should be an index. Raises InputError as `topologies.text.files.read_bytes` does."""
+    """Return the bytes of a file that should be an index.
+
+    Raises:
+        InputError: As `topologies.text.files.read_bytes` raises it.
+    """
     return read_bytes(path, f"a library's {INDEX}", MAX_INDEX_BYTES, inside=path.parent)
 
 
 def _json(value: object) -> str:
+    """Return a value as compact JSON; raise ValueError for a number that JSON does not have."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ": "))
 
 
 def _entry(table: Fields, folder: Path) -> Entry:
-    words = {key: _word(table, key) for key in ("collective", "topology", "target", "protocol")}
-    if words["target"] not in TARGETS:
-        table.fail("target", f"{shown(words['target'])} is not known; it must be one of {', '.join(TARGETS)}")
+    """Return a checked entry; raise InputError if a field is missing or wrong."""
+    texts = {key: _word(table, key) for key in ("collective", "topology", "target", "protocol")}
+    if texts["target"] not in TARGETS:
+        table.fail("target", f"{shown(texts['target'])} is not known; it must be one of {', '.join(TARGETS)}")
     group, relays = _ranks(table, "group"), _ranks(table, "relays")
     if not group or set(group) & set(relays):
-        table.fail("relays" if group else "group", "must be ranks, none of them in the other of group and relays")
+        table.fail("relays" if group else "group", "must be ranks, none of them in both group and relays")
     if table.integer("nranks", 1, _MOST) != len(group):
         table.fail("nranks", f"is {shown(table.values['nranks'])}; the group has {len(group)}")
     if _ranks(table, "communicator") != group + relays:
@@ -250,14 +278,14 @@ def _entry(table: Fields, folder: Path) -> Entry:
         table.fail("inplace", "missing; it must be true or false")
     if not (_absent(table, "goal") or isinstance(table.values["goal"], dict)):
         table.fail("goal", "must be an object or null")
-    try:  # what is carried over to the next index must be such that it can be written
+    try:  # The fields are copied to the next index, so they must be writable.
         _json(table.values)
     except (ValueError, RecursionError):
         table.fail("", "holds a number beyond all floats, or is nested too deeply")
     check_types(table)
-    target = TARGETS[words["target"]]
+    target = TARGETS[texts["target"]]
     return Entry(
-        **words,
+        **texts,
         nranks=len(group),
         group=group,
         relays=relays,
@@ -276,22 +304,22 @@ def _entry(table: Fields, folder: Path) -> Entry:
 
 
 def check_types(table: Fields) -> None:
-    """Raise InputError where what an entry states is not of its type.
+    """Raise InputError if a stated figure of an entry has the wrong type.
 
-    A figure that is null states nothing. `padding`, `costs`, `groups` and `sha256` are left out where there are none.
+    A figure that is null states nothing. `padding`, `costs`, `groups` and `sha256` are left out if they do not apply.
     """
-    given = {key for key, value in table.values.items() if value is not None}
-    for key in given & {"shown_bytes"}:
+    stated_keys = {key for key, value in table.values.items() if value is not None}
+    for key in stated_keys & {"shown_bytes"}:
         table.integer(key, 1, _MOST)
-    for key in given & {"steps", "rounds", "chunks", "sends", "threadblocks"}:
+    for key in stated_keys & {"steps", "rounds", "chunks", "sends", "threadblocks"}:
         table.integer(key, 0, _MOST)
-    for key in given & {"optimal", "switch_ops"}:
+    for key in stated_keys & {"optimal", "switch_ops"}:
         table.boolean(key, False)
-    for key in given & {"proof", "engine", "otherwise"}:
+    for key in stated_keys & {"proof", "engine", "otherwise"}:
         text = table.values[key]
         if not (isinstance(text, str) and len(text) <= 4000 and text.isprintable()):
             table.fail(key, "must be a text of at most 4000 printable characters")
-    for key in given & {"time_us", "bound_us", "gap", "vs_baseline", "vs_healthy"}:
+    for key in stated_keys & {"time_us", "bound_us", "gap", "vs_baseline", "vs_healthy"}:
         table.number(key, 0.0, _MOST_US, "µs or as a ratio")
     padding = table.values.get("padding", 0.0)
     if type(padding) not in (int, float) or not 0 <= padding < 1:
@@ -311,7 +339,7 @@ def check_types(table: Fields) -> None:
 
 
 def _check_models(table: Fields) -> None:
-    """Raise InputError where `costs`, `groups` or `sha256` is there and is not what the head of this module says."""
+    """Raise InputError if `costs`, `groups` or `sha256` is present and not as the head of this module says."""
     costs, groups, digests = (table.values.get(key, default) for key, default in _DEFAULTS.items())
     if not isinstance(costs, dict) or (costs and costs.keys() != {"protocols", "source"}):
         table.fail("costs", "must be an object with protocols and source; it must not be there where costs are off")
@@ -323,6 +351,7 @@ def _check_models(table: Fields) -> None:
 
 
 def _is_curve(value: object) -> bool:
+    """Return True if a value is null or a list of rows [bytes, time, bound]."""
     rows = [] if value is None else value
     return (
         isinstance(rows, list)
@@ -332,27 +361,29 @@ def _is_curve(value: object) -> bool:
 
 
 def _is_point(values: Sequence[object]) -> bool:
-    """Whether these are a whole number of bytes, and then figures."""
+    """Return True if the first value is a whole number of bytes, and all values are figures."""
     return type(values[0]) is int and values[0] <= _MOST and all(map(is_figure, values))
 
 
-def _check_together(entries: Sequence[Entry], top: Fields) -> None:
+def _check_conflicts(entries: Sequence[Entry], top: Fields) -> None:
+    """Raise InputError if two entries name one file, or serve one size of one question."""
     files: set[str] = set()
-    asked: dict[object, list[Entry]] = defaultdict(list)
+    entries_of_question: dict[object, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.file in files:
             top.fail("algorithms", f"two of them are in {shown(entry.file)}; it must be one a file")
         files.add(entry.file)
-        asked[entry.question, entry.inplace].append(entry)
-    for same in asked.values():
-        same.sort(key=lambda entry: entry.min_bytes)
-        for one, other in pairwise(same):
-            if one.in_range(other.min_bytes):
-                both = f"{shown(one.file)} and {shown(other.file)} both serve {other.min_bytes} bytes"
-                top.fail("algorithms", f"{both}; it must be one")
+        entries_of_question[entry.question, entry.inplace].append(entry)
+    for rivals in entries_of_question.values():
+        rivals.sort(key=lambda entry: entry.min_bytes)
+        for lower, higher in pairwise(rivals):
+            if lower.in_range(higher.min_bytes):
+                conflict = f"{shown(lower.file)} and {shown(higher.file)} both serve {higher.min_bytes} bytes"
+                top.fail("algorithms", f"{conflict}; it must be one")
 
 
 def _word(table: Fields, key: str) -> str:
+    """Return a field that is a printable text of at most 4000 characters; else raise InputError."""
     value = table.string(key)
     if not (0 < len(value) <= 4000 and value.isprintable()):
         table.fail(key, "must be 1 to 4000 printable characters")
@@ -360,13 +391,14 @@ def _word(table: Fields, key: str) -> str:
 
 
 def _absent(table: Fields, key: str) -> bool:
-    """Whether a field is null; InputError where it is missing."""
+    """Return True if a field is null; raise InputError if it is missing."""
     if key not in table.values:
         table.fail(key, "missing; it must be null where there is none")
     return table.values[key] is None
 
 
 def _ranks(table: Fields, key: str) -> tuple[int, ...]:
+    """Return a field that is an array of different ranks; else raise InputError."""
     value = table.values.get(key)
     if not isinstance(value, list) or not all(type(rank) is int and 0 <= rank <= _MOST for rank in value):
         table.fail(key, "must be an array of ranks, such as [0, 2, 4]")
@@ -376,19 +408,20 @@ def _ranks(table: Fields, key: str) -> tuple[int, ...]:
 
 
 def _groups(table: Fields, group: tuple[int, ...], relays: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the isomorphic groups of an entry; raise InputError unless they are different groups of equal size."""
     rows = table.values.get(ISOMORPHIC, [])
     if not isinstance(rows, list) or (rows and relays) or len(rows) > _MOST_ISOMORPHIC:
         table.fail(
             ISOMORPHIC, f"must be an array of at most {_MOST_ISOMORPHIC} groups, and none where there are relays"
         )
-    found = tuple(_ranks(Fields({ISOMORPHIC: row}, "", table.origin), ISOMORPHIC) for row in rows)
-    if any(len(one) != len(group) for one in found) or len({group, *found}) <= len(found):
+    groups = tuple(_ranks(Fields({ISOMORPHIC: row}, "", table.origin), ISOMORPHIC) for row in rows)
+    if any(len(other_group) != len(group) for other_group in groups) or len({group, *groups}) <= len(groups):
         table.fail(ISOMORPHIC, f"must each be {len(group)} ranks as the group is, and no group twice")
-    return found
+    return groups
 
 
 def _file(table: Fields, key: str, folder: str, suffix: str) -> str:
-    """A path below the index, of which nothing can lead out of its folder."""
+    """Return a field that is a path below the index and cannot lead out of its folder; else raise InputError."""
     value = table.string(key)
     if not re.fullmatch(f"{folder}/{_NAME}{re.escape(suffix)}", value):
         table.fail(key, f"{shown(value)} is elsewhere; it must be {folder}/NAME{suffix}")
@@ -396,23 +429,25 @@ def _file(table: Fields, key: str, folder: str, suffix: str) -> str:
 
 
 def _optional_file(table: Fields, key: str, suffix: str) -> str | None:
+    """Return the path of a schedule or a proof, or None if the field is null."""
     return None if _absent(table, key) else _file(table, key, SCHEDULES, suffix)
 
 
 def state_goal(goal: Goal) -> dict[str, Any]:
-    """A goal as an entry states it; buffers are apart in it."""
+    """Return a goal as an entry states it; the buffers are apart in it."""
 
     def columns(rank: Column, buffer: Column, index: Column, source: Column, chunk: Column) -> list[list[Any]]:
+        """Return rows as the five columns of an entry's goal."""
         return [
             rank.tolist(),
             [BUFFERS[code] for code in buffer.tolist()],
             *(c.tolist() for c in (index, source, chunk)),
         ]
 
-    rank, buffer, index, which = goal.required
+    rank, buffer, index, set_of_cell = goal.required
     start = goal.sets.start
-    length = np.diff(start)[which]
-    rows = np.concatenate([np.arange(start[x], start[x + 1]) for x in which.tolist()] or [which])
+    length = np.diff(start)[set_of_cell]
+    rows = np.concatenate([np.arange(start[x], start[x + 1]) for x in set_of_cell.tolist()] or [set_of_cell])
     rank, buffer, index = (np.repeat(column, length) for column in (rank, buffer, index))
     return {
         "nranks": goal.nranks,
@@ -422,20 +457,20 @@ def state_goal(goal: Goal) -> dict[str, Any]:
 
 
 def goal_stated(value: object, origin: str) -> Goal:
-    """The goal that an entry states; InputError, the line beginning with `origin`, where it is none."""
+    """Return the goal that an entry states; raise InputError, with a line that begins with `origin`, if it has none."""
     if not isinstance(value, dict):
         raise InputError(f"{origin}: goal: must be an object")
     table = Fields(value, "", f"{origin}: goal")
     nranks = table.integer("nranks", 1, MAX_CELLS)
     columns = {}
     for key in ("initial", "required"):
-        given = table.values.get(key)
-        if not isinstance(given, list) or len(given) != 5 or not all(isinstance(one, list) for one in given):
+        stated = table.values.get(key)
+        if not isinstance(stated, list) or len(stated) != 5 or not all(isinstance(item, list) for item in stated):
             table.fail(key, "must be five columns: rank, buffer, place, source, chunk")
-        first, buffers, *rest = given
-        if not all(type(one) is str for one in buffers):
+        ranks, buffers, *numbers = stated
+        if not all(type(item) is str for item in buffers):
             table.fail(key, "holds what is no buffer; it must be i or o")
-        if not all(type(one) is int and 0 <= one < MAX_CELLS for column in (first, *rest) for one in column):
+        if not all(type(item) is int and 0 <= item < MAX_CELLS for column in (ranks, *numbers) for item in column):
             table.fail(key, f"holds what is no number in range; it must be 0 to {MAX_CELLS - 1}")
-        columns[key] = (first, buffers, *rest)
+        columns[key] = (ranks, buffers, *numbers)
     return Goal.from_arrays(nranks, columns["initial"], columns["required"])

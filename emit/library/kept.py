@@ -1,7 +1,7 @@
-"""What a library has of an answer already, beside what a command has found: at every size the faster file stays.
+"""The choice between a library's existing files and a command's new ones: the faster file stays at every size.
 
-Files for another network of the same name answer another question; since an index knows networks by their names, they
-give way. So do, at the sizes of the new files, those that are beyond the limits that a command asks for.
+Files for another network of the same name answer another question. An index knows networks by their names, so such
+files give way. So do, at the sizes of the new files, files beyond the limits that a command asks for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from emit.library.index import Entry
 from emit.library.lowered import Lowered, blocks_of, divides_usual
 from emit.library.merge import NO_END, Part, Rival, merge
 from emit.library.programs import Programs
-from emit.library.standing import File, Wanted, network_digest, read_again, wanted_by
+from emit.library.standing import File, Requirement, network_digest, read_again, requirement_of
 from emit.targets import Target
 from synth.model.problem import LARGEST
 from synth.present.statement import compare, over_sizes, row
@@ -27,13 +27,20 @@ from synth.search.result import SearchResult
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-FORMS = {True: "-inplace", False: "-outofplace"}  # behind the name of a file that is in the other form than usual
-_FIRST, _PLAIN, _LAST = -1, 0, 1  # `Rival.first`: of what is planned with other groups; of what is beyond limits
+FORMS = {True: "-inplace", False: "-outofplace"}  # ending of a file's name if its form is not the usual one
+# Values of `Rival.first`: files planned with other groups; other files; files beyond limits.
+_FIRST, _PLAIN, _LAST = -1, 0, 1
 
 
 @dataclass(eq=False)
-class Placed:
-    """A file of the library as it will be: its entry, and its text where that has to be written."""
+class PlacedFile:
+    """A file of the library as it will be.
+
+    Attributes:
+        file: The file.
+        entry: Its entry in the index.
+        text: Its text if the file has to be written, else None.
+    """
 
     file: File
     entry: dict[str, Any]
@@ -41,21 +48,24 @@ class Placed:
 
     @property
     def kept(self) -> bool:
-        """Whether it was there."""
+        """Return True if the file existed before."""
         return self.file.there
 
     @property
     def algorithm(self) -> Algorithm | None:
-        """Whose program it is, where that was found by this command."""
+        """Return the file's algorithm if this command found it, else None."""
         return None if self.file.served is None else self.file.served.algorithm
 
 
 @dataclass
-class Kept:
-    """What became of files that were there.
+class Outcome:
+    """The outcome for the existing files of a library.
 
-    ranges: the sizes of those that stay beside or in place of new ones; thrown: why others were not believed; moved:
-    how many are for another network; lapsed: how many are beyond the limits asked for and gave way.
+    Attributes:
+        ranges: Sizes (smallest, largest) of the files that stay; the largest is None for no limit.
+        thrown: Why files were not usable_files.
+        moved: Number of files for another network or pattern.
+        lapsed: Number of files that are beyond the limits asked for and gave way.
     """
 
     ranges: list[tuple[int, int | None]] = field(default_factory=list)
@@ -64,7 +74,7 @@ class Kept:
     lapsed: int = 0
 
     def clauses(self) -> Iterator[str]:
-        """What a report says of it."""
+        """Yield what a report says of the outcome, clause by clause."""
         if self.ranges:
             ranges = sorted(set(self.ranges), key=lambda ends: ends[0])
             sizes = ", ".join(format_served(low, high) for low, high in ranges)
@@ -78,147 +88,177 @@ class Kept:
 
 def join(
     standing: Sequence[Entry],
-    made: Sequence[File],
-    found: SearchResult,
+    new_files: Sequence[File],
+    result: SearchResult,
     programs: Programs,
-    kept: Kept,
-    taken: Sequence[str] = (),
-) -> list[Placed]:
-    """The files of one question and form as they will be, in order of their sizes.
+    outcome: Outcome,
+    used_names: Sequence[str] = (),
+) -> list[PlacedFile]:
+    """Return the files of one question and form as they will be, in order of their sizes.
 
     Args:
-        standing: the library's.
-        made: the new ones, no two of which serve one size.
-        found, programs: what they answer, and for whom.
-        kept: what became of those that were there is added here.
-        taken: names of files in the library that are another question's.
+        standing: The library's entries for the question and form.
+        new_files: New files, no two of which serve one size.
+        result: The search whose answers they are.
+        programs: What lowered them.
+        outcome: Where the outcome for the existing files is added.
+        used_names: Names of files in the library that belong to another question.
     """
-    there = believed(standing, network_digest(programs.problem), wanted_by(programs), kept)
-    fresh = [_found_again(file, there) for file in made]
+    existing = usable_files(standing, network_digest(programs.problem), requirement_of(programs), outcome)
+    fresh = [_with_known_facts(file, existing) for file in new_files]
 
     def restated(file: File, low: int, high: int | None) -> Mapping[str, Any]:
-        return _restated(file, low, high, found, fresh) if "shown_bytes" in file.entry else {}
+        """Return what a file's entry says of its time at other sizes, if it states a time."""
+        return _restated(file, low, high, result, fresh) if "shown_bytes" in file.entry else {}
 
-    rivals = {_rival(file, programs, fresh): file for file in without(there, fresh) + fresh}
-    return settle(rivals, programs.target, kept, taken, restated)
+    rivals = {_rival(file, programs, fresh): file for file in not_rewritten(existing, fresh) + fresh}
+    return assign_sizes(rivals, programs.target, outcome, used_names, restated)
 
 
-def settle(
+def assign_sizes(
     files: Mapping[Rival, File],
     target: Target,
-    kept: Kept,
-    taken: Sequence[str] = (),
+    outcome: Outcome,
+    used_names: Sequence[str] = (),
     restated: Callable[[File, int, int | None], Mapping[str, Any]] = lambda *_: {},
-) -> list[Placed]:
-    """Which of the files, in order of precedence, serves which sizes, and what the library then holds of them.
+) -> list[PlacedFile]:
+    """Assign each size to a file, and return the files that the library then holds.
 
-    restated: what the entry of a file says anew where it is for other sizes than it was. Others: as for `join`.
+    Args:
+        files: Files by their rivals, in order of precedence.
+        target: Executor of the files.
+        outcome: Where the outcome for the existing files is added.
+        used_names: Names of files in the library that belong to another question.
+        restated: Returns what a file's entry says anew when its sizes change.
     """
     parts = [(part, files[part.rival]) for part in merge(list(files))]
-    # beyond what answers are compared over, what is left of a new file is where another's offsets end
+    # Beyond LARGEST answers are not compared. A new file that serves only such sizes fills up after another's limit.
     parts = [(p, file) for p, file in parts if p.low <= LARGEST or file.there or p.low == file.entry["min_bytes"]]
-    names = {*taken, *(file.entry["file"] for _, file in parts if file.there)}
-    placed: list[Placed] = []
+    names = {*used_names, *(file.entry["file"] for _, file in parts if file.there)}
+    placed: list[PlacedFile] = []
     for part, file in parts:
-        again = any(one.file is file for one in placed)
-        one = _place(part, file, again=again, names=names, target=target, restated=restated)
-        placed += [] if one is None else [one]
+        is_repeated = any(placed_file.file is file for placed_file in placed)
+        placed_file = _place(part, file, is_repeated=is_repeated, names=names, target=target, restated=restated)
+        placed += [] if placed_file is None else [placed_file]
     if any(not file.there for file in files.values()):
-        lost = [file for file in files.values() if file.there and all(one is not file for _, one in parts)]
-        kept.lapsed += sum(not file.within for file in lost)
-        kept.ranges += [(p.entry["min_bytes"], p.entry["max_bytes"]) for p in placed if p.kept]
+        replaced_files = [
+            file for file in files.values() if file.there and all(server is not file for _, server in parts)
+        ]
+        outcome.lapsed += sum(not file.within for file in replaced_files)
+        outcome.ranges += [(p.entry["min_bytes"], p.entry["max_bytes"]) for p in placed if p.kept]
     return placed
 
 
-def without(there: Sequence[File], fresh: Sequence[File]) -> list[File]:
-    """Those of the library's that are not among the new ones."""
-    found_again = {file.text for file in fresh}
-    return [file for file in there if file.text not in found_again]
+def not_rewritten(existing: Sequence[File], fresh: Sequence[File]) -> list[File]:
+    """Return the existing files whose texts differ from those of all new files."""
+    new_texts = {file.text for file in fresh}
+    return [file for file in existing if file.text not in new_texts]
 
 
-def believed(standing: Sequence[Entry], network: str | None, wanted: Wanted, kept: Kept) -> list[File]:
-    """Those of the library's that answer this question and are right, in order of their sizes.
+def usable_files(
+    standing: Sequence[Entry], network: str | None, requirement: Requirement, outcome: Outcome
+) -> list[File]:
+    """Return the existing files that answer this question and are right, in order of their sizes.
 
-    network: as `network_digest` has it; None where none is known. kept: as for `join`.
+    Args:
+        standing: Entries of the library.
+        network: `network_digest` of the question; None if not known.
+        requirement: What a file must be.
+        outcome: Where refused files are noted.
     """
     files = []
     for entry in sorted(standing, key=lambda entry: entry.min_bytes):
         if network is not None and entry.values.get("network", network) != network:
-            kept.moved += 1
+            outcome.moved += 1
             continue
         try:
-            files.append(read_again(entry, wanted))
+            files.append(read_again(entry, requirement))
         except InputError as error:
-            kept.thrown.append(str(error))
+            outcome.thrown.append(str(error))
     return files
 
 
-def _found_again(file: File, there: Sequence[File]) -> File:
-    """A new file; where the same was there, with what its entry has more: a better bound, a schedule and its proof."""
-    known = next((one for one in there if one.text == file.text and one.entry["file"] == file.entry["file"]), None)
-    if known is None:
+def _with_known_facts(file: File, existing: Sequence[File]) -> File:
+    """Return a new file, with the better bound, the schedule and the proof of an existing file of the same text."""
+    same_file = next(
+        (
+            candidate
+            for candidate in existing
+            if candidate.text == file.text and candidate.entry["file"] == file.entry["file"]
+        ),
+        None,
+    )
+    if same_file is None:
         return file
-    stated = known.entry.get("bound_us")
+    stated = same_file.entry.get("bound_us")
     better = isinstance(stated, int | float) and stated >= file.entry["bound_us"]
-    stored = {key: known.entry[key] for key in ("schedule", "proof_file")}
-    return replace(file, entry=dict(known.entry) if better else {**file.entry, **stored})
+    stored = {key: same_file.entry[key] for key in ("schedule", "proof_file")}
+    return replace(file, entry=dict(same_file.entry) if better else {**file.entry, **stored})
 
 
 def _rival(file: File, programs: Programs, fresh: Sequence[File]) -> Rival:
+    """Return a file as a rival for its sizes."""
     low, high = file.entry["min_bytes"], file.entry["max_bytes"]
     divides, padding = file.entry.get("divides", 1), file.entry.get("padding", 0.0)
-    target, scaled = programs.target, any(_scale(one) != 1.0 for one in fresh)
+    target, scaled = programs.target, any(_scale(new_file) != 1.0 for new_file in fresh)
     cells = divides // (blocks_of(programs.problem) * (target.cell_bytes or 1))
 
     def serves(size: int) -> bool:
+        """Return True if the file takes messages of about a size."""
         return bool(padding) or scaled or divides_usual(divides, cells, target, size)
 
-    first = _PLAIN if file.within else _LAST
-    if file.there and "groups" in file.entry:  # what is fast alone is another question
-        first = _FIRST
-    if file.there and any(one.entry["padding"] != padding for one in fresh):
-        first = _FIRST if _never_slower(file, fresh) else _LAST
-    return Rival(low, NO_END - 1 if high is None else high, file.time_us, serves, first)
+    precedence = _PLAIN if file.within else _LAST
+    if file.there and "groups" in file.entry:  # Its speed next to other groups is another question.
+        precedence = _FIRST
+    if file.there and any(new_file.entry["padding"] != padding for new_file in fresh):
+        precedence = _FIRST if _never_slower(file, fresh) else _LAST
+    return Rival(low, NO_END - 1 if high is None else high, file.time_us, serves, precedence)
 
 
 def _never_slower(file: File, fresh: Sequence[File]) -> bool:
-    """Whether a file whose buffers are of another length takes no longer than new ones, for what is in them."""
-    holds = 1 - file.entry.get("padding", 0.0)
-    for one in fresh:
-        assert one.served is not None
-        size = one.served.shown * _scale(one)
-        if file.time_us(size * (1 - one.entry["padding"]) / holds) > one.time_us(size):
+    """Return True if a file with other padding is never slower than the new files for the same contents."""
+    filled = 1 - file.entry.get("padding", 0.0)
+    for new_file in fresh:
+        assert new_file.served is not None
+        size = new_file.served.shown * _scale(new_file)
+        if file.time_us(size * (1 - new_file.entry["padding"]) / filled) > new_file.time_us(size):
             return False
     return True
 
 
 def _scale(file: File) -> float:
-    """The size that an executor takes for that of messages / the problem's message size."""
-    by = file.served.contender.execution if file.served is not None else None
-    return by.scale if isinstance(by, Lowered) else 1.0
+    """Return the message size that an executor sees, divided by the problem's message size."""
+    program = file.served.contender.execution if file.served is not None else None
+    return program.scale if isinstance(program, Lowered) else 1.0
 
 
 def _place(
     part: Part,
     file: File,
     *,
-    again: bool,
+    is_repeated: bool,
     names: set[str],
     target: Target,
     restated: Callable[[File, int, int | None], Mapping[str, Any]],
-) -> Placed | None:
-    """A file for a part of its sizes; None where it takes no message of these. Its name is added to `names`.
+) -> PlacedFile | None:
+    """Return a file for a part of its sizes; None if it takes no message of these. Add its name to `names`.
 
-    again: whether another part of it has its name.
+    Args:
+        part: The sizes.
+        file: The file.
+        is_repeated: True if another part of the file has its name.
+        names: Names that are in use.
+        target: Executor of the file.
+        restated: Returns what the entry says anew when its sizes change.
     """
     entry, suffix = dict(file.entry), target.suffix
     name, high = entry["file"], None if part.high >= NO_END - 1 else part.high
-    if again or (not file.there and name in names):
-        name = _free(name.removesuffix(suffix), part.low, file.text, suffix, names)
-    whole = (part.low, high) == (entry["min_bytes"], entry["max_bytes"])
-    if whole and name == entry["file"]:
+    if is_repeated or (not file.there and name in names):
+        name = _free_name(name.removesuffix(suffix), part.low, file.text, suffix, names)
+    has_all_sizes = (part.low, high) == (entry["min_bytes"], entry["max_bytes"])
+    if has_all_sizes and name == entry["file"]:
         names.add(name)
-        return Placed(file, entry, None if file.there else file.text)
+        return PlacedFile(file, entry, None if file.there else file.text)
     try:
         stem = Path(name).name.removesuffix(suffix)
         text = restate_program(file.text, stem, part.low, high, target)
@@ -226,80 +266,91 @@ def _place(
         return None
     names.add(name)
     entry |= {"file": name, "min_bytes": part.low, "max_bytes": high}
-    if not whole:
+    if not has_all_sizes:
         entry |= restated(file, part.low, high)
-    return Placed(file, entry, text)
+    return PlacedFile(file, entry, text)
 
 
-def _restated(file: File, low: int, high: int | None, found: SearchResult, fresh: Sequence[File]) -> dict[str, Any]:
-    """What the entry of a file says of its time, now that it is for these sizes."""
-    full = next((_scale(one) * (1 - one.entry["padding"]) for one in fresh), 1.0)
-    scale = full / (1 - file.entry.get("padding", 0.0))
+def _restated(file: File, low: int, high: int | None, result: SearchResult, fresh: Sequence[File]) -> dict[str, Any]:
+    """Return what a file's entry says of its time, now that the file is for these sizes."""
+    scale_of_contents = next((_scale(new_file) * (1 - new_file.entry["padding"]) for new_file in fresh), 1.0)
+    scale = scale_of_contents / (1 - file.entry.get("padding", 0.0))
     least, most = math.ceil(max(1, low) / scale), LARGEST if high is None else int(high / scale)
     size = file.entry["shown_bytes"]
     if type(size) is not int or not least <= size <= max(least, most):
         size = _middle(least, max(least, most))
     end = None if high is None else most
     if file.served is not None:
-        told = row(found, replace(file.served, low=low, high=end, shown=size))
-        return {key: told[key] for key in (*compare(found, 1.0, size), "worst", "curve")}
-    over = over_sizes(found, lambda at: file.time_us(at * scale), low, end, size, file.entry["sends"] or 0)
-    return compare(found, file.time_us(size * scale), size) | over
+        fields = row(result, replace(file.served, low=low, high=end, shown=size))
+        return {key: fields[key] for key in (*compare(result, 1.0, size), "worst", "curve")}
+    over_range = over_sizes(result, lambda at: file.time_us(at * scale), low, end, size, file.entry["sends"] or 0)
+    return compare(result, file.time_us(size * scale), size) | over_range
 
 
 def _middle(low: int, high: int) -> int:
-    """A power of two in the middle of a range, in which it is if there is one."""
+    """Return a power of two in the middle of a range, or its lower end if it contains none."""
     exponents = [e for e in range(63) if low <= 1 << e <= high]
     return 1 << exponents[(len(exponents) - 1) // 2] if exponents else low
 
 
-def _free(stem: str, low: int, text: str, suffix: str, names: set[str]) -> str:
-    """A name for a file whose own is taken: with its first size, or else also with a number that follows from it."""
-    form = next((one for one in FORMS.values() if stem.endswith(one)), "")
-    named = f"{stem.removesuffix(form)}-from{low}"
-    tried = [f"{named}{form}{suffix}", f"{named}-{zlib.crc32(text.encode()):08x}{form}{suffix}"]
-    return next((name for name in tried if name not in names), tried[-1])
+def _free_name(stem: str, low: int, text: str, suffix: str, names: set[str]) -> str:
+    """Return a free name for a file whose name is in use: with its first size, and with a digest if that is needed."""
+    form_ending = next((ending for ending in FORMS.values() if stem.endswith(ending)), "")
+    named = f"{stem.removesuffix(form_ending)}-from{low}"
+    candidates = [f"{named}{form_ending}{suffix}", f"{named}-{zlib.crc32(text.encode()):08x}{form_ending}{suffix}"]
+    return next((name for name in candidates if name not in names), candidates[-1])
 
 
 def table_rows(
-    found: SearchResult, placed: Sequence[Placed], lacking: Sequence[int], stays: Collection[int] = ()
-) -> list[tuple[Placed | int, dict[str, Any]]]:
-    """What the files that serve the sizes asked for come to, those that were there too, in order of their sizes.
+    result: SearchResult, placed: Sequence[PlacedFile], lacking: Sequence[int], stays: Collection[int] = ()
+) -> list[tuple[PlacedFile | int, dict[str, Any]]]:
+    """Return a row for each file that serves the sizes asked for, existing files included, in order of their sizes.
 
-    Each is a row of `synth.present.statement.row`, with `refused` and `kept`. Ranges of `found` that have no file, by
-    their places `lacking`, are rows too, those in `stays` of what was there, unless a file that was there serves all of
-    their sizes.
+    Each is a row of `synth.present.statement.row`, with `refused` and `kept`. A range of `result` without a file has a
+    row too, unless an existing file serves all of its sizes.
+
+    Args:
+        result: The search.
+        placed: The library's files for the question.
+        lacking: Positions of the ranges without a file.
+        stays: Positions of those whose existing schedule stays.
+
+    Returns:
+        (file or position of the range, row) of each.
     """
-    pinned = {served.low for served in found.ranges if served.low == served.high}
-    rows: list[tuple[Placed | int, dict[str, Any]]] = []
-    for one in placed:
-        if one.kept and pinned and not any(_in_range(one.entry, size, size) for size in pinned):
+    pinned = {served.low for served in result.ranges if served.low == served.high}
+    rows: list[tuple[PlacedFile | int, dict[str, Any]]] = []
+    for item in placed:
+        if item.kept and pinned and not any(_in_range(item.entry, size, size) for size in pinned):
             continue
-        rows.append((one, _table_row(found, one) | {"refused": "", "kept": one.kept}))
+        rows.append((item, _table_row(result, item) | {"refused": "", "kept": item.kept}))
     for number in lacking:
-        served = found.ranges[number]
-        if not any(one.kept and _in_range(one.entry, served.low, served.high) for one in placed):
-            rows.append((number, row(found, served) | {"refused": served.contender.refused, "kept": number in stays}))
-    return sorted(rows, key=lambda one: one[1]["min_bytes"])
+        served = result.ranges[number]
+        if not any(item.kept and _in_range(item.entry, served.low, served.high) for item in placed):
+            rows.append((number, row(result, served) | {"refused": served.contender.refused, "kept": number in stays}))
+    return sorted(rows, key=lambda item: item[1]["min_bytes"])
 
 
-def _table_row(found: SearchResult, one: Placed) -> dict[str, Any]:
-    """The row of a file; of one that was there its time and bound are worked out again."""
-    entry, served = one.entry, one.file.served
+def _table_row(result: SearchResult, placed_file: PlacedFile) -> dict[str, Any]:
+    """Return the row of a file; the time and bound of an existing file are computed again."""
+    entry, served = placed_file.entry, placed_file.file.served
     ends = {key: entry[key] for key in ("min_bytes", "max_bytes")}
     if served is not None:
-        same = all(one.file.entry[key] == entry[key] for key in ends)
-        anew = {"low": entry["min_bytes"], "high": entry["max_bytes"], "shown": entry["shown_bytes"]}
-        return row(found, served) if same else row(found, replace(served, **anew)) | ends
+        has_same_sizes = all(placed_file.file.entry[key] == entry[key] for key in ends)
+        new_ends = {"low": entry["min_bytes"], "high": entry["max_bytes"], "shown": entry["shown_bytes"]}
+        return row(result, served) if has_same_sizes else row(result, replace(served, **new_ends)) | ends
     size = entry.get("shown_bytes")
     if type(size) is not int or not _in_range(entry, size, size):
         size = _middle(max(1, entry["min_bytes"]), entry["max_bytes"] or LARGEST)
     shape = {key: entry.get(key) for key in ("steps", "rounds", "chunks", "sends", "engine")}
-    shape["switch_ops"] = bool(entry.get("switch_ops"))  # an entry of a hand-written algorithm says nothing of it
-    over = over_sizes(found, one.file.time_us, ends["min_bytes"], ends["max_bytes"], size, shape["sends"] or 0)
-    return shape | ends | compare(found, one.file.time_us(size), size) | over
+    shape["switch_ops"] = bool(entry.get("switch_ops"))  # An entry of a hand-written algorithm does not state it.
+    over_range = over_sizes(
+        result, placed_file.file.time_us, ends["min_bytes"], ends["max_bytes"], size, shape["sends"] or 0
+    )
+    return shape | ends | compare(result, placed_file.file.time_us(size), size) | over_range
 
 
 def _in_range(entry: Mapping[str, Any], low: int, high: int | None) -> bool:
+    """Return True if an entry serves all sizes from `low` to `high` (None: no limit)."""
     most = NO_END if entry["max_bytes"] is None else entry["max_bytes"]
     return bool(entry["min_bytes"] <= low and (NO_END if high is None else high) <= most)

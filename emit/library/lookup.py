@@ -1,4 +1,4 @@
-"""Which file of a library serves a call, and what an index says of a file."""
+"""Look-ups in a library: which file serves a call, and what an index says of a file."""
 
 from __future__ import annotations
 
@@ -38,21 +38,28 @@ def choose(
     element_bytes: int = 1,
     any_order: bool = False,
 ) -> Entry | None:
-    """The entry that serves a call; None where the executor's own algorithm does, as none of the library's fits, or
-    the message does not divide as its file needs. For many calls make one `Selector`.
+    """Return the entry that serves a call; None if the executor's own algorithm serves it.
+
+    That is so if no file of the library fits, or the message size is no multiple of what its file needs. For many calls
+    make one `Selector`.
 
     Args:
-        collective: torch's spellings too.
-        ranks: of the topology, on which the group's `nranks` stand in order; None: wherever they are.
-        size_bytes: the larger of a rank's send and receive buffer.
-        target, topology: None: any, where all that fit have the same.
-        root: rank of the topology: a file is for one root only.
-        relays: ranks of the topology after the group's in the communicator.
-        element_bytes: of the call's type.
-        any_order: also a file for these ranks in another order, if there is none for this one: the communicator must
-            then be made in the order of the entry's `communicator`.
+        entries: Entries of one index.
+        collective: Name of the collective; torch's spellings are also known.
+        nranks: Number of ranks of the group.
+        ranks: The topology's ranks of the group, in order; None if they may be anywhere.
+        size_bytes: Larger of a rank's send and receive buffer.
+        inplace: True for a call in place.
+        target: Executor; None for any, if all fitting files have the same.
+        topology: Name of the topology; None for any, if all fitting files have the same.
+        root: The topology's rank of the root; a file is for one root only.
+        relays: Ranks of the topology after the group's in the communicator.
+        element_bytes: Bytes of an element of the call's type.
+        any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
+            must then be made in the order of the entry's `communicator`.
 
-    Raises InputError where it cannot be, or more than one entry fits; the line says what would tell them apart.
+    Raises:
+        InputError: If the call is impossible, or several entries fit; the message says what would tell them apart.
     """
     call = collective, nranks, ranks, size_bytes, inplace
     return Selector(entries).choose(
@@ -67,7 +74,7 @@ def choose(
 
 
 def entry_beside(path: str | Path) -> Entry | None:
-    """What an index beside a file, or in the folder above, says of it. A stranger's index is no obstacle."""
+    """Return what an index beside a file, or in the folder above, says of it; None if no index of ours names it."""
     for folder, name in _folders_above(path):
         with suppress(InputError):
             for entry in load_index(folder):
@@ -77,10 +84,10 @@ def entry_beside(path: str | Path) -> Entry | None:
 
 
 def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
-    """The topology of a file by an index beside it, or in the folder above, and its rank of each of the file's.
+    """Return the topology of a file, and its rank of each rank of the file, by an index beside it or one folder above.
 
-    Of one with dead or slow parts the healthy one, whose devices and nodes are the same. None without, where `load`
-    does not know its name, or it has not so many ranks.
+    If the topology has dead or slow parts, it is the healthy one, whose devices and nodes are the same. None if there
+    is no index, `load` does not know the name, or the topology has too few ranks.
     """
     entry = entry_beside(path)
     if entry is None:
@@ -92,23 +99,26 @@ def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
 
 
 def namesake_beside(path: str | Path) -> str | None:
-    """Another file of the library, for the same executor, that this one takes for the same; None without."""
+    """Return another file of the library that the executor would confuse with this one by its name; None without."""
     for folder, name in _folders_above(path):
         with suppress(InputError):
             entries = load_index(folder)
             own = next((entry for entry in entries if entry.file == name), None)
             if own is None or not FORMATS[TARGETS[own.target].format].kept_by_name:
                 continue
-            others = (entry for entry in entries if entry.target == own.target and entry != own)
-            return next((entry.file for entry in others if name_in(entry.path) == name_in(own.path)), None)
+            other_entries = (entry for entry in entries if entry.target == own.target and entry != own)
+            return next((entry.file for entry in other_entries if name_in(entry.path) == name_in(own.path)), None)
     return None
 
 
 def goal_beside(path: str | Path) -> Goal | None:
-    """The goal of a file whose own words do not say it, or None.
+    """Return the goal of a file that does not say it itself; None if there is none.
 
-    It is that of the index beside it or in the folder above, else of the file NAME.goal.json beside it. A stranger's
-    index, or one of another version, is no obstacle. Raises InputError for what is no goal in a NAME.goal.json.
+    It is stated by the index beside it or in the folder above, else by the file NAME.goal.json beside it. An index that
+    is not ours, or of another version, is ignored.
+
+    Raises:
+        InputError: If a NAME.goal.json states no goal.
     """
     for folder, name in _folders_above(path):
         with suppress(InputError):
@@ -116,30 +126,33 @@ def goal_beside(path: str | Path) -> Goal | None:
             for row in rows if isinstance(rows, list) else ():
                 if isinstance(row, dict) and row.get("file") == name:
                     return None if row.get("goal") is None else goal_stated(row["goal"], "")
-    beside = goal_path(path)
-    if not beside.is_file():
+    goal_file = goal_path(path)
+    if not goal_file.is_file():
         return None
-    stated = json_object(read_bytes(beside, "a goal", MAX_INDEX_BYTES), origin_of(beside))
+    stated = json_object(read_bytes(goal_file, "a goal", MAX_INDEX_BYTES), origin_of(goal_file))
     if stated.get("format") != GOAL_FORMAT:
-        raise InputError(f"{origin_of(beside)}: format: must be {GOAL_FORMAT}")
-    return goal_stated(stated, origin_of(beside))
+        raise InputError(f"{origin_of(goal_file)}: format: must be {GOAL_FORMAT}")
+    return goal_stated(stated, origin_of(goal_file))
 
 
 def goal_path(path: str | Path) -> Path:
-    """Where the goal of a file that is in no library stands."""
-    return Path(path).parent / f"{Path(path).stem}.goal.json"  # also of "." and "/", which have no name
+    """Return the path of the goal of a file that is in no library."""
+    return Path(path).parent / f"{Path(path).stem}.goal.json"  # `.stem` also works for "." and "/", which have no name.
 
 
 def goal_text(goal: Goal) -> str:
-    """What stands there: {"format": "synth-goal-1"} and the fields of an entry's goal (`emit.library.index`)."""
+    """Return the contents of a goal file: {"format": "synth-goal-1"} and the fields of an entry's goal.
+
+    `emit.library.index` describes these fields.
+    """
     return json.dumps({"format": GOAL_FORMAT, **state_goal(goal)}) + "\n"
 
 
 def _folders_above(path: str | Path) -> Iterator[tuple[Path, str]]:
-    """The file's folder and the one above, with the name that an index there gives the file."""
+    """Yield the file's folder and the one above, each with the name that an index there gives the file."""
     try:
-        where = Path(os.path.abspath(path))
-    except OSError:  # the working folder is gone
+        absolute = Path(os.path.abspath(path))
+    except OSError:  # The working folder was removed.
         return
-    for folder in (where.parent, where.parent.parent):
-        yield folder, where.relative_to(folder).as_posix()
+    for folder in (absolute.parent, absolute.parent.parent):
+        yield folder, absolute.relative_to(folder).as_posix()

@@ -12,20 +12,20 @@ from topologies.topology import Topology
 
 
 class Networks:
-    """The topologies of entries: one that was given, a failure's, or the one that its name is known by."""
+    """The topologies that entries may name: a given one, a failure's, or those that are known by their names."""
 
-    def __init__(self, given: Topology | None = None, hurt: Topology | None = None) -> None:
-        self._given = {one.name: one for one in (hurt, given) if one is not None}
+    def __init__(self, topology_given: Topology | None = None, hurt: Topology | None = None) -> None:
+        self._given = {topology.name: topology for topology in (hurt, topology_given) if topology is not None}
         self._load = lru_cache(64)(_known)
 
     def named(self, name: str) -> Topology | None:
-        """Return the topology of a name; None where it is not known."""
+        """Return the topology of a name; None if it is not known."""
         return self._given[name] if name in self._given else self._load(name)
 
     def of(self, entry: Entry) -> Topology | None:
-        """Return an entry's topology; None where it is not known, or has fewer ranks than the entry names."""
-        found = self.named(entry.topology)
-        return found if found is not None and largest_rank(entry) < found.nranks else None
+        """Return an entry's topology; None if it is not known, or has fewer ranks than the entry names."""
+        topology = self.named(entry.topology)
+        return topology if topology is not None and largest_rank(entry) < topology.nranks else None
 
 
 def largest_rank(entry: Entry) -> int:
@@ -34,7 +34,8 @@ def largest_rank(entry: Entry) -> int:
 
 
 def _known(name: str) -> Topology | None:
+    """Return the topology that the package knows by a name; None if there is none."""
     with suppress(InputError):
-        found = None if "/" in name or name.endswith((".toml", ".xml", ".json")) else load(name)
-        return found if found is not None and found.name == name else None
+        topology = None if "/" in name or name.endswith((".toml", ".xml", ".json")) else load(name)
+        return topology if topology is not None and topology.name == name else None
     return None

@@ -1,4 +1,4 @@
-"""A program that was lowered before, made from its file again: checked and timed here, and believed for nothing else.
+"""A program that was lowered before, made from its file again: checked and timed here, and usable_files for nothing else.
 
 Lowering looks for the best of many programs, which takes seconds. Its result is a file, and whether a file is right and
 how long it takes can be worked out from the file, the algorithm and the network.
@@ -16,7 +16,7 @@ from emit.formats import FORMATS
 from emit.library.index import Entry
 from emit.library.lowered import Lowered
 from emit.library.programs import Programs
-from emit.library.standing import read_right, wanted_by
+from emit.library.standing import read_right, requirement_of
 from emit.program import Program
 from emit.targets import most_bytes
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
@@ -25,7 +25,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 _ROUNDING = 1e-9  # relative, of two sizes that are one
-_MOST_CELLS = 1 << 16  # cells of a block that a file is believed to have
+_MOST_CELLS = 1 << 16  # cells of a block that a file may have
 
 
 def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> Lowered:
@@ -39,7 +39,7 @@ def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> 
     Raises:
         InputError: The file is not right, it is for something else, or it cannot be lowered from this algorithm.
     """
-    text, program = read_right(entry, wanted_by(programs))
+    text, program = read_right(entry, requirement_of(programs))
     goes_by_links = ordinary(algorithm.problem.network, algorithm.schedule.link)
     target, form = programs.target, FORMATS[programs.target.format]
     if program.inplace != programs.inplace:

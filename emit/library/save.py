@@ -14,7 +14,7 @@ from typing import Any
 from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, restate_program
 from emit.library.index import INDEX, SCHEDULES, Entry
-from emit.library.kept import FORMS, Kept, Placed, join, table_rows
+from emit.library.kept import FORMS, Outcome, PlacedFile, join, table_rows
 from emit.library.lowered import Lowered
 from emit.library.programs import NONE, Programs, run_by
 from emit.library.standing import File, network_digest, schedule_again
@@ -109,7 +109,7 @@ def save(
         return Saved(None, found)
     other = None if programs is None else programs.other_form()
     forms = [_Form(found, programs, refused)]
-    kept, rows = Kept(), list[dict[str, Any]]()
+    kept, rows = Outcome(), list[dict[str, Any]]()
     with writing(folder, until=until, elsewhere=True) as library:
         forms[0].make(library.entries, until)
         if other is not None and forms[0].files:
@@ -179,7 +179,7 @@ class _Form:
     programs: Programs | None
     refused: list[str]
     made: list[File | None] = field(default_factory=list)
-    placed: list[Placed] = field(default_factory=list)
+    placed: list[PlacedFile] = field(default_factory=list)
     stays: set[int] = field(default_factory=set)
     beside: set[int] = field(default_factory=set)
 
@@ -208,12 +208,12 @@ class _Form:
                 self.refused.append(f"{name} {form} place: {why}" if ending else str(why))
             self.made.append(made)
 
-    def join(self, standing: Sequence[Entry], kept: Kept, taken: Sequence[str]) -> None:
+    def join(self, standing: Sequence[Entry], kept: Outcome, taken: Sequence[str]) -> None:
         """Place them beside those that stand in the library; taken: names that are another form's or question's."""
         if self.programs is not None and self.files:
             self.placed = join(standing, self.files, self.found, self.programs, kept, taken)
 
-    def keep_schedules(self, library: Library, kept: Kept, until: float) -> None:
+    def keep_schedules(self, library: Library, kept: Outcome, until: float) -> None:
         """Look at the library's schedules that have the names of those for ranges without a file.
 
         One that is no slower at any size looked at stays, one that is slower at all of them gives way, else both stay.

@@ -26,7 +26,7 @@ from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.merge import NO_END
 from emit.library.programs import NONE
 from emit.library.save import document, stem
-from emit.library.standing import MOST_BYTES, File, read_again, schedule_again, wanted_by
+from emit.library.standing import MOST_BYTES, File, read_again, requirement_of, schedule_again
 from emit.library.write import Library, writing
 from emit.targets import TARGETS
 from synth.concurrent.isolated import isolated_parts
@@ -137,7 +137,7 @@ def _standing(
         asked = found.problem if len(part.groups) > 1 else found.problem.members[part.groups[0]]
         programs.problem = replace(problem, collective=asked.collective)
         try:
-            files += [read_again(e, wanted_by(programs)) for e in own if e.serves(entry["min_bytes"])]
+            files += [read_again(e, requirement_of(programs)) for e in own if e.serves(entry["min_bytes"])]
         except InputError:
             return None
     predictors = [file.predictor for file in files if file.within and file.predictor is not None]

@@ -1,5 +1,6 @@
-"""A file that a library has already, believed only after a check: it is replayed against what is asked, and not what
-its entry says, and timed anew on the network at hand.
+"""The check of a library's existing file: it is replayed against what is asked and timed on the network at hand.
+
+What its entry says is not believed.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from topologies.errors import InputError, ScheduleError, ScheduleRefused
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
-MOST_BYTES = 256 << 20  # of a file that is read again
-_MOST_CHUNKS = 4096  # a block, that an entry is believed to have
-_HEAD = 1 << 12  # characters in which a file states its sizes
+MOST_BYTES = 256 << 20  # of an existing file
+_MOST_CHUNKS = 4096  # chunks of a block that an entry may state
+_HEAD = 1 << 12  # A file states its sizes within these characters.
 _SIZES = re.compile(r'\b(?:min|max)(?:Bytes="|_message_size": )(\d+)')
 
 
@@ -44,9 +45,14 @@ _SIZES = re.compile(r'\b(?:min|max)(?:Bytes="|_message_size": )(\d+)')
 class File:
     """A file that could serve some sizes of a question.
 
-    entry: as an index has it.  text: what is in it.  time_us: for messages of a size, as its executor sees it.
-    served: the range of a search's answers that it is for.  there: whether it was there, and then its predictor;
-    within: whether it keeps the limits that are asked for.
+    Attributes:
+        entry: Its entry in the index.
+        text: Its contents.
+        time_us: Returns its time in µs at a message size in bytes, as its executor sees it.
+        served: Range of a search's answers that it is for; None for an existing file.
+        there: True if it existed before.
+        within: True if it keeps the limits that are asked for.
+        predictor: Predictor of an existing file, else None.
     """
 
     entry: Mapping[str, Any]
@@ -59,12 +65,16 @@ class File:
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
-    """What a file of a library must be to be believed, whatever its entry says.
+class Requirement:
+    """The properties that a library's file must have to be believed, whatever its entry says.
 
-    collective, root: of the program, root None: whichever.  topology, ranks: where it runs, a rank of the topology for
-    each of the program's.  target: with the limits asked for.  is_goal: whether what an entry states is what is asked,
-    where the collective's name does not say it.
+    Attributes:
+        collective: Collective of the program.
+        root: Root of the program; None for any.
+        topology: Topology on which it runs.
+        ranks: The topology's rank of each rank of the program.
+        target: Executor, with the limits that are asked for.
+        is_goal: Returns True if the goal of an entry is what is asked; the collective's name may not say it.
     """
 
     collective: str
@@ -76,25 +86,26 @@ class Wanted:
 
     @property
     def nodes(self) -> list[int]:
-        """The node of each rank."""
+        """Return the node of each rank."""
         return [int(self.topology.nodes[rank]) for rank in self.ranks]
 
 
-def wanted_by(programs: Programs) -> Wanted:
-    """What a search's programs must be."""
+def requirement_of(programs: Programs) -> Requirement:
+    """Return what the programs of a search must be."""
     problem = programs.problem
-    named = program_collective(problem)
-    custom = named == CUSTOM
+    collective = program_collective(problem)
+    custom = collective == CUSTOM
 
     def is_goal(entry: Entry) -> bool:
+        """Return True if an entry's goal is the problem's."""
         return (entry.values["goal"] is not None) == custom and (not custom or states_goal(entry, problem))
 
     root = None if custom or not problem.collective.kind.rooted else problem.collective.root
-    return Wanted(named, root, problem.topology, problem.ranks, programs.target, is_goal)
+    return Requirement(collective, root, problem.topology, problem.ranks, programs.target, is_goal)
 
 
 def network_digest(problem: Problem) -> str:
-    """What a question's names do not say: the network between its ranks, and what a pattern asks for."""
+    """Return a digest of what a question's names do not say: the network of its ranks, and what a pattern asks for."""
     net, collective = problem.network, problem.collective
     columns: list[NDArray[Any]] = [
         net.src,
@@ -115,120 +126,131 @@ def network_digest(problem: Problem) -> str:
     return digest.hexdigest()[:16]
 
 
-def read_again(entry: Entry, wanted: Wanted) -> File:
-    """A file that was there, checked. Raises InputError, beginning with its name, where it is not what it must be."""
-    text, program = read_right(entry, wanted)
-    predictor = FORMATS[TARGETS[entry.target].format].predictor(text, program, wanted.topology, wanted.ranks)
-    within = _within(program, text, entry, wanted)
+def read_again(entry: Entry, requirement: Requirement) -> File:
+    """Return an existing file after checking it.
+
+    Raises:
+        InputError: If it is not what it must be; the message begins with its name.
+    """
+    text, program = read_right(entry, requirement)
+    predictor = FORMATS[TARGETS[entry.target].format].predictor(text, program, requirement.topology, requirement.ranks)
+    within = _within(program, text, entry, requirement)
     return File(entry.values, text, predictor.time_us, there=True, within=within, predictor=predictor)
 
 
-def read_right(entry: Entry, wanted: Wanted) -> tuple[str, Program]:
-    """The text and the program of a file that was there; errors as those of `read_again`."""
+def read_right(entry: Entry, requirement: Requirement) -> tuple[str, Program]:
+    """Return the text and the program of an existing file after checking it; raise InputError as `read_again` does."""
     target = TARGETS[entry.target]
     try:
         text = read_text(entry.path, "a file of the library", MOST_BYTES, entry.folder, None)
         goal = entry.goal()
     except InputError as error:
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None
-    if not wanted.is_goal(entry):
+    if not requirement.is_goal(entry):
         raise InputError(f"{entry.file}: its entry states another goal than what is asked")
     converts = FORMATS[target.format].converter
     verdict = verify_program(entry.path, goal) if converts else verify_file(entry.path, goal, None, target.name)
     program = _right(verdict, entry.file)
-    wrong = _mismatch(entry, program, wanted) or _other_sizes(entry, text)
-    if wrong:
-        raise InputError(f"{entry.file}: {wrong}, which is not what its entry says")
+    fault = _mismatch(entry, program, requirement) or _other_sizes(entry, text)
+    if fault:
+        raise InputError(f"{entry.file}: {fault}, which is not what its entry says")
     return text, program
 
 
-def schedule_again(path: Path, found: Algorithm, sizes: Collection[float]) -> tuple[Algorithm | None, bool]:
-    """What stands in a schedule file that no entry names, replayed, and whether it must stay beside what was found.
+def schedule_again(path: Path, new: Algorithm, sizes: Collection[float]) -> tuple[Algorithm | None, bool]:
+    """Return the replayed schedule of a file that no entry names, and whether it must stay next to the new schedule.
 
-    None where it is slower at all of the sizes, sends the same, or is no right answer; both stay where one is faster at
-    some sizes and the other at others.
+    The schedule is None if it is slower at one of the sizes, equals the new one, or is no right answer. Both schedules
+    stay if one is faster at some sizes and the other at others.
+
+    Args:
+        path: Schedule file, which may be missing.
+        new: New algorithm for the same question.
+        sizes: Message sizes in bytes at which the two are compared.
     """
     stored = None
     if path.is_file():
         with suppress(InputError):
             stored = load_schedule(path)
-    if stored is None or network_digest(stored.problem) != network_digest(found.problem):
+    if stored is None or network_digest(stored.problem) != network_digest(new.problem):
         return None, False
-    pairs = ((getattr(own, name) for own in (stored.schedule, found.schedule)) for name in ("chunk", "link", "step"))
+    pairs = ((getattr(own, name) for own in (stored.schedule, new.schedule)) for name in ("chunk", "link", "step"))
     if all(np.array_equal(*pair) for pair in pairs):
         return None, False
     with suppress(ScheduleRefused, ScheduleError):
         engine, size = str(stored.header["engine"]), stored.schedule.size_bytes
-        there = Algorithm(stored.problem, stored.schedule, engine, size_bytes=size)
-        longer = [there.time_us(size) > found.time_us(size) for size in sizes]
-        return (None if any(longer) else there), any(longer) and not all(longer)
+        existing = Algorithm(stored.problem, stored.schedule, engine, size_bytes=size)
+        longer = [existing.time_us(size) > new.time_us(size) for size in sizes]
+        return (None if any(longer) else existing), any(longer) and not all(longer)
     return None, False
 
 
 def _right(verdict: Verdict, file: str) -> Program:
+    """Return the program of a verdict; raise InputError unless the file is right."""
     if verdict.status != "right" or verdict.program is None:
-        why = first_of(verdict.findings) if verdict.findings else "; ".join(verdict.lines)
-        raise InputError(f"{file}: {verdict.status}: {why}")
+        reason = first_of(verdict.findings) if verdict.findings else "; ".join(verdict.lines)
+        raise InputError(f"{file}: {verdict.status}: {reason}")
     return verdict.program
 
 
-def _mismatch(entry: Entry, program: Program, wanted: Wanted) -> str:
-    """What a right program is that the entry's is not; empty where all is as it says."""
+def _mismatch(entry: Entry, program: Program, requirement: Requirement) -> str:
+    """Return how a right program differs from what its entry says or what is required; empty if it does not."""
     target = TARGETS[entry.target]
-    for what, value, right in (
-        ("it is", program.collective, wanted.collective),
-        ("ranks are", program.nranks, len(wanted.ranks)),
-        ("its root is", program.root, program.root if wanted.root is None else wanted.root),
+    for subject, value, right in (
+        ("it is", program.collective, requirement.collective),
+        ("ranks are", program.nranks, len(requirement.ranks)),
+        ("its root is", program.root, program.root if requirement.root is None else requirement.root),
         ("in place is", program.inplace, entry.inplace),
         ("its protocol is", target.protocols.get(program.protocol), entry.protocol),
     ):
         if value != right:
-            return f"{what} {value}"
+            return f"{subject} {value}"
     unit = divisor(program, target)
     return f"it divides into {unit}" if entry.divides % unit else ""
 
 
 def _other_sizes(entry: Entry, text: str) -> str:
-    """The sizes that a file states, where they are not its entry's."""
+    """Return what sizes a file states if they are not its entry's; else an empty text."""
     target = TARGETS[entry.target]
     try:
-        right = restate_program(text, entry.file, entry.min_bytes, entry.max_bytes, target)
+        rewritten = restate_program(text, entry.file, entry.min_bytes, entry.max_bytes, target)
     except InputError as error:
         return str(error)
-    stated, wanted = (_SIZES.findall(one[:_HEAD]) for one in (text, right))
-    return "" if stated == wanted else f"it is for {' to '.join(stated)} bytes"
+    stated, expected = (_SIZES.findall(contents[:_HEAD]) for contents in (text, rewritten))
+    return "" if stated == expected else f"it is for {' to '.join(stated)} bytes"
 
 
 def states_goal(entry: Entry, problem: Problem) -> bool:
-    """Whether an entry's goal is that of a problem whose program has a name of no collective."""
+    """Return True if an entry's goal is that of a problem without a named collective."""
     stated, whole = entry.values["goal"], problem.collective
-    cells, rest = divmod(len(stated["initial"][0]), len(whole.pre))
+    cells, remainder = divmod(len(stated["initial"][0]), len(whole.pre))
     chunks = entry.values.get("chunks")
-    cuts: list[Callable[[], Collective]] = [lambda: subdivided(whole, cells)] if cells and not rest else []
-    if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # of different sizes
+    cuts: list[Callable[[], Collective]] = [lambda: subdivided(whole, cells)] if cells and not remainder else []
+    if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # The chunks differ in size.
         cuts.append(lambda: common_chunk(problem.with_chunks(max(1, chunks // whole.chunks)).collective).cells)
     for cut in cuts:
         try:
-            right = goal_columns(cut())
-        except InputError:  # more than is held in memory
+            goal = goal_columns(cut())
+        except InputError:  # The goal is too large for memory.
             continue
-        if all(_rows(stated[key]) == _rows(right[key]) for key in ("initial", "required")):
+        if all(_rows(stated[key]) == _rows(goal[key]) for key in ("initial", "required")):
             return bool(stated["nranks"] == problem.nranks)
     return False
 
 
 def _rows(columns: Sequence[Sequence[Any]]) -> set[tuple[Any, ...]]:
+    """Return the rows of columns as a set."""
     return set(zip(*columns, strict=True))
 
 
-def _within(program: Program, text: str, entry: Entry, wanted: Wanted) -> bool:
-    """Whether it keeps the limits that the target has now: threadblocks, scratch, packets, what crosses nodes."""
-    target, found = wanted.target, Findings()
+def _within(program: Program, text: str, entry: Entry, requirement: Requirement) -> bool:
+    """Return True if a file keeps the target's present limits: threadblocks, scratch, packets, sends between nodes."""
+    target, findings = requirement.target, Findings()
     form = FORMATS[target.format]
-    check_resident(form.threadblocks(program, text), target.limits.sms, found)
+    check_resident(form.threadblocks(program, text), target.limits.sms, findings)
     if form.holds_program:
-        check_limits(program, target.limits, found)
-        check_between_nodes(program, wanted.nodes, target, found)
+        check_limits(program, target.limits, findings)
+        check_between_nodes(program, requirement.nodes, target, findings)
     largest = most_bytes(program, target.limits)
     fits = largest is None or (entry.max_bytes is not None and entry.max_bytes <= largest)
-    return fits and not found.reported and program.protocol in target.protocols
+    return fits and not findings.reported and program.protocol in target.protocols

@@ -175,7 +175,7 @@ def test_without_a_program_only_messages_are_judged(form: str, tmp_path: Path) -
     right = operations_of(program, 16 * chunks_of(program))
     verdict = verify_file(put(tmp_path / "x", form, right, None))
     assert (verdict.status, verdict.program) == ("not readable", None)
-    assert "it holds no program" in verdict.lines[0]
+    assert "the file holds no program" in verdict.lines[0]
     for fault in ("wrong size", "wrong peer", "wrong tag", "operation left out"):
         for _, ranks in list(FAULTS[fault](right))[::7]:
             assert verify_file(put(tmp_path / "x", form, ranks, None)).status in ("wrong", "deadlock"), fault

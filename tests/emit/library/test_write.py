@@ -106,7 +106,7 @@ def test_a_held_library_is_refused_in_time_and_keeps_what_it_has(
     before = files(tmp_path / "lib")
     begun = time.monotonic()
     soon = now() + 0.5
-    wrong = r"--out .*lib: another process is writing to it; it must end first"
+    wrong = r"--out .*lib: another process is writing to it; wait until it ends"
     with held(tmp_path / "lib"), pytest.raises(LibraryHeldError, match=wrong), writing(tmp_path / "lib", until=soon):
         pytest.fail("it is held")
     assert time.monotonic() - begun < 1.5
