@@ -90,8 +90,8 @@ def differences(
     """Yield the difference of two libraries for every question that either has, at each size.
 
     Args:
-        one: Entries of the first library.
-        other: Entries of the second library.
+        first: Entries of the first library.
+        second: Entries of the second library.
         sizes: Message sizes in bytes.
         topology: Topology of the entries of its name; others are found by their names.
 

@@ -1,4 +1,4 @@
-"""The check of a fault.json: it leaves nothing of the healthy library whose network the failure changes."""
+"""The check of a fault.json: no file that it leaves depends on a network that the failure changes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from topologies.topology import Topology
 
 @dataclass
 class CheckedFault:
-    """What the check of a failure's folder came to.
+    """The result of checking a failure's folder.
 
     Attributes:
-        hurt: The topology with the failure; None where there is no failure, or its topology is not known.
+        hurt: Topology with the failure; None if there is no failure, or its topology is not known.
         wrong: What is wrong in fault.json, a sentence each.
-        unproved: Why it cannot be checked; empty where it can.
+        unproved: Why it cannot be checked; empty if it can.
     """
 
     hurt: Topology | None = None
@@ -35,10 +35,11 @@ class CheckedFault:
 
 
 def check_fault(folder: Path, topology: Topology | None = None) -> Topology | None:
-    """Return the topology of a failure's folder with the failure; None where the folder has none.
+    """Return the topology with the failure of a failure's folder; None if the folder has no failure.
 
     Raises:
-        InputError: fault.json leaves what the failure changes, or states another failure than the folder's index.
+        InputError: If fault.json leaves files that the failure changes, or states another failure than the folder's
+            index.
     """
     entries = load_index(folder) if (folder / FAULT).exists() and (folder / INDEX).exists() else []
     checked = find_fault_errors(folder, entries, topology)
@@ -51,8 +52,9 @@ def find_fault_errors(folder: Path, entries: Sequence[Entry], topology: Topology
     """Return what is wrong with the fault.json of a folder.
 
     Args:
-        entries: The entries of the folder's own index.
-        topology: The topology of its name; others are found by their names.
+        folder: The failure's folder.
+        entries: Entries of the folder's own index.
+        topology: Topology of its name; others are found by their names.
     """
     checked = CheckedFault()
     try:
@@ -83,14 +85,15 @@ def find_fault_errors(folder: Path, entries: Sequence[Entry], topology: Topology
 
 
 def _same_network(entry: Entry, group: tuple[int, ...], healthy: Topology, hurt: Topology) -> bool:
-    """Return whether a failure leaves the network of a group, and of the relays of its file, as it is."""
+    """Return True if a failure does not change the network of a group and of the relays of its file."""
     kind = KINDS.get(entry.collective)
     name = entry.collective if kind is not None and kind.by_name else "allgather"
     root = group[0] if find_kind(name).rooted else None
     try:
         forms = [
-            network_digest(make_problem(one, name, group, relays=entry.relays, root=root)) for one in (healthy, hurt)
+            network_digest(make_problem(topology, name, group, relays=entry.relays, root=root))
+            for topology in (healthy, hurt)
         ]
-    except InputError:  # its ranks no longer reach each other
+    except InputError:  # The failure separates its ranks.
         return False
     return forms[0] == forms[1]

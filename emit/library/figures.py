@@ -1,7 +1,7 @@
-"""The figures that an index states of an algorithm, held against what the files prove.
+"""The check of the figures that an index states of an algorithm against what the files prove.
 
 A row (`synth.present.statement.row`) states times, bounds, gaps and comparisons. Each of them follows from the program,
-the witnesses and the named topology, but for what a search alone knows (`UNPROVABLE`).
+the witnesses and the named topology, except for what only a search knows (`UNPROVABLE`).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ FIGURES = (
     "optimal", "proof", "vs_baseline", "libraries", "vs_healthy", "worst", "curve",
 )  # fmt: skip
 SHAPE = "steps", "rounds", "chunks", "sends", "engine", "switch_ops"
-UNPROVABLE = ("vs_baseline", "vs_healthy")  # they compare with algorithms that no file holds
+UNPROVABLE = ("vs_baseline", "vs_healthy")  # They compare with algorithms that no file holds.
 _OF_BOUND = ("bound_us", "gap", "optimal", "proof", "worst", "curve")
-_ALWAYS = "gap", "optimal", "proof", "worst", "curve"  # stated wherever a bound is
+_ALWAYS = "gap", "optimal", "proof", "worst", "curve"  # stated wherever a bound is stated
 _OF_FILE = "threadblocks", "otherwise", "network", "padding"  # stated beside the figures
-_LONG = 1_000_000  # sends, with more of which there is no curve
-_CLOSE = 1e-6  # relative: what rounding may lose of a time
-_HUGE, _TINY, _LIMIT = 1 << 60, 1e-6, 1e-7  # bytes, bytes, and the rounding in which a regime is met
+_LONG = 1_000_000  # largest number of sends for which there is a curve
+_CLOSE = 1e-6  # relative rounding of a time
+_HUGE, _TINY, _LIMIT = 1 << 60, 1e-6, 1e-7  # bytes; bytes; relative rounding within which a regime is met
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the files prove of one row.
+    """The facts that the files of one row prove.
 
     Attributes:
-        time_us: time in µs at a message size; None where it cannot be worked out.
-        serves: whether the row is for a message size in bytes.
-        witnesses: what its proof proves, checked; empty without a proof.
-        problem: the question on the named topology; None where it is not known.
-        stored: the row's own schedule; None without one.
-        anew: whether the witnesses were found by this check, so that their words may be others.
+        time_us: Returns the time in µs at a message size in bytes; None if it cannot be computed.
+        serves: Returns True if the row is for a message size in bytes.
+        witnesses: Checked witnesses of its proof; empty without a proof.
+        problem: Question on the named topology; None if that is not known.
+        stored: The row's own schedule; None without one.
+        anew: True if this check found the witnesses, so that their texts may differ.
     """
 
     time_us: Callable[[float], float] | None
@@ -59,11 +59,11 @@ class Evidence:
 
 @dataclass
 class Findings:
-    """What a check of one row came to.
+    """The result of checking one row.
 
     Attributes:
-        wrong: a sentence for each field that states what is not so.
-        unproved: the fields that could be so and that no file proves.
+        wrong: A sentence for each field that states something wrong.
+        unproved: Fields that may be right and that no file proves.
     """
 
     wrong: list[str] = field(default_factory=list)
@@ -71,9 +71,9 @@ class Findings:
 
 
 def check_figures(values: Mapping[str, Any], evidence: Evidence) -> Findings:
-    """Check every figure of a row; its types are those that `emit.library.index` takes."""
+    """Check every figure of a row; the types are those that `emit.library.index` takes."""
     findings = Findings()
-    if any(values.get(key) is not None for key in _OF_BOUND):  # a hand-written algorithm's entry claims none
+    if any(values.get(key) is not None for key in _OF_BOUND):  # An entry of a hand-written algorithm claims none.
         findings.unproved += [key for key in FIGURES if key not in values]
         findings.unproved += [key for key in _OF_FILE if values.get(key) is None]
         short = (values.get("sends") or 0) <= _LONG
@@ -91,13 +91,13 @@ def _shape(values: Mapping[str, Any], evidence: Evidence, findings: Findings) ->
     if shape is None:
         findings.unproved += [key for key in SHAPE if values.get(key) is not None]
         return
-    for key, right in shape.items():
-        if key in values and values[key] != right:
-            yield f"{key}: is {values[key]!r}; it must be {right!r}, as in its schedule"
+    for key, expected in shape.items():
+        if key in values and values[key] != expected:
+            yield f"{key}: is {values[key]!r}; it must be {expected!r}, as in its schedule"
 
 
 def _shape_of(stored: Stored | None) -> dict[str, Any] | None:
-    """Return the fields that a stored schedule determines."""
+    """Return the fields that a stored schedule determines; None without a schedule."""
     if stored is None:
         return None
     schedule, problem = stored.schedule, stored.problem
@@ -120,15 +120,15 @@ def _times(values: Mapping[str, Any], evidence: Evidence, findings: Findings) ->
         return
     if values.get("shown_bytes") is None and values.get("time_us") is not None:
         findings.unproved.append("time_us")
-    for where, size, claimed, _ in stated:
-        taken = evidence.time_us(size)
-        if not math.isclose(taken, claimed, rel_tol=_CLOSE):
-            yield f"{where}: takes {format_time(taken)} at {format_size(size)}, its entry says {format_time(claimed)}"
+    for place, size, claimed, _ in stated:
+        time_us = evidence.time_us(size)
+        if not math.isclose(time_us, claimed, rel_tol=_CLOSE):
+            yield f"{place}: takes {format_time(time_us)} at {format_size(size)}, its entry says {format_time(claimed)}"
             return
 
 
 def _rows(values: Mapping[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
-    """(field, bytes, time, bound) of every place that states a time."""
+    """Yield (field, bytes, time, bound) of every place that states a time."""
     size, worst = values.get("shown_bytes"), values.get("worst")
     if size is not None and values.get("time_us") is not None:
         yield "time_us", size, values["time_us"], values.get("bound_us")
@@ -143,34 +143,35 @@ def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -
     bound = Bound(evidence.witnesses) if evidence.witnesses else None
     if bound is None:
         findings.unproved += [key for key in _OF_BOUND if values.get(key) is not None]
-    for where, size, time_us, bound_us in _rows(values):
+    for field_name, size, time_us, bound_us in _rows(values):
         if bound_us is None:
             continue
         proved = math.inf if bound is None else bound.at(size)[0]
         if bound_us > time_us * (1 + _CLOSE):
             at = f"{format_time(bound_us)} at {format_size(size)}"
-            yield f"{where}: states a bound of {at} and takes {format_time(time_us)}"
+            yield f"{field_name}: states a bound of {at} and takes {format_time(time_us)}"
             return
-        if bound_us > proved * (1 + EQUAL) and evidence.anew:  # a search may have found a better one
+        if bound_us > proved * (1 + EQUAL) and evidence.anew:  # A search may have found a better bound.
             findings.unproved += [key for key in _OF_BOUND if values.get(key) is not None]
             continue
         if bound_us > proved * (1 + EQUAL):
             yield (
-                f"{where}: states a bound of {format_time(bound_us)} at {format_size(size)}, "
+                f"{field_name}: states a bound of {format_time(bound_us)} at {format_size(size)}, "
                 f"the proof {format_time(proved)}"
             )
             return
     yield from _gaps(values, evidence)
     if bound is not None and evidence.time_us is not None and "proof" not in findings.unproved:
-        wrong = list(_words(values, evidence.time_us, bound))
-        if wrong and evidence.anew and _has_met_regime(values, evidence.time_us, bound):  # a search has other words
+        wrong = list(_proof_texts(values, evidence.time_us, bound))
+        # A search may word the proof differently.
+        if wrong and evidence.anew and _has_met_regime(values, evidence.time_us, bound):
             findings.unproved.append("proof")
         else:
             yield from wrong
 
 
 def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
-    """Yield what is wrong with gaps, by the times and bounds that stand beside them."""
+    """Yield what is wrong with the gaps, by the times and bounds beside them."""
     time_us, bound_us, gap, size = (values.get(key) for key in ("time_us", "bound_us", "gap", "shown_bytes"))
     least = 1.0
     if time_us is not None and bound_us:
@@ -195,25 +196,25 @@ def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
         yield f"worst: states a gap of {worst['gap']:.4f}; it must be {max([least, *inside]):.4f}, as the curve says"
 
 
-def _words(values: Mapping[str, Any], time_us: Callable[[float], float], bound: Bound) -> Iterator[str]:
-    """Yield what is wrong with the words that say what proves the bound."""
-    words, size = values.get("proof"), values.get("shown_bytes")
-    if words is None or size is None or values.get("bound_us") is None:
+def _proof_texts(values: Mapping[str, Any], time_us: Callable[[float], float], bound: Bound) -> Iterator[str]:
+    """Yield what is wrong with the text that says what proves the bound."""
+    claim, size = values.get("proof"), values.get("shown_bytes")
+    if claim is None or size is None or values.get("bound_us") is None:
         return
     proved = bound.at(size)[0]
-    texts = [one.text for one in bound.witnesses if math.isclose(one.at(size), proved, rel_tol=EQUAL)]
-    if not any(words == regime + text for text in texts for regime in _met_regimes(size, time_us, bound)):
-        yield f"proof: is {words[:80]!r}; it must be {texts[0][:80]!r}, as in its proof, after a regime that is met"
+    texts = [witness.text for witness in bound.witnesses if math.isclose(witness.at(size), proved, rel_tol=EQUAL)]
+    if not any(claim == regime + text for text in texts for regime in _met_regimes(size, time_us, bound)):
+        yield f"proof: is {claim[:80]!r}; it must be {texts[0][:80]!r}, as in its proof, after a regime that is met"
 
 
 def _has_met_regime(values: Mapping[str, Any], time_us: Callable[[float], float], bound: Bound) -> bool:
-    """Return whether the words of a proof claim no regime that is not met, whatever else they say."""
-    words, met = str(values["proof"]), _met_regimes(values["shown_bytes"], time_us, bound)
-    return any("optimal" not in words.removeprefix(regime) for regime in met)
+    """Return True if a proof's text claims no regime that is not met."""
+    proof_text, met = str(values["proof"]), _met_regimes(values["shown_bytes"], time_us, bound)
+    return any("optimal" not in proof_text.removeprefix(regime) for regime in met)
 
 
 def _met_regimes(size: int, time_us: Callable[[float], float], bound: Bound) -> list[str]:
-    """Return how the words of a proof may begin for a time that is met at a size, at huge sizes or at tiny ones."""
+    """Return how a proof's text may begin: regimes that are met at a size, at huge sizes or at tiny ones."""
     regimes = {"": True, "optimal: ": time_us(size) / bound.at(size)[0] <= OPTIMAL}
     regimes["bandwidth-optimal: "] = time_us(_HUGE) <= bound.at(_HUGE)[0] * (1 + _LIMIT)
     regimes["latency-optimal: "] = time_us(_TINY) <= bound.at(_TINY)[0] * (1 + _LIMIT)
@@ -221,24 +222,29 @@ def _met_regimes(size: int, time_us: Callable[[float], float], bound: Bound) -> 
 
 
 def _libraries(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """Yield what is wrong with what other libraries would take."""
+    """Yield what is wrong with the times stated for other libraries."""
     stated, size = values.get("libraries"), values.get("shown_bytes")
     if not stated:
         return
     if evidence.problem is None or evidence.time_us is None or size is None or not evidence.witnesses:
         findings.unproved.append("libraries")
         return
-    found = SearchResult(evidence.problem, [], bound=Bound(evidence.witnesses))
-    right = compare(found, evidence.time_us(size), size)["libraries"]
+    result = SearchResult(evidence.problem, [], bound=Bound(evidence.witnesses))
+    expected = compare(result, evidence.time_us(size), size)["libraries"]
     for name, row in stated.items():
-        own = right.get(name)
+        expected_row = expected.get(name)
         if "time_us" not in row:
             findings.unproved.append("libraries")
-        elif own is None or row.keys() != own.keys() or not all(_same(row[key], own[key]) for key in own):
-            yield f"libraries: states of {name!r} {row!r:.120}; its model says {own!r:.120}"
+        elif (
+            expected_row is None
+            or row.keys() != expected_row.keys()
+            or not all(_same(row[key], expected_row[key]) for key in expected_row)
+        ):
+            yield f"libraries: states of {name!r} {row!r:.120}; its model says {expected_row!r:.120}"
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=_CLOSE)
-    return bool(one == other)
+def _same(value: Any, expected: Any) -> bool:
+    """Return True if two values are equal, up to rounding for numbers."""
+    if isinstance(value, float) and isinstance(expected, int | float):
+        return math.isclose(value, expected, rel_tol=_CLOSE)
+    return bool(value == expected)

@@ -1,7 +1,7 @@
-"""Concurrent groups as the programs of a target: lowered, checked and timed together.
+"""Lowering of concurrent groups' plans to the programs of a target, checked and timed as one.
 
-Groups that share no rank, relays included, get a program each, for communicators of their own. Groups that share ranks
-get one program of all ranks, which is checked against what all groups want.
+Groups that share no rank, relays included, get one program each, for communicators of their own. Groups that share
+ranks get one program of all ranks, which is checked against what all groups want.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ from topologies.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class GroupProgram:
-    """One program: of which groups, and whose algorithm it runs at which message size in bytes (its own)."""
+    """A program of one or all groups of a plan.
+
+    Attributes:
+        algorithm: Algorithm that it runs.
+        size_bytes: Its message size in bytes.
+        programs: What lowered it.
+        by: The lowered program.
+        groups: Numbers of its groups.
+    """
 
     algorithm: Algorithm
     size_bytes: float
@@ -38,17 +46,24 @@ class GroupProgram:
 
 @dataclass(frozen=True, eq=False)
 class ConcurrentPrograms:
-    """The programs of all groups, and what they take when they are called at the same time."""
+    """The programs of all groups of a plan.
+
+    Attributes:
+        parts: The programs.
+        time_us: Their time in µs when they are called at the same time.
+    """
 
     parts: tuple[GroupProgram, ...]
     time_us: float
 
 
 class GroupPrograms:
-    """What lowers plans for concurrent groups for one target.
+    """A lowering of plans for concurrent groups for one target.
 
-    sms, groups_overlap, scratch_limit: as `Programs` takes them. Raises InputError for a target that is not
-    known, or has no packets, and for threadblocks that cannot be.
+    `sms`, `groups_overlap` and `scratch_limit` are those of `Programs`.
+
+    Raises:
+        InputError: If the target is unknown or has no packets, or the number of threadblocks is impossible.
     """
 
     def __init__(
@@ -59,43 +74,45 @@ class GroupPrograms:
         if sms is not None and sms < 1:
             raise InputError(f"--sms {sms}: is not possible; it must be 1 or more")
         self.target, self.sms, self.groups_overlap, self.scratch_limit = target, sms, groups_overlap, scratch_limit
-        self._made: dict[Algorithm, ConcurrentPrograms | InputError] = {}
+        self._lowered: dict[Algorithm, ConcurrentPrograms | InputError] = {}
 
     def isolated(self, problem: Problem) -> Programs | None:
-        """What lowers one group's algorithms; None where the target cannot express them by themselves."""
+        """Return what lowers one group's algorithms; None if the target cannot express them by themselves."""
         try:
             return executor_for(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
-        except InputError:  # the union may be another matter
+        except InputError:  # The target may still express the union.
             return None
 
     def rank_sends(self, union: UnionProblem) -> int | None:
-        """How many sends a rank may take part in for each of its groups, on average; None: any number."""
+        """Return how many sends a rank may take part in for each of its groups, on average; None for any number."""
         if self.target == NONE:
             return None
-        able = self.isolated(union)
+        programs = self.isolated(union)
         most = max(Counter(rank for member in union.members for rank in member.ranks).values())
-        return None if able is None else max(1, able.rank_sends // most)
+        return None if programs is None else max(1, programs.rank_sends // most)
 
     def time_us(self, union: UnionProblem, algorithm: Algorithm) -> float:
-        """What a plan's programs take together, in µs. Raises InputError as `lower`."""
+        """Return the time in µs of a plan's programs when they run concurrently; raise InputError as `lower` does."""
         return self.lower(union, algorithm).time_us
 
     def lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:
-        """A plan's programs, made once. Raises InputError where the target can hold none."""
-        if algorithm not in self._made:
+        """Lower a plan to programs, once; raise InputError if the target can hold none."""
+        if algorithm not in self._lowered:
             try:
-                self._made[algorithm] = self._lower(union, algorithm)
+                self._lowered[algorithm] = self._lower(union, algorithm)
             except InputError as error:
-                self._made[algorithm] = error
-        made = self._made[algorithm]
-        if isinstance(made, InputError):
-            raise made
-        return made
+                self._lowered[algorithm] = error
+        lowered = self._lowered[algorithm]
+        if isinstance(lowered, InputError):
+            raise lowered
+        return lowered
 
     def _programs(self, problem: Problem) -> Programs:
+        """Return what lowers a problem's algorithms."""
         return Programs(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
 
     def _lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:
+        """Lower a plan to one program of all ranks if groups share ranks, else to one per group."""
         if len(algorithm.schedule) > MOST_SENDS:
             raise InputError(f"an executor's file of {len(algorithm.schedule)} sends would be too large")
         size = union.size_bytes
@@ -103,43 +120,52 @@ class GroupPrograms:
         ranks = [rank for problem, _ in parts for rank in problem.ranks]
         if len(set(ranks)) < len(ranks):
             programs = self._programs(union)
-            by = _lower_at(programs, algorithm, size)
-            made = [GroupProgram(algorithm, size, programs, by, tuple(range(len(parts))))]
+            lowered = _lower_at(programs, algorithm, size)
+            parts_lowered = [GroupProgram(algorithm, size, programs, lowered, tuple(range(len(parts))))]
         else:
-            made = self._lower_each(union, algorithm, parts)
-        return ConcurrentPrograms(tuple(made), _concurrent_us(union, made))
+            parts_lowered = self._lower_each(union, algorithm, parts)
+        return ConcurrentPrograms(tuple(parts_lowered), _concurrent_us(union, parts_lowered))
 
     def _lower_each(
         self, union: UnionProblem, algorithm: Algorithm, parts: Sequence[tuple[Problem, Schedule]]
     ) -> list[GroupProgram]:
-        known: dict[tuple[bytes, ...], Lowered] = {}
-        made = []
+        """Lower each group's part of a plan; equal groups share a program."""
+        lowered_parts: dict[tuple[bytes, ...], Lowered] = {}
+        group_programs = []
         for group, (problem, schedule) in enumerate(parts):
             programs, size = self._programs(problem), union.member_bytes(group, union.size_bytes)
             own = Algorithm(problem, schedule, algorithm.engine, size_bytes=size)
-            # groups that are alike have one program
+            # Groups with equal problems and schedules share a program.
             columns = (schedule.chunk, schedule.link, schedule.step, schedule.reduces, schedule.start_us)
             key = (problem_digest(problem, size), *(column.tobytes() for column in columns))
-            if key not in known:
-                known[key] = _lower_at(programs, own, size)
-            made.append(GroupProgram(own, size, programs, known[key], (group,)))
-        return made
+            if key not in lowered_parts:
+                lowered_parts[key] = _lower_at(programs, own, size)
+            group_programs.append(GroupProgram(own, size, programs, lowered_parts[key], (group,)))
+        return group_programs
 
 
 def _lower_at(programs: Programs, algorithm: Algorithm, size_bytes: float) -> Lowered:
+    """Lower an algorithm for one message size."""
     size = max(1, round(size_bytes))
     protocol = programs.problem.topology.protocol or programs.protocol(size)
     return programs.lower_once(algorithm, protocol, size, size, sizes=(size,))
 
 
 def _concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
+    """Return the time in µs of programs that run concurrently."""
     return concurrent_us(union, parts, [part.by.predictor for part in parts])
 
 
 def concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram], predictors: Sequence[Timed]) -> float:
-    """What programs take together that stand in the place of a plan's, in µs."""
-    place = {rank: at for at, rank in enumerate(union.ranks)}
-    where = [np.array([place[rank] for rank in part.algorithm.problem.ranks]) for part in parts]
+    """Return the time in µs of programs that run concurrently in place of a plan's programs.
+
+    Args:
+        union: The groups' problem.
+        parts: The plan's programs.
+        predictors: Predictor of the program that stands in the place of each.
+    """
+    position_of = {rank: position for position, rank in enumerate(union.ranks)}
+    rank_positions = [np.array([position_of[rank] for rank in part.algorithm.problem.ranks]) for part in parts]
     sizes = [part.size_bytes * part.by.scale for part in parts]
     chunk_bytes = [predictor.chunk_bytes(size) for predictor, size in zip(predictors, sizes, strict=True)]
-    return predictors[0].concurrent_us(predictors, where, chunk_bytes, union.topology, union.ranks)
+    return predictors[0].concurrent_us(predictors, rank_positions, chunk_bytes, union.topology, union.ranks)

@@ -1,4 +1,4 @@
-"""Which files of a library serve a call, one for each executor, and why; where none does, what stands in the way."""
+"""The choice of a library's file for a call, one per executor, with the reasons; or the reason why no file fits."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def pick(
     root: int | None = None,
     element_bytes: int = 1,
 ) -> list[tuple[Entry, str]]:
-    """The entry that serves a call for each executor that has one, in the order of TARGETS, and why.
+    """Return the entry that serves a call for each executor that has one, in the order of TARGETS, with the reason.
 
-    Arguments and errors are those of `emit.library.lookup.choose`, which asks for a file in any order of the ranks.
+    The arguments and errors are those of `emit.library.lookup.choose`, which is asked for a file in any order of the
+    ranks.
     """
-    selector, found = Selector(entries), []
+    selector, choices = Selector(entries), []
     for name in [name for name in TARGETS if target in (None, name)]:
         entry = selector.choose(
             collective,
@@ -41,23 +42,24 @@ def pick(
             any_order=True,
         )
         if entry is not None:
-            found.append((entry, _why(entry, ranks)))
-    return found
+            choices.append((entry, _why(entry, ranks)))
+    return choices
 
 
 def _why(entry: Entry, ranks: tuple[int, ...]) -> str:
+    """Return in words what an entry serves, and how well."""
     form = "in place" if entry.inplace else "out of place"
-    words = [f"serves {format_served(entry.min_bytes, entry.max_bytes)} {form}"]
+    clauses = [f"serves {format_served(entry.min_bytes, entry.max_bytes)} {form}"]
     time_us, gap, size = (entry.values.get(key) for key in ("time_us", "gap", "shown_bytes"))
     if isinstance(time_us, int | float) and isinstance(size, int):
-        words.append(f"{format_time(time_us)} at {format_size(size)}")
+        clauses.append(f"{format_time(time_us)} at {format_size(size)}")
     if isinstance(gap, int | float):
-        words.append("optimal" if entry.values.get("optimal") is True else f"time / bound {gap:.3f}")
+        clauses.append("optimal" if entry.values.get("optimal") is True else f"time / bound {gap:.3f}")
     if entry.divides > 1:
-        words.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
+        clauses.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
     if entry.group != ranks:
-        words.append(f"the communicator's ranks must be in the order {format_listed(entry.communicator)}")
-    return ", ".join(words)
+        clauses.append(f"the communicator's ranks must be in the order {format_listed(entry.communicator)}")
+    return ", ".join(clauses)
 
 
 def why_none(
@@ -72,40 +74,44 @@ def why_none(
     root: int | None = None,
     element_bytes: int = 1,
 ) -> str:
-    """What of a call no file fits, the first of: collective, ranks, topology, executor, root, form, size, divisor."""
-    left = Selector(entries).expanded()
-    mine = sorted(ranks)
+    """Return why no file fits a call.
+
+    It is the first of these that no file meets: collective, ranks, topology, executor, root, relays, form, size,
+    divisor.
+    """
+    candidates = Selector(entries).expanded()
+    sorted_ranks = sorted(ranks)
     form = "in place" if inplace else "out of place"
     steps: list[tuple[str, Callable[[Entry], bool]]] = [
         (f"no file for {collective}", lambda e: e.collective == collective),
-        (f"none of {collective} for ranks {format_listed(ranks)}", lambda e: sorted(e.group) == mine),
+        (f"none of {collective} for ranks {format_listed(ranks)}", lambda e: sorted(e.group) == sorted_ranks),
         (f"none of topology {topology}", lambda e: topology in (None, e.topology)),
         (f"none for executor {target}", lambda e: target in (None, e.target)),
         (f"none with root {root}", lambda e: root == e.root),
         ("none without relays", lambda e: not e.relays),
         (f"none for calls {form}", lambda e: e.inplace == inplace),
     ]
-    for words, fits in steps:
-        if not any(fits(entry) for entry in left):
-            return f"{words}{_there(left, words)}"
-        left = [entry for entry in left if fits(entry)]
-    served = sorted({(e.min_bytes, e.max_bytes or 1 << 63) for e in left})
-    near = [entry for entry in left if entry.in_range(size_bytes)]
-    if not near:
+    for reason, fits in steps:
+        if not any(fits(entry) for entry in candidates):
+            return f"{reason}{_alternatives(candidates, reason)}"
+        candidates = [entry for entry in candidates if fits(entry)]
+    served = sorted({(e.min_bytes, e.max_bytes or 1 << 63) for e in candidates})
+    in_range = [entry for entry in candidates if entry.in_range(size_bytes)]
+    if not in_range:
         ranges = ", ".join(format_served(low, None if high == 1 << 63 else high) for low, high in served)
         return f"files are for {ranges}, not for {size_bytes} bytes"
-    units = sorted({entry.divides * (element_bytes if entry.counts_elements else 1) for entry in near})
-    return f"{near[0].file} serves multiples of {' or '.join(map(str, units))} bytes, {size_bytes} is none"
+    units = sorted({entry.divides * (element_bytes if entry.counts_elements else 1) for entry in in_range})
+    return f"{in_range[0].file} serves multiples of {' or '.join(map(str, units))} bytes, {size_bytes} is none"
 
 
-def _there(left: Sequence[Entry], words: str) -> str:
-    """What there is instead of what lacks, as far as it is short."""
-    if words.startswith("no file for"):
-        return f"; there are {', '.join(sorted({entry.collective for entry in left}))}" if left else ""
-    if words.startswith("none of topology"):
-        return f"; there are {', '.join(sorted({entry.topology for entry in left}))}"
-    if words.startswith("none for executor"):
-        return f"; there are {', '.join(sorted({entry.target for entry in left}))}"
-    if words.startswith("none with root"):
-        return f"; there are {', '.join(sorted({str(entry.root) for entry in left}))}"
+def _alternatives(candidates: Sequence[Entry], reason: str) -> str:
+    """Return what the library has instead of what is missing, if that is short."""
+    if reason.startswith("no file for"):
+        return f"; there are {', '.join(sorted({entry.collective for entry in candidates}))}" if candidates else ""
+    if reason.startswith("none of topology"):
+        return f"; there are {', '.join(sorted({entry.topology for entry in candidates}))}"
+    if reason.startswith("none for executor"):
+        return f"; there are {', '.join(sorted({entry.target for entry in candidates}))}"
+    if reason.startswith("none with root"):
+        return f"; there are {', '.join(sorted({str(entry.root) for entry in candidates}))}"
     return ""

@@ -1,4 +1,4 @@
-"""Algorithms as the programs that a target executes: lowered and timed."""
+"""Lowering of a problem's algorithms to the programs of a target, with their times."""
 
 from __future__ import annotations
 
@@ -41,24 +41,26 @@ from topologies.errors import InputError
 
 INTERRUPTED = "interrupted before it was lowered"
 _AT_ONCE = 300  # sends of an algorithm that is lowered after Ctrl-C: a few tenths of a second
-NONE = "none"  # in place of a target: schedules, and no program of them
-MOST_SENDS = 200_000  # of a schedule that is lowered; an executor takes far fewer
+NONE = "none"  # stands for a target: schedules are saved without programs
+MOST_SENDS = 200_000  # of a schedule that may be lowered; executors take far fewer
 _ROUNDING = 1e-9
-# bytes, by which the cells of a program divide that is not of the protocol for the smallest messages
+# Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
 _LEAST_OF_OTHERS = 1 << 16
-_LARGEST = 8  # times as large as the smallest of those messages that a program is made for alone, the largest are
-_WIDEST = 64  # cells of a chunk: an instruction holds 71
+_LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
+_WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
 class Programs:
-    """What lowers the algorithms of one problem for one target.
+    """A lowering of one problem's algorithms for one target.
 
-    sms: threadblocks that a rank may have; None: all SMs of its device but RESERVED_SMS, where these are known.
-    groups_overlap: no packets, as ranks are in several groups at a time. scratch_limit: as `on_devices` takes it. size:
-    in bytes, where only messages of one are of interest. inplace: for calls whose input and output are one memory;
-    None: as `lower_to_instructions` takes it. first_s: seconds that the last lowering took until it had a program, if
-    not yet the best. Raises InputError where the target cannot express the question at all, or
-    a device has not so many SMs.
+    Attributes:
+        problem: The problem.
+        target: Executor, limited to the devices.
+        size: The only message size of interest in bytes; None for all sizes.
+        inplace: True for calls whose input and output are one memory.
+        first_s: Seconds that the last lowering took until it had a program, if not yet the best.
+        nodes: Node of each rank.
+        linked: Pairs of ranks with a link, sorted.
     """
 
     def __init__(
@@ -72,9 +74,23 @@ class Programs:
         size: int | None = None,
         inplace: bool | None = None,
     ) -> None:
+        """Choose the target and its limits.
+
+        Args:
+            problem: The problem.
+            target: Name of the target, or "auto".
+            sms: Threadblocks that a rank may have; None for all SMs of its device but RESERVED_SMS, if these are known.
+            groups_overlap: True if ranks are in several groups at a time, so that no packets are used.
+            scratch_limit: As `on_devices` takes it.
+            size: The only message size of interest in bytes; None for all sizes.
+            inplace: True for calls whose input and output are one memory; None for the usual form.
+
+        Raises:
+            InputError: If the target cannot express the problem at all, or a device has fewer SMs than `sms`.
+        """
         self.problem, self.size = problem, size
         self.inplace = forms(problem)[0] if inplace is None else inplace
-        self._lowering: Lowering | None = None  # the last one, which the next program may share
+        self._lowering: Lowering | None = None  # the last lowering, which the next program may share
         self.first_s = 0.0
         chosen = target_for(problem, target)
         self.target = on_devices(
@@ -86,38 +102,41 @@ class Programs:
 
     @property
     def is_usual(self) -> bool:
-        """Whether they are of the form that tables show."""
+        """Return True if the programs have the form that tables show."""
         return self.inplace == forms(self.problem)[0]
 
     @property
     def question(self) -> tuple[object, ...]:
-        """What they answer, as `Entry.question` has it."""
-        asked = question(self.problem)
-        ranks = (tuple(asked[key]) for key in ("group", "relays"))
-        return asked["collective"], asked["topology"], *ranks, asked["root"], self.target.name
+        """Return what the programs answer, as `Entry.question` does."""
+        fields = question(self.problem)
+        ranks = (tuple(fields[key]) for key in ("group", "relays"))
+        return fields["collective"], fields["topology"], *ranks, fields["root"], self.target.name
 
     @property
     def rank_sends(self) -> int:
-        """How many sends a rank may take part in, on average; of small schedules twice as many, as these are fused."""
-        alike = self.target.limits.rank_sends(self.problem.nranks)
-        return max(alike, min(2 * alike, TUNING.unfused_from // (2 * self.problem.nranks)))
+        """Return how many sends a rank may take part in, on average.
+
+        It is up to twice as many for small schedules, as their sends are fused.
+        """
+        equal_share = self.target.limits.rank_sends(self.problem.nranks)
+        return max(equal_share, min(2 * equal_share, TUNING.unfused_from // (2 * self.problem.nranks)))
 
     def least_bytes(self, problem: Problem) -> int:
-        """Of a chunk of a problem under one protocol; see `synth.engines.request.Options`."""
+        """Return the smallest chunk of a problem in bytes under its protocol (see `synth.engines.request.Options`)."""
         return least_bytes(problem.network, self.target.limits, FIFO_DEPTH[problem.topology.protocol])
 
     def protocol(self, largest_bytes: int | None) -> str:
-        """For messages of up to so many bytes, None: of any size."""
+        """Return the protocol for messages of up to `largest_bytes`; None for messages of any size."""
         return choose_protocol(largest_bytes, self.target, program_collective(self.problem), self.nodes)
 
     def able(self, protocols: Sequence[str]) -> list[str]:
-        """Those of these protocols that the target's programs can have."""
-        if self.protocol(None) != "Simple":  # at any size
+        """Return those of some protocols that the target's programs can have."""
+        if self.protocol(None) != "Simple":  # Then the target needs one protocol at any size.
             return [name for name in protocols if name == self.protocol(None)]
         return [name for name in protocols if self.target.protocols.get(name) == name]
 
     def refusal(self, algorithm: Algorithm) -> str:
-        """Why it is not even tried to lower an algorithm; empty where it is."""
+        """Return why lowering an algorithm is not even tried; empty if it is."""
         if algorithm.problem.quotient is not None:
             return "an executor's file of so many ranks would be too large"
         sends = len(algorithm.schedule)
@@ -126,31 +145,37 @@ class Programs:
     def lower(
         self, algorithm: Algorithm, until: float = math.inf, sizes: Sequence[int] = ()
     ) -> LoweredBySize | Lowered:
-        """The programs of an algorithm by size; that of its protocol, where costs are on.
+        """Lower an algorithm to programs by size, or to that of its protocol if costs are on.
 
-        until: of `synth.model.deadline.now`, after which the best of what was made is taken, or the first. sizes: in
-        bytes, for which that is to be fast, where costs are on; none: any.
-        Raises InputError where the target can hold none.
+        Args:
+            algorithm: Algorithm to lower.
+            until: Time of `synth.model.deadline.now` after which the best program so far is taken, or the first.
+            sizes: Message sizes in bytes for which the program is to be fast if costs are on; empty for any.
+
+        Raises:
+            InputError: If the target can hold no program of the algorithm.
         """
-        begun = now()
-        if why := self.refusal(algorithm):
-            raise InputError(why)
+        start_s = now()
+        if reason := self.refusal(algorithm):
+            raise InputError(reason)
         if not ordinary(algorithm.problem.network, algorithm.schedule.link):
-            made = self._in_switch(algorithm)
-            self.first_s = now() - begun
-            return made
-        own = algorithm.problem.topology.protocol
-        if own:
-            able = self.able(protocols_of(algorithm.problem.topology))
-            if own not in able:
-                names = " or ".join(able) or "none of its costs"
-                raise InputError(f"protocol {own}: {self.target.name}'s files cannot have it; it must be {names}")
-            first = own == able[0]
-            made = self.lower_once(algorithm, own, SMALLEST if first else _LEAST_OF_OTHERS, LARGEST, until, sizes)
-            self.first_s = self._first_s(begun)
-            return made
+            lowered = self._in_switch(algorithm)
+            self.first_s = now() - start_s
+            return lowered
+        protocol = algorithm.problem.topology.protocol
+        if protocol:
+            protocols = self.able(protocols_of(algorithm.problem.topology))
+            if protocol not in protocols:
+                names = " or ".join(protocols) or "none of its costs"
+                raise InputError(f"protocol {protocol}: {self.target.name}'s files cannot have it; it must be {names}")
+            is_first = protocol == protocols[0]
+            lowered = self.lower_once(
+                algorithm, protocol, SMALLEST if is_first else _LEAST_OF_OTHERS, LARGEST, until, sizes
+            )
+            self.first_s = self._first_s(start_s)
+            return lowered
         large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST, until)
-        self.first_s = self._first_s(begun)
+        self.first_s = self._first_s(start_s)
         try:
             small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES, until)
         except InputError:
@@ -160,7 +185,11 @@ class Programs:
         return LoweredBySize(small, large, largest)
 
     def _in_switch(self, algorithm: Algorithm) -> Lowered:
-        """The file of an algorithm whose sends go through switches that sum or multicast; errors: see `lower`."""
+        """Lower an algorithm whose sends go through summing or multicasting switches.
+
+        Raises:
+            InputError: As `lower` raises it.
+        """
         problem, form = algorithm.problem, FORMATS[self.target.format]
         common = best_cut(algorithm, self._cells(algorithm, SMALLEST, LARGEST))
         text, program = form.write_in_switch(algorithm, common, self.inplace, self.target.limits.sms)
@@ -168,19 +197,19 @@ class Programs:
         return Lowered(self.target, program, None, predictor, common, largest=form.largest_message(text), text=text)
 
     def _largest(self, algorithm: Algorithm, large: Lowered, until: float) -> Lowered | None:
-        """A program for the largest messages alone, where another takes more than the algorithm, and time is left."""
+        """Return a program for the largest messages only; None if `large` is fast enough there or no time is left."""
         if large.time_us(LARGEST) <= TUNING.as_fast * cut_time_us(algorithm, large.common, LARGEST) or now() >= until:
             return None
         try:
-            made = self.lower_once(algorithm, large.program.protocol, LARGEST // _LARGEST, LARGEST, until)
+            candidate = self.lower_once(algorithm, large.program.protocol, LARGEST // _LARGEST, LARGEST, until)
         except InputError:
             return None
-        return made if made.time_us(LARGEST) * TUNING.as_fast < large.time_us(LARGEST) else None
+        return candidate if candidate.time_us(LARGEST) * TUNING.as_fast < large.time_us(LARGEST) else None
 
-    def _first_s(self, begun: float) -> float:
-        """Seconds since `begun` (of `now`) until the first program was there."""
-        first = math.inf if self._lowering is None else self._lowering.first
-        return max(0.0, min(now(), first) - begun)
+    def _first_s(self, start_s: float) -> float:
+        """Return the seconds from `start_s` (of `now`) until the first program was ready."""
+        first_at = math.inf if self._lowering is None else self._lowering.first
+        return max(0.0, min(now(), first_at) - start_s)
 
     def lower_once(
         self,
@@ -191,43 +220,45 @@ class Programs:
         until: float = math.inf,
         sizes: Sequence[int] = (),
     ) -> Lowered:
-        """The program of one protocol for messages of `low` to `high` bytes; until, sizes, InputError: as `lower`.
+        """Lower an algorithm to a program of one protocol for messages of `low` to `high` bytes.
 
-        In cells that divide what is sent; where that is refused, in a cell a chunk.
+        Its cells divide what is sent; if that is refused, each chunk is one cell. `until`, `sizes` and the errors are
+        those of `lower`.
         """
         plain = common_chunk(algorithm.problem.collective)
         common = best_cut(algorithm, self._cells(algorithm, low, high))
         try:
-            return self._made(algorithm, protocol, low, high, common, until, sizes)
+            return self._lower_in_cells(algorithm, protocol, low, high, common, until, sizes)
         except InputError:
             if common.cells.nchunks == plain.cells.nchunks:
                 raise
-            return self._made(algorithm, protocol, low, high, plain, until, sizes)
+            return self._lower_in_cells(algorithm, protocol, low, high, plain, until, sizes)
 
     def _cells(self, algorithm: Algorithm, low: int, high: int) -> list[int]:
-        """Numbers of cells of a block, none less than its chunks: all that divide the one size that is of interest.
+        """Return the candidate numbers of cells of a block, none less than its chunks.
 
-        Else powers of two that divide messages of `low` bytes and all larger ones.
+        If one size is of interest, they are all that divide it. Else they are powers of two that divide messages of
+        `low` bytes and all larger powers of two.
         """
         unit, blocks = self.target.cell_bytes, blocks_of(algorithm.problem)
         chunks = algorithm.problem.collective.chunks
-        # with more, the program would move more than is checked: each cell of a send leaves and arrives
-        checked = CAPACITY.moves // (2 * max(1, len(algorithm.schedule))) - 1
-        stated = most_chunks(program_collective(self.problem), self.problem.nranks) // blocks
-        widest = max(chunks, min(min(_WIDEST, checked) * chunks, stated))
+        # With more cells the program would exceed the check's capacity: each cell of a send leaves and arrives.
+        checkable = CAPACITY.moves // (2 * max(1, len(algorithm.schedule))) - 1
+        cells_of_goal = most_chunks(program_collective(self.problem), self.problem.nranks) // blocks
+        widest = max(chunks, min(min(_WIDEST, checkable) * chunks, cells_of_goal))
         size = low if low == high else self.size
         if size is None:
             least = 1 << (chunks - 1).bit_length()
             most = min(low // (blocks * (unit or ELEMENT_BYTES[0])), widest)
-            doubled = [least << doublings for doublings in range(max(1, (most // least).bit_length()))]
-            return [cells for cells in doubled if cells <= stated]
-        for of_type in (unit,) if unit else ELEMENT_BYTES:
-            elements, rest = divmod(size, blocks * of_type)
-            if rest == 0:
+            powers = [least << doublings for doublings in range(max(1, (most // least).bit_length()))]
+            return [cells for cells in powers if cells <= cells_of_goal]
+        for element_bytes in (unit,) if unit else ELEMENT_BYTES:
+            elements, remainder = divmod(size, blocks * element_bytes)
+            if remainder == 0:
                 return [n for n in range(chunks, min(elements, widest) + 1) if elements % n == 0]
         return []
 
-    def _made(
+    def _lower_in_cells(
         self,
         algorithm: Algorithm,
         protocol: str,
@@ -237,6 +268,7 @@ class Programs:
         until: float,
         sizes: Sequence[int],
     ) -> Lowered:
+        """Lower an algorithm to a program of one protocol in given cells."""
         lowering = self._lowering
         if lowering is None or not lowering.is_of(algorithm, common):
             name = algorithm.problem.collective.name
@@ -249,31 +281,28 @@ class Programs:
                 lowering, program, self.target.limits, low, high, sizes if self.size is None else (self.size,), until
             )
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
-        if not form.holds_program:  # which it may refuse yet
+        if not form.holds_program:  # The format may still refuse the program.
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
             largest = form.largest_message(text)
         predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
         scale = float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0)
-        exact = 1.0 if abs(scale - 1) < _ROUNDING else scale
-        return Lowered(self.target, program, goal, predictor, common, exact, largest)
+        exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
+        return Lowered(self.target, program, goal, predictor, common, exact_scale, largest)
 
     def other_form(self) -> Programs | None:
-        """What lowers for calls out of place in place of those that are not, or the other way round.
-
-        None where the target has one form only.
-        """
+        """Return the lowering for the other form of calls, in or out of place; None if the target has one form only."""
         if len(forms(self.problem)) < 2 or program_collective(self.problem) in self.target.only_outofplace:
             return None
-        other = copy(self)
-        other.inplace, other._lowering = not self.inplace, None
-        return other
+        other_programs = copy(self)
+        other_programs.inplace, other_programs._lowering = not self.inplace, None
+        return other_programs
 
     def text(self, program: Program, goal: Goal | None) -> str:
-        """Of a program's file. Raises InputError where the target cannot hold it."""
+        """Return the text of a program's file; raise InputError if the target cannot hold it."""
         return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
 
     def files(self, ranges: Sequence[Range]) -> list[Range]:
-        """The same ranges, each served by one program."""
+        """Return the ranges split so that each is served by one program."""
         return by_size(ranges)
 
 
@@ -286,7 +315,7 @@ def executor_for(
     *,
     size: int | None = None,
 ) -> Programs | None:
-    """What lowers a problem's algorithms; None for NONE, and where no target ("auto") can express it."""
+    """Return what lowers a problem's algorithms; None for NONE, and for "auto" if no target can express the problem."""
     if groups_overlap:
         check_overlap(target)
     if target == NONE:
@@ -300,27 +329,34 @@ def executor_for(
     return Programs(problem, target, sms, groups_overlap, scratch_limit, size=size)
 
 
-def run_by(found: SearchResult, programs: Programs, until: float = math.inf) -> SearchResult:
-    """The same answers with the times, ranges and gaps of a target's programs, where they are not that already.
+def run_by(result: SearchResult, programs: Programs, until: float = math.inf) -> SearchResult:
+    """Return a search's answers with the times, ranges and gaps of a target's programs, unless they have them already.
 
-    until: of `synth.model.deadline.now`: what could not be lowered and written by then is not lowered.
+    Args:
+        result: The search.
+        programs: What lowers its algorithms.
+        until: Time of `synth.model.deadline.now`; algorithms that are not lowered and written by then are left out.
     """
-    made = [by for served in found.ranges if isinstance(by := served.contender.execution, Lowered)]
-    untried = [s for s in found.ranges if s.contender.execution is None and not s.contender.refused]
-    same = (by.target == programs.target and by.program.inplace == programs.inplace for by in made)
-    late = found.ended == "budget" and until < math.inf  # nothing is tried again that there was no time for
-    if (made or late) and not untried and all(same):
-        return found
-    algorithms = [served.algorithm for served in found.ranges]
-    if not found.ended:
-        algorithms += [one.algorithm for one in found.others]
-    if found.ended == "interrupted":
+    lowered = [program for served in result.ranges if isinstance(program := served.contender.execution, Lowered)]
+    untried = [s for s in result.ranges if s.contender.execution is None and not s.contender.refused]
+    is_same_target = (
+        program.target == programs.target and program.program.inplace == programs.inplace for program in lowered
+    )
+    is_out_of_time = result.ended == "budget" and until < math.inf  # What had no time before is not tried again.
+    if (lowered or is_out_of_time) and not untried and all(is_same_target):
+        return result
+    algorithms = [served.algorithm for served in result.ranges]
+    if not result.ended:
+        algorithms += [answer.algorithm for answer in result.others]
+    if result.ended == "interrupted":
         algorithms = [algorithm for algorithm in algorithms if len(algorithm.schedule) <= _AT_ONCE]
         if not algorithms:
-            stopped = [replace(one, contender=Contender(one.algorithm, refused=INTERRUPTED)) for one in found.ranges]
-            return replace(found, ranges=stopped)
-        until = 0.0  # one is enough
+            stopped = [
+                replace(answer, contender=Contender(answer.algorithm, refused=INTERRUPTED)) for answer in result.ranges
+            ]
+            return replace(result, ranges=stopped)
+        until = 0.0  # One program is enough.
     pool = Pool(programs, Budget.until(until), contenders=[Contender(a) for a in dict.fromkeys(algorithms)])
-    pinned = [served.low for served in found.ranges if served.low == served.high]
+    pinned = [served.low for served in result.ranges if served.low == served.high]
     ranges = pool.files(pinned[0] if pinned else None)
-    return replace(found, ranges=ranges, refused=[*found.refused, *pool.refused])
+    return replace(result, ranges=ranges, refused=[*result.refused, *pool.refused])

@@ -1,7 +1,7 @@
-"""A program that was lowered before, made from its file again: checked and timed here, and usable_files for nothing else.
+"""Restoring of a lowered program from its file: it is checked and timed here, and nothing else is believed.
 
 Lowering looks for the best of many programs, which takes seconds. Its result is a file, and whether a file is right and
-how long it takes can be worked out from the file, the algorithm and the network.
+how long it takes follows from the file, the algorithm and the network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from synth.model.pairs import ordinary
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-_ROUNDING = 1e-9  # relative, of two sizes that are one
+_ROUNDING = 1e-9  # relative rounding between two equal sizes
 _MOST_CELLS = 1 << 16  # cells of a block that a file may have
 
 
@@ -32,12 +32,12 @@ def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> 
     """Return the program in a library's file as the lowering of an algorithm, replayed and timed on the network.
 
     Args:
-        entry: The file's entry in an index. Only what the file is for is taken from it.
-        algorithm: The algorithm that the file is said to be lowered from.
-        programs: What lowers algorithms of this problem, for the same target and form of calls.
+        entry: The file's entry in an index. It only tells what the file is for.
+        algorithm: Algorithm that the file is said to be lowered from.
+        programs: Lowers algorithms of this problem, for the same target and form of calls.
 
     Raises:
-        InputError: The file is not right, it is for something else, or it cannot be lowered from this algorithm.
+        InputError: If the file is not right, is for something else, or cannot be lowered from this algorithm.
     """
     text, program = read_right(entry, requirement_of(programs))
     goes_by_links = ordinary(algorithm.problem.network, algorithm.schedule.link)
@@ -53,8 +53,9 @@ def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> 
     if form.holds_program:
         largest = most_bytes(program, target.limits)
     elif goes_by_links:
-        whole = programs.text(replace(program, min_bytes=0, max_bytes=0), entry.goal())
-        largest = form.largest_message(whole)  # the file's own text is cut to the sizes that it serves
+        text_of_all_sizes = programs.text(replace(program, min_bytes=0, max_bytes=0), entry.goal())
+        # The file's own text is limited to the sizes that it serves.
+        largest = form.largest_message(text_of_all_sizes)
     else:
         largest = form.largest_message(text)
     return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)
@@ -75,6 +76,6 @@ def _cells(entry: Entry, program: Program, algorithm: Algorithm) -> tuple[Common
         raise InputError(f"{entry.file}: its chunks are not those of the schedule")
     if not is_uniform:
         return plain, int(ratio)
-    width, rest = divmod(int(cells), collective.chunks)
-    widths = [width + (chunk < rest) for chunk in range(collective.chunks)]
+    width, wider = divmod(int(cells), collective.chunks)
+    widths = [width + (chunk < wider) for chunk in range(collective.chunks)]
     return (plain if int(cells) == collective.chunks else cut_blocks(collective, widths)), 1

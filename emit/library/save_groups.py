@@ -1,7 +1,7 @@
-"""Concurrent groups as files of a library: one schedule of all, and the executor's files that carry it out.
+"""Saving of plans for concurrent groups in a library: one schedule of all groups, and the executor's files.
 
-Groups that share no rank, relays included, get a file each, for a communicator of their own: they are to be called at
-the same time. Groups that do share ranks get one program for one communicator of all ranks, as a collective of its own
+Groups that share no rank, relays included, get a file each, for a communicator of their own; they are to be called at
+the same time. Groups that share ranks get one program for one communicator of all ranks, as a collective of its own
 ("custom"), which is checked against what all groups want.
 """
 
@@ -45,15 +45,15 @@ from topologies.text.files import read_text
 
 @dataclass
 class SavedGroups:
-    """What was written.
+    """The result of saving a plan for concurrent groups.
 
     Attributes:
-        schedules: schedules and proofs, the union's first.
-        index: of the library, None where no executor's file is in it.
-        files: the executor's, one for all groups or one a group.
-        time_us: what they take together, predicted as `simulate` does; None where there are none.
-        refused: why there are none; "" where there are, or none was asked for.
-        kept: whether all this was there, and takes no longer together than what was found now.
+        schedules: Schedules and proofs, the union's first.
+        index: Path of the library's index; None if it has no executor's file.
+        files: The executor's files, one for all groups or one per group.
+        time_us: Time in µs of all groups, predicted as `simulate` does; None if there are no files.
+        refused: Why there are no files; "" if there are, or none was asked for.
+        kept: True if all this existed before, and is no slower than what was found now.
     """
 
     schedules: list[Path]
@@ -65,7 +65,7 @@ class SavedGroups:
 
 
 def save_groups(
-    found: ConcurrentResult,
+    result: ConcurrentResult,
     folder: str | Path,
     programs: GroupPrograms,
     *,
@@ -73,69 +73,79 @@ def save_groups(
     until: float = math.inf,
     anew: bool = False,
 ) -> SavedGroups:
-    """Write the union's schedule (schedules/NAME.synth), with `proof` what proves its bound, and executor's files.
+    """Write the union's schedule (schedules/NAME.synth), and the executor's files, with `proof` also the bound's proof.
 
-    Where a group's own bound is higher than the union's, `proof` also writes that group's part of the schedule and the
-    proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). Files that the library has for all groups stay if
-    they take no longer together, unless `anew`; those for other sizes stay. until: of `synth.model.deadline.now`: after
-    it no file is made for an executor. A library that another process still holds then is left alone: all is written to
-    a new one beside it. Raises InputError for a folder that cannot be written.
+    If a group's own bound is higher than the union's, `proof` also writes that group's part of the schedule and the
+    proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). Existing files for all groups stay if they are no
+    slower, and files for other sizes stay; with `anew` none of them stays.
+
+    Args:
+        result: The plan.
+        folder: Folder of the library.
+        programs: What lowers the plan.
+        proof: True to write proofs.
+        until: Time of `synth.model.deadline.now` after which no file is made for an executor. If another process still
+            holds the library then, all is written to a new one beside it.
+        anew: True to replace existing files.
+
+    Raises:
+        InputError: If the folder cannot be written.
     """
-    name = f"{SCHEDULES}/{_stem(found)}"
+    name = f"{SCHEDULES}/{_stem(result)}"
     time_us, refused = None, ""
     documents: list[tuple[str, dict[str, Any]]] = []
     parts: Sequence[GroupProgram] = ()
     if programs.target != NONE:
         try:
-            documents, parts, time_us = limited(until, partial(_documents, found, programs))
+            documents, parts, time_us = limited(until, partial(_documents, result, programs))
         except InputError as error:
             refused = str(error)
         except TimeUp:
             refused = "no time was left to lower and to check them; give more --budget"
     with writing(folder, until=until, elsewhere=True) as library:
-        there = None if anew or time_us is None else _standing(library.entries, found, parts, documents)
-        if there is not None and time_us is not None and there[1] <= time_us:
-            files = [library.folder / entry["file"] for entry in there[0]]
-            stored = sorted({entry["schedule"] for entry in there[0] if entry["schedule"] is not None})
-            placed = [library.folder / one for one in stored]
-            return SavedGroups(placed, library.folder / INDEX, files, there[1], kept=True)
+        existing = None if anew or time_us is None else _standing(library.entries, result, parts, documents)
+        if existing is not None and time_us is not None and existing[1] <= time_us:
+            files = [library.folder / entry["file"] for entry in existing[0]]
+            stored = sorted({entry["schedule"] for entry in existing[0] if entry["schedule"] is not None})
+            placed = [library.folder / schedule for schedule in stored]
+            return SavedGroups(placed, library.folder / INDEX, files, existing[1], kept=True)
         unlisted = not anew and all(entry.schedule != f"{name}.synth" for entry in library.entries)
         better = None
         if unlisted and not documents:
-            better, _ = schedule_again(library.inside(f"{name}.synth"), found.algorithm, [found.size_bytes])
-            found = found if better is None else replace(found, algorithm=better)
-        schedules = _place_schedules(library, found, name, proof)
+            better, _ = schedule_again(library.inside(f"{name}.synth"), result.algorithm, [result.size_bytes])
+            result = result if better is None else replace(result, algorithm=better)
+        schedules = _place_schedules(library, result, name, proof)
         entries = [entry | {"schedule": schedules[0]} for _, entry in documents]
-        rest = [] if anew else [row for entry in entries for row in _beside(library, entry)]
+        remaining_rows = [] if anew else [row for entry in entries for row in _beside(library, entry)]
         for text, entry in documents:
             library.write(entry["file"], text.encode())
-        library.commit([*entries, *rest])
-        placed = [library.folder / one for one in schedules]
+        library.commit([*entries, *remaining_rows])
+        placed = [library.folder / schedule for schedule in schedules]
         files = [library.folder / entry["file"] for entry in entries]
         index = library.folder / INDEX if entries else None
         return SavedGroups(placed, index, files, time_us, refused, kept=better is not None)
 
 
-def _asked(entry: Mapping[str, Any]) -> tuple[object, ...]:
-    """As `Entry.question` has it."""
+def _question_of(entry: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return the question of a row as `Entry.question` does."""
     ranks = (tuple(entry[key]) for key in ("group", "relays"))
     return entry["collective"], entry["topology"], *ranks, entry["root"], entry["target"]
 
 
 def _standing(
     entries: Sequence[Entry],
-    found: ConcurrentResult,
+    result: ConcurrentResult,
     parts: Sequence[GroupProgram],
     documents: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> tuple[list[Mapping[str, Any]], float] | None:
-    """The files that the library has for all groups, checked again, and what they take together in µs; None without."""
+    """Return the library's files for all groups, checked again, and their time in µs; None if a group has none."""
     files: list[File] = []
     for part, (_, entry) in zip(parts, documents, strict=True):
-        own = [e for e in entries if e.question == _asked(entry) and e.inplace == entry["inplace"]]
+        own = [e for e in entries if e.question == _question_of(entry) and e.inplace == entry["inplace"]]
         own = [e for e in own if e.in_range(entry["min_bytes"]) and e.values.get("network") == entry["network"]]
         programs, problem = copy(part.programs), part.algorithm.problem
-        asked = found.problem if len(part.groups) > 1 else found.problem.members[part.groups[0]]
-        programs.problem = replace(problem, collective=asked.collective)
+        question = result.problem if len(part.groups) > 1 else result.problem.members[part.groups[0]]
+        programs.problem = replace(problem, collective=question.collective)
         try:
             files += [read_again(e, requirement_of(programs)) for e in own if e.serves(entry["min_bytes"])]
         except InputError:
@@ -143,74 +153,75 @@ def _standing(
     predictors = [file.predictor for file in files if file.within and file.predictor is not None]
     if len(predictors) < len(parts):
         return None
-    return [file.entry for file in files], concurrent_us(found.problem, parts, predictors)
+    return [file.entry for file in files], concurrent_us(result.problem, parts, predictors)
 
 
 def _beside(library: Library, entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What stays of the library's entries for a question beside that of a group's file for one size, files cut."""
-    for other in library.entries:
-        if other.question != _asked(entry):
+    """Yield the library's entries that remain for a question next to a group's file for one size; cut their files."""
+    for existing in library.entries:
+        if existing.question != _question_of(entry):
             continue
-        low, high = other.min_bytes, NO_END if other.max_bytes is None else other.max_bytes
-        size, target = entry["min_bytes"], TARGETS[other.target]
-        if other.inplace != entry["inplace"] or not other.in_range(size):
-            yield dict(other.values)
+        low, high = existing.min_bytes, NO_END if existing.max_bytes is None else existing.max_bytes
+        size, target = entry["min_bytes"], TARGETS[existing.target]
+        if existing.inplace != entry["inplace"] or not existing.in_range(size):
+            yield dict(existing.values)
             continue
         for least, most in ((low, size - 1), (size + 1, high)):
             end = None if most >= NO_END else most
             suffix = target.suffix
-            file = other.file if least == low else f"{other.file.removesuffix(suffix)}-from{least}{suffix}"
-            with suppress(InputError):  # it takes no message of these, or is gone
+            file = existing.file if least == low else f"{existing.file.removesuffix(suffix)}-from{least}{suffix}"
+            with suppress(InputError):  # The file takes no message of these sizes, or is missing.
                 if least <= most:
-                    text = read_text(other.path, "a file of the library", MOST_BYTES, other.folder, None)
+                    text = read_text(existing.path, "a file of the library", MOST_BYTES, existing.folder, None)
                     cut = restate_program(text, Path(file).name.removesuffix(suffix), least, end, target)
                     library.write(file, cut.encode())
-                    yield {**other.values, "file": file, "min_bytes": least, "max_bytes": end}
+                    yield {**existing.values, "file": file, "min_bytes": least, "max_bytes": end}
 
 
-def _place_schedules(library: Library, found: ConcurrentResult, name: str, proof: bool) -> list[str]:
-    """Write schedules and proofs; their paths in the library."""
-    size, written = found.size_bytes, [f"{name}.synth"]
-    path = save_schedule(library.place(written[0]), found.algorithm, size)
+def _place_schedules(library: Library, result: ConcurrentResult, name: str, proof: bool) -> list[str]:
+    """Write schedules and proofs, and return their names in the library."""
+    size, written = result.size_bytes, [f"{name}.synth"]
+    path = save_schedule(library.place(written[0]), result.algorithm, size)
     if proof:
         written.append(f"{name}.proof.json")
-        asked = over_protocols(found.problem, found.bound, found.rivals)
-        save_proof(path, *asked, size, found.makespan_us, library.place(written[-1]))
-    group = found.decisive[2]
+        bound_over_protocols = over_protocols(result.problem, result.bound, result.rivals)
+        save_proof(path, *bound_over_protocols, size, result.makespan_us, library.place(written[-1]))
+    group = result.decisive[2]
     if proof and group is not None:
-        own = found.isolated[group]
-        at_size = timed(found.problem, found.algorithm.schedule, size)
-        ((problem, part),) = isolated_parts(found.problem, at_size, [group])
-        replay(problem, part)  # at the union's times
+        own = result.isolated[group]
+        at_size = timed(result.problem, result.algorithm.schedule, size)
+        ((problem, part),) = isolated_parts(result.problem, at_size, [group])
+        replay(problem, part)  # It keeps the union's times.
         written += [f"{name}-group{group}.synth", f"{name}-group{group}.proof.json"]
         path = library.place(written[-2])
-        write_schedule(path, problem, part, found.algorithm.engine)
-        beside = library.place(written[-1])
-        asked = over_protocols(problem, own.bound)
-        save_proof(path, *asked, part.size_bytes, time_us(problem, part), beside)
+        write_schedule(path, problem, part, result.algorithm.engine)
+        proof_place = library.place(written[-1])
+        bound_over_protocols = over_protocols(problem, own.bound)
+        save_proof(path, *bound_over_protocols, part.size_bytes, time_us(problem, part), proof_place)
     return written
 
 
 def _documents(
-    found: ConcurrentResult, programs: GroupPrograms
+    result: ConcurrentResult, programs: GroupPrograms
 ) -> tuple[list[tuple[str, dict[str, Any]]], Sequence[GroupProgram], float | None]:
-    """The executor's files with their entries, the programs in them, and what they take together."""
-    made = programs.lower(found.problem, found.algorithm)
-    return [_document(found, part) for part in made.parts], made.parts, made.time_us
+    """Return the executor's files with their entries, the programs in them, and their time in µs."""
+    lowered = programs.lower(result.problem, result.algorithm)
+    return [_document(result, part) for part in lowered.parts], lowered.parts, lowered.time_us
 
 
-def _document(found: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[str, Any]]:
-    """A file's text and its entry, which says where each group's chunks are."""
-    own, problem, size = len(part.groups) == 1, part.algorithm.problem, max(1, round(part.size_bytes))
+def _document(result: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[str, Any]]:
+    """Return a file's text and its entry, which says where each group's chunks are."""
+    is_one_group, problem, size = len(part.groups) == 1, part.algorithm.problem, max(1, round(part.size_bytes))
     served = Range(Contender(part.algorithm, part.by), size, size, size)
-    bound = found.isolated[part.groups[0]].bound if own else found.bound
+    bound = result.isolated[part.groups[0]].bound if is_one_group else result.bound
     answer = SearchResult(problem, [served], bound=bound)
-    name = f"{stem(answer, served)}-{_digest(found)}" if own else _stem(found)  # beside the group's own files
+    # With the digest the name differs from that of the group's file outside a plan.
+    name = f"{stem(answer, served)}-{_digest(result)}" if is_one_group else _stem(result)
     text, entry = document(answer, served, name, part.programs)
-    if not own:  # other groups of the same ranks are another question
-        entry["collective"] += f"-{_digest(found)}"
+    if not is_one_group:  # Other groups of the same ranks are another question.
+        entry["collective"] += f"-{_digest(result)}"
     first = np.append(0, np.cumsum(part.by.common.count))
-    chunks = found.problem.first_chunk if not own else np.array([0, problem.collective.nchunks])
+    chunks = result.problem.first_chunk if not is_one_group else np.array([0, problem.collective.nchunks])
     entry["groups"] = [
         {
             "ranks": list(member.ranks),
@@ -218,20 +229,22 @@ def _document(found: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[st
             "size_bytes": member.size_bytes,
             "chunks": first[chunks[at : at + 2]].tolist(),
         }
-        for at, member in enumerate(found.problem.members[group] for group in part.groups)
+        for at, member in enumerate(result.problem.members[group] for group in part.groups)
     ]
     return text, entry
 
 
-def _stem(found: ConcurrentResult) -> str:
-    """A file's name without its ending: what is asked, shortened, and the shape."""
-    asked = found.problem
-    plain = [re.sub(r"[^A-Za-z0-9_.-]+", "-", name) for name in (asked.collective.name, Path(asked.topology.name).name)]
-    shape = f"{found.algorithm.steps}step-{len(found.algorithm.schedule)}sends"
-    return "-".join([*plain, f"{len(asked.members)}groups", _digest(found), shape])
+def _stem(result: ConcurrentResult) -> str:
+    """Return a file's name without its ending: what is asked, shortened, and the shape."""
+    problem = result.problem
+    plain = [
+        re.sub(r"[^A-Za-z0-9_.-]+", "-", name) for name in (problem.collective.name, Path(problem.topology.name).name)
+    ]
+    shape = f"{result.algorithm.steps}step-{len(result.algorithm.schedule)}sends"
+    return "-".join([*plain, f"{len(problem.members)}groups", _digest(result), shape])
 
 
-def _digest(found: ConcurrentResult) -> str:
-    """Of what is asked."""
-    members = [(m.ranks, m.collective.name, float(m.size_bytes)) for m in found.problem.members]
-    return f"{zlib.crc32(repr([*members, found.relay, found.objective]).encode()):08x}"
+def _digest(result: ConcurrentResult) -> str:
+    """Return a digest of what is asked."""
+    members = [(m.ranks, m.collective.name, float(m.size_bytes)) for m in result.problem.members]
+    return f"{zlib.crc32(repr([*members, result.relay, result.objective]).encode()):08x}"
