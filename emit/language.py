@@ -248,9 +248,8 @@ class Script:
         if not len(self._ir):
             raise InputError(f"{self.header.name}: moves nothing")
         ir, parts = self._ir, self._parts
-        if (
-            self._ir.goal is not None
-        ):  # Any goal can be restated only for parts that are neighbours, so every move is cut.
+        # A goal of any kind can be restated only for parts that are neighbours, so every move is cut.
+        if self._ir.goal is not None:
             parts = [part * self.instances for part in parts]
         finer = math.lcm(*parts)
         ir = order_by_depth(ir if finer == 1 else cut_parts(ir, parts, finer))
@@ -367,12 +366,8 @@ def load_scripts(path: str | Path, settings: Sequence[str] = ()) -> list[Script]
     names: dict[str, Any] = {"__name__": origin.stem, "__file__": str(origin)}
     try:
         code = compile(text, str(origin), "exec", dont_inherit=True)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # The last two mean that the file is nested too deeply.
+    # RecursionError and MemoryError mean that the file is nested too deeply.
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise InputError(
             f"{origin}{line}: no Python: {getattr(error, 'msg', error) or 'nested too deeply'}; it must"

@@ -1,1 +1,1 @@
-"""Chakra execution traces: a file a rank, as ASTRA-sim loads a custom collective."""
+"""Chakra execution traces, one file per rank, as ASTRA-sim loads a custom collective."""

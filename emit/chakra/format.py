@@ -1,9 +1,9 @@
-"""Programs as Chakra execution traces, and back: as ASTRA-sim loads a custom collective, a file a rank.
+"""Writing and reading programs as Chakra execution traces, one file per rank, as ASTRA-sim loads a custom collective.
 
-Source: et_def.proto of MLCommons' Chakra (GlobalMetadata, then Nodes, each behind its length), and ASTRA-sim's
-CustomAlgorithm, which reads NAME.RANK.et, takes peer, tag and bytes of a node from its attributes, has a send end when
-its message arrives, and starts a node once all that it depends on has ended. The nodes are those that ASTRA-sim's own
-converter makes of MSCCL XML; the program itself is kept in the metadata of rank 0, as there.
+Source: et_def.proto of MLCommons' Chakra (GlobalMetadata, then Nodes, each preceded by its length), and ASTRA-sim's
+CustomAlgorithm. It reads NAME.RANK.et, takes peer, tag and bytes of a node from its attributes, ends a send when its
+message arrives, and starts a node once all nodes that it depends on have ended. The nodes are those that ASTRA-sim's
+own converter makes of MSCCL XML. As there, the program itself is kept in the metadata of rank 0.
 """
 
 from __future__ import annotations
@@ -31,13 +31,19 @@ _NAMES = {CALC: "COMP_NODE", SEND: "COMM_SEND_NODE", RECV: "COMM_RECV_NODE"}
 _KINDS = {code: kind for kind, code in _TYPES.items()}
 _PEERS = {SEND: "comm_dst", RECV: "comm_src"}
 _FILE = re.compile(r"(.*)\.(0|[1-9][0-9]{0,5})\.et", re.DOTALL | re.IGNORECASE)
-_UNSIGNED = range(5, 15)  # an attribute's values that are numbers or lists of such; 15 to 18 are in zigzag
+_UNSIGNED = range(5, 15)  # fields of an attribute's value that hold numbers or lists of them; 15 to 18 use zigzag
 
 
 def write(program: Program, size_bytes: int, reduce_us: int = 0) -> Iterator[tuple[str, bytes]]:
-    """(end of the file's name, content) of each rank, for a message of `size_bytes`; the program must be checked.
+    """Yield (end of the file's name, content) of each rank, for a message of `size_bytes`; the program must be checked.
 
-    reduce_us: of a calculation, whole µs; ASTRA-sim makes 0 one ns. Raises InputError as `operations_of`.
+    Args:
+        program: The program.
+        size_bytes: Message size in bytes.
+        reduce_us: Time of a calculation in whole µs; ASTRA-sim takes 0 as one ns.
+
+    Raises:
+        InputError: As `operations_of` raises it.
     """
     return encode(operations_of(program, size_bytes), program.collective, text_of(program), reduce_us)
 
@@ -45,60 +51,65 @@ def write(program: Program, size_bytes: int, reduce_us: int = 0) -> Iterator[tup
 def encode(
     ranks: Operations, collective: str, text: str | None = None, reduce_us: int = 0
 ) -> Iterator[tuple[str, bytes]]:
-    """The files of operations; text: the program's that rank 0 keeps."""
-    for rank, own in enumerate(ranks):
+    """Yield the file of each rank's operations; rank 0 keeps `text`, the program as MSCCL XML."""
+    for rank, operations in enumerate(ranks):
         attributes = {"schema": SCHEMA}
         if rank == 0 and text is not None:
             attributes["input_file"] = text
         attributes["collective"] = collective
-        texts = (block(1, name.encode()) + block(29, said.encode()) for name, said in attributes.items())
-        head = b"".join(block(2, one) for one in texts)
-        nodes = (_node(position, one, reduce_us) for position, one in enumerate(own))
+        texts = (block(1, name.encode()) + block(29, value.encode()) for name, value in attributes.items())
+        head = b"".join(block(2, part) for part in texts)
+        nodes = (_node(position, part, reduce_us) for position, part in enumerate(operations))
         yield f".{rank}.et", b"".join(varint(len(message)) + message for message in (head, *nodes))
 
 
-def _node(position: int, one: Operation, reduce_us: int) -> bytes:
-    """A Node message; numbers that are 0 are left out, as proto3 has it, but for those of attributes."""
-    out = [number(1, position)] if position else []
-    name = f"{_NAMES[one.kind]}_tb{one.block}_step{one.step}"
-    out += [block(2, name.encode()), number(3, _TYPES[one.kind])]
-    if one.after:
-        out.append(block(5, b"".join(map(varint, one.after))))
-    if one.kind == CALC:
-        return b"".join([*out, *([number(7, reduce_us)] if reduce_us else [])])
-    attributes = (("comm_type", 9, _TYPES[one.kind]), ("comm_size", 9, one.bytes), (_PEERS[one.kind], 7, one.peer),
-                  ("comm_tag", 7, one.tag))  # fmt: skip
-    out += [block(10, block(1, name.encode()) + number(kind, value)) for name, kind, value in attributes]
-    return b"".join(out)
+def _node(position: int, operation: Operation, reduce_us: int) -> bytes:
+    """Return a Node message; as in proto3, numbers that are 0 are left out, except for those of attributes."""
+    parts = [number(1, position)] if position else []
+    name = f"{_NAMES[operation.kind]}_tb{operation.block}_step{operation.step}"
+    parts += [block(2, name.encode()), number(3, _TYPES[operation.kind])]
+    if operation.after:
+        parts.append(block(5, b"".join(map(varint, operation.after))))
+    if operation.kind == CALC:
+        return b"".join([*parts, *([number(7, reduce_us)] if reduce_us else [])])
+    attributes = (
+        ("comm_type", 9, _TYPES[operation.kind]),
+        ("comm_size", 9, operation.bytes),
+        (_PEERS[operation.kind], 7, operation.peer),
+        ("comm_tag", 7, operation.tag),
+    )
+    parts += [block(10, block(1, name.encode()) + number(kind, value)) for name, kind, value in attributes]
+    return b"".join(parts)
 
 
 def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
-    """Read and check a trace, all its files, given one of them; never raises for bad input.
+    """Read and check a trace with all its files, given one of them; never raise for bad input.
 
-    Its nodes must be those of the program in it, which is replayed as any other.
+    Its nodes must be those of the program in it, which is replayed as any other program.
     """
     return judge(partial(read, path), _NAMES, goal, fifo_depth)
 
 
 def read(path: Path) -> tuple[list[list[Operation]], str | None]:
-    """The operations of each rank, and the MSCCL XML that they were made from if one says it, given one rank's file.
+    """Return the operations of each rank, and the MSCCL XML in the trace or None, given one rank's file.
 
-    Raises InputError with file and node.
+    Raises:
+        InputError: If a file is missing or malformed; the message names file and node.
     """
     base = base_of(path)
     ranks: list[list[Operation]] = []
     text: str | None = None
-    left = MAX_BYTES
+    remaining_bytes = MAX_BYTES
     while (file := Path(f"{base}.{len(ranks)}.et")).exists() or not ranks:
         if len(ranks) == MAX_RANKS:
             raise InputError(f"{origin_of(file)}: is of more than {MAX_RANKS} ranks; it must be at most as many")
-        data = read_bytes(file, "a Chakra trace's file of this rank", left)
-        left -= len(data)
+        data = read_bytes(file, "a Chakra trace's file of this rank", remaining_bytes)
+        remaining_bytes -= len(data)
         try:
-            metadata, own = _rank(data)
+            metadata, operations = _rank(data)
         except InputError as error:
             raise InputError(f"{origin_of(file)}: {error}") from None
-        ranks.append(own)
+        ranks.append(operations)
         text = metadata.get("input_file", text)
     if not path.exists():
         raise InputError(f"{origin_of(path)}: no such file; there are those of ranks 0..{len(ranks) - 1}")
@@ -106,15 +117,24 @@ def read(path: Path) -> tuple[list[list[Operation]], str | None]:
 
 
 def base_of(path: Path) -> str:
-    """The path of a trace without rank and suffix; InputError where it is not named so."""
-    found = _FILE.fullmatch(str(path))
-    if found is None:
+    """Return the path of a trace without rank and suffix; raise InputError if the path has none."""
+    match = _FILE.fullmatch(str(path))
+    if match is None:
         raise InputError(f"{origin_of(path)}: is no name of a Chakra trace's file; it must be NAME.RANK.et, as a.0.et")
-    return found[1]
+    return match[1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
+    """A node of a trace.
+
+    Attributes:
+        id: Its number.
+        kind: SEND, RECV or CALC.
+        waits: Numbers of the nodes that it waits for.
+        numbers: Its attributes that are numbers, by name.
+    """
+
     id: int
     kind: str
     waits: list[int]
@@ -122,7 +142,7 @@ class _Node:
 
 
 def _rank(data: bytes) -> tuple[dict[str, str], list[Operation]]:
-    """The texts of a file's metadata, and its operations."""
+    """Return the texts in a file's metadata, and its operations."""
     parts = messages(data)
     head = next(parts, None)
     if head is None:
@@ -131,38 +151,43 @@ def _rank(data: bytes) -> tuple[dict[str, str], list[Operation]]:
     for field, value in fields(head):
         if field == 2 and isinstance(value, bytes):
             attribute = dict(fields(value))
-            name, said = attribute.get(1), attribute.get(29)
-            if isinstance(name, bytes) and isinstance(said, bytes):
-                metadata[name.decode(errors="replace")] = said.decode(errors="replace")
+            name, text = attribute.get(1), attribute.get(29)
+            if isinstance(name, bytes) and isinstance(text, bytes):
+                metadata[name.decode(errors="replace")] = text.decode(errors="replace")
     nodes = []
     for part in parts:
         try:
             nodes.append(_read_node(part))
         except InputError as error:
             raise InputError(f"node {len(nodes)} of the file: {error}") from None
-    where = {node.id: place for place, node in enumerate(nodes)}
-    if len(where) < len(nodes):
+    position_of = {node.id: place for place, node in enumerate(nodes)}
+    if len(position_of) < len(nodes):
         raise InputError("two nodes have one id; it must be an id of its own")
-    made = []
+    operations = []
     for node in nodes:
-        missing = [other for other in node.waits if other not in where]
+        missing = [awaited for awaited in node.waits if awaited not in position_of]
         if missing:
             raise InputError(
                 f"node {node.id}: waits for node {missing[0]}, which is not there; it must be of this file"
             )
-        after = tuple(where[other] for other in dict.fromkeys(node.waits))
-        has = node.numbers
+        after = tuple(position_of[awaited] for awaited in dict.fromkeys(node.waits))
+        attributes = node.numbers
         if node.kind == CALC:
-            made.append(Operation(CALC, after))
+            operations.append(Operation(CALC, after))
             continue
-        for needed in (_PEERS[node.kind], "comm_size"):
-            if needed not in has:
-                raise InputError(f"node {node.id}: has no attribute {needed}; it must say it")
-        made.append(Operation(node.kind, after, has[_PEERS[node.kind]], has.get("comm_tag", 0), has["comm_size"]))
-    return metadata, made
+        for required in (_PEERS[node.kind], "comm_size"):
+            if required not in attributes:
+                raise InputError(f"node {node.id}: has no attribute {required}; it must say it")
+        operations.append(
+            Operation(
+                node.kind, after, attributes[_PEERS[node.kind]], attributes.get("comm_tag", 0), attributes["comm_size"]
+            )
+        )
+    return metadata, operations
 
 
 def _read_node(part: bytes) -> _Node:
+    """Return a node of a trace; raise InputError if it is malformed."""
     numbers: dict[int, int] = {}
     waits: list[int] = []
     attributes: dict[str, int] = {}
@@ -171,29 +196,30 @@ def _read_node(part: bytes) -> _Node:
             if field in (4, 5):
                 waits.append(value)
             numbers[field] = value
-        elif field in (4, 5):  # control and data: ASTRA-sim waits for both
+        elif field in (4, 5):  # Control and data dependencies: ASTRA-sim waits for both.
             waits += _packed(value)
         elif field == 10:
             inner = dict(fields(value))
             name = inner.get(1)
-            for kind, said in inner.items():
-                if isinstance(name, bytes) and isinstance(said, int) and kind in _UNSIGNED:
-                    attributes[name.decode(errors="replace")] = said
+            for kind, attribute_value in inner.items():
+                if isinstance(name, bytes) and isinstance(attribute_value, int) and kind in _UNSIGNED:
+                    attributes[name.decode(errors="replace")] = attribute_value
     code = numbers.get(3, 0)
     if code not in _KINDS:
-        right = ", ".join(f"{code} ({_NAMES[kind]})" for code, kind in sorted(_KINDS.items()))
-        raise InputError(f"is of type {code}; it must be one of {right}")
+        known_types = ", ".join(f"{code} ({_NAMES[kind]})" for code, kind in sorted(_KINDS.items()))
+        raise InputError(f"is of type {code}; it must be one of {known_types}")
     return _Node(numbers.get(1, 0), _KINDS[code], waits, attributes)
 
 
 def _packed(data: bytes) -> list[int]:
-    from_file, at = [], 0
+    """Return the numbers in a packed field."""
+    numbers, at = [], 0
     while at < len(data):
         value, at = read_varint(data, at)
-        from_file.append(value)
-    return from_file
+        numbers.append(value)
+    return numbers
 
 
 def threadblocks(program: Program, _: str | Path) -> list[int]:
-    """Of each rank."""
+    """Return the number of threadblocks of each rank."""
     return [len(gpu.threadblocks) for gpu in program.gpus]

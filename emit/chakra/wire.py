@@ -1,8 +1,8 @@
-"""Protocol Buffers' wire format, as much of it as Chakra's messages need.
+"""Protocol Buffers' wire format, as far as Chakra's messages need it.
 
-Source: Protocol Buffers, "Encoding": a field is a key (number << 3 | wire type) and a value; wire type 0 is a varint,
-1 and 5 are 8 and 4 bytes, 2 is a length and so many bytes. Messages of a file follow each other, each behind its
-length as a varint.
+Source: Protocol Buffers, "Encoding". A field is a key (number << 3 | wire type) and a value; wire type 0 is a varint, 1
+and 5 are 8 and 4 bytes, 2 is a length and that many bytes. The messages of a file follow each other, each preceded by
+its length as a varint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FIXED = {1: 8, 5: 4}  # bytes, by wire type
 
 
 def varint(value: int) -> bytes:
-    """A number of 0 or more."""
+    """Return a number of 0 or more as a varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -26,17 +26,17 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field that is a number."""
+    """Return a field that is a number."""
     return varint(field << 3) + varint(value)
 
 
 def block(field: int, value: bytes) -> bytes:
-    """A field that is a text, a message or packed numbers."""
+    """Return a field that is a text, a message or packed numbers."""
     return varint(field << 3 | 2) + varint(len(value)) + value
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where what follows it begins. Raises InputError where it does not end."""
+    """Read a varint, and return it with the offset of what follows; raise InputError if it does not end."""
     value = shift = 0
     while at < len(data) and shift < _MOST_BITS:
         byte = data[at]
@@ -49,7 +49,11 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field of a message; of 4 and 8 bytes as they are. Raises InputError for no message."""
+    """Yield (number, value) of each field of a message; values of 4 and 8 bytes stay bytes.
+
+    Raises:
+        InputError: If the bytes are no message.
+    """
     at = 0
     while at < len(data):
         key, at = read_varint(data, at)
@@ -71,7 +75,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def messages(data: bytes) -> Iterator[bytes]:
-    """The messages of a file. Raises InputError where one is cut short."""
+    """Yield the messages of a file; raise InputError if one is cut short."""
     at = 0
     while at < len(data):
         length, at = read_varint(data, at)

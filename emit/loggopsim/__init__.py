@@ -1,1 +1,1 @@
-"""GOAL: schedules of operations in the text that LogGOPSim's txt2bin takes."""
+"""GOAL, the text of operations that LogGOPSim's txt2bin reads."""

@@ -1,8 +1,8 @@
-"""Programs as GOAL text, which LogGOPSim and other simulators of networks take, and back.
+"""Writing and reading programs as GOAL text, which LogGOPSim and other network simulators take.
 
 Source: Hoefler, Siebert, Lumsdaine, "Group Operation Assembly Language" (ICPP 2009), and the grammar of LogGOPSim's
-txt2bin.re. All operations of a rank are on its CPU 0 and NIC 0: LogGOPSim carries the time from an operation to those
-that require it only within one CPU. The program itself stands in comments behind the first line.
+txt2bin.re. All operations of a rank are on its CPU 0 and NIC 0, because LogGOPSim carries the time from an operation to
+those that require it only within one CPU. The program itself stands in comments after the first line.
 """
 
 from __future__ import annotations
@@ -36,43 +36,55 @@ _TAG = re.compile(r"tag\s+([0-9]+)")
 
 
 def write(program: Program, size_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """(end of the file's name, content), for a message of `size_bytes`; the program must be checked.
+    """Yield (end of the file's name, content) for a message of `size_bytes`; the program must be checked.
 
-    Raises InputError as `operations_of`.
+    Raises:
+        InputError: As `operations_of` raises it.
     """
     yield ".goal", encode(operations_of(program, size_bytes), text_of(program))
 
 
 def encode(ranks: Operations, text: str = "") -> bytes:
-    """The file of operations; text: the program's that stands in its comments."""
+    """Return the file of operations; `text`, the program as MSCCL XML, stands in its comments."""
     lines = [f"num_ranks {len(ranks)}", *(f"// {line}" for line in text.splitlines())]
-    for rank, own in enumerate(ranks):
+    for rank, operations in enumerate(ranks):
         lines += ["", f"rank {rank} {{"]
-        # txt2bin takes no label before the operation that has it
-        lines += [f"l{position}: {_written(one)}" for position, one in enumerate(own)]
-        lines += [f"l{position} requires l{other}" for position, one in enumerate(own) for other in one.after]
+        # txt2bin requires a label's operation to stand before its uses.
+        lines += [f"l{position}: {_statement_of(operation)}" for position, operation in enumerate(operations)]
+        lines += [
+            f"l{position} requires l{awaited}"
+            for position, operation in enumerate(operations)
+            for awaited in operation.after
+        ]
         lines.append("}")
     return ("\n".join(lines) + "\n").encode()
 
 
-def _written(one: Operation) -> str:
-    if one.kind == CALC:
+def _statement_of(operation: Operation) -> str:
+    """Return an operation as GOAL writes it."""
+    if operation.kind == CALC:
         return "calc 0"
-    return f"{_NAMES[one.kind]} {one.bytes}b {'to' if one.kind == SEND else 'from'} {one.peer} tag {one.tag}"
+    return (
+        f"{_NAMES[operation.kind]} {operation.bytes}b {'to' if operation.kind == SEND else 'from'} "
+        f"{operation.peer} tag {operation.tag}"
+    )
 
 
 def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
-    """Read and check a file; never raises for bad input.
+    """Read and check a file; never raise for bad input.
 
-    Its operations must be those of the program in its comments, which is replayed as any other.
+    Its operations must be those of the program in its comments, which is replayed as any other program.
     """
     return judge(partial(read, path), _NAMES, goal, fifo_depth)
 
 
 def read(path: Path) -> tuple[list[list[Operation]], str | None]:
-    """The operations of each rank, and the MSCCL XML in the comments if there is one.
+    """Return the operations of each rank, and the MSCCL XML in the comments or None.
 
-    One statement a line, as all generators write it. Raises InputError with file and line.
+    Each line holds one statement, as all generators write it.
+
+    Raises:
+        InputError: If the file is malformed; the message names file and line.
     """
     text = read_text(path, "a GOAL file", MAX_BYTES, most_lines=None)
     reader = _Reader()
@@ -88,19 +100,29 @@ def read(path: Path) -> tuple[list[list[Operation]], str | None]:
 
 
 class _Reader:
-    """What was read so far; `waits`: of the open rank, (operation, label that it requires)."""
+    """A reader of GOAL text, line by line.
+
+    Attributes:
+        comments: Comments read so far.
+        count: Number of ranks; -1 before the first statement.
+        operations_of_rank: Operations of each rank that was read.
+        rank: Rank that is open; -1 for none.
+        operations: Operations of the open rank.
+        labels: Position of the operation of each label.
+        waits: (label of an operation, label that it requires) in the open rank.
+    """
 
     def __init__(self) -> None:
         self.comments: list[str] = []
         self.count = -1
-        self.done: dict[int, list[Operation]] = {}
+        self.operations_of_rank: dict[int, list[Operation]] = {}
         self.rank = -1
-        self.own: list[Operation] = []
+        self.operations: list[Operation] = []
         self.labels: dict[str, int] = {}
         self.waits: list[tuple[str, str]] = []
 
     def take(self, line: str) -> None:
-        """Raises InputError for what is no statement, or does not fit here."""
+        """Read a line; raise InputError if it is no statement, or one that does not fit here."""
         line, _, comment = line.partition("//")
         if comment:
             self.comments.append(comment.strip())
@@ -114,59 +136,61 @@ class _Reader:
             self.count = int(head[1])
         elif self.rank < 0:
             opening = _RANK.fullmatch(line)
-            if opening is None or int(opening[1]) >= self.count or int(opening[1]) in self.done:
+            if opening is None or int(opening[1]) >= self.count or int(opening[1]) in self.operations_of_rank:
                 raise InputError(f"{shown(line)}; it must be rank R {{, each of 0..{self.count - 1} once")
-            self.rank, self.own, self.labels, self.waits = int(opening[1]), [], {}, []
+            self.rank, self.operations, self.labels, self.waits = int(opening[1]), [], {}, []
         elif line == "}":
             self._close()
         else:
             self._statement(line)
 
     def _statement(self, line: str) -> None:
-        if found := _REQUIRES.fullmatch(line):
-            self.waits.append((found[1], found[2]))
+        """Read a statement of the open rank: an operation, or what one requires."""
+        if match := _REQUIRES.fullmatch(line):
+            self.waits.append((match[1], match[2]))
             return
-        found = _OPERATION.fullmatch(line)
-        if found is None:
-            right = (
+        match = _OPERATION.fullmatch(line)
+        if match is None:
+            forms = (
                 "send Nb to R, recv Nb from R, calc N, each with a label before and a tag behind it, or A requires B"
             )
-            raise InputError(f"{shown(line)}; it must be {right}")
-        label, rest = found[1], found[10]
+            raise InputError(f"{shown(line)}; it must be {forms}")
+        label, options = match[1], match[10]
         if label is not None:
             if label in self.labels:
                 raise InputError(f"label {label} is there already; it must be one of its own")
-            self.labels[label] = len(self.own)
-        tag = _TAG.search(rest)
-        kind = _KINDS[found[2] or found[4] or found[7]]
-        size, peer = (0, -1) if kind == CALC else (int(found[5] or found[8]), int(found[6] or found[9]))
-        self.own.append(Operation(kind, (), peer, int(tag[1]) if tag and kind != CALC else 0, size))
+            self.labels[label] = len(self.operations)
+        tag = _TAG.search(options)
+        kind = _KINDS[match[2] or match[4] or match[7]]
+        size, peer = (0, -1) if kind == CALC else (int(match[5] or match[8]), int(match[6] or match[9]))
+        self.operations.append(Operation(kind, (), peer, int(tag[1]) if tag and kind != CALC else 0, size))
 
     def _close(self) -> None:
-        after: list[dict[int, None]] = [{} for _ in self.own]
-        for waits, other in self.waits:
-            for label in (waits, other):
+        """Close the open rank, and resolve the labels that its operations require."""
+        after: list[dict[int, None]] = [{} for _ in self.operations]
+        for waiting, required in self.waits:
+            for label in (waiting, required):
                 if label not in self.labels:
                     raise InputError(f"rank {self.rank} has no label {label}, which a requires names; it must be there")
-            after[self.labels[waits]][self.labels[other]] = None
-        self.done[self.rank] = [
-            Operation(one.kind, tuple(before), one.peer, one.tag, one.bytes)
-            for one, before in zip(self.own, after, strict=True)
+            after[self.labels[waiting]][self.labels[required]] = None
+        self.operations_of_rank[self.rank] = [
+            Operation(operation.kind, tuple(awaited), operation.peer, operation.tag, operation.bytes)
+            for operation, awaited in zip(self.operations, after, strict=True)
         ]
         self.rank = -1
 
     def ranks(self) -> list[list[Operation]]:
-        """All ranks in order. Raises InputError where one is missing or open."""
+        """Return the operations of all ranks in order; raise InputError if a rank is missing or open."""
         if self.count < 0:
             raise InputError("is empty; it must begin with num_ranks N")
         if self.rank >= 0:
             raise InputError(f"rank {self.rank} has no }}; it must be closed")
-        missing = [rank for rank in range(self.count) if rank not in self.done]
+        missing = [rank for rank in range(self.count) if rank not in self.operations_of_rank]
         if missing:
             raise InputError(f"rank {missing[0]} is missing; it must have each of 0..{self.count - 1}")
-        return [self.done[rank] for rank in range(self.count)]
+        return [self.operations_of_rank[rank] for rank in range(self.count)]
 
 
 def threadblocks(program: Program, _: str | Path) -> list[int]:
-    """Of each rank."""
+    """Return the number of threadblocks of each rank."""
     return [len(gpu.threadblocks) for gpu in program.gpus]

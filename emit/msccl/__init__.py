@@ -1,1 +1,1 @@
-"""MSCCL XML."""
+"""MSCCL XML, the format of the MSCCL executors' algorithm files."""

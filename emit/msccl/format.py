@@ -1,4 +1,4 @@
-"""MSCCL XML as a row of `emit.formats` has it: the check of a file, whoever wrote it, and a checked Program as one."""
+"""MSCCL XML as a format of `emit.formats`: the check of any such file, and the writing of a checked Program."""
 
 from __future__ import annotations
 
@@ -26,32 +26,40 @@ from emit.targets import (
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
-_ROOT_WORK = 1 << 20  # steps and chunks looked at while the root of a file is sought
-_NAME = re.compile(r"[ !#-%'-;=?-~]+")  # printable ASCII but for " & < >
+_ROOT_WORK = 1 << 20  # steps and chunks that may be checked to find the root of a file
+_NAME = re.compile(r"[ !#-%'-;=?-~]+")  # printable ASCII without " & < >
 
 
 def verify(
     path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None, target: str | None = None
 ) -> Verdict:
-    """Read and check a file, or a text; never raises for bad input.
+    """Read and check a file or a text; never raise for bad input.
 
-    target: whose reader must take it; None: it is enough if one does.
+    A step counts as one transmission here: the verdict is on the schedule. A caution says if the program would deadlock
+    with messages so large that each chunk takes a slot of its own, which write_msccl must assume. A rooted collective
+    is right if it is right for one root, which is then named. A file whose collective has no known goal (custom, send,
+    recv, alltoallv) is "not readable" without `goal`, unless it is found wrong.
 
-    A step counts as one transmission here: the verdict is on the schedule. A caution says where it would stop
-    with messages so large that each chunk takes a slot of its own, as write_msccl must assume.
-    A rooted collective is right if it is right for one root, which is then named. A file whose collective has
-    no known goal (custom, send, recv, alltoallv) is "not readable" without `goal`, unless it is found wrong.
+    Args:
+        path: File, or text that holds a `<`.
+        goal: What the program must achieve; None for the goal of its collective.
+        fifo_depth: Slots of a FIFO; None for those of its protocol.
+        target: Executor whose reader must take the file; None if it is enough that one does.
     """
     try:
         reading = read(path)
         report, program = best_root(reading.program, goal, fifo_depth)
     except InputError as error:
         return Verdict("not readable", (str(error),))
-    against = refusals(reading, program)
-    takers = [name for name, found in against.items() if not found]
-    asked = [target] if target is not None else takers[:1] or [min(against, key=lambda name: len(against[name]))]
-    findings = (*report.findings, *against[asked[0]])
-    status = "wrong" if against[asked[0]] else report.status
+    findings_of_target = refusals(reading, program)
+    accepting = [name for name, target_findings in findings_of_target.items() if not target_findings]
+    judged_targets = (
+        [target]
+        if target is not None
+        else accepting[:1] or [min(findings_of_target, key=lambda name: len(findings_of_target[name]))]
+    )
+    findings = (*report.findings, *findings_of_target[judged_targets[0]])
+    status = "wrong" if findings_of_target[judged_targets[0]] else report.status
     if status == "right" and not report.judged:
         return Verdict(
             "not readable",
@@ -65,16 +73,20 @@ def verify(
     lines = [f"{f.kind}: {f.message}" for f in findings]
     if status == "right" and not report.splits:
         lines.append(f"caution: deadlock with {slots} for messages so large that every chunk takes a slot of its own")
-    lines += [f"caution: {asked[0]} {said}" for said in reading.cautions[asked[0]]]
-    lines += [f"remark: {said}" for said in reading.remarks]
-    if 0 < len(takers) < len(against):
-        lines.append(f"taken by {', '.join(takers)}")
-    lines += [f"not by {n}: {first_of(found)}" for n, found in against.items() if found and n not in asked]
+    lines += [f"caution: {judged_targets[0]} {note}" for note in reading.cautions[judged_targets[0]]]
+    lines += [f"remark: {note}" for note in reading.remarks]
+    if 0 < len(accepting) < len(findings_of_target):
+        lines.append(f"taken by {', '.join(accepting)}")
+    lines += [
+        f"not by {n}: {first_of(target_findings)}"
+        for n, target_findings in findings_of_target.items()
+        if target_findings and n not in judged_targets
+    ]
     return Verdict(status, (head, *lines, *report.notes), findings, program)
 
 
 def best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[Report, Program]:
-    """The report for the first root that is right, else for root 0; files do not name their root."""
+    """Return the report and the program for the first root that is right, else for root 0; files do not name a root."""
     first = check(program, goal, fifo_depth, target=None, split=False)
     if goal is not None or all(
         f.kind not in ("wrong result", "read before write", "inconsistent") for f in first.findings
@@ -82,61 +94,67 @@ def best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tu
         return first, program
     work = program.nsteps + program.nranks * program.nchunks_per_loop
     for root in _likely_roots(program)[: max(1, _ROOT_WORK // work)]:
-        other = replace(program, root=root)
-        report = check(other, goal, fifo_depth, target=None, split=False)
+        rerooted = replace(program, root=root)
+        report = check(rerooted, goal, fifo_depth, target=None, split=False)
         if report.status != "wrong":
-            return report, other
+            return report, rerooted
     return first, program
 
 
 def _likely_roots(program: Program) -> list[int]:
-    """All roots but 0; first those that need nothing from others, or have nothing for them, as a root does."""
+    """Return all roots but 0, likely ones first.
+
+    A likely root receives from nobody if the data starts at the root; else it sends to nobody.
+    """
     side = "recv" if find_kind(program.collective).before == ROOT else "send"
-    busy = [any(getattr(tb, side) >= 0 for tb in gpu.threadblocks) for gpu in program.gpus]
-    return sorted(root_of(program)[1:], key=lambda root: busy[root])
+    is_unlikely = [any(getattr(tb, side) >= 0 for tb in gpu.threadblocks) for gpu in program.gpus]
+    return sorted(root_of(program)[1:], key=lambda root: is_unlikely[root])
 
 
 def refusals(reading: Reading, program: Program) -> dict[str, tuple[Finding, ...]]:
-    """By target what its reader does not take of a file, or dies of; empty for those that take it."""
-    against = {}
-    for name, found in reading.refused.items():
+    """Return for each target what its reader does not take of a file, or crashes on; empty for targets that take it."""
+    findings_of_target = {}
+    for name, reading_findings in reading.refused.items():
         limits = Findings()
         check_limits(program, TARGETS[name].limits, limits)
         check_custom(program, TARGETS[name], limits)
-        against[name] = (*found, *limits.reported)
-    return against
+        findings_of_target[name] = (*reading_findings, *limits.reported)
+    return findings_of_target
 
 
-def check_custom(program: Program, target: Target, found: Findings) -> None:
-    """Add a finding for each rank whose sizes a reader does not take, of a collective that it does not know."""
+def check_custom(program: Program, target: Target, findings: Findings) -> None:
+    """Add a finding for each rank whose buffer sizes a target's reader does not take for a custom collective."""
     if program.collective != "custom" or not target.whole_custom:
         return
-    whole = program.nchunks_per_loop
+    loop_chunks = program.nchunks_per_loop
     for rank, gpu in enumerate(program.gpus):
         for buffer, size in (("i", gpu.i_chunks), ("o", gpu.o_chunks)):
-            if size not in (0, whole):
-                message = f"{buffer}_chunks {size}; {target.name} takes only nchunksperloop, {whole}, for custom"
-                found.add("limit", message, rank)
+            if size not in (0, loop_chunks):
+                message = f"{buffer}_chunks {size}; {target.name} takes only nchunksperloop, {loop_chunks}, for custom"
+                findings.add("limit", message, rank)
 
 
 def write(program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, *_: object) -> str:
-    """The text of a program for a target; neither the nodes of its ranks nor the calls to serve change it.
+    """Return the text of a program for a target; it does not depend on the ranks' nodes or the calls to serve.
 
-    Raises InputError as `write_msccl`, and for what would hang between the nodes.
+    Raises:
+        InputError: As `write_msccl` raises it, or if the program would hang between the nodes.
     """
     if nodes is not None:
-        found = Findings()
-        check_between_nodes(program, nodes, target, found)
-        Judgement(tuple(found.reported), (), judged=False).raise_if_wrong()
+        findings = Findings()
+        check_between_nodes(program, nodes, target, findings)
+        Judgement(tuple(findings.reported), (), judged=False).raise_if_wrong()
     return write_msccl(program, goal, target)
 
 
 def write_msccl(program: Program, goal: Goal | None = None, target: str | Target = "executor-nccl") -> str:
-    """The program as text that the reader of `target` takes; nothing unverified is written.
+    """Return the program as text that the target's reader takes; nothing unverified is written.
 
-    It is checked against `goal`, or its collective's own, at its protocol's FIFO depth and the target's limits. Raises
-    InputError where the check finds anything, where no goal is known, or where the target has no name for the
-    collective, its in-place or out-of-place form, the reduction or the program's own name.
+    It is checked against `goal`, or the goal of its collective, at its protocol's FIFO depth and the target's limits.
+
+    Raises:
+        InputError: If the check has a finding, no goal is known, or the target has no name for the collective, its
+            in-place or out-of-place form, the reduction or the program's own name.
     """
     row = target_named(target) if isinstance(target, str) else target
     choose_target(program.collective, row.name)
@@ -162,39 +180,46 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
 
 
 def padded(program: Program) -> Program:
-    """With the input and output of every rank as long as a loop: what is added, nobody uses.
+    """Return the program with every rank's input and output as long as a loop; nobody uses the added chunks.
 
-    Raises InputError where one is longer.
+    Raises:
+        InputError: If a buffer is longer than a loop.
     """
-    whole = program.nchunks_per_loop
+    loop_chunks = program.nchunks_per_loop
     for rank, gpu in enumerate(program.gpus):
         for buffer, size in (("i", gpu.i_chunks), ("o", gpu.o_chunks)):
-            if size > whole:
-                raise InputError(f"rank {rank} {buffer}_chunks {size}; it must be at most nchunksperloop, {whole}")
-    return replace(program, gpus=[replace(gpu, i_chunks=whole, o_chunks=whole) for gpu in program.gpus])
+            if size > loop_chunks:
+                raise InputError(
+                    f"rank {rank} {buffer}_chunks {size}; it must be at most nchunksperloop, {loop_chunks}"
+                )
+    return replace(program, gpus=[replace(gpu, i_chunks=loop_chunks, o_chunks=loop_chunks) for gpu in program.gpus])
 
 
 def restate(text: str, name: str, least: int, most: int | None, target: Target) -> str:
-    """A program's text under another name and for other sizes. Raises InputError where no message has such a size."""
+    """Return a program's text with another name and other message sizes.
+
+    Raises:
+        InputError: If no message has such a size.
+    """
     return xml_text(replace(read(text).program, name=name, min_bytes=least, max_bytes=most or 0), target)
 
 
 def xml_text(program: Program, target: Target) -> str:
-    """The program in the target's dialect, unchecked."""
+    """Return the program in the target's dialect, unchecked."""
     return "\n".join(_lines(program, target)) + "\n"
 
 
 def threadblocks(program: Program, _: str | Path) -> list[int]:
-    """Of each rank."""
+    """Return the number of threadblocks of each rank."""
     return [len(gpu.threadblocks) for gpu in program.gpus]
 
 
 def largest_message(_: str) -> None:
-    """There is no end to the messages that a program serves."""
+    """Return None: the messages that a program serves have no limit."""
 
 
 def describe(program: Program, target: Target, _: str) -> str:
-    """A file that was written, in words for whoever asked for it."""
+    """Return a line for the user that describes a written file."""
     return (
         f"{program.collective} on {program.nranks} ranks for {target.name}, checked: {program.nsteps} steps of "
         f"protocol {program.protocol}"
@@ -202,6 +227,7 @@ def describe(program: Program, target: Target, _: str) -> str:
 
 
 def _lines(program: Program, target: Target) -> Iterator[str]:
+    """Yield the lines of a program in the target's dialect; raise InputError if no call has its sizes."""
     p = program
     coll = target.collectives[p.collective]
     redop = f' redop="{p.redop}"' if target.states_redop else ""

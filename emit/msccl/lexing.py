@@ -1,7 +1,7 @@
 """The tags of an MSCCL XML as its readers find them: elements with attributes in double quotes, and comments.
 
 The readers are no XML parsers: they take each tag by itself, character by character, and know neither entities nor
-declarations. What they take is taken here, and nothing else.
+declarations. This module takes what they take, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from topologies.errors import InputError
 
-MAX_VALUE = 255  # bytes of an attribute's value, beyond which readers write over other memory
-MAX_ATTRIBUTES = 16  # of an element that readers keep; a second blank between two takes the place of one
+MAX_VALUE = 255  # bytes of an attribute's value; readers overrun their memory beyond
+MAX_ATTRIBUTES = 16  # attributes of an element that readers keep; a second blank between two counts as one
 
 _NAME = rb"[^ =>/\r\n]"
 _TAG = re.compile(
@@ -26,10 +26,15 @@ _BLANK = re.compile(rb"[ \r\n]*+")
 
 
 class Tag(NamedTuple):
-    """One tag; line: counted from 1.
+    """A tag of an MSCCL XML.
 
-    attributes: the first of each name among the MAX_ATTRIBUTES that readers keep.  ignored: the names of the others.
-    closes: `</name>`, which has no attributes.  alone: `<name …/>`.
+    Attributes:
+        name: Name of the element.
+        attributes: First value of each name among the MAX_ATTRIBUTES that readers keep.
+        ignored: Names of the other attributes.
+        line: Line, counted from 1.
+        closes: True for `</name>`, which has no attributes.
+        alone: True for `<name …/>`.
     """
 
     name: str
@@ -41,47 +46,54 @@ class Tag(NamedTuple):
 
 
 def tags(data: bytes, source: str) -> Iterator[Tag]:
-    """The tags of a text in order. InputError, beginning with `source` and the line, at what no reader takes."""
+    """Yield the tags of a text in order.
+
+    Raises:
+        InputError: At what no reader takes; the message begins with `source` and the line.
+    """
     at, line = 0, 1
     while True:
         blank = _BLANK.match(data, at)
-        assert blank is not None  # it matches nothing at all
+        assert blank is not None  # The pattern matches the empty text.
         line += data.count(b"\n", at, blank.end())
         at = blank.end()
         if at == len(data):
             return
-        if found := _TAG.match(data, at):
-            yield _opened(found, line)
-        elif found := _CLOSING.match(data, at):
-            yield Tag(_text(found[1]), {}, (), line, closes=True)
-        elif not (found := _COMMENT.match(data, at)):
+        if match := _TAG.match(data, at):
+            yield _opening_tag(match, line)
+        elif match := _CLOSING.match(data, at):
+            yield Tag(_text(match[1]), {}, (), line, closes=True)
+        elif not (match := _COMMENT.match(data, at)):
             raise InputError(f"{source} line {line}: {_why(data, at)}")
-        line += data.count(b"\n", at, found.end())
-        at = found.end()
+        line += data.count(b"\n", at, match.end())
+        at = match.end()
 
 
-def _opened(found: re.Match[bytes], line: int) -> Tag:
-    kept: dict[str, str] = {}
+def _opening_tag(match: re.Match[bytes], line: int) -> Tag:
+    """Return the tag of a match of `<name …>`."""
+    attributes: dict[str, str] = {}
     ignored = []
-    for place, (name, value) in enumerate(_ATTRIBUTE.findall(found[2])):
+    for position, (name, value) in enumerate(_ATTRIBUTE.findall(match[2])):
         word = _text(name)
-        if place < MAX_ATTRIBUTES and word not in kept:
-            kept[word] = _text(value)
+        if position < MAX_ATTRIBUTES and word not in attributes:
+            attributes[word] = _text(value)
         elif word:
             ignored.append(word)
-    kept.pop("", None)  # of a blank before the tag's end, or a second one between two
-    return Tag(_text(found[1]), kept, tuple(ignored), line, alone=found[3] is not None)
+    # A blank before the tag's end, or a second one between two attributes, makes an empty name.
+    attributes.pop("", None)
+    return Tag(_text(match[1]), attributes, tuple(ignored), line, alone=match[3] is not None)
 
 
 def _text(data: bytes) -> str:
+    """Return bytes as text; bytes that are no UTF-8 become escapes."""
     return data.decode("utf-8", "backslashreplace")
 
 
 _NOT_TAKEN = "which MSCCL readers do not take"
-# What is no tag or comment, by how it begins, and what is right instead; the first that fits.
+# Beginnings of what is no tag or comment, the fault, and what is right instead; the first row that fits counts.
 _REFUSED = [
-    (re.compile(start, re.DOTALL), what, right)
-    for start, what, right in (
+    (re.compile(start, re.DOTALL), fault, remedy)
+    for start, fault, remedy in (
         (b"\xef\xbb\xbf", "a byte order mark", "start with <algo"),
         (rb"<!--.*?-->", f"comment {{shown}} with = in its first word, {_NOT_TAKEN}", "begin with a blank"),
         (rb"<!--", "comment without an end", "end with -->"),
@@ -99,13 +111,13 @@ _REFUSED = [
 
 
 def _why(data: bytes, at: int) -> str:
-    """What MSCCL's readers do not take at this place."""
+    """Return what MSCCL's readers do not take at a place, and what is right."""
     start = data[at : at + 8192]
     shown = ascii(start[:20].decode("latin-1"))
     for name, value in _ATTRIBUTE.findall(start[: start.find(b">") + 1]):
         if len(value) > MAX_VALUE:
             return f"{_text(name)!a} of {len(value)} characters; it must be at most {MAX_VALUE}"
-    for pattern, what, right in _REFUSED:
+    for pattern, fault, remedy in _REFUSED:
         if pattern.match(start):
-            return f"{what.format(shown=shown)}; it must {right}"
+            return f"{fault.format(shown=shown)}; it must {remedy}"
     return f'tag {shown} cannot be read; it must be <name attribute="value" ...>'

@@ -1,4 +1,4 @@
-"""MSCCL XML, all dialects, into a Program: as the executors' readers take it, with what they ignore as remarks."""
+"""Reading of MSCCL XML in all dialects as the executors' readers take it, with what they ignore as remarks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from topologies.text.files import origin_of, read_bytes
 
 MAX_BYTES = 64 << 20
 MAX_RANKS = 4096
-MAX_CHUNKS = 1 << 20  # of one buffer; readers take offsets to 32767
-NO_LIMIT = 1 << 50  # bytes; for readers that take maxBytes 0 as never: no buffer is a pebibyte
-LEFT_OUT_MAX = 1 << 27  # bytes; what maxBytes is, exclusive, for the only reader that does without it
-DEVICE_BYTES = 1 << 40  # no device has as much memory
-UNNAMED = "unnamed"  # a file whose name no reader asks for
+MAX_CHUNKS = 1 << 20  # chunks of one buffer; readers take offsets to 32767
+NO_LIMIT = 1 << 50  # bytes; stands for no limit where readers take maxBytes 0 as never, as no buffer is a pebibyte
+LEFT_OUT_MAX = 1 << 27  # bytes; exclusive maxBytes that the only reader assumes which does not require it
+DEVICE_BYTES = 1 << 40  # bytes; more than the memory of any device
+UNNAMED = "unnamed"  # name of a program whose file states none
 
-# The names of the readers, and synth's own.
+# Names of collectives in files, and synth's names.
 _COLLECTIVES = {
     name: name.replace("_", "")
     for name in (
@@ -35,7 +35,7 @@ _COLLECTIVES = {
 }  # fmt: skip
 REDOPS = ("sum", "prod", "max", "min")
 
-# Attributes of each element that all readers require, then those that some know.
+# Attributes of each element that all readers require, then further ones that some know.
 _ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "algo": (
         ("proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace"),
@@ -56,8 +56,11 @@ _LENIENT = re.compile(r"[ \t-\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)?
 class Reading:
     """A file as executors take it.
 
-    remarks: what is ignored or read otherwise than it is spelled.  refused: by target, what its reader does not take
-    of the text, or dies of.  cautions: by target, what it takes and its user should know.
+    Attributes:
+        program: The program.
+        remarks: What readers ignore, or read differently than it is spelled.
+        refused: Per target, findings on what its reader does not take of the text, or crashes on.
+        cautions: Per target, what it takes and its user should know.
     """
 
     program: Program
@@ -67,16 +70,19 @@ class Reading:
 
 
 def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
-    """The program in a file, or in a text that holds a `<`; it is not checked. Errors as those of `read`."""
+    """Return the program in a file, or in a text that holds a `<`, unchecked; raise InputError as `read` does."""
     return read(text_or_path).program
 
 
 def read(text_or_path: str | os.PathLike[str]) -> Reading:
     """Read a file, or a text that holds a `<`; the program is not checked here.
 
-    What files for the original msccl lack is outofplace = not inplace, minBytes 0, maxBytes 0 (no limit). A file that
-    only its reader takes, or that names a reduction, has maxBytes exclusive. Raises InputError with line and attribute
-    at the first thing no reader would take or that contradicts what came before.
+    Attributes that files for the original msccl lack default to outofplace = not inplace, minBytes 0 and maxBytes 0 (no
+    limit). In a file that only its reader takes, or that names a reduction, maxBytes is exclusive.
+
+    Raises:
+        InputError: At the first thing that no reader takes or that contradicts an earlier one; the message names line
+            and attribute.
     """
     if isinstance(text_or_path, str) and ("<" in text_or_path or "\n" in text_or_path or not text_or_path):
         return _Reader("text").read(text_or_path.encode(errors="replace"))
@@ -86,7 +92,23 @@ def read(text_or_path: str | os.PathLike[str]) -> Reading:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one document; the lists hold what the open elements have gathered so far."""
+    """A reader of one document; its lists hold what the open elements have gathered so far.
+
+    Attributes:
+        source: Name of the document for messages.
+        algo: Tag of the <algo> element.
+        nchannels: Its number of channels.
+        nranks: Its number of ranks.
+        gpus: Ranks read so far.
+        sizes: Buffer sizes (i, o, s) of the open rank, in chunks.
+        blocks: Threadblocks of the open rank.
+        steps: Steps of the open threadblock.
+        stack: Tags of the open elements.
+        numbers: Value of each attribute text that was read as a number.
+        remarks: Remarks so far, in order.
+        refused: Findings per target.
+        cautions: Cautions per target.
+    """
 
     source: str
     algo: Tag | None = None
@@ -97,24 +119,25 @@ class _Reader:
     blocks: dict[int, ThreadBlock] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     stack: list[Tag] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)  # those that attributes spelled
+    numbers: dict[str, int] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
     refused: dict[str, Findings] = field(default_factory=lambda: {name: Findings() for name in _readers()})
     cautions: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in _readers()})
 
     def read(self, data: bytes) -> Reading:
+        """Read a document; raise InputError at the first thing that no reader takes."""
         if len(data) > MAX_BYTES:
             raise InputError(f"{self.source}: more than {MAX_BYTES} bytes; it must be at most that")
-        skipped = 0  # open elements inside the ignored one, and it
-        last = 1
+        skipped = 0  # depth of open elements from an ignored one on
+        last_line = 1
         for tag in tags(data, self.source):
-            last = tag.line
+            last_line = tag.line
             if skipped:
                 skipped += 0 if tag.alone else -1 if tag.closes else 1
             elif tag.closes:
                 if not self.stack or tag.name != self.stack[-1].name:
-                    right = f"</{self.stack[-1].name}>" if self.stack else "at the end of what it opens"
-                    self.fail(tag, f"</{tag.name}> stands here; it must be {right}")
+                    expected = f"</{self.stack[-1].name}>" if self.stack else "at the end of what it opens"
+                    self.fail(tag, f"</{tag.name}> stands here; it must be {expected}")
                 self.close(self.stack.pop())
             elif self.is_ignored(tag):
                 skipped = not tag.alone
@@ -126,40 +149,40 @@ class _Reader:
                     self.stack.append(tag)
         if self.stack:
             inner = self.stack[-1].name
-            raise InputError(f"{self.source} line {last}: ends inside <{inner}>; it must be closed by </{inner}>")
+            raise InputError(f"{self.source} line {last_line}: ends inside <{inner}>; it must be closed by </{inner}>")
         if self.algo is None:
-            raise InputError(f"{self.source} line {last}: has no <algo>; it must be <algo> … </algo>")
+            raise InputError(f"{self.source} line {last_line}: has no <algo>; it must be <algo> … </algo>")
         return self.reading(self.algo)
 
     def fail(self, tag: Tag, message: str) -> None:
+        """Raise InputError that names the line of a tag."""
         raise InputError(f"{self.source} line {tag.line}: {message}")
 
     def remark(self, tag: Tag, message: str) -> None:
-        """Say once what readers ignore, with its first line."""
-        if not any(said.endswith(f": {message}") for said in self.remarks):
+        """Add a remark on what readers ignore, once, with its first line."""
+        if not any(text.endswith(f": {message}") for text in self.remarks):
             self.remarks[f"line {tag.line}: {message}"] = None
 
     def is_ignored(self, tag: Tag) -> bool:
-        """Whether readers skip this element with all that it holds."""
+        """Return True if readers skip an element with everything inside it."""
         parent = self.stack[-1].name if self.stack else None
         if parent == "step":
-            self.fail(tag, f"<{tag.name}> inside <step>, of which readers die; a step must be <step …/>")
+            self.fail(tag, f"<{tag.name}> inside <step> crashes the readers; a step must be <step …/>")
         if tag.name == _INSIDE[parent] and not (parent is None and self.algo is not None):
             return False
-        where = f"inside <{parent}>" if parent else "a second time" if tag.name == "algo" else "at the top"
-        self.remark(tag, f"element <{tag.name}> {where} is ignored")
+        location = f"inside <{parent}>" if parent else "a second time" if tag.name == "algo" else "at the top"
+        self.remark(tag, f"element <{tag.name}> {location} is ignored")
         if parent is None and self.algo is None:
             for target in _readers():
-                if (
-                    "name" not in TARGETS[target].required
-                ):  # which look at the first tag alone before they load the file
+                # These readers look at nothing but the first tag before they load the file.
+                if "name" not in TARGETS[target].required:
                     self.refused[target].add(
                         "limit", f"<{tag.name}> comes first; {target}'s reader looks for <algo> there"
                     )
         return True
 
     def integer(self, tag: Tag, name: str, low: int = -_INT, high: int = _INT - 1) -> int:
-        """An attribute's number, as C's strtol with base 0 reads it."""
+        """Return an attribute's number, as C's strtol with base 0 reads it; raise InputError if it is out of range."""
         text = tag.attributes[name]
         value = self.numbers.get(text)
         if value is None:
@@ -171,20 +194,22 @@ class _Reader:
         return value
 
     def choice(self, tag: Tag, name: str, choices: tuple[str, ...]) -> str:
+        """Return an attribute that must be one of some words; else raise InputError."""
         text = tag.attributes[name]
         if text not in choices:
             self.fail(tag, f"{tag.name} {name} {text!a}; it must be one of {', '.join(choices)}")
         return text
 
     def open(self, tag: Tag) -> None:
-        required, known = _ATTRIBUTES[tag.name]
+        """Open an element: check its attributes, and read them."""
+        required, optional = _ATTRIBUTES[tag.name]
         for name in required:
             if name not in tag.attributes:
-                beyond = ", which stands behind more attributes than readers keep" if name in tag.ignored else ""
-                self.fail(tag, f"<{tag.name}> without {name}{beyond}; it must have it")
+                explanation = ", which stands behind more attributes than readers keep" if name in tag.ignored else ""
+                self.fail(tag, f"<{tag.name}> without {name}{explanation}; it must have it")
         if len(tag.attributes) > len(required) or tag.ignored:
             for name in (*tag.attributes, *tag.ignored):
-                if name in tag.ignored or (name not in required and name not in known):
+                if name in tag.ignored or (name not in required and name not in optional):
                     self.remark(tag, f"{tag.name} attribute {name} is ignored")
         if tag.name == "step":
             self.steps.append(self.step(tag))
@@ -198,6 +223,7 @@ class _Reader:
             self.open_algo(tag)
 
     def open_algo(self, tag: Tag) -> None:
+        """Read the attributes of <algo> that later elements need."""
         self.algo = tag
         self.nranks = self.integer(tag, "ngpus", 1, MAX_RANKS)
         self.nchannels = self.integer(tag, "nchannels", 0, _INT - 1)
@@ -206,6 +232,7 @@ class _Reader:
         self.integer(tag, "nchunksperloop", 1, MAX_CHUNKS)
 
     def step(self, tag: Tag) -> Step:
+        """Return the step of a <step> tag; raise InputError if an attribute is out of range."""
         a, numbers = tag.attributes, self.numbers
         values = []
         for name in _STEP_NUMBERS:
@@ -222,7 +249,7 @@ class _Reader:
             op = self.choice(tag, "type", OPS)
             self.choice(tag, "srcbuf", BUFFERS)
             self.choice(tag, "dstbuf", BUFFERS)
-        if op == "nop":  # of which readers keep the dependency alone
+        if op == "nop":  # Readers keep nothing but its dependency.
             count = has_dep = 0
         elif not 0 <= count <= 71 or not 0 <= has_dep <= 1:
             self.integer(tag, "cnt", 0, 71)
@@ -238,13 +265,14 @@ class _Reader:
         return Step(op, a["srcbuf"], src_off, a["dstbuf"], dst_off, count, dep_tb, dep_step, has_dep == 1)
 
     def step_number(self, tag: Tag, s: int) -> None:
-        """Readers bound a step's number even where it is not its position."""
-        for target, found in self.refused.items():
+        """Add a finding for each target whose reader refuses a step's number, even if that is not the position."""
+        for target, findings in self.refused.items():
             most = TARGETS[target].limits.steps_per_tb
             if not 0 <= s < most:
-                found.add("limit", f"line {tag.line}: step s {s}; {target}'s reader takes 0..{most - 1}")
+                findings.add("limit", f"line {tag.line}: step s {s}; {target}'s reader takes 0..{most - 1}")
 
     def close(self, tag: Tag) -> None:
+        """Close an element: store its threadblock or its rank."""
         if tag.name == "tb":
             number = self.integer(tag, "id", 0, 1 << 20)
             if number in self.blocks:
@@ -255,12 +283,12 @@ class _Reader:
                 self.fail(
                     tag, f"tb chan {channel}, which is never connected; it must be below nchannels {self.nchannels}"
                 )
-            self.blocks[number] = ThreadBlock(peers[0], peers[1], channel, self.settled(tag))
+            self.blocks[number] = ThreadBlock(peers[0], peers[1], channel, self.counted_steps(tag))
         elif tag.name == "gpu":
             self.close_gpu(tag)
 
-    def settled(self, tag: Tag) -> list[Step]:
-        """The steps of a threadblock without the nops that readers drop, which do not count either."""
+    def counted_steps(self, tag: Tag) -> list[Step]:
+        """Return the steps of a threadblock without the nops that readers drop; these do not count as positions."""
         steps = [step for step in self.steps if step.op != "nop" or step.dep_tb >= 0]
         if len(steps) < len(self.steps):
             self.remark(tag, "a nop without a dependency is ignored, and not counted")
@@ -272,15 +300,16 @@ class _Reader:
         return steps
 
     def close_gpu(self, tag: Tag) -> None:
+        """Store the open rank; raise InputError if its threadblocks are wrong."""
         rank = self.integer(tag, "id")
         if not 0 <= rank < self.nranks:
             self.remark(tag, f"gpu id {rank} is ignored: there are {self.nranks} ranks")
             return
         if rank in self.gpus:
             self.fail(tag, f"gpu id {rank} twice; it must be once")
-        for number, found in enumerate(sorted(self.blocks)):
-            if found != number:
-                self.fail(tag, f"gpu {rank} has no tb {number} but a tb {found}; it must be contiguous from 0")
+        for number, block_id in enumerate(sorted(self.blocks)):
+            if block_id != number:
+                self.fail(tag, f"gpu {rank} has no tb {number} but a tb {block_id}; it must be contiguous from 0")
         for number, block in self.blocks.items():
             if rank in (block.send, block.recv):
                 self.fail(tag, f"gpu {rank} tb {number} has itself as peer; it must be another rank or -1")
@@ -291,11 +320,12 @@ class _Reader:
         self.gpus[rank] = Gpu(*self.sizes, ended)
 
     def reading(self, tag: Tag) -> Reading:
+        """Return the result of the whole document; raise InputError if a rank is missing."""
         a = tag.attributes
         for rank in sorted(set(range(self.nranks)) - set(self.gpus)):
-            seen = f" ({next(iter(self.remarks))})" if self.remarks else ""
-            none = f"{len(self.gpus)} gpus, none of id {rank}{seen}"
-            self.fail(tag, f"algo ngpus {self.nranks} with {none}; it must be equal")
+            hint = f" ({next(iter(self.remarks))})" if self.remarks else ""
+            missing = f"{len(self.gpus)} gpus, none of id {rank}{hint}"
+            self.fail(tag, f"algo ngpus {self.nranks} with {missing}; it must be equal")
         inplace = self.integer(tag, "inplace") != 0
         outofplace = self.integer(tag, "outofplace") != 0 if "outofplace" in a else not inplace
         redop = a.get("redop", "sum")
@@ -319,70 +349,80 @@ class _Reader:
         )
         if self.nchannels > program.nchannels:
             self.remark(tag, f"algo nchannels {self.nchannels}: {program.nchannels} are used")
-        for target, found in self.refused.items():
+        for target, findings in self.refused.items():
             most = TARGETS[target].limits.channels
             if self.nchannels > most:
-                found.add("limit", f"nchannels {self.nchannels}; {target} takes at most {most}")
-        refused = {target: found.reported for target, found in self.refused.items()}
+                findings.add("limit", f"nchannels {self.nchannels}; {target} takes at most {most}")
+        refused = {target: findings.reported for target, findings in self.refused.items()}
         return Reading(program, tuple(self.remarks), refused, self.cautions)
 
     def sizes_served(self, tag: Tag, inplace: bool, outofplace: bool) -> tuple[int, int]:
-        """(least, most) bytes, both inclusive, most 0 for no limit; and what each reader has against the tag."""
+        """Return (smallest, largest) message in bytes, both inclusive, largest 0 for no limit.
+
+        Add what each reader refuses in the tag, and cautions.
+        """
         a = tag.attributes
         low, high = (self.integer(tag, x, -_MOST - 1, _MOST) if x in a else 0 for x in ("minBytes", "maxBytes"))
-        for target, found in self.refused.items():
+        for target, findings in self.refused.items():
             row = TARGETS[target]
             for name in row.required:
                 if name not in a:
-                    found.add("limit", f"algo without {name}; {target}'s reader must have it")
+                    findings.add("limit", f"algo without {name}; {target}'s reader must have it")
             if a["coll"] not in row.collectives.values():
-                found.add("limit", f"algo coll {a['coll']}; {target} has {', '.join(sorted(row.collectives.values()))}")
+                findings.add(
+                    "limit", f"algo coll {a['coll']}; {target} has {', '.join(sorted(row.collectives.values()))}"
+                )
             if not row.max_bytes_exclusive:
                 if not (inplace or outofplace):
                     self.cautions[target].append("serves no call with it: inplace 0 and outofplace 0")
                 continue
             most = high if "maxBytes" in a else LEFT_OUT_MAX
             if low > most or low < 0 or most < 0:
-                found.add("limit", f"algo minBytes {low} and maxBytes {most}; {target} takes 0 <= min <= max")
+                findings.add("limit", f"algo minBytes {low} and maxBytes {most}; {target} takes 0 <= min <= max")
             elif low == most:
                 self.cautions[target].append(f"serves no size: maxBytes {most} is exclusive")
             elif "maxBytes" not in a:
                 self.cautions[target].append(f"serves sizes below {format_size(most)} only: there is no maxBytes")
             if "nthreads" in a and self.integer(tag, "nthreads") % 32:
-                found.add("limit", f"algo nthreads {a['nthreads']}; {target} takes a multiple of 32")
-            self.say_scratch(tag, target, most)
+                findings.add("limit", f"algo nthreads {a['nthreads']}; {target} takes a multiple of 32")
+            self.report_scratch(tag, target, most)
             if len(a.get("name", "").encode()) > row.longest_name:
                 self.cautions[target].append(f"keeps the first {row.longest_name} bytes of the name")
-        exclusive = "redop" in a or all(
+        is_exclusive = "redop" in a or all(
             self.refused[target].reported for target in self.refused if not TARGETS[target].max_bytes_exclusive
         )
         if high < 0 or 0 < high < low:
             self.fail(tag, f"algo minBytes {low} and maxBytes {high}; it must be min <= max, or maxBytes 0")
-        if exclusive:
+        if is_exclusive:
             high = 0 if high >= NO_LIMIT else max(high - 1, 0)
         return max(low, 0), high if not 0 < high < low else low
 
-    def say_scratch(self, tag: Tag, target: str, most: int) -> None:
-        """What a reader allocates for the largest message before it serves any."""
+    def report_scratch(self, tag: Tag, target: str, most: int) -> None:
+        """Add a caution or a finding on the scratch that a reader allocates in advance for the largest message."""
         chunks = max(gpu.s_chunks for gpu in self.gpus.values())
-        cost = max(most, 0) * chunks // self.integer(tag, "nchunksperloop")
-        if cost > DEVICE_BYTES:
-            message = f"maxBytes {most} with s_chunks {chunks}: {target} allocates {format_size(cost)} of scratch"
+        scratch_bytes = max(most, 0) * chunks // self.integer(tag, "nchunksperloop")
+        if scratch_bytes > DEVICE_BYTES:
+            message = (
+                f"maxBytes {most} with s_chunks {chunks}: {target} allocates {format_size(scratch_bytes)} of scratch"
+            )
             self.refused[target].add("limit", f"{message} at the communicator's start, more than any device has")
-        elif cost:
-            self.cautions[target].append(f"allocates {format_size(cost)} of scratch a rank at the communicator's start")
+        elif scratch_bytes:
+            self.cautions[target].append(
+                f"allocates {format_size(scratch_bytes)} of scratch a rank at the communicator's start"
+            )
 
 
 _MOST = (1 << 63) - 1
 
 
 def _readers() -> list[str]:
-    """The targets whose readers take such files."""
+    """Return the names of the targets whose readers take such files."""
     return [target.name for target in TARGETS.values() if target.format == "msccl"]
 
 
 def _number(text: str) -> int:
-    sign, digits = _LENIENT.match(text).groups()  # type: ignore[union-attr]  # it matches the empty text
+    """Return a text as C's strtol with base 0 reads it."""
+    sign, digits = _LENIENT.match(text).groups()  # type: ignore[union-attr]  # The pattern matches the empty text.
     if not digits:
         return 0
     value = int(digits, 16) if digits[:2] in ("0x", "0X") else int(digits, 8) if digits[0] == "0" else int(digits)
