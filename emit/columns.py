@@ -301,7 +301,9 @@ def _check_pairs(c: Columns, findings: Findings) -> None:
                 rank, tb, position = c.place(receive)
                 receipt = f"received by rank {rank} tb {tb} step {position} as {c.count[receive]}"
                 findings.add(
-                    "unequal counts", f"sends {c.count[send]} chunks, {receipt}; it must be equal", *c.place(send)
+                    "unequal counts",
+                    f"sends {c.count[send]} chunks, {receipt}; the counts must be equal",
+                    *c.place(send),
                 )
         if len(sent) != len(received):
             matched_count = min(len(sent), len(received))

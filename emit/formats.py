@@ -107,7 +107,7 @@ class Format:
             InputError: If files of this format cannot express the algorithm.
         """
         if not self.in_switch:
-            raise InputError(f"{self.what} cannot say what switches sum and multicast")
+            raise InputError(f"{self.what} cannot express sums and multicasts of switches")
         text_and_header: tuple[str, Program] = import_module(self.in_switch).write_program(
             algorithm, common, inplace, sms
         )

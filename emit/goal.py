@@ -80,10 +80,10 @@ class Goal:
         last = _columns("required", nranks, required)
         cells = np.stack(first[:3], axis=1)
         if len(np.unique(cells, axis=0)) != len(cells):
-            raise InputError("goal initial: a cell is filled twice; it must be one contribution a cell")
+            raise InputError("goal initial: a cell is filled twice; each cell must hold one contribution")
         rows = np.unique(np.stack(last, axis=1), axis=0)
         if len(rows) != len(last[0]):
-            raise InputError("goal required: a contribution is asked for twice in one cell; it must be once")
+            raise InputError("goal required: a contribution is required twice in one cell; it must be required once")
         is_first_of_cell = np.ones(len(rows), dtype=bool)
         is_first_of_cell[1:] = np.any(rows[1:, :3] != rows[:-1, :3], axis=1)
         start = np.append(np.flatnonzero(is_first_of_cell), len(rows))
@@ -132,7 +132,7 @@ def _columns(part: str, nranks: int, rows: Rows) -> tuple[Column, Column, Column
         raise InputError(f"goal {part}: unknown buffer; it must be one of i, o, s") from None
     columns = tuple(np.asarray(c, dtype=np.int64).reshape(-1) for c in (rows[0], codes, *rows[2:]))
     if len({len(c) for c in columns}) != 1:
-        raise InputError(f"goal {part}: columns of unequal length; it must be equal")
+        raise InputError(f"goal {part}: columns of unequal length; the lengths must be equal")
     if any(len(c) and int(c.min()) < 0 for c in columns):
         raise InputError(f"goal {part}: a negative rank, index or chunk; it must be 0 or more")
     if len(columns[0]) and max(int(columns[0].max()), int(columns[3].max())) >= nranks:
@@ -252,7 +252,7 @@ def _required(kind: Kind, n: int, rank: int, count: int, inplace: bool) -> Colum
     """
     index = np.arange(count)
     required_set = index + rank * count if kind.after == OWN else index
-    if kind.unit == PAIR:  # block `rank` of every source, whose chunks stand together in `initial`
+    if kind.unit == PAIR:  # Block `rank` of every source; a source's chunks are neighbours in `initial`.
         block = count // n
         required_set = index // block * count + rank * block + index % block
     # A sum in place stands where its first summand stood.

@@ -96,7 +96,7 @@ class Chunk:
             InputError: If the chunks differ in size, or one of them was overwritten since.
         """
         if other.count != self.count:
-            raise self.script._error(f"reduces {other.count} chunks into {self.count}; it must be as many")
+            raise self.script._error(f"reduces {other.count} chunks into {self.count}; the numbers must be equal")
         self.script._check_fresh(self)
         return self.script._move(other, self.rank, self.buffer, self.index, True, (channel, sendtb, recvtb))
 

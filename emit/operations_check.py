@@ -84,7 +84,7 @@ def _size(ranks: Operations, program: Program) -> int:
 
 
 def check_operations(ranks: Operations, names: Mapping[str, str], findings: Findings) -> None:
-    """Add a finding for what is wrong whatever the operations are meant to compute.
+    """Add a finding for each fault that does not depend on what the operations are to compute.
 
     That is a message without its other end, with two sizes or to a missing rank, and operations that never start.
 
@@ -118,15 +118,13 @@ def check_operations(ranks: Operations, names: Mapping[str, str], findings: Find
     for (source, target, tag), (sent, received) in sorted(messages.items()):
         if len(sent) != len(received):
             message = f"rank {source} sends {len(sent)} messages of tag {tag} to rank {target}, which receives"
-            findings.add("unpaired", f"{message} {len(received)}; it must be as many")
+            findings.add("unpaired", f"{message} {len(received)}; the numbers must be equal")
         for receive, send in zip(received, sent, strict=False):
             matched[receive] = send
             sent_bytes, expected_bytes = (ranks[rank][number].bytes for rank, number in (send, receive))
             if sent_bytes != expected_bytes:
-                message = (
-                    f"{names[RECV]} {receive[1]}: {expected_bytes} bytes, of which rank {source} sends {sent_bytes}"
-                )
-                findings.add("unequal counts", f"{message}; it must be as many", target)
+                message = f"{names[RECV]} {receive[1]}: {expected_bytes} bytes, but rank {source} sends {sent_bytes}"
+                findings.add("unequal counts", f"{message}; the sizes must be equal", target)
     if all_ends_exist:
         _report_stopped(ranks, matched, names, findings)
 

@@ -140,7 +140,9 @@ class Program:
         if self.collective not in COLLECTIVES:
             raise InputError(f"program collective {self.collective!r}; it must be one of {', '.join(COLLECTIVES)}")
         if self.nranks < 1 or len(self.gpus) != self.nranks:
-            raise InputError(f"program with nranks {self.nranks} holds {len(self.gpus)} gpus; it must be as many")
+            raise InputError(
+                f"program with nranks {self.nranks} holds {len(self.gpus)} gpus; the numbers must be equal"
+            )
         if self.nchunks_per_loop < 1:
             raise InputError(f"program nchunks_per_loop {self.nchunks_per_loop}; it must be 1 or more")
         if not 0 <= self.root < self.nranks:

@@ -279,7 +279,7 @@ def check_overlap(name: str) -> None:
     """Raise InputError for a target whose packets do not count launches by process."""
     if name not in TARGETS or not TARGETS[name].flags_by_process:
         names = " or ".join(name for name, target in TARGETS.items() if target.flags_by_process)
-        raise InputError(f"--groups-overlap: is about the packets of {names}; it must be with --target {names}")
+        raise InputError(f"--groups-overlap: concerns only the packets of {names}; use it with --target {names}")
 
 
 def without_packets(target: Target) -> Target:
@@ -342,7 +342,10 @@ def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, 
             if block.send >= 0 and nodes[rank] != nodes[block.send]:
                 description = f"{program.collective} with Simple over a network, to rank {block.send}"
                 findings.add(
-                    "hang", f"{description}: host and kernel count its steps differently; it must be LL", rank, tb
+                    "hang",
+                    f"{description}: host and kernel count its steps differently; the protocol must be LL",
+                    rank,
+                    tb,
                 )
                 return
 

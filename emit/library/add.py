@@ -251,6 +251,6 @@ def _check_free(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> No
         if _overlap(row, other_row):
             size = max(row["min_bytes"], other_row["min_bytes"])
             raise InputError(
-                f"{other_row['script']} and {row['script']} both serve {size} bytes; it must be one"
+                f"{other_row['script']} and {row['script']} both serve {size} bytes; only one may"
                 " (min_bytes and max_bytes of each Script, both inclusive)"
             )

@@ -222,7 +222,7 @@ def _faults(
     witnesses_of: Mapping[object, tuple[Witness, ...]],
     report: Report,
 ) -> Iterator[str]:
-    """Yield what is wrong with one entry and its file.
+    """Yield the faults of one entry and its file.
 
     Args:
         entry: Entry to check.
@@ -392,12 +392,12 @@ def _other_program(entry: Entry, program: Program, text: str) -> Iterator[str]:
 def _unfiled_faults(
     row: Mapping[str, Any], networks: Networks, stored: Mapping[str, tuple[Stored, Checked] | None], report: Report
 ) -> Iterator[str]:
-    """Yield what is wrong with a row of a build's record that has a schedule and no file."""
+    """Yield the faults of a row of a build's record that has a schedule and no file."""
     name = str(row.get("schedule"))
     label = f"unfiled row of {name[:80]!r}"
     schedule_and_check = stored.get(name)
     if schedule_and_check is None:
-        yield f"{label}: is no right schedule of this library; it must be one"
+        yield f"{label}: its schedule is missing or wrong; the library must hold it"
         return
     schedule, checked = schedule_and_check
     try:
@@ -461,7 +461,7 @@ def _member(row: Mapping[str, Any]) -> Member:
 
 
 def _requirement(entry: Entry, topology: Topology | None, problem: Problem | None) -> Requirement:
-    """Return what an entry's file must be."""
+    """Return the requirement on an entry's file."""
     target = TARGETS[entry.target]
     is_named = (
         entry.collective in KINDS and find_kind(entry.collective).by_name and entry.collective in target.collectives
@@ -511,13 +511,13 @@ def _other_groups(entry: Entry, problem: Problem | None) -> Iterator[str]:
             [[0, stated[0][1]]] if len(rows) == 1 and isinstance(stated[0], list) and len(stated[0]) == 2 else None
         )
     if size != (None if not is_figure(most) else max(1, round(most))):
-        yield f"groups: states a size of {most}; it must be {size}, for which its time is"
+        yield f"groups: states a size of {most}; it must be {size}, the size of its time"
     if stated != expected:
         yield f"groups: states chunks {stated}; it must be {expected}"
 
 
 def _other_plan(entry: Entry, problem: Problem) -> Iterator[str]:
-    """Yield how an entry's stored schedule of several groups is not for the entry."""
+    """Yield what shows that the stored schedule of several groups is not the entry's."""
     if problem.topology.name != entry.topology:
         yield f"{entry.schedule} is for topology {problem.topology.name}, its entry says {entry.topology}"
     if missing := sorted(set(entry.group) - set(problem.group)):

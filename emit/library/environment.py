@@ -56,7 +56,7 @@ def environments(entries: Sequence[Entry], target: str | None = None) -> list[En
 
 
 def _environment(target: Target, entries: Sequence[Entry]) -> Environment:
-    """Return the environment of one target; raise InputError if the folder's path cannot stand in a list."""
+    """Return the environment of one target; raise InputError if a colon in a path prevents a list."""
     folder = entries[0].folder.resolve()
     remarks = list(target.remarks)
     variables: dict[str, str] = {}

@@ -49,7 +49,7 @@ def check_fault(folder: Path, topology: Topology | None = None) -> Topology | No
 
 
 def find_fault_errors(folder: Path, entries: Sequence[Entry], topology: Topology | None) -> CheckedFault:
-    """Return what is wrong with the fault.json of a folder.
+    """Check the fault.json of a folder.
 
     Args:
         folder: The failure's folder.

@@ -86,7 +86,7 @@ def check_figures(values: Mapping[str, Any], evidence: Evidence) -> Findings:
 
 
 def _shape(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """Yield what is wrong with the fields that describe the schedule."""
+    """Yield the faults of the fields that describe the schedule."""
     shape = _shape_of(evidence.stored)
     if shape is None:
         findings.unproved += [key for key in SHAPE if values.get(key) is not None]
@@ -113,7 +113,7 @@ def _shape_of(stored: Stored | None) -> dict[str, Any] | None:
 
 
 def _times(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """Yield what is wrong with the times."""
+    """Yield the faults of the times."""
     stated = [row for row in _rows(values) if row[1] is not None]
     if evidence.time_us is None:
         findings.unproved += [key for key in ("time_us", *_OF_BOUND, "libraries") if values.get(key) is not None]
@@ -139,7 +139,7 @@ def _rows(values: Mapping[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
 
 
 def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """Yield what is wrong with the bounds, and with what follows from them."""
+    """Yield the faults of the bounds, and of the figures that follow from them."""
     bound = Bound(evidence.witnesses) if evidence.witnesses else None
     if bound is None:
         findings.unproved += [key for key in _OF_BOUND if values.get(key) is not None]
@@ -171,7 +171,7 @@ def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -
 
 
 def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
-    """Yield what is wrong with the gaps, by the times and bounds beside them."""
+    """Yield the faults of the gaps, by the times and bounds beside them."""
     time_us, bound_us, gap, size = (values.get(key) for key in ("time_us", "bound_us", "gap", "shown_bytes"))
     least = 1.0
     if time_us is not None and bound_us:
@@ -197,7 +197,7 @@ def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
 
 
 def _proof_texts(values: Mapping[str, Any], time_us: Callable[[float], float], bound: Bound) -> Iterator[str]:
-    """Yield what is wrong with the text that says what proves the bound."""
+    """Yield the faults of the text that names the proof of the bound."""
     claim, size = values.get("proof"), values.get("shown_bytes")
     if claim is None or size is None or values.get("bound_us") is None:
         return
@@ -222,7 +222,7 @@ def _met_regimes(size: int, time_us: Callable[[float], float], bound: Bound) -> 
 
 
 def _libraries(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
-    """Yield what is wrong with the times stated for other libraries."""
+    """Yield the faults of the times stated for other libraries."""
     stated, size = values.get("libraries"), values.get("shown_bytes")
     if not stated:
         return

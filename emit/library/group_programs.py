@@ -32,7 +32,7 @@ class GroupProgram:
     Attributes:
         algorithm: Algorithm that it runs.
         size_bytes: Its message size in bytes.
-        programs: What lowered it.
+        programs: Lowering that made it.
         by: The lowered program.
         groups: Numbers of its groups.
     """
@@ -77,7 +77,7 @@ class GroupPrograms:
         self._lowered: dict[Algorithm, ConcurrentPrograms | InputError] = {}
 
     def isolated(self, problem: Problem) -> Programs | None:
-        """Return what lowers one group's algorithms; None if the target cannot express them by themselves."""
+        """Return the lowering of one group's algorithms; None if the target cannot express them by themselves."""
         try:
             return executor_for(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
         except InputError:  # The target may still express the union.
@@ -108,7 +108,7 @@ class GroupPrograms:
         return lowered
 
     def _programs(self, problem: Problem) -> Programs:
-        """Return what lowers a problem's algorithms."""
+        """Return the lowering of a problem's algorithms."""
         return Programs(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
 
     def _lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:

@@ -342,7 +342,7 @@ def _check_models(table: Fields) -> None:
     """Raise InputError if `costs`, `groups` or `sha256` is present and not as the head of this module says."""
     costs, groups, digests = (table.values.get(key, default) for key, default in _DEFAULTS.items())
     if not isinstance(costs, dict) or (costs and costs.keys() != {"protocols", "source"}):
-        table.fail("costs", "must be an object with protocols and source; it must not be there where costs are off")
+        table.fail("costs", "must be an object with protocols and source; it must be missing if costs are off")
     members = groups if isinstance(groups, list) else [None]
     if not all(isinstance(row, dict) and row.keys() == _MEMBER for row in members):
         table.fail("groups", f"must be an array of objects with {', '.join(sorted(_MEMBER))}")
@@ -371,7 +371,7 @@ def _check_conflicts(entries: Sequence[Entry], top: Fields) -> None:
     entries_of_question: dict[object, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.file in files:
-            top.fail("algorithms", f"two of them are in {shown(entry.file)}; it must be one a file")
+            top.fail("algorithms", f"two entries name {shown(entry.file)}; only one may")
         files.add(entry.file)
         entries_of_question[entry.question, entry.inplace].append(entry)
     for rivals in entries_of_question.values():
@@ -379,7 +379,7 @@ def _check_conflicts(entries: Sequence[Entry], top: Fields) -> None:
         for lower, higher in pairwise(rivals):
             if lower.in_range(higher.min_bytes):
                 conflict = f"{shown(lower.file)} and {shown(higher.file)} both serve {higher.min_bytes} bytes"
-                top.fail("algorithms", f"{conflict}; it must be one")
+                top.fail("algorithms", f"{conflict}; only one may")
 
 
 def _word(table: Fields, key: str) -> str:
@@ -393,7 +393,7 @@ def _word(table: Fields, key: str) -> str:
 def _absent(table: Fields, key: str) -> bool:
     """Return True if a field is null; raise InputError if it is missing."""
     if key not in table.values:
-        table.fail(key, "missing; it must be null where there is none")
+        table.fail(key, "missing; it must be null if there is none")
     return table.values[key] is None
 
 
@@ -469,8 +469,8 @@ def goal_stated(value: object, origin: str) -> Goal:
             table.fail(key, "must be five columns: rank, buffer, place, source, chunk")
         ranks, buffers, *numbers = stated
         if not all(type(item) is str for item in buffers):
-            table.fail(key, "holds what is no buffer; it must be i or o")
+            table.fail(key, "holds an unknown buffer; it must be i or o")
         if not all(type(item) is int and 0 <= item < MAX_CELLS for column in (ranks, *numbers) for item in column):
-            table.fail(key, f"holds what is no number in range; it must be 0 to {MAX_CELLS - 1}")
+            table.fail(key, f"holds a number out of range; it must be 0 to {MAX_CELLS - 1}")
         columns[key] = (ranks, buffers, *numbers)
     return Goal.from_arrays(nranks, columns["initial"], columns["required"])

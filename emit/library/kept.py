@@ -100,7 +100,7 @@ def join(
         standing: The library's entries for the question and form.
         new_files: New files, no two of which serve one size.
         result: The search whose answers they are.
-        programs: What lowered them.
+        programs: Lowering that made them.
         outcome: Where the outcome for the existing files is added.
         used_names: Names of files in the library that belong to another question.
     """
@@ -132,7 +132,7 @@ def assign_sizes(
         restated: Returns what a file's entry says anew when its sizes change.
     """
     parts = [(part, files[part.rival]) for part in merge(list(files))]
-    # Beyond LARGEST answers are not compared. A new file that serves only such sizes fills up after another's limit.
+    # Answers are not compared beyond LARGEST. A new file's remainder there only follows another file's limit.
     parts = [(p, file) for p, file in parts if p.low <= LARGEST or file.there or p.low == file.entry["min_bytes"]]
     names = {*used_names, *(file.entry["file"] for _, file in parts if file.there)}
     placed: list[PlacedFile] = []

@@ -120,7 +120,7 @@ def model_lines(entries: Sequence[Entry], topology: Topology) -> tuple[list[Line
             )
         groups.setdefault(key, group)
     if not lines:
-        raise InputError(f"--for nccl-tuner: nothing to say of the library's groups: {reason}")
+        raise InputError(f"--for nccl-tuner: no line for any of the library's groups: {reason}")
     return [line for group_lines in lines.values() for line in group_lines], remarks
 
 

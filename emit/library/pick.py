@@ -101,7 +101,9 @@ def why_none(
         ranges = ", ".join(format_served(low, None if high == 1 << 63 else high) for low, high in served)
         return f"files are for {ranges}, not for {size_bytes} bytes"
     units = sorted({entry.divides * (element_bytes if entry.counts_elements else 1) for entry in in_range})
-    return f"{in_range[0].file} serves multiples of {' or '.join(map(str, units))} bytes, {size_bytes} is none"
+    return (
+        f"{in_range[0].file} serves multiples of {' or '.join(map(str, units))} bytes; {size_bytes} is not one of them"
+    )
 
 
 def _alternatives(candidates: Sequence[Entry], reason: str) -> str:

@@ -107,7 +107,7 @@ class Programs:
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Return what the programs answer, as `Entry.question` does."""
+        """Return the question that the programs answer, as `Entry.question` does."""
         fields = question(self.problem)
         ranks = (tuple(fields[key]) for key in ("group", "relays"))
         return fields["collective"], fields["topology"], *ranks, fields["root"], self.target.name
@@ -315,7 +315,7 @@ def executor_for(
     *,
     size: int | None = None,
 ) -> Programs | None:
-    """Return what lowers a problem's algorithms; None for NONE, and for "auto" if no target can express the problem."""
+    """Return the lowering of a problem's algorithms; None for NONE, and for "auto" if no target can express the problem."""
     if groups_overlap:
         check_overlap(target)
     if target == NONE:
@@ -334,7 +334,7 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
 
     Args:
         result: The search.
-        programs: What lowers its algorithms.
+        programs: Lowering of its algorithms.
         until: Time of `synth.model.deadline.now`; algorithms that are not lowered and written by then are left out.
     """
     lowered = [program for served in result.ranges if isinstance(program := served.contender.execution, Lowered)]

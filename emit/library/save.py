@@ -166,7 +166,7 @@ def save(
 def _programs(
     result: SearchResult, target: str, sms: int | None, groups_overlap: bool, scratch_limit: int | None, until: float
 ) -> tuple[Programs | None, SearchResult, list[str]]:
-    """Return what lowers for the target, the search with its programs, and why there are none."""
+    """Return the lowering for the target, the search with its programs, and why there are none."""
     if target == NONE:
         return None, result, []
     try:
@@ -186,7 +186,7 @@ class _Form:
 
     Attributes:
         result: The search, with the programs of this form.
-        programs: What lowered them; None if the target has none.
+        programs: Lowering that made them; None if the target has none.
         refused: Why ranges have no file.
         new_files: New file of each range; None if it has none.
         placed: The library's files as they will be.

@@ -82,7 +82,7 @@ def save_groups(
     Args:
         result: The plan.
         folder: Folder of the library.
-        programs: What lowers the plan.
+        programs: Lowering of plans.
         proof: True to write proofs.
         until: Time of `synth.model.deadline.now` after which no file is made for an executor. If another process still
             holds the library then, all is written to a new one beside it.

@@ -158,7 +158,8 @@ class Selector:
         if nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == nranks):
             suffix = "" if ranks is None else f" and ranks {format_listed(ranks)}"
             raise InputError(
-                f"nranks {nranks}{suffix}: is not possible; it must be 1 or more, and as many different ranks if given"
+                f"nranks {nranks}{suffix}: is not possible; it must be 1 or more,"
+                " with that many different ranks if ranks are given"
             )
         required = {key: value for key, value in conditions.items() if value is not None}
 

@@ -91,7 +91,7 @@ class Requirement:
 
 
 def requirement_of(programs: Programs) -> Requirement:
-    """Return what the programs of a search must be."""
+    """Return the requirement on the programs of a search."""
     problem = programs.problem
     collective = program_collective(problem)
     custom = collective == CUSTOM
@@ -147,7 +147,7 @@ def read_right(entry: Entry, requirement: Requirement) -> tuple[str, Program]:
     except InputError as error:
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None
     if not requirement.is_goal(entry):
-        raise InputError(f"{entry.file}: its entry states another goal than what is asked")
+        raise InputError(f"{entry.file}: its entry states another goal than the question")
     converts = FORMATS[target.format].converter
     verdict = verify_program(entry.path, goal) if converts else verify_file(entry.path, goal, None, target.name)
     program = _right(verdict, entry.file)

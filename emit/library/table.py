@@ -159,5 +159,5 @@ def _check(entries: Sequence[Entry]) -> None:
         previous = last_entry.get((entry.question, entry.inplace))
         if previous is not None and previous.in_range(entry.min_bytes):
             conflict = f"{previous.file} and {entry.file} both serve {entry.min_bytes} bytes"
-            raise InputError(f"{conflict} of {entry.collective} on one group; it must be one")
+            raise InputError(f"{conflict} of {entry.collective} on one group; only one may")
         last_entry[entry.question, entry.inplace] = entry

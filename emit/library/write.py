@@ -56,7 +56,7 @@ def standing(folder: str | Path, option: str = "--out") -> list[Entry]:
     except InputError as error:
         reason = str(error).removeprefix(f"{origin_of(path)}: ")
         raise InputError(
-            f"{origin_of(path)}: is there already and is not an index of ours ({reason}); give another {option}"
+            f"{origin_of(path)}: exists and is not an index of synth ({reason}); give another {option}"
         ) from None
 
 

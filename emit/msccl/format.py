@@ -159,7 +159,9 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
     row = target_named(target) if isinstance(target, str) else target
     choose_target(program.collective, row.name)
     if program.inplace and program.collective in row.only_outofplace:
-        raise InputError(f"{row.name} has no such form of {program.collective}; it must be out of place only")
+        raise InputError(
+            f"{row.name} has no in-place form of {program.collective}; the program must be out of place only"
+        )
     if len(program.name) > row.longest_name or not _NAME.fullmatch(program.name):
         raise InputError(
             f"program name {program.name!a}: it must be 1 to {row.longest_name} printable ASCII characters "

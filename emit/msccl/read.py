@@ -325,7 +325,7 @@ class _Reader:
         for rank in sorted(set(range(self.nranks)) - set(self.gpus)):
             hint = f" ({next(iter(self.remarks))})" if self.remarks else ""
             missing = f"{len(self.gpus)} gpus, none of id {rank}{hint}"
-            self.fail(tag, f"algo ngpus {self.nranks} with {missing}; it must be equal")
+            self.fail(tag, f"algo ngpus {self.nranks} with {missing}; the numbers must be equal")
         inplace = self.integer(tag, "inplace") != 0
         outofplace = self.integer(tag, "outofplace") != 0 if "outofplace" in a else not inplace
         redop = a.get("redop", "sum")

@@ -266,7 +266,7 @@ def test_goal_refuses_contradictions() -> None:
     once = ([0], ["i"], [0], [0], [0])
     with pytest.raises(InputError, match="filled twice"):
         Goal.from_arrays(1, ([0, 0], ["i", "i"], [0, 0], [0, 0], [0, 1]), once)
-    with pytest.raises(InputError, match="asked for twice"):
+    with pytest.raises(InputError, match="required twice"):
         Goal.from_arrays(1, once, ([0, 0], ["o", "o"], [0, 0], [0, 0], [0, 0]))
     with pytest.raises(InputError, match="unknown buffer"):
         Goal.from_arrays(1, once, ([0], ["x"], [0], [0], [0]))

@@ -76,5 +76,5 @@ def test_a_target_or_collective_that_has_no_such_plan_is_refused() -> None:
     problem = make_problem(load("dgx-h100"), "reduce", range(4))
     with pytest.raises(InputError, match="only if the reader multicasts them"):
         Programs(problem, "mscclpp").lower(answers(problem, 4)[0])
-    with pytest.raises(InputError, match="XML file cannot say what switches sum and multicast"):
+    with pytest.raises(InputError, match="XML file cannot express sums and multicasts of switches"):
         Programs(problem, "executor-nccl").lower(answers(problem, 4)[0])

@@ -71,7 +71,7 @@ def test_groups_that_the_plug_in_cannot_tell_apart() -> None:
 
 def test_a_library_of_which_nccl_has_no_model() -> None:
     entries = parse_index(index_text([entry_row(topology="ring:8")]), "index.json", Path("lib"))
-    with pytest.raises(InputError, match="nothing to say of the library's groups"):
+    with pytest.raises(InputError, match="no line for any of the library's groups"):
         model_lines(entries, load("ring:8"))
 
 

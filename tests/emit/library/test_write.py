@@ -229,7 +229,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 def test_an_index_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)
     for attempt in (lambda: put(tmp_path, row_of(0, "a")), lambda: standing(tmp_path)):
-        with pytest.raises(InputError, match=r"index\.json: is there already and is not .*another --out") as error:
+        with pytest.raises(InputError, match=r"index\.json: exists and is not .*another --out") as error:
             attempt()
         assert len(str(error.value).splitlines()) == 1
     assert files(tmp_path) == {INDEX: text.encode()}

@@ -65,7 +65,7 @@ def test_pick(synth: Call, here: Path) -> None:
         (("allreduce", "0-3", "64K", "--target", "rccl"), "none for executor rccl; there are executor-nccl"),
         (("allreduce", "0-3", "64K", "--out-of-place"), "none for calls out of place"),
         (("allreduce", "0-3", "2M"), "files are for 64 B to 1 MiB, not for 2097152 bytes"),
-        (("allreduce", "0-3", "72"), "msccl/a.xml serves multiples of 16 bytes, 72 is none"),
+        (("allreduce", "0-3", "72"), "msccl/a.xml serves multiples of 16 bytes; 72 is not one of them"),
     ):
         assert picked(*words) == f"no file, so the executor's own algorithm runs: {why}\n"
     assert "serves" in picked("allreduce", "0-3", "72", "--type", "half")
