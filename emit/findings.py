@@ -76,7 +76,7 @@ class Findings:
         self,
         access: str,
         second_access: str,
-        where: str,
+        cell_name: str,
         remedy: str,
         place: tuple[int, int, int],
         cell: tuple[str, int],
@@ -86,12 +86,12 @@ class Findings:
         Args:
             access: Description of the access at `place`.
             second_access: Description of the access that conflicts with it.
-            where: Description of the cell.
+            cell_name: Description of the cell.
             remedy: What would order the accesses.
             place: (rank, tb, step) of the first access.
             cell: (buffer, index) that the accesses share.
         """
-        self.add("race", f"{access} and {second_access} use {where} in no fixed order; {remedy}", *place, cell=cell)
+        self.add("race", f"{access} and {second_access} use {cell_name} in no fixed order; {remedy}", *place, cell=cell)
 
     def counted(self) -> list[str]:
         """Return one line for each kind of which some findings were counted but not reported."""

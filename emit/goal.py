@@ -168,7 +168,7 @@ def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: in
             f"{collective} with nchunksperloop {nchunks} on {nranks} ranks: it must be a multiple of {nranks}"
         )
     block = nchunks // nranks if kind.blocks_a_rank else nchunks
-    blocks = (_blocks(kind, where, nranks, rank == root) for where in (kind.before, kind.after))
+    blocks = (_blocks(kind, holder, nranks, rank == root) for holder in (kind.before, kind.after))
     inputs, outputs = (block * count for count in blocks)
     return inputs, outputs
 
@@ -182,14 +182,14 @@ def most_chunks(collective: str, nranks: int) -> int:
     return MAX_CELLS * nranks // cells
 
 
-def _blocks(kind: Kind, where: str, nranks: int, is_root: bool) -> int:
+def _blocks(kind: Kind, holder: str, nranks: int, is_root: bool) -> int:
     """Return the number of blocks in a rank's buffer.
 
     Where a block is the whole buffer, readers give both buffers to every rank.
     """
-    if kind.unit == PAIR or (kind.unit == SHARE and where == EVERY):
+    if kind.unit == PAIR or (kind.unit == SHARE and holder == EVERY):
         return nranks
-    if kind.unit == SHARE and where == ROOT:
+    if kind.unit == SHARE and holder == ROOT:
         return nranks if is_root else 0
     return 1
 

@@ -156,8 +156,8 @@ def _rival(file: File, anew: bool) -> Rival:
     target, divides = TARGETS[file.entry["target"]], file.entry.get("divides", 1)
     blocks = len(file.entry["group"]) if find_kind(file.entry["collective"]).blocks_at_root else 1
     cells = divides // (blocks * (target.cell_bytes or 1))
-    has_groups = file.there and "groups" in file.entry  # Its speed next to other groups is another question.
-    precedence = -2 if anew and not file.there else -1 if has_groups else 0 if file.within else 1
+    has_groups = file.existed and "groups" in file.entry  # Its speed next to other groups is another question.
+    precedence = -2 if anew and not file.existed else -1 if has_groups else 0 if file.within else 1
     return Rival(low, high, file.time_us, lambda size: divides_usual(divides, cells, target, size), precedence)
 
 

@@ -50,11 +50,11 @@ class Times:
 
     Attributes:
         networks: Topologies of the entries.
-        known: Predictor of each file for a communicator; None if the network is not known.
+        predictors: Predictor of each file for a communicator; None if the network is not known.
     """
 
     networks: Networks
-    known: dict[tuple[str, tuple[int, ...]], Timed | None] = field(default_factory=dict)
+    predictors: dict[tuple[str, tuple[int, ...]], Timed | None] = field(default_factory=dict)
 
     def at(self, entry: Entry, size_bytes: int) -> float | None:
         """Return the time in µs of an entry's file at a size; None if the network is not known.
@@ -68,9 +68,9 @@ class Times:
         if of_size is not None:
             return of_size
         key = str(entry.path), entry.communicator
-        if key not in self.known:
-            self.known[key] = self._predictor(entry)
-        timed = self.known[key]
+        if key not in self.predictors:
+            self.predictors[key] = self._predictor(entry)
+        timed = self.predictors[key]
         return None if timed is None else timed.time_us(size_bytes)
 
     def _predictor(self, entry: Entry) -> Timed | None:

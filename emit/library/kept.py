@@ -49,7 +49,7 @@ class PlacedFile:
     @property
     def kept(self) -> bool:
         """Return True if the file existed before."""
-        return self.file.there
+        return self.file.existed
 
     @property
     def algorithm(self) -> Algorithm | None:
@@ -133,16 +133,16 @@ def assign_sizes(
     """
     parts = [(part, files[part.rival]) for part in merge(list(files))]
     # Answers are not compared beyond LARGEST. A new file's remainder there only follows another file's limit.
-    parts = [(p, file) for p, file in parts if p.low <= LARGEST or file.there or p.low == file.entry["min_bytes"]]
-    names = {*used_names, *(file.entry["file"] for _, file in parts if file.there)}
+    parts = [(p, file) for p, file in parts if p.low <= LARGEST or file.existed or p.low == file.entry["min_bytes"]]
+    names = {*used_names, *(file.entry["file"] for _, file in parts if file.existed)}
     placed: list[PlacedFile] = []
     for part, file in parts:
         is_repeated = any(placed_file.file is file for placed_file in placed)
         placed_file = _place(part, file, is_repeated=is_repeated, names=names, target=target, restated=restated)
         placed += [] if placed_file is None else [placed_file]
-    if any(not file.there for file in files.values()):
+    if any(not file.existed for file in files.values()):
         replaced_files = [
-            file for file in files.values() if file.there and all(server is not file for _, server in parts)
+            file for file in files.values() if file.existed and all(server is not file for _, server in parts)
         ]
         outcome.lapsed += sum(not file.within for file in replaced_files)
         outcome.ranges += [(p.entry["min_bytes"], p.entry["max_bytes"]) for p in placed if p.kept]
@@ -208,9 +208,9 @@ def _rival(file: File, programs: Programs, fresh: Sequence[File]) -> Rival:
         return bool(padding) or scaled or divides_usual(divides, cells, target, size)
 
     precedence = _PLAIN if file.within else _LAST
-    if file.there and "groups" in file.entry:  # Its speed next to other groups is another question.
+    if file.existed and "groups" in file.entry:  # Its speed next to other groups is another question.
         precedence = _FIRST
-    if file.there and any(new_file.entry["padding"] != padding for new_file in fresh):
+    if file.existed and any(new_file.entry["padding"] != padding for new_file in fresh):
         precedence = _FIRST if _never_slower(file, fresh) else _LAST
     return Rival(low, NO_END - 1 if high is None else high, file.time_us, serves, precedence)
 
@@ -253,12 +253,12 @@ def _place(
     """
     entry, suffix = dict(file.entry), target.suffix
     name, high = entry["file"], None if part.high >= NO_END - 1 else part.high
-    if is_repeated or (not file.there and name in names):
+    if is_repeated or (not file.existed and name in names):
         name = _free_name(name.removesuffix(suffix), part.low, file.text, suffix, names)
     has_all_sizes = (part.low, high) == (entry["min_bytes"], entry["max_bytes"])
     if has_all_sizes and name == entry["file"]:
         names.add(name)
-        return PlacedFile(file, entry, None if file.there else file.text)
+        return PlacedFile(file, entry, None if file.existed else file.text)
     try:
         stem = Path(name).name.removesuffix(suffix)
         text = restate_program(file.text, stem, part.low, high, target)

@@ -72,8 +72,8 @@ class Line(NamedTuple):
     registered: int = -1
 
     def __str__(self) -> str:
-        where = self.nodes, self.ranks, self.pipe_ops, self.registered
-        return ",".join(map(str, (self.collective, self.low, self.high, *self.tuning, *where)))
+        conditions = self.nodes, self.ranks, self.pipe_ops, self.registered
+        return ",".join(map(str, (self.collective, self.low, self.high, *self.tuning, *conditions)))
 
 
 def model_lines(entries: Sequence[Entry], topology: Topology) -> tuple[list[Line], list[str]]:

@@ -315,7 +315,7 @@ def executor_for(
     *,
     size: int | None = None,
 ) -> Programs | None:
-    """Return the lowering of a problem's algorithms; None for NONE, and for "auto" if no target can express the problem."""
+    """Return the lowering of a problem's algorithms; None for NONE, and for "auto" if no target can express it."""
     if groups_overlap:
         check_overlap(target)
     if target == NONE:

@@ -50,7 +50,7 @@ class File:
         text: Its contents.
         time_us: Returns its time in µs at a message size in bytes, as its executor sees it.
         served: Range of a search's answers that it is for; None for an existing file.
-        there: True if it existed before.
+        existed: True if it existed before.
         within: True if it keeps the limits that are asked for.
         predictor: Predictor of an existing file, else None.
     """
@@ -59,7 +59,7 @@ class File:
     text: str
     time_us: Callable[[float], float]
     served: Range | None = None
-    there: bool = False
+    existed: bool = False
     within: bool = True
     predictor: Timed | None = None
 
@@ -135,7 +135,7 @@ def read_again(entry: Entry, requirement: Requirement) -> File:
     text, program = read_right(entry, requirement)
     predictor = FORMATS[TARGETS[entry.target].format].predictor(text, program, requirement.topology, requirement.ranks)
     within = _within(program, text, entry, requirement)
-    return File(entry.values, text, predictor.time_us, there=True, within=within, predictor=predictor)
+    return File(entry.values, text, predictor.time_us, existed=True, within=within, predictor=predictor)
 
 
 def read_right(entry: Entry, requirement: Requirement) -> tuple[str, Program]:
