@@ -115,9 +115,9 @@ def test_choose_knows_other_spellings_and_patterns() -> None:
     ("collective", "nranks", "ranks", "size", "words"),
     [
         ("allreduc", 4, None, 0, "did you mean allreduce"),
-        ("allreduce", 4, [0, 2, 4], 0, "as many different ranks"),
-        ("allreduce", 4, [0, 2, 4, 4], 0, "as many different ranks"),
-        ("allreduce", 4, [0, 2, 4, 4, 6], 0, "as many different ranks"),
+        ("allreduce", 4, [0, 2, 4], 0, "that many different ranks"),
+        ("allreduce", 4, [0, 2, 4, 4], 0, "that many different ranks"),
+        ("allreduce", 4, [0, 2, 4, 4, 6], 0, "that many different ranks"),
         ("allreduce", 0, None, 0, "nranks 0"),
         ("allreduce", 4, None, -1, "size_bytes -1"),
         ("broadcast", 4, None, 0, "give root"),

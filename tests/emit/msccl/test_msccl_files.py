@@ -336,5 +336,5 @@ def test_broadcast_and_reduce_between_nodes_are_ll(target: str) -> None:
         simple = replace(program, protocol="Simple")
         write_program(simple, None, TARGETS[target], nodes=[0, 0, 0, 0])
         write_program(replace(program, protocol="LL"), None, TARGETS[target], nodes=[0, 0, 1, 1])
-        with pytest.raises(InputError, match=r"with Simple over a network, to rank [12]: .*; it must be LL"):
+        with pytest.raises(InputError, match=r"with Simple over a network, to rank [12]: .*; the protocol must be LL"):
             write_program(simple, None, TARGETS[target], nodes=[0, 0, 1, 1])

@@ -63,7 +63,7 @@ def test_between_nodes(synth: Call, here: Path) -> None:
         file.write_text(file.read_text().replace('proto="LL"', 'proto="Simple"'))
         answer = synth("verify", file)
         assert (answer.code, "over a network" in answer.out) == (1, True), answer.out
-        assert "it must be LL" in synth("verify", file, "--topo", "two.toml", "--group", "0,2,1,3").out
+        assert "the protocol must be LL" in synth("verify", file, "--topo", "two.toml", "--group", "0,2,1,3").out
         assert "over a network" not in synth("verify", file, "--topo", "ring:4").out
     assert found == 2  # one of each form
 
