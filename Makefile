@@ -23,11 +23,11 @@ demo: .venv/.installed
 # what is compiled of Python is kept, also where the environment says that it is not: hundreds of commands are started
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.installed-dev
-	@$(BIN)/python -m tests.emit.report.get_browser .venv/browser || echo "the tests of the report in a browser are skipped" >&2
+	@$(BIN)/python -m tests.synth.app.report.get_browser .venv/browser || echo "the tests of the report in a browser are skipped" >&2
 	@( $(COMPILE_LOOPS) ) > /dev/null 2>&1 & \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports || exit; wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15
-	@test -x .venv/browser/browser || echo "Skipped without a browser: tests/emit/report/test_in_browser.py (SYNTH_BROWSER=… make test)"
+	@test -x .venv/browser/browser || echo "Skipped without a browser: tests/synth/app/report/test_in_browser.py (SYNTH_BROWSER=… make test)"
 
 results: .venv/.installed
 	@for table in $$(LC_ALL=C ls results/scripts); do case $$table in [a-z]*.py) echo "== $$table"; $(BIN)/python -m results.scripts.$${table%.py} || exit;; esac; done
@@ -37,7 +37,7 @@ results: .venv/.installed
 TORCH ?= 2.13.0
 torch: .venv/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
-	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime tests/synth/cli/test_tune.py tests/synth/cli/test_bench.py tests/readme
+	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime tests/synth/app/cli/test_tune.py tests/synth/app/cli/test_bench.py tests/readme
 
 # where a GPU is at hand, with the extra cuda12 or cuda13 installed
 gpu: .venv/.installed-dev

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from synth.synthesis import Synthesis, synthesize
+    from synth.app.synthesis import Synthesis, synthesize
     from topologies.errors import InputError
 
     __version__: str
@@ -22,8 +22,8 @@ __all__ = ["InputError", "Synthesis", "__version__", "synthesize"]
 
 _MODULES = {
     "InputError": "topologies.errors",
-    "Synthesis": "synth.synthesis",
-    "synthesize": "synth.synthesis",
+    "Synthesis": "synth.app.synthesis",
+    "synthesize": "synth.app.synthesis",
 }
 
 

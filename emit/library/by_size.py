@@ -8,7 +8,7 @@ from dataclasses import replace
 from emit.library.lowered import Lowered, LoweredBySize
 from emit.targets import LL_MOST_BYTES
 from synth.model.problem import LARGEST, SMALLEST
-from synth.present.text import format_size
+from synth.model.text import format_size
 from synth.search.frontier import Contender, Range
 
 _FASTER = 1.002  # ratio of times at a size from which on the faster program takes over

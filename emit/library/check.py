@@ -34,7 +34,7 @@ from synth.model.collective import named as named_collective
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem, make_problem
 from synth.model.registry import KINDS, find_kind
-from synth.present.text import format_listed
+from synth.model.text import format_listed
 from synth.storage.check import Checked, check_stored
 from synth.storage.problem import means_its_name
 from synth.storage.proof import EQUAL

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from emit.library.index import Entry
 from emit.targets import MSCCL_FILES, TARGETS, Target, target_named
-from synth.present.text import format_count, format_listed
+from synth.model.text import format_count, format_listed
 from topologies.errors import InputError
 
 _LIST = "FILE:FILE"  # in a target's `load`, stands for the paths of files instead of a folder

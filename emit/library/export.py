@@ -26,7 +26,7 @@ from emit.library.write import writing
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, target_named
 from synth.model.registry import KINDS
-from synth.present.text import format_listed
+from synth.model.text import format_listed
 from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.text.files import origin_of, read_bytes

@@ -12,7 +12,7 @@ from emit.library.overlay import FAULT, entries_left, read_fault
 from emit.library.standing import network_digest
 from synth.model.problem import make_problem
 from synth.model.registry import KINDS, find_kind
-from synth.present.text import format_listed
+from synth.model.text import format_listed
 from topologies.errors import InputError
 from topologies.faults.apply import degraded
 from topologies.text.files import origin_of

@@ -1,6 +1,6 @@
 """The check of the figures that an index states of an algorithm against what the files prove.
 
-A row (`synth.present.statement.row`) states times, bounds, gaps and comparisons. Each of them follows from the program,
+A row (`synth.search.statement.row`) states times, bounds, gaps and comparisons. Each of them follows from the program,
 the witnesses and the named topology, except for what only a search knows (`UNPROVABLE`).
 """
 
@@ -15,9 +15,9 @@ from synth.bounds.prove import OPTIMAL, Bound
 from synth.bounds.witness import Witness
 from synth.model.pairs import ordinary
 from synth.model.problem import Problem
-from synth.present.statement import compare
-from synth.present.text import format_size, format_time
+from synth.model.text import format_size, format_time
 from synth.search.result import SearchResult
+from synth.search.statement import compare
 from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import Stored
 from synth.verify.algorithm import Algorithm

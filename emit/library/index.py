@@ -41,7 +41,7 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     costs       costs of an executor, if times are with them: protocols over which the bound holds, source of the
         figures
 
-and what is known of the algorithm: the fields of `synth.present.statement.row`. Readers take further fields as they
+and what is known of the algorithm: the fields of `synth.search.statement.row`. Readers take further fields as they
 are. No two entries name one file, and among entries of one question (collective, topology, group, relays, root, target,
 inplace) no two have a size in both their ranges. The files of two forms of one algorithm end in -inplace or -outofplace
 where the form is not the collective's usual one.

@@ -21,9 +21,9 @@ from emit.library.programs import Programs
 from emit.library.standing import File, Requirement, network_digest, read_again, requirement_of
 from emit.targets import Target
 from synth.model.problem import LARGEST
-from synth.present.statement import compare, over_sizes, row
-from synth.present.text import format_count, format_served
+from synth.model.text import format_count, format_served
 from synth.search.result import SearchResult
+from synth.search.statement import compare, over_sizes, row
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
@@ -306,7 +306,7 @@ def table_rows(
 ) -> list[tuple[PlacedFile | int, dict[str, Any]]]:
     """Return a row for each file that serves the sizes asked for, existing files included, in order of their sizes.
 
-    Each is a row of `synth.present.statement.row`, with `refused` and `kept`. A range of `result` without a file has a
+    Each is a row of `synth.search.statement.row`, with `refused` and `kept`. A range of `result` without a file has a
     row too, unless an existing file serves all of its sizes.
 
     Args:

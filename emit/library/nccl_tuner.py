@@ -22,7 +22,7 @@ from emit.library.index import Entry
 from emit.library.selector import Selector
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl.model import COLLECTIVES, nccl_model
-from synth.present.text import format_listed
+from synth.model.text import format_listed
 from topologies.errors import InputError, NotModelled
 from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text

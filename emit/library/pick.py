@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from emit.library.index import Entry
 from emit.library.selector import Selector
 from emit.targets import TARGETS
-from synth.present.text import format_listed, format_served, format_size, format_time
+from synth.model.text import format_listed, format_served, format_size, format_time
 
 
 def pick(

@@ -23,11 +23,11 @@ from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
 from synth.model.defects import contained
 from synth.model.problem import LARGEST, Problem, question
-from synth.present.statement import row
-from synth.present.text import format_size, format_time
+from synth.model.text import format_size, format_time
 from synth.search.budget import GRACE_S
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
+from synth.search.statement import row
 from synth.storage.proof import save_proof, state_costs
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError

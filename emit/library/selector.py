@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from emit.library.index import Entry
 from synth.model.numbers import as_flag, as_text, whole, whole_numbers
 from synth.model.registry import parse_name
-from synth.present.text import format_listed
+from synth.model.text import format_listed
 from topologies.errors import InputError
 
 _Key = tuple[str, bool, tuple[int, ...]]  # collective, in place, ranks

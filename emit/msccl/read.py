@@ -13,7 +13,7 @@ from emit.msccl.lexing import Tag, tags
 from emit.msccl.waits import ended_waits
 from emit.program import BUFFERS, FIFO_DEPTH, OPS, READS_DST, READS_SRC, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import BLOCK_SIZES, TARGETS
-from synth.present.text import format_size
+from synth.model.text import format_size
 from topologies.errors import InputError
 from topologies.text.files import origin_of, read_bytes
 

@@ -26,7 +26,7 @@ from typing import Any
 from results.measuring.measure import grid, page, write
 from runtime.torch.choice import Chooser
 from runtime.torch.table import Call
-from synth.present.text import format_size
+from synth.model.text import format_size
 
 SIZES = [4**k for k in range(1, 13)]  # 4 B to 16 MiB
 NAMES = ("gloo", "auto", "again", "method")  # again: a second group of Gloo's, a control
@@ -59,12 +59,12 @@ def finish(*processes: subprocess.Popen[str]) -> str:
 
 def prepare(folder: Path, ranks: int, tunings: int) -> list[list[str]]:
     """The README's steps; by tuning, what serves each size."""
-    finish(command(folder, "synth.cli", "calibrate", "--ranks", ranks, "--topo", f"full:{ranks}", "-o", "here.toml"))
-    finish(command(folder, "synth.cli", "allreduce", "--topo", "here.toml", "--out", "ours", "--budget", "2s"))
+    finish(command(folder, "synth", "calibrate", "--ranks", ranks, "--topo", f"full:{ranks}", "-o", "here.toml"))
+    finish(command(folder, "synth", "allreduce", "--topo", "here.toml", "--out", "ours", "--budget", "2s"))
     found = []
     for _ in range(tunings):
         words = ("--ranks", ranks, "--ops", "allreduce", "--library", "ours", "-o", "table.json")
-        finish(command(folder, "synth.cli", "tune", *words))
+        finish(command(folder, "synth", "tune", *words))
         chooser = Chooser("auto", folder / "ours", folder / "table.json")
         calls = [Call("allreduce", size, "float32", tuple(range(ranks)), 0, True) for size in SIZES]
         chosen = [chooser.choose(call).program for call in calls]

@@ -20,12 +20,12 @@ from itertools import combinations
 import numpy as np
 
 from results.measuring.measure import TABLES, grid, page, save, write
+from synth.app.synthesis import synthesize
 from synth.engines.registry import AUTO, processes
 from synth.model.problem import make_problem
-from synth.present.statement import next_minute
-from synth.present.text import format_size
+from synth.model.text import format_size
+from synth.search.statement import next_minute
 from synth.solvers.workers import Workers
-from synth.synthesis import synthesize
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network

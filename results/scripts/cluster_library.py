@@ -55,7 +55,7 @@ MOUNT = "mount", "-t", "tmpfs", "-o"
 
 def command(lib: str, *more: str) -> list[str]:
     asked = ["library", "build", "cluster.toml", "--out", lib, "--cache", f"{lib}-cache", *more]
-    return [sys.executable, "-m", "synth.cli", *asked]
+    return [sys.executable, "-m", "synth", *asked]
 
 
 def begin(folder: Path, words: list[str]) -> subprocess.Popen[str]:

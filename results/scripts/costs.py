@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 
 from emit.library.lowered import Lowered
 from results.measuring.measure import grid, page, write
+from synth.app.synthesis import synthesize
 from synth.baselines import baseline_named
 from synth.baselines.nccl.model import nccl_model
 from synth.bounds.prove import Bound, refute
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, Problem, make_problem
-from synth.present.text import format_size, format_time
+from synth.model.text import format_size, format_time
 from synth.search.result import SearchResult
 from synth.solvers.workers import Workers
-from synth.synthesis import synthesize
 from synth.verify.algorithm import Algorithm
 from topologies.costed import protocols_of, under, with_costs
 from topologies.costs import Costs

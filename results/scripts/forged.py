@@ -23,14 +23,14 @@ from typing import Any
 from emit.library.check import Report, check_library
 from emit.library.index import INDEX, load_index
 from results.measuring.measure import grid, page, run, synth, write
-from synth.library.answer_check import checked_answer
-from synth.library.task import solve, unpacked
+from synth.app.clusters.answer_check import checked_answer
+from synth.app.clusters.task import solve, unpacked
 from synth.storage.bundle import pack, unpack
 from synth.storage.cache import Cache
 from tests.emit.library.test_forged import COSTS, PLAIN, edit
-from tests.synth.cli import test_known_forged as caches
-from tests.synth.library import test_forged_answers as answers
-from tests.synth.library.test_build import planned
+from tests.synth.app.cli import test_known_forged as caches
+from tests.synth.app.clusters import test_forged_answers as answers
+from tests.synth.app.clusters.test_build import planned
 from topologies.errors import InputError
 
 LIBRARIES = {

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from results.measuring.measure import grid, page, write
+from synth.app.synthesis import synthesize
 from synth.baselines.libraries import LIBRARIES, Model
 from synth.baselines.mscclpp import MOST_RANKS
 from synth.baselines.nccl.figures import BASE_US, RING, TREE
 from synth.baselines.nccl.figures import VERSION as NCCL_VERSION
 from synth.baselines.nccl.model import COLLECTIVES, Choice, nccl_model
 from synth.baselines.nccl.platforms import net_latency_us
-from synth.present.text import format_count, format_size, format_time
-from synth.synthesis import synthesize
+from synth.model.text import format_count, format_size, format_time
 from topologies.clusters import Machine, Nics, join
 from topologies.load import load, load_machine
 from topologies.topology import Topology

@@ -16,11 +16,11 @@ import numpy as np
 
 from results.measuring.measure import grid, page, write
 from results.scripts.census import random_network
+from synth.app.synthesis import synthesize
 from synth.bounds.search import DEFAULT
 from synth.bounds.worst_cut import WorstCut, worst_cuts
 from synth.engines.flow.quotients import quotient_question
 from synth.model.problem import make_problem
-from synth.synthesis import synthesize
 from topologies.load import load
 from topologies.topology import Topology
 

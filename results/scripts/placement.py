@@ -14,10 +14,10 @@ from pathlib import Path
 
 from results.measuring.measure import grid, page, seconds_words, write
 from results.measuring.p2_machines import NIC_GBS, a100, v100
+from synth.model.text import format_time
 from synth.parallelism.axes import Axis, parse_axes
 from synth.parallelism.placement import Placement, Ranking, rank_placements
 from synth.parallelism.workload import Call, Workload, read_workload
-from synth.present.text import format_time
 from topologies.levels.hierarchy import find_levels
 from topologies.load import load
 from topologies.topology import Topology

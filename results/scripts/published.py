@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from results.measuring.measure import grid, page, seconds_words, write
 from results.measuring.scale_runs import Answer, Processes, faults, gap_words, ratio_words
 from synth.model.sizes import parse_size
-from synth.present.text import format_size
+from synth.model.text import format_size
 
 BUDGET = "20s"  # of the search; the whole command is to end in `GOAL_S`
 GOAL_S = 30.0

@@ -17,7 +17,7 @@ from synth.baselines.grid import grid_extents
 from synth.baselines.swing import swing_line
 from synth.model.problem import make_problem
 from synth.model.sizes import parse_size
-from synth.present.text import format_size, format_time
+from synth.model.text import format_size, format_time
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.errors import TooManySends
 from topologies.load import load

@@ -12,10 +12,10 @@ import argparse
 
 import synth
 from results.measuring.measure import grid, page, write
+from synth.app.synthesis import Synthesis
 from synth.baselines.nccl.model import Choice
 from synth.model.pairs import ordinary
-from synth.present.text import format_size, format_time
-from synth.synthesis import Synthesis
+from synth.model.text import format_size, format_time
 
 TOPOLOGIES = ("dgx-h100", "gb200-nvl72", "dgx-h100:4")
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast")

@@ -104,7 +104,7 @@ def measured(
             Path(folder) / part for part in ("wired.toml", "shaped.toml", "library", "table.json", "rows.json")
         )
         wired.write_text(topology(ranks, links, ALPHA_US))
-        cli = [sys.executable, "-m", "synth.cli"]
+        cli = [sys.executable, "-m", "synth"]
         everywhere(spaces, [*cli, "calibrate", "--topo", wired, "-o", topo], {})
         library_for(topo, library, ranks, sizes)
         listed = ",".join(map(str, sizes))

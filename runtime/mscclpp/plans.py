@@ -44,7 +44,7 @@ from emit.mscclpp.memory import counted_chunks
 from emit.mscclpp.plan import SUMS, Plan
 from emit.mscclpp.read import read_plan
 from synth.model.registry import find_kind, parse_name
-from synth.present.text import format_listed
+from synth.model.text import format_listed
 from topologies.errors import InputError
 
 TARGET = "mscclpp"

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from itertools import groupby
 
-from synth.present.text import format_table
+from synth.model.text import format_table
 
 log = logging.getLogger("synth.torch")
 _FALLBACK = "%s runs on the wrapped back end: %s"

@@ -53,7 +53,7 @@ def launch_ranks(ranks: int, words: Sequence[str]) -> int:
     errors = [tempfile.TemporaryFile() for _ in range(1, ranks)]  # noqa: SIM115 - closed below
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "synth.cli", *words],
+            [sys.executable, "-m", "synth", *words],
             env=os.environ | environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=None if rank == 0 else subprocess.DEVNULL,
             stderr=None if rank == 0 else errors[rank - 1],

@@ -148,7 +148,7 @@ def engines_version() -> str:
     for package in _PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             where = path.relative_to(root).as_posix()
-            if not where.startswith(("synth/cli/", "emit/report/")):
+            if not where.startswith(("synth/app/cli/", "synth/app/report/")):
                 digest.update(where.encode() + b"\0" + path.read_bytes())
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):

@@ -1,8 +1,8 @@
 """Networks by what they are, not by how their parts are numbered: which groups of ranks have the same problem.
 
-A relabelling of the local ranks that brings one network onto another brings answers along with it
-(`synth.library.carried`). Such networks are found by putting each in an order of its own (colour refinement, then one
-rank after the other marked), and comparing.
+A relabelling of the local ranks that maps one network to another maps its answers too (`synth.app.clusters.carried`).
+To find such networks, each is put into a canonical order (colour refinement, then one rank after another is marked),
+and the orders are compared.
 """
 
 from __future__ import annotations

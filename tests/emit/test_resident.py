@@ -16,8 +16,8 @@ from emit.library.save import save
 from emit.msccl.format import threadblocks
 from emit.msccl.read import read_msccl
 from emit.targets import FEWEST_SMS, RESERVED_SMS, TARGETS, Target, on_devices
+from synth.app.synthesis import ask, synthesize
 from synth.baselines import baseline
-from synth.synthesis import ask, synthesize
 from tests.emit.small_programs import alltoall
 from topologies.errors import InputError
 from topologies.load import load, machines

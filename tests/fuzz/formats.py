@@ -54,7 +54,7 @@ class Format:
 
 def command(*arguments: object) -> None:
     """The command line in this process. Raises InputError where it refuses, and whatever else it raises."""
-    from synth.cli import cli
+    from synth.app.cli import cli
 
     out, err = io.StringIO(), io.StringIO()
     try:

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.synth.cli.calling import without_progress
+from tests.synth.app.cli.calling import without_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import click
 import pytest
 
-from synth.cli import cli
+from synth.app.cli import cli
 from tests.readme.blocks import (
     DOCUMENTS,
     EXAMPLE,

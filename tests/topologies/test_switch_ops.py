@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from synth.cli.topologies import topo
+from synth.app.cli.topologies import topo
 from topologies.clusters import join
 from topologies.errors import InputError
 from topologies.faults.apply import degraded

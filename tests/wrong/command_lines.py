@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from synth.cli import cli
-from tests.synth.cli.calling import Answer
+from synth.app.cli import cli
+from tests.synth.app.cli.calling import Answer
 
 LONG, CONTROL = "a" * 300, "x\x1b[31m\nq"
 # What takes no text at all, and what nothing of a kind is

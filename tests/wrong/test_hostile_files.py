@@ -18,7 +18,7 @@ from emit.language import load_script
 from emit.library.index import load_index
 from emit.library.nccl_tuner import measured_lines
 from emit.library.write import writing
-from synth.library.placing import unfiled_schedules
+from synth.app.clusters.placing import unfiled_schedules
 from synth.parallelism.axes import Axis
 from synth.parallelism.workload import read_workload
 from synth.storage.schedule_file import load_schedule, write_schedule
@@ -297,7 +297,7 @@ def write_schedule_beside(folder: Path) -> None:
 
 def run(command: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        ["sh", "-c", command.replace("synth", f"'{sys.executable}' -m synth.cli")],
+        ["sh", "-c", command.replace("synth", f"'{sys.executable}' -m synth")],
         capture_output=True, timeout=60, check=False, env={**os.environ, **environment},
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.synth.cli.calling import Call, caller
+from tests.synth.app.cli.calling import Call, caller
 from tests.wrong import python_calls
 from tests.wrong.command_lines import RIGHT, Case, cases, contents, fault, parameters, prepare
 

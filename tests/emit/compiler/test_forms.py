@@ -15,11 +15,11 @@ from emit.goal import goals_of
 from emit.program import WRITES_DST
 from emit.targets import TARGETS
 from emit.timing.predict import Predictor
+from synth.app.synthesis import synthesize
 from synth.model.common_chunk import cut_blocks
 from synth.model.problem import LARGEST
 from synth.model.registry import find_kind
 from synth.solvers.workers import Workers
-from synth.synthesis import synthesize
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 

@@ -12,9 +12,9 @@ from emit.compiler.lower import Lowering, lower
 from emit.program import SENDS
 from emit.targets import TARGETS
 from emit.timing.predict import Predictor
+from synth.app.synthesis import ask
 from synth.baselines import baseline, baseline_named
 from synth.model.problem import make_problem
-from synth.synthesis import ask
 from topologies.costed import under, with_costs
 from topologies.errors import InputError
 from topologies.load import load

@@ -17,9 +17,9 @@ from emit.compiler.lower import lower, lower_to_instructions
 from emit.program import Program
 from emit.targets import LL_MOST_BYTES, TARGETS
 from emit.timing.predict import Predictor
+from synth.app.synthesis import ask
 from synth.baselines import baseline
 from synth.model.problem import LARGEST
-from synth.synthesis import ask
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import answered, random_problem, shares_nothing
 

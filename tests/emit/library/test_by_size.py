@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from emit.library.by_size import by_size
 from emit.library.lowered import Lowered, LoweredBySize
 from emit.library.programs import Programs
+from synth.app.synthesis import ask
 from synth.baselines import baseline
 from synth.model.problem import LARGEST
 from synth.search.frontier import Contender, Range
-from synth.synthesis import ask
 
 ALGORITHM, *_ = baseline(ask("allgather", "ring:3").problem)
 MADE = Programs(ALGORITHM.problem, "executor-nccl").lower(ALGORITHM)

@@ -13,8 +13,8 @@ from emit.library.save import save
 from emit.msccl.format import verify, write_msccl
 from emit.msccl.read import read, read_msccl
 from emit.targets import SCRATCH_LIMIT, TARGETS, on_devices
+from synth.app.synthesis import synthesize
 from synth.search.result import SearchResult
-from synth.synthesis import synthesize
 from tests.emit.small_programs import allpairs_allreduce
 from topologies.errors import InputError
 

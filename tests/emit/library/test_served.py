@@ -12,8 +12,8 @@ from emit.library.index import load_index
 from emit.library.lookup import choose
 from emit.library.save import Saved, save
 from emit.msccl.read import read_msccl
+from synth.app.synthesis import synthesize
 from synth.solvers.workers import Workers
-from synth.synthesis import synthesize
 from topologies.errors import InputError
 
 RANKS = (0, 1, 2)

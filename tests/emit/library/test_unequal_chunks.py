@@ -11,9 +11,9 @@ from emit.library.save import save
 from emit.msccl.read import read_msccl
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor
+from synth.app.synthesis import synthesize
 from synth.model.collective import alltoallv
 from synth.solvers.workers import Workers
-from synth.synthesis import synthesize
 from tests.synth.model.test_common_chunk import EVEN, ODD
 
 

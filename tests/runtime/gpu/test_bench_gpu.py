@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from synth.cli import main
+from synth.app.cli import main
 from tests import EXAMPLES
 from tests.runtime.gpu.cpu_shim.fake_cupy import install_fake_cupy
 from tests.runtime.gpu.cpu_shim.shim import built, compiler

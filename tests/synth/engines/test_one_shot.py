@@ -11,14 +11,14 @@ import pytest
 
 from emit.check.program import check
 from emit.compiler.lower import forms, lower
+from synth.app.clusters.carried import carried
+from synth.app.synthesis import synthesize
 from synth.bounds.prove import prove
 from synth.engines.one_shot import NAME, accepts
 from synth.engines.request import Options
-from synth.library.carried import carried
 from synth.model.collective import named, one_shot, subdivided
 from synth.model.problem import Problem, make_problem
 from synth.storage.schedule_file import load_schedule
-from synth.synthesis import synthesize
 from synth.timing.simulate import timed
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import answered

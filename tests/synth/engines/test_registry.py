@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from synth import synthesize
-from synth.cli import main
+from synth.app.cli import main
 from synth.engines.registry import ENGINES, Engine, chosen, names, register, summaries
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.problem import Problem, make_problem

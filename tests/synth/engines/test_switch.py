@@ -10,6 +10,7 @@ import pytest
 
 import synth
 from emit.compiler.lower import lower
+from synth.app.synthesis import ask
 from synth.bounds.prove import prove
 from synth.engines.greedy import route
 from synth.engines.request import Candidate, Options, Request
@@ -17,7 +18,6 @@ from synth.engines.switch import accepts, solve
 from synth.model.pairs import ordinary
 from synth.model.problem import Problem, make_problem
 from synth.symmetry.quotient import quotient_problem
-from synth.synthesis import ask
 from synth.timing.simulate import predict_us, resource_loads_us, timed
 from synth.verify.algorithm import Algorithm
 from tests.synth.bounds.test_hyperlinks import star

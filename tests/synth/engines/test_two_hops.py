@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from synth.app.synthesis import synthesize
 from synth.bounds.prove import prove
 from synth.engines.request import Options
 from synth.engines.two_hops import NAME, _schedule, accepts
 from synth.model.problem import make_problem
-from synth.synthesis import synthesize
 from synth.verify.algorithm import Algorithm
 from topologies.costed import under, with_costs
 from topologies.load import load

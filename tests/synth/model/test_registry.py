@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from synth import synthesize
-from synth.cli import cli
+from synth.app.cli import cli
 from synth.model.collective import Collective, make_collective, named
 from synth.model.registry import AHEAD, BUFFER, KINDS, OWN, Kind, find_kind, parse_name, register
 from synth.storage.schedule_file import load_schedule, save_schedule

@@ -12,8 +12,8 @@ import pytest
 
 from emit.library.programs import Programs, executor_for
 from synth import synthesize
+from synth.app.cli import main
 from synth.bounds.registry import KINDS
-from synth.cli import main
 from synth.engines.registry import ENGINES, Engine
 from synth.engines.request import Options
 from synth.model.defects import DefectError
@@ -125,8 +125,8 @@ def test_a_command_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsy
     def load_nothing(*_: object) -> NoReturn:
         raise LookupError("planted")
 
-    monkeypatch.setattr("synth.cli.topologies.load_machine", load_nothing)
-    monkeypatch.setattr("synth.cli.defects._shows_traces", False)
+    monkeypatch.setattr("synth.app.cli.topologies.load_machine", load_nothing)
+    monkeypatch.setattr("synth.app.cli.defects._shows_traces", False)
     monkeypatch.setattr(sys, "argv", ["synth", "topo", "show", "ring:3"])
     with pytest.raises(SystemExit, match="1"):
         main()

@@ -17,12 +17,12 @@ from emit.library.lookup import goal_beside
 from emit.library.save import save
 from emit.targets import TARGETS
 from synth import synthesize
+from synth.app.synthesis import Synthesis
 from synth.bounds.registry import check
 from synth.engines.registry import AUTO, ENGINES, names
 from synth.model.collective import alltoallv
 from synth.model.problem import LARGEST, SMALLEST
 from synth.solvers.workers import Workers
-from synth.synthesis import Synthesis
 from synth.timing.simulate import timed
 from synth.verify.replay import replay
 from tests.random_problems import NAMED

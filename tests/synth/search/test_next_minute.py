@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from synth.app.present.table import format_next_minute
 from synth.engines.request import Options
 from synth.model.problem import make_problem
-from synth.present.statement import statement
-from synth.present.table import format_next_minute
 from synth.search.plans import SearchPlan, Stage
 from synth.search.search import search
+from synth.search.statement import statement
 from synth.solvers.workers import Workers
 from topologies.load import load
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from synth.app.present.table import table
 from synth.baselines.nccl.model import nccl_model
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
-from synth.present.statement import compare, over_sizes, statement
-from synth.present.table import table
 from synth.search.result import SearchResult
+from synth.search.statement import compare, over_sizes, statement
 from topologies.costed import with_costs
 from topologies.load import load
 

@@ -19,17 +19,17 @@ from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from synth.app.cli.prove import prove as prove_command
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import prove
 from synth.bounds.registry import check
-from synth.cli.prove import prove as prove_command
 from synth.engines.flow import search as flow
 from synth.engines.request import Options
 from synth.model.collective import Floats, alltoallv
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.model.schedule import Schedule
-from synth.present.statement import statement
 from synth.search.search import search
+from synth.search.statement import statement
 from synth.solvers.workers import Workers
 from synth.storage.proof import digest, proof_path, save_proof
 from synth.storage.schedule_file import load_schedule, write_schedule

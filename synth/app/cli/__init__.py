@@ -1,0 +1,187 @@
+"""The command line: the one room that imports all others. Bad input gives one line on stderr and exit code 2.
+
+A command's module is imported when the command is called, so `synth --help` imports none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from synth.app.cli import interrupts, streams
+from synth.app.cli.defects import say_defects
+from synth.app.cli.interrupts import Unanswered
+from synth.app.cli.values import StrictGroup
+from synth.model.deadline import restart
+from synth.model.defects import DefectError, describe_defect
+from synth.model.registry import KINDS, parse_name
+from topologies.errors import InputError, in_one_line
+from topologies.text.files import origin_of
+
+_LONGEST = 2000  # characters of a message
+
+
+class Row(NamedTuple):
+    """A command of the help page.
+
+    Attributes:
+        where: `module:attribute` of its click.Command, or of a function that builds one from its collective's row.
+        summary: Its sentence on the help page.
+    """
+
+    where: str
+    summary: str
+
+
+COMMANDS = {
+    "pattern": Row("search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."),
+    "topo": Row("topologies:topo", "List, show, check and import topologies."),
+    "place": Row(
+        "place:place", "Rank the placements of parallelism axes on a topology by the time of a training step."
+    ),
+    "reduce-program": Row(
+        "reduce_program:reduce_program", "Find sequences of collectives for a reduction over axes of parallelism."
+    ),
+    "library": Row("library:library", "Build, show, check and export libraries, and make executors load them."),
+    "cache": Row("cache:cache", "Show or clear the cache of answers."),
+    "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files only."),
+    "simulate": Row(
+        "simulate:simulate",
+        "Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.",
+    ),
+    "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),
+    "lower": Row("compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
+    "optimize": Row(
+        "compile:optimize",
+        "Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.",
+    ),
+    "bench": Row(
+        "bench:bench",
+        "Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.",
+    ),
+    "tune": Row(
+        "tune:tune",
+        "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
+    ),
+    "calibrate": Row(
+        "calibrate:calibrate",
+        "Measure every link, and what calls, protocols and threadblocks cost; write the topology.",
+    ),
+    "report": Row(
+        "report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."
+    ),
+    "convert": Row(
+        "convert:convert",
+        "Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.",
+    ),
+    "verify": Row(
+        "verify:verify",
+        "Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock or not readable.",
+    ),
+}
+
+
+def commands() -> dict[str, Row]:
+    """Return all commands by name, in the order of the help page: first the registered collectives."""
+    searches = {kind.name: Row("search:collective_command", kind.summary) for kind in KINDS.values()}
+    return searches | COMMANDS
+
+
+class LazyGroup(StrictGroup):
+    """A group that imports a command when it is called, and that takes torch's spellings of collectives too."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands in the order of the help page."""
+        return list(commands())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return the command of a name, imported if necessary; None if there is none."""
+        rows, name = commands(), cmd_name
+        if name not in rows:
+            with suppress(InputError):
+                name = parse_name(name)
+        if name not in rows:
+            return None
+        if name not in self.commands:
+            module, _, attribute = rows[name].where.partition(":")
+            loaded: Any = getattr(import_module(f"{__name__}.{module}"), attribute)
+            self.commands[name] = loaded if isinstance(loaded, click.Command) else loaded(KINDS[name])
+        return self.commands[name]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands without importing them."""
+        limit = formatter.width - 6 - max(map(len, commands()))
+        rows = [
+            (name, click.Command(name, help=row.summary).get_short_help_str(limit)) for name, row in commands().items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="synth-collectives", prog_name="synth")
+def cli() -> None:
+    """Find, prove and write algorithms for collectives on a given network.
+
+    \b
+    synth allreduce --topo dgx-a100 --group 0,2,4,6
+    synth topo list
+    synth verify out/msccl/FILE.xml
+    """
+
+
+def _refuse(why: str, code: int) -> NoReturn:
+    """Print one line on stderr and exit with a code."""
+    line = in_one_line(why)
+    line = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 600]} … {line[-500:]}"
+    click.echo(f"synth: {line}", err=True)
+    raise SystemExit(code) from None
+
+
+def main() -> None:
+    """Run the command `synth`; this is its entry point."""
+    streams.prepare()
+    interrupts.install()
+    restart()
+    try:
+        try:
+            cli.main(standalone_mode=False)
+        finally:
+            sys.stdout.flush()
+    except InputError as error:
+        _refuse(str(error), 2)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        raise SystemExit(0) from None
+    except click.ClickException as error:
+        _refuse(" ".join(error.format_message().split()), 2)
+    except MemoryError as error:
+        _refuse(f"not enough memory: {error or 'ask for a smaller size'}", 2)
+    except (KeyboardInterrupt, click.Abort):
+        if interrupts.came() > 1:
+            click.echo("synth: interrupted again: answers that were not written yet are lost", err=True)
+            interrupts.leave()  # The interpreter may need longer to end.
+        _refuse("interrupted", 130)
+    except Unanswered:
+        _refuse("interrupted before there was an answer", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise SystemExit(1) from None
+    except DefectError as error:
+        say_defects([error.defect], "there is no answer")
+        raise SystemExit(1) from None
+    except OSError as error:  # A file that no earlier check covers, or stdout, cannot be used.
+        if error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Printing the rest would fail a second time.
+        where = "standard output" if error.filename is None else origin_of(str(error.filename))
+        _refuse(
+            f"{where}: cannot be used ({error.strerror or error}); it must be a file that can be written or read", 2
+        )
+    except Exception as error:
+        say_defects([describe_defect("the command", error)], "there is no answer")
+        raise SystemExit(1) from None

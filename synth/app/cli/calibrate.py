@@ -1,0 +1,182 @@
+"""The command `calibrate`, which measures this machine and writes it as a topology with an executor's costs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import click
+
+from runtime.backends import BACKENDS, Backend, choose_backend
+from runtime.bench import Request, Settings
+from runtime.measure.calibrate import Calibration, measure_machine
+from runtime.measure.calibrate import calibrate as calibrate_topology
+from runtime.measure.fits import ACCEPT_NOISE, Measured, Meter, worst_within
+from runtime.measure.probes import Probe
+from runtime.torch.launch import ranks_of_job
+from synth.app.cli.programs import write_text
+from synth.storage.columns import check_replaceable
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
+
+SHOWN_REMARKS = 10  # of a noisy measurement, on the terminal; the file holds all of them
+
+
+@click.command("calibrate")
+@click.option(
+    "--backend",
+    type=click.Choice(list(BACKENDS)),
+    default="torch",
+    help="What the messages go over: " + "; ".join(f"{row.name}: {row.summary}" for row in BACKENDS.values()),
+)
+@click.option("--topo", "spec", metavar="TOPOLOGY", help="How the ranks are wired. Default: every pair a link.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(2, 1024),
+    metavar="N",
+    help="So many ranks. Default: the topology's. torch: so many processes here; left out in a job by torchrun.",
+)
+@click.option("--devices", metavar="LIST", help="Several GPUs, as 0,1: each stands for its share of the ranks.")
+@click.option("-o", "--out", default="measured.toml", metavar="FILE", help="Default: measured.toml.")
+@click.option(
+    ACCEPT_NOISE,
+    "accept_noise",
+    is_flag=True,
+    help="Write the file also where times do not repeat, or where larger messages take no longer, as on a busy machine"
+    " or a rate-limited link. The file then says which figures are affected and what was seen of them."
+    " Without this option such a measurement is refused.",
+)
+def calibrate(
+    backend: str, spec: str | None, ranks: int | None, devices: str | None, out: str, accept_noise: bool
+) -> None:
+    """Measure every link, and what calls, protocols and threadblocks cost; write the topology.
+
+    Of every link α and bandwidth; by protocol and kind of link a call's start, the latency of a step, the gap between
+    messages, the part of the link's bandwidth; and what one threadblock moves. --topo FILE --costs machine uses them.
+
+    \b
+    synth calibrate --backend host --ranks 2 -o here.toml
+    synth calibrate --ranks 2 -o here.toml
+    torchrun --nproc-per-node 8 -m synth calibrate --topo dgx1 -o here.toml
+    """
+    used = choose_backend(backend, [] if devices is None else ["--devices"])
+    for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
+        os.environ.pop(name, None)
+    count = _count(used, ranks, spec)
+    topology = _wired(spec, count, out)
+    with used.open(Request(None, count, Settings(iterations=1), devices)) as (measure, prints):
+
+        def timer(probe: Probe, size_bytes: int) -> float:
+            """Return the time of a probe in µs; raise InputError if elements are wrong."""
+            row = measure(probe, size_bytes)
+            if row.wrong or row.out_of_place is None:
+                raise InputError(f"--backend {backend}: {row.wrong} elements wrong where {probe.name} was run")
+            return row.out_of_place.time_us
+
+        def tell(what: str, done: int, of: int) -> None:
+            """Show how many measurements of a kind are done."""
+            if prints and sys.stderr.isatty():
+                click.echo(f"\r{what}: {done} of {of}", nl=done == of, err=True)
+
+        found = measure_machine(Meter(timer, count, accept_noise), topology, tell, used.tells_protocols)
+    if not prints:
+        return
+    made = replace(
+        calibrate_topology(topology, found, _source(topology, found, used)),
+        name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
+    )
+    write_text(out, to_toml(made, remarks=_remarks(found)))
+    _print(found)
+    _warn(found, out)
+    click.echo(f"wrote {out}: equal links have their median; --topo {out} --costs machine counts what a call costs")
+
+
+def _count(used: Backend, ranks: int | None, spec: str | None) -> int:
+    """Return the number of ranks to measure; raise InputError if nothing states it, or the job has another number."""
+    job = ranks_of_job() if used.in_job else None
+    if job is not None and ranks not in (None, job):
+        raise InputError(f"--ranks {ranks}: this is a rank of a job of {job}; it must be left out")
+    if ranks is None and job is None and spec is None:
+        raise InputError("--ranks: is not given; it must be how many ranks there are, or use --topo or torchrun")
+    return ranks or job or load(str(spec)).nranks
+
+
+def _wired(spec: str | None, count: int, out: str) -> Topology:
+    """Return the topology to measure after all other checks."""
+    if Path(out).suffix != ".toml":
+        raise InputError(f"-o {out!r}: has another ending; it must be .toml, as topologies have")
+    check_replaceable(out)
+    found = load(spec if spec is not None else f"full:{count}")
+    if found.nranks != count:
+        raise InputError(f"{count} ranks: topology {found.name} has {found.nranks}; it must be as many")
+    return found
+
+
+def _print(found: Calibration) -> None:
+    """Print what was measured, each figure with its uncertainty."""
+    heads = ("protocol", "links", "start (µs)", "latency (µs)", "gap (µs)", "a block (GB/s)", "link (GB/s)")
+    click.echo(f"{heads[0]:<9}{heads[1]:<9}" + "".join(f"{head:>20}" for head in heads[2:]))
+    for name, by_kind in found.costs.items():
+        for kind, one in by_kind.items():
+            figures = (one.start_us, one.latency_us, one.gap_us, one.threadblock_gbs, one.link_gbs)
+            click.echo(f"{name:<9}{kind:<9}" + "".join(f"{_shown(figure):>20}" for figure in figures))
+    click.echo(f"{'link':<18}{'α (µs)':>20}{'(GB/s)':>20}")
+    for (a, b), link in found.links.items():
+        alpha, gbs = Measured(link.alpha_us, link.alpha_spread), Measured(link.gbs, link.gbs_spread)
+        click.echo(f"{f'{a}→{b}':<18}{_shown(alpha):>20}{_shown(gbs):>20}")
+    for limit, rate in found.shared_gbs.items():
+        click.echo(f"{limit:<18}{'–':>20}{f'{rate:.3g}':>20}")
+
+
+def _remarks(found: Calibration) -> list[str]:
+    """Return the lines at the head of the file: none, or what was seen of each figure that is noisy."""
+    if not found.noise:
+        return []
+    return [f"This measurement is noisy. {ACCEPT_NOISE} accepted what follows.", *found.noise]
+
+
+def _warn(found: Calibration, out: str) -> None:
+    """Print a warning with what was seen of the figures that are noisy, the first SHOWN_REMARKS of them."""
+    if not found.noise:
+        return
+    click.echo(f"warning: {_noise_summary(found)}; searches with {out} may choose wrongly:", err=True)
+    for remark in found.noise[:SHOWN_REMARKS]:
+        click.echo(f"  {remark}", err=True)
+    if len(found.noise) > SHOWN_REMARKS:
+        click.echo(f"  and {len(found.noise) - SHOWN_REMARKS} more, which stand at the head of {out}", err=True)
+
+
+def _noise_summary(found: Calibration) -> str:
+    """Return in a few words how many figures are noisy."""
+    figures = "1 figure is" if len(found.noise) == 1 else f"{len(found.noise)} figures are"
+    return f"{figures} noisy and accepted by {ACCEPT_NOISE}"
+
+
+def _shown(figure: Measured) -> str:
+    """Return a figure with its uncertainty as text."""
+    return f"{figure.value:.3g} ±{figure.within}" if figure.value else figure.within
+
+
+def _source(topology: Topology, found: Calibration, used: Backend) -> str:
+    """Return a text on what was measured, on which machine, when and how precisely."""
+    alpha = worst_within(Measured(link.alpha_us, link.alpha_spread) for link in found.links.values())
+    gbs = worst_within(Measured(link.gbs, link.gbs_spread) for link in found.links.values())
+    noise = f"; {_noise_summary(found)}, the first: {found.noise[0]}" if found.noise else ""
+    return (
+        f"{topology.name}, measured by synth calibrate --backend {used.name} on {date.today().isoformat()},"
+        f" {used.machine()}; known within: α {alpha}, bandwidth {gbs}{noise}"
+    )
+
+
+def _name(stem: str) -> str:
+    """Return a name for a measured topology that no known topology has."""
+    with suppress(InputError):
+        load(stem)
+        return f"{stem}-measured"
+    return stem

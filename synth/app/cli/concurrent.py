@@ -1,0 +1,264 @@
+"""The option `--groups` of the commands that search: its text form, and groups that share links at the same time.
+
+    0-7;8-15                     groups; all run the command's collective
+    0-7;allgather:8-15           another collective for the groups of one part
+    tp=8;allreduce:tp=8,dp=*:dp  parts along axes too
+    allgather@64M:8-15           and another size; @64M:8-15 only another size
+
+Axes are over the living ranks; ranks are the topology's own numbers. `synth.app.clusters.groups` describes how groups
+are written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+import click
+
+from emit.library.group_programs import GroupPrograms
+from emit.library.programs import NONE
+from emit.library.save_groups import SavedGroups, save_groups
+from emit.targets import AUTO
+from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
+from synth.app.cli.defects import say_defects
+from synth.app.cli.options import SearchOptions, print_json
+from synth.app.cli.programs import scratch_bytes
+from synth.app.clusters.groups import Axes, parse_groups
+from synth.app.present.table import concurrent_table
+from synth.concurrent.plans import ConcurrentPlan
+from synth.concurrent.protocols import plan_protocols
+from synth.concurrent.result import ConcurrentResult, statement
+from synth.concurrent.search import plan
+from synth.concurrent.union import Member
+from synth.model.collective import Collective, named
+from synth.model.pattern import collective_of
+from synth.model.problem import parse_ranks
+from synth.model.registry import parse_name
+from synth.model.sizes import parse_size
+from synth.model.text import format_count, format_time
+from synth.parallelism.program_plans import PROGRAMS, program_plans
+from synth.solvers.workers import Workers
+from topologies.errors import InputError
+from topologies.faults.apply import degraded
+from topologies.faults.notation import dead_ranks
+from topologies.load import load, put_costs
+from topologies.text.fields import shown
+from topologies.topology import Topology, without_switch_ops
+
+_SINGLE = {  # options of a single group, and why they do not apply
+    "group": "--groups names all groups",
+    "root": "a group's first rank is its root",
+    "steps": "the k-synchronous model is for one group",
+    "rounds": "the k-synchronous model is for one group",
+}
+_FILES = 8  # files that are listed
+_PART = re.compile(r"(?:\s*(?=[A-Za-z@])(?P<name>[A-Za-z][A-Za-z_-]*)?\s*(?:@(?P<size>[^:=,]*))?:)?(?P<ranks>.*)", re.S)
+
+
+def answer(name: str, file: str | None, options: SearchOptions, workers: Workers) -> Callable[[], None]:
+    """Plan concurrent groups; return a function that writes the files and prints the report.
+
+    Args:
+        name: Name of the collective, or "pattern".
+        file: File of the pattern, or of the sizes of alltoallv; None for other collectives.
+        options: The options of the command.
+        workers: Solver processes.
+
+    Raises:
+        InputError: An option cannot be right, or is for a single group only.
+    """
+    check_writable(Path(options.out))
+    collective = collective_of(name, file)
+    for option, why in _SINGLE.items():
+        if getattr(options, option) is not None:
+            raise InputError(f"--{option}: does not go with --groups; {why}")
+    check_target(options.target)
+    topology = put_costs(load(options.topo), options.costs)
+    programs = GroupPrograms(options.target, options.sms, options.groups_overlap, scratch_bytes(options.scratch_limit))
+    members = parse_members(
+        str(options.groups),
+        collective,
+        topology,
+        dead=dead_ranks(topology, options.without),
+        size=options.size,
+        sizes=options.group_sizes,
+    )
+    relays = (
+        options.relay if options.relay in ("none", "all") else parse_ranks(options.relay, "--relay", topology.nranks)
+    )
+    result = (plan_protocols if topology.protocol else plan)(
+        topology,
+        members,
+        relays=relays,
+        without=options.without,
+        degrade=options.degrade,
+        objective="makespan" if options.objective is None else options.objective,
+        chunks=options.chunks,
+        engine=options.engine,
+        budget=options.budget,
+        seed=options.seed,
+        workers=workers,
+        progress=progress_line(options.begun),
+        executor=None if options.target == NONE else programs,
+        begun=options.begun,
+        first=_programs(topology, members, relays, options, programs),
+    )
+    return partial(_report, result, programs, options)
+
+
+def _programs(
+    topology: Topology,
+    members: Sequence[Member],
+    relays: Sequence[int] | str,
+    options: SearchOptions,
+    programs: GroupPrograms,
+) -> list[ConcurrentPlan]:
+    """Return plans by reduction programs for the groups; none if an option asks for what programs do not support."""
+    if (
+        topology.protocol
+        or options.chunks is not None
+        or options.engine != "auto"
+        or not isinstance(relays, str)
+        or options.without
+    ):
+        return []
+    network = degraded(without_switch_ops(topology), (), options.degrade)
+    until, executor = options.begun + PROGRAMS * options.budget, None if options.target == NONE else programs
+    return list(program_plans(network, members, relays=relays, until=until, executor=executor))
+
+
+def parse_members(
+    text: str,
+    collective: str | Collective,
+    topology: Topology,
+    *,
+    dead: Sequence[int] = (),
+    size: str | None = None,
+    sizes: str | None = None,
+) -> list[Member]:
+    """Return the groups of a text, each with its collective and its size.
+
+    The first rank of a group is the root of a rooted collective.
+
+    Args:
+        text: The groups, as this module describes.
+        collective: The collective of groups that name none.
+        topology: The machine or cluster.
+        dead: Ranks of the topology that are dead.
+        size: Message size of groups that have none of their own.
+        sizes: Message size of each group, separated by commas.
+
+    Raises:
+        InputError: A group, a collective or a size cannot be right, or a group has no size or two.
+    """
+    named_once = cache(named)  # Groups with the same collective share the object.
+    lists: list[Axes] = []
+    stated_groups: list[tuple[tuple[int, ...], Collective, str | None]] = []
+    for part in text.split(";"):
+        match = _PART.fullmatch(part)
+        assert match is not None
+        with _of_groups():
+            group_collective = collective if match["name"] is None else parse_name(match["name"])
+        for ranks in parse_groups(match["ranks"], topology, dead, lists):
+            with _of_groups():
+                resolved = (
+                    named_once(parse_name(group_collective), len(ranks), 1)
+                    if isinstance(group_collective, str)
+                    else group_collective
+                )
+            stated_groups.append((ranks, resolved, match["size"]))
+    sizes_bytes = _sizes(stated_groups, size, sizes)
+    return [
+        Member(ranks, resolved, size_bytes)
+        for (ranks, resolved, _), size_bytes in zip(stated_groups, sizes_bytes, strict=True)
+    ]
+
+
+@contextmanager
+def _of_groups() -> Iterator[None]:
+    """Raise an InputError of the block with the name of the option --groups."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"--groups: {error}") from None
+
+
+def _sizes(
+    stated_groups: Sequence[tuple[tuple[int, ...], Collective, str | None]], size: str | None, sizes: str | None
+) -> list[int]:
+    """Return the message size of each group in bytes."""
+    listed_sizes = [None] * len(stated_groups) if sizes is None else sizes.split(",")
+    if len(listed_sizes) != len(stated_groups):
+        raise InputError(
+            f"--group-sizes: {shown(sizes)} has {len(listed_sizes)} sizes for {len(stated_groups)} groups;"
+            " give one for each group"
+        )
+    sizes_bytes = []
+    for (ranks, _, own_size), listed_size in zip(stated_groups, listed_sizes, strict=True):
+        if own_size is not None and listed_size is not None:
+            raise InputError(
+                f"--group-sizes: the group that begins with rank {ranks[0]} has its own size, @{own_size}; give only"
+                " one of them"
+            )
+        sources = ((own_size, "--groups"), (listed_size, "--group-sizes"), (size, "--size"))
+        chosen_size = next(((text, option) for text, option in sources if text is not None), None)
+        if chosen_size is None:
+            raise InputError(
+                "--groups: needs message sizes; give --size 64M, --group-sizes 64M,1M,…, or @64M: before a group"
+            )
+        sizes_bytes.append(parse_size(*chosen_size))
+    return sizes_bytes
+
+
+def _report(result: ConcurrentResult, programs: GroupPrograms, options: SearchOptions) -> None:
+    """Write the files of concurrent groups and print the report."""
+    clear_progress()
+    until = written_until(result.ended, options)
+    saved = save_groups(result, options.out, programs, proof=options.proof, until=until, anew=options.replace)
+    document = statement(result)
+    say_defects(result.defects, "its plans are missing")
+    if options.as_json:
+        for path in saved.schedules:
+            key = "proof_file" if path.name.endswith(".proof.json") else "schedule"
+            document.setdefault(key, str(path))
+            document.setdefault("files", []).append(str(path))
+        document["programs"] = {
+            "files": list(map(str, saved.files)),
+            "time_us": saved.time_us,
+            "unsaved": saved.refused,
+            "kept": saved.kept,
+        }
+        print_json(document)
+    else:
+        labels = [member.label for member in result.problem.members]
+        click.echo(concurrent_table(document, labels, result.problem.topology.nranks) + "\n")
+        click.echo(_closing(result, saved, options.begun))
+    if result.ended == "interrupted":
+        raise SystemExit(130)
+    if saved.refused and options.target != AUTO:
+        click.echo(f"warning: --target {options.target}: no file: {saved.refused}", err=True)
+        raise SystemExit(3)
+
+
+def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float) -> str:
+    """Return the last line of the report: the programs' time, the files, and the seconds."""
+    paths = [*saved.files, *([] if saved.index is None else [saved.index]), *saved.schedules]
+    listed = [str(path) for path in paths]
+    if len(listed) > _FILES:
+        listed = [*listed[: _FILES - 1], f"… {len(listed) - _FILES} more …", listed[-1]]
+    closing = [f"replayed and right → {', '.join(listed)}", *ending(result.ended, begun)]
+    if saved.time_us is not None:
+        ratio = saved.time_us / result.makespan_us
+        file_count = format_count(len(saved.files), "file")
+        closing.insert(
+            0, f"the programs ({file_count}) take {format_time(saved.time_us)}, {ratio:.3f} × the schedule's time"
+        )
+        if saved.kept:
+            closing.insert(1, "the library's files are no slower and stay")
+    elif saved.refused:
+        closing.insert(0, f"no executor's file: {saved.refused}")
+    return "   ".join(closing)

@@ -1,0 +1,221 @@
+"""The command `synth library build`, which builds a library for a whole cluster from one file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from emit.library.write import standing
+from synth.app.cli.answer import check_writable
+from synth.app.cli.options import cache_option, json_option, print_json
+from synth.app.cli.streams import drawing_stream
+from synth.app.clusters.build import Built, build
+from synth.app.clusters.build import Progress as State
+from synth.app.clusters.cluster import read_cluster
+from synth.app.clusters.local import Local, Pool
+from synth.app.clusters.on_dask import OnDask
+from synth.app.clusters.plan import Plan, make_plan
+from synth.app.clusters.processes import processors
+from synth.model.deadline import now
+from synth.model.text import format_count
+from synth.storage.cache import open_cache
+
+_LOGGED_S = 15.0  # time between two lines of progress in a log
+_SHOWN = 12  # kinds of problems in a plan's table
+
+
+@click.command("build")
+@click.argument("file", metavar="CLUSTER.toml")
+@click.option("--out", default="lib", metavar="DIR", help="Write the library to this folder. Default: lib.")
+@click.option("--dry-run", is_flag=True, help="Show the plan (problems, time, memory) and exit.")
+@click.option("--on", metavar="dask|ADDRESS", help="Use a local Dask cluster (dask), or that of tcp://HOST:PORT.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Use N processes. Default: this machine's cores."
+)
+@cache_option
+@json_option
+def library_build(
+    file: str, out: str, dry_run: bool, on: str | None, jobs: int | None, cache: str | None, as_json: bool
+) -> None:
+    """Build the library of a cluster: each group, collective and size of the file, each problem once.
+
+    \b
+    synth library build cluster.toml --out lib
+    synth library build cluster.toml --dry-run
+    """
+    begun = now()
+    answer_cache = open_cache(cache)
+    cluster = read_cluster(file)
+    check_writable(Path(out))
+    pool = library_pool(on, jobs)
+    plan = make_plan(cluster, pool.processes)
+    if dry_run:
+        _say_plan(plan, {task.key for task in plan.tasks() if answer_cache.has(task.key)}, as_json)
+        return
+    with library_progress(plan, as_json) as report:
+        built = build(plan, out, answer_cache, pool, report)
+    _say_built(built, out, now() - begun, as_json)
+    if built.interrupted:
+        raise SystemExit(130)
+    if built.left_out:
+        raise SystemExit(3)
+
+
+def library_pool(on: str | None, jobs: int | None) -> Pool:
+    """Return the processes that solve problems: of this machine, or of a Dask cluster."""
+    if on is None:
+        return Local(jobs or processors())
+    return OnDask(on, jobs)
+
+
+def _say_plan(plan: Plan, known_keys: set[str], as_json: bool) -> None:
+    """Print the plan of a build: its problems, its time and its memory."""
+    left_s, searches = plan.seconds(known_keys), plan.searches
+    known_count = sum(task.key in known_keys for task in searches)
+    if as_json:
+        print_json(
+            {
+                "questions": plan.questions,
+                "problems": len(searches),
+                "files_for": len(plan.shares),
+                "known": known_count,
+                "seconds": round(left_s, 1),
+                "memory_bytes": int(plan.memory_bytes()),
+                "budget_class_s": searches[0].work_s,
+                "processes": plan.cores,
+                "impossible": _impossible(plan),
+            }
+        )
+        return
+    click.echo(_heading(plan))
+    kinds: dict[tuple[str, int], list[int]] = {}
+    for share in plan.shares:
+        kinds.setdefault((share.first.collective, len(share.first.group)), []).append(len(share.questions))
+    rows = [
+        (name, str(ranks), str(sum(question_counts)), str(len(question_counts)))
+        for (name, ranks), question_counts in kinds.items()
+    ]
+    table = [("collective", "ranks", "questions", "answers"), *rows[:_SHOWN]]
+    widths = [max(len(row[i]) for row in table) for i in range(4)]
+    click.echo(
+        "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
+    )
+    if len(rows) > _SHOWN:
+        click.echo(f"… and {len(rows) - _SHOWN} more kinds")
+    cores = format_count(plan.cores, "core")
+    click.echo(
+        f"\nabout {_minutes(left_s)} on {cores}, {plan.memory_bytes() / 2**30:.1f} GiB of memory,"
+        f" {searches[0].work_s:g} s of counted work a problem; {known_count} of {len(searches)} problems are known"
+    )
+    _say_impossible(plan)
+
+
+def _impossible(plan: Plan) -> list[dict[str, Any]]:
+    """Return the questions without an answer as JSON objects."""
+    return [
+        {"collective": question.collective, "group": list(question.group), "root": question.root, "why": why}
+        for question, why in plan.impossible
+    ]
+
+
+def _say_impossible(plan: Plan) -> None:
+    """Print how many questions have no answer, and the first of them."""
+    if plan.impossible:
+        question, why = plan.impossible[0]
+        first = f"the first: {question.collective} of {','.join(map(str, question.group))}: {why}"
+        click.echo(f"{format_count(len(plan.impossible), 'question')} without an answer, {first}")
+
+
+def _heading(plan: Plan) -> str:
+    """Return the topology's name and the numbers of questions and problems."""
+    questions, problems = format_count(plan.questions, "question"), format_count(len(plan.searches), "problem")
+    orders = "" if len(plan.shares) == len(plan.searches) else f", {len(plan.shares)} orders of their ranks"
+    return f"{plan.cluster.topology.name}: {questions}, {problems}{orders}"
+
+
+def _minutes(seconds: float) -> str:
+    """Return a duration in seconds or minutes as text."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@contextmanager
+def library_progress(plan: Plan, quiet: bool) -> Iterator[Callable[[State], None]]:
+    """Yield a function that shows the progress of a build: a bar on a terminal, a line from time to time in a log."""
+    if not sys.stderr.isatty():
+        logged = now()
+
+        def log(state: State) -> None:
+            """Print a line on the progress if the last one is long enough ago."""
+            nonlocal logged
+            if now() - logged >= _LOGGED_S and not quiet:
+                logged = now()
+                line = (
+                    f"{state.done} of {state.total}, about {_minutes(state.left_s)} left, worst gap {state.worst:.3f}"
+                )
+                print(line, file=sys.stderr, flush=True)
+
+        yield log
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[left]} left  worst gap {task.fields[worst]:.3f}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(file=drawing_stream()), transient=True) as bar:
+        shown = bar.add_task(_heading(plan), total=len(plan.shares), left="…", worst=1.0)
+
+        def show(state: State) -> None:
+            """Update the bar."""
+            bar.update(shown, completed=state.done, left=_minutes(state.left_s), worst=state.worst)
+
+        yield show
+
+
+def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
+    """Print the outcome of a build, and the questions without an answer."""
+    plan, state = built.plan, built.progress
+    files = len(standing(out))
+    if as_json:
+        print_json(
+            {
+                "questions": plan.questions,
+                "problems": len(plan.searches),
+                "answered": state.done - len(built.left_out),
+                "of": state.total,
+                "kept": state.kept,
+                "cached": state.cached,
+                "solved": state.solved,
+                "worst_gap": state.worst,
+                "files": files,
+                "left_out": [
+                    {
+                        "collective": lost_share.first.collective,
+                        "groups": len(lost_share.questions),
+                        "group": list(lost_share.first.group),
+                        "why": reason,
+                    }
+                    for lost_share, reason in built.left_out
+                ],
+                "interrupted": built.interrupted,
+                "remarks": built.remarks,
+                "seconds": round(seconds, 2),
+            }
+        )
+        return
+    parts = [f"{_heading(plan)} → {out} ({format_count(files, 'file')})", f"worst gap {state.worst:.3f}"]
+    known_counts = [(state.kept, "in the library already"), (state.cached, "from the cache")]
+    parts += [f"{count} {source}" for count, source in known_counts if count]
+    if built.interrupted:
+        parts.append(f"interrupted: {state.done} of {state.total} are written; the same command continues")
+    click.echo("   ".join([*parts, *built.remarks, f"{seconds:.1f} s"]))
+    _say_impossible(plan)
+    for share, why in built.left_out:
+        ranks = ",".join(map(str, share.first.group))
+        further = f" and {len(share.questions) - 1} more" if len(share.questions) > 1 else ""
+        click.echo(f"left out: {share.first.collective} of {ranks}{further}: {why}", err=True)

@@ -1,0 +1,176 @@
+"""The command `place`, which ranks the placements of parallelism axes on a topology."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from emit.library.group_programs import GroupPrograms
+from emit.library.save_groups import save_groups
+from synth.app.cli.answer import check_target, check_writable, clear_progress, progress_line
+from synth.app.cli.options import json_option, print_json, target_option, topo_option
+from synth.app.cli.programs import write_text
+from synth.app.present.placement import placement_statement, placement_table
+from synth.concurrent.result import ConcurrentResult
+from synth.model.numbers import parse_seconds
+from synth.model.text import format_count, format_time
+from synth.parallelism.axes import parse_axes
+from synth.parallelism.launch import host_order, rankfile, torch_module
+from synth.parallelism.placement import Ranking, rank_placements
+from synth.parallelism.workload import read_workload
+from topologies.errors import InputError
+from topologies.levels.hierarchy import find_levels, parse_levels
+from topologies.load import load
+
+levels_option = click.option(
+    "--levels",
+    metavar="L",
+    help="Use these levels, outermost first, as rack:2,node:4,gpu:8. Default: those of the topology.",
+)
+axes_option = click.option("--axes", required=True, metavar="A", help="Place axes of these sizes, as pp=2,dp=2,tp=8.")
+
+
+@click.command("place")
+@topo_option
+@levels_option
+@axes_option
+@click.option(
+    "--workload",
+    required=True,
+    metavar="W",
+    help="Time this workload: a FILE.toml of [[call]] tables, or dense, dlrm, fsdp or moe.",
+)
+@click.option(
+    "--budget", default="20s", metavar="TIME", help="Limit the time of the searches for schedules. Default: 20s."
+)
+@click.option(
+    "--top",
+    type=click.IntRange(0, 1000),
+    default=8,
+    metavar="N",
+    help="Search schedules for the N best placements. Default: 8; 0 searches none.",
+)
+@click.option(
+    "--exhaustive", is_flag=True, help="Also rank all other orders of the ranks, on machines with at most 9 ranks."
+)
+@click.option(
+    "-o", "--out", metavar="DIR", help="Write the best placement: placement.json, mesh.py (torch), rankfile, hosts."
+)
+@click.option(
+    "--library", metavar="DIR", help="Write an executor's files for each group of the best placement to this library."
+)
+@target_option("the first that can hold the groups' programs")
+@json_option
+def place(
+    topo: str,
+    levels: str | None,
+    axes: str,
+    workload: str,
+    budget: str,
+    top: int,
+    exhaustive: bool,
+    out: str | None,
+    library: str | None,
+    target: str,
+    as_json: bool,
+) -> None:
+    """Rank the placements of parallelism axes on a topology by the time of a training step.
+
+    Each possible split of the levels (racks, nodes, GPUs) among the axes is a placement. The default order is that of
+    torch's init_device_mesh: ascending ranks, the last axis fastest.
+
+    \b
+    synth place --topo dgx-h100:4 --axes pp=2,dp=2,tp=8 --workload dense
+    """
+    for folder in (out, library):
+        if folder is not None:
+            check_writable(Path(folder))
+    check_target(target)
+    if library is not None and top == 0:
+        raise InputError("--library: needs schedules, but --top 0 searches none; give --top 1 or more")
+    show = progress_line(time.monotonic())
+    try:
+        topology = load(topo)
+        hierarchy = find_levels(topology) if levels is None else parse_levels(levels, topology)
+        parsed_axes = parse_axes(axes, hierarchy)
+        ranking = rank_placements(
+            topology,
+            hierarchy,
+            parsed_axes,
+            read_workload(workload, parsed_axes),
+            budget=parse_seconds(budget, "--budget"),
+            top=top,
+            exhaustive=exhaustive,
+            progress=lambda text: show(text, None),
+        )
+    finally:
+        clear_progress()
+    document = placement_statement(ranking)
+    plans = [] if library is None else _plans_of_best(ranking)
+    if out is not None:
+        _write(Path(out), ranking, document, f"synth place --topo {topo} --axes {axes} --workload {workload}")
+    saved_calls = {} if library is None else _save_library(ranking, plans, library, target)
+    if as_json:
+        print_json(document if library is None else {**document, "library": saved_calls})
+    else:
+        click.echo(placement_table(document))
+        _say_files(out, library, saved_calls)
+    if ranking.ended:
+        raise SystemExit(130)
+
+
+def _say_files(out: str | None, library: str | None, saved_calls: dict[str, dict[str, Any]]) -> None:
+    """Print the written files of a placement and of its calls."""
+    if out is not None:
+        click.echo(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
+    for name, saved in saved_calls.items():
+        files = saved["files"]
+        outcome = (
+            f"no executor's file: {saved['unsaved']}"
+            if saved["unsaved"]
+            else f"{format_count(len(files), 'file')}, {format_time(saved['time_us'])}"
+        )
+        click.echo(f"{library}: {name}: {outcome}")
+
+
+def _plans_of_best(ranking: Ranking) -> list[ConcurrentResult]:
+    """Return the plan of each call of the best placement; raise InputError if no schedule was searched for one."""
+    plans = []
+    for i, call in enumerate(ranking.workload.calls):
+        plan = ranking.plans.get((i, ranking.best.mesh.tobytes()))
+        if plan is None:
+            raise InputError(f"--library: no time was left to search schedules for {call.name!r}; give more --budget")
+        plans.append(plan)
+    return plans
+
+
+def _save_library(
+    ranking: Ranking, plans: Sequence[ConcurrentResult], folder: str, target: str
+) -> dict[str, dict[str, Any]]:
+    """Write files for the groups of each call of the best placement; return files, time_us and unsaved by call."""
+    step, saved_calls = ranking.workload, {}
+    for i, (call, plan) in enumerate(zip(step.calls, plans, strict=True)):
+        # An MSCCL++ plan counts packets by process, so it cannot use them if a rank is in two calls at a time.
+        at_once = target == "mscclpp" and any(i in phase and len(phase) > 1 for phase in step.phases)
+        saved = save_groups(plan, folder, GroupPrograms(target, groups_overlap=at_once))
+        saved_calls[call.name] = {
+            "files": list(map(str, saved.files)),
+            "time_us": saved.time_us,
+            "unsaved": saved.refused,
+        }
+    return saved_calls
+
+
+def _write(folder: Path, ranking: Ranking, document: dict[str, object], source: str) -> None:
+    """Write the best placement into a folder, in the forms that launchers read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    best = ranking.best
+    write_text(folder / "placement.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+    write_text(folder / "mesh.py", torch_module(best.mesh, ranking.axes, source))
+    write_text(folder / "rankfile", rankfile(ranking.topology, best.order))
+    write_text(folder / "hosts", host_order(ranking.topology, best.order))

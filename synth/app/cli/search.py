@@ -1,0 +1,157 @@
+"""The commands that search: one for each collective, and `pattern` for the user's own.
+
+`synth.app.cli.answer` reads the question and answers it. This module loads fast, so that the solvers' processes start
+before the other modules are imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from emit.targets import RESERVED_SMS
+from synth.app.cli import interrupts
+from synth.app.cli.options import (
+    SearchOptions,
+    cache_option,
+    costs_option,
+    declare,
+    json_option,
+    overlap_option,
+    replace_option,
+    scratch_option,
+    sms_option,
+    target_option,
+    topo_option,
+)
+from synth.engines.registry import processes, summaries
+from synth.model.deadline import now
+from synth.model.numbers import parse_seconds
+from synth.model.registry import Kind
+from synth.solvers.workers import Workers
+from topologies.errors import InputError
+
+_question = declare(
+    topo_option,
+    click.option(
+        "--group", metavar="RANKS", help="Let these ranks take part, in this order, as 0,2,4-7. Default: all."
+    ),
+    click.option(
+        "--relay",
+        default="none",
+        metavar="none|all|RANKS",
+        help="Let ranks outside the group forward data and reduce it. Default: none.",
+    ),
+    click.option(
+        "--groups",
+        metavar="LIST",
+        help="Plan several concurrent groups: 0-7;8-15, tp=8, or allgather@64M:8-15 for one of them.",
+    ),
+    click.option("--group-sizes", metavar="LIST", help="With --groups: set the message size of each group, as 1M,64M."),
+    click.option(
+        "--objective",
+        metavar="NAME",
+        help="With --groups: minimise the total time (makespan, the default) or the largest slowdown (fair).",
+    ),
+    click.option(
+        "--without",
+        multiple=True,
+        metavar="PART",
+        help="Plan without these parts: link:0-1, link:0>1, rank:17, switch:NAME; repeat.",
+    ),
+    click.option(
+        "--degrade",
+        multiple=True,
+        metavar="PART=%",
+        help="Plan with slow parts: link:0-1=50%, rank:3=25%, limit:NAME=50%; repeat.",
+    ),
+    click.option(
+        "--switch-ops/--no-switch-ops",
+        default=True,
+        help="Let switches multicast and reduce, if the topology's can and the target can express it. Default: yes.",
+    ),
+    click.option("--size", metavar="BYTES", help="Optimise for one message size (64K, 1M) instead of all."),
+    click.option("--chunks", type=int, metavar="C", help="Divide each block into C chunks."),
+    click.option("--steps", type=int, metavar="S", help="Use S steps (k-synchronous model)."),
+    click.option("--rounds", type=int, metavar="R", help="Use R rounds in all steps (k-synchronous model)."),
+    click.option("--engine", default="auto", metavar="E", help=f"Search with this engine: {summaries()}."),
+    click.option("--budget", default="30s", metavar="TIME", help="Limit the time of the search: 30s, 500ms, 5m."),
+    click.option("--seed", type=int, default=0, metavar="N", help="Set the seed of the solvers."),
+    click.option("--out", default="out", metavar="DIR", help="Write the files to this folder. Default: out."),
+    target_option("the first that can express the question"),
+    sms_option(f"the SMs of a device, except {RESERVED_SMS} for computation"),
+    overlap_option,
+    scratch_option,
+    costs_option,
+    click.option("--proof", is_flag=True, help="Also write the schedule and the proof of its bound, for synth prove."),
+    replace_option,
+    cache_option,
+    json_option,
+)
+
+
+def collective_command(kind: Kind) -> click.Command:
+    """Return the command of a collective."""
+    example = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6"
+    own_options = []
+    if kind.rooted:
+        example += " --root 2"
+        own_options.append(
+            click.option(
+                "--root", type=int, metavar="RANK", help="Use this rank as the root. Default: the group's first."
+            )
+        )
+    if kind.by_size:
+        example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
+        own_options.append(
+            click.option(
+                "--sizes", required=True, metavar="FILE", help="Read the matrix of bytes from this CSV or JSON file."
+            )
+        )
+
+    @click.command(kind.name, help=f"{kind.summary}\n\n\b\n{example}\n")
+    @declare(*own_options, _question)
+    def command(sizes: str | None = None, **options: Any) -> None:
+        """Answer the command's question."""
+        _answer(kind.name, sizes, **options)
+
+    return command
+
+
+@click.command("pattern")
+@click.argument("file")
+@_question
+def pattern(file: str, **options: Any) -> None:
+    """Find algorithms for your own pattern: who holds which chunk before and after.
+
+    \b
+    synth pattern halo.toml --topo mesh:2x2
+    """
+    _answer("pattern", file, **options)
+
+
+def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, **further_options: Any) -> None:
+    """Run a search in solver processes and print its report; handle Ctrl-C."""
+    begun = now()
+    options = SearchOptions(
+        budget=parse_seconds(budget, "--budget"), out=out, engine=engine, begun=begun, **further_options
+    )
+    if not out:
+        raise InputError("--out: is empty; give the name of a folder")
+    try:
+        with Workers(processes(engine) if options.groups is None else ()) as workers:
+            if options.groups is None:
+                from synth.app.cli.answer import answer  # It loads while the solvers' processes load.
+            else:
+                from synth.app.cli.concurrent import answer  # It loads while the solvers' processes load.
+
+            report = answer(name, file, options, workers)
+            interrupts.let_finish()
+    except KeyboardInterrupt:
+        if interrupts.came() > 1:
+            raise
+        raise interrupts.Unanswered from None
+    report()
+    if interrupts.came():
+        raise SystemExit(130)

@@ -1,0 +1,317 @@
+"""The commands about topologies: list, show, check, import, here."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from synth.app.cli.options import declare, json_option, print_json
+from synth.app.cli.programs import write_text
+from synth.app.cli.values import StrictGroup
+from synth.model.text import format_count
+from topologies.clusters import Machine
+from topologies.compare import compare
+from topologies.errors import InputError
+from topologies.families import FAMILIES
+from topologies.graphs import FORMS, graph_text
+from topologies.importers.combine import import_files
+from topologies.levels.hierarchy import find_levels
+from topologies.load import load, load_machine, machines
+from topologies.text.vertex_sets import format_names, format_set
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
+
+# Commands that print how devices are connected, each with further commands for details.
+_TOOLS = {"nvidia-smi topo -m": ("nvidia-smi nvlink --status",), "amd-smi topology": (), "rocm-smi --showtopo": ()}
+_TOOL_S = 60.0
+_PARTS = 8  # parts of an unconnected topology that are listed
+
+
+@click.group("topo", cls=StrictGroup)
+def topo() -> None:
+    """List, show, check and import topologies.
+
+    \b
+    synth topo show dgx-a100
+    """
+
+
+@topo.command("list")
+@json_option
+def _topo_list(as_json: bool) -> None:
+    """List all machines and families.
+
+    \b
+    synth topo list
+    """
+    summary_of = {name: load(name).summary for name in machines()}
+    if as_json:
+        print_json({"machines": summary_of, "families": list(FAMILIES)})
+        return
+    width = max(map(len, summary_of))
+    for name, summary in summary_of.items():
+        click.echo(f"{name.ljust(width)}  {summary}")
+    click.echo(f"families: {', '.join(FAMILIES)} (as in torus:4x4,bw=50,alpha=0.7)")
+    click.echo(
+        "several nodes: machine:N, as in dgx-a100:4; your own: FILE.toml, or the output of tools (synth topo import)"
+    )
+
+
+@topo.command("show")
+@click.argument("topology")
+@click.option(
+    "--format", "form", type=click.Choice(("toml", *FORMS)), default="toml", help="Print this form. Default: toml."
+)
+@click.option(
+    "--levels", is_flag=True, help="Print the levels of the hierarchy instead, as synth place --levels takes them."
+)
+@json_option
+def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
+    """Print a topology in a form that --topo FILE takes: text, or a graph of networkx (without NICs).
+
+    \b
+    synth topo show dgx1 > my.toml
+    synth topo show dgx-a100:2 --format graphml > my.graphml
+    synth topo show mi250:4 --levels
+    """
+    if levels:
+        _show_levels(load(topology), as_json)
+        return
+    machine = load_machine(topology)
+    if as_json:
+        print_json(_described(machine.topology))
+    elif form != "toml":
+        click.echo(graph_text(machine.topology, form).rstrip("\n"))
+    else:
+        click.echo(to_toml(machine.topology, machine.nics, machine.remarks).rstrip("\n"))
+
+
+def _show_levels(topology: Topology, as_json: bool) -> None:
+    """Print the levels of a topology's hierarchy."""
+    hierarchy = find_levels(topology)
+    rows = [
+        (level.name, level.size, [[int(rank) for rank in part] for part in hierarchy.parts(i)])
+        for i, level in enumerate(hierarchy.levels)
+    ]
+    if as_json:
+        levels = [{"name": name, "size": size, "parts": parts} for name, size, parts in rows]
+        print_json({"topology": topology.name, "levels": levels})
+        return
+    click.echo(f"{topology.name}: {hierarchy}")
+    for name, size, parts in rows:
+        first = format_set(parts[0], topology.nranks, ())
+        part_count = format_count(len(parts), "part")
+        click.echo(f"  {name}: {size} in each part of the level above, {part_count} in all; the first: {first}")
+
+
+@topo.command("check")
+@click.argument("name", metavar="TOPOLOGY")
+@json_option
+def _topo_check(name: str, as_json: bool) -> None:
+    """Check whether a topology can be used, and print its size; exit code 1: some ranks cannot reach others.
+
+    \b
+    synth topo check my.toml
+    """
+    topology = load(name)
+    facts = _described(topology)
+    code = 0 if facts["connected"] and topology.nranks > 1 else 1
+    if as_json:
+        print_json(facts)
+        raise SystemExit(code)
+    click.echo(f"{facts['topology']}: {facts['summary'] or 'no summary'}")
+    click.echo(
+        f"  {format_count(facts['ranks'], 'rank')}, {format_count(facts['switches'], 'switch', 'switches')},"
+        f" {format_count(facts['links'], 'link')}, {format_count(facts['limits'], 'limit')}"
+    )
+    sms = f"{facts['sms']} SMs a device" if facts["sms"] else "SMs of a device unknown (set sms =)"
+    capability = facts["compute_capability"]
+    architecture = [f", {facts[key]}" for key in ("gcn", "platform") if facts[key]]
+    click.echo(
+        f"  {sms}" + (f", compute capability {capability / 10:.1f}" if capability else "") + "".join(architecture)
+    )
+    assumed = " assumed" if facts["alpha_assumed"] else ""
+    if topology.nlinks:
+        click.echo(f"  out of a rank {facts['out_gbs']} GB/s, α {facts['alpha_us']} µs{assumed}")
+    if facts["switch_ops"]:
+        click.echo(f"  {facts['switch_ops']}")
+    for line in _connection(_parts(topology), topology.nranks):
+        click.echo(f"  {line}")
+    raise SystemExit(code)
+
+
+_IMPORT = declare(
+    click.option("-o", "--out", metavar="FILE", help="Write the topology to this file. Default: stdout."),
+    click.option("--name", metavar="NAME", help="Give the topology this name. Default: the first file's."),
+    click.option("--compare", "reference", metavar="TOPOLOGY", help="Print how it differs from this topology."),
+)
+
+
+@topo.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@_IMPORT
+@click.option(
+    "--node", metavar="TOPOLOGY", help="Use this topology for each host of a fabric, if no file describes it."
+)
+def _topo_import(
+    files: tuple[str, ...], out: str | None, name: str | None, reference: str | None, node: str | None
+) -> None:
+    """Convert the output of a machine's tools to a topology in text form; one file for each node makes a cluster.
+
+    For machines, the command reads `nvidia-smi topo -m` (with `nvidia-smi nvlink --status` in another file or
+    appended), the XML of NCCL and RCCL (NCCL_TOPO_DUMP_FILE), `rocm-smi --showtopo` and `amd-smi topology`. For
+    fabrics it reads `ibnetdiscover`, Slurm's topology.conf and topology.yaml, and topograph's output. With a fabric's
+    file, nodes are connected to it by the GUIDs of their NICs. --topo takes such files too.
+
+    \b
+    synth topo import smi.txt --compare dgx-a100 -o mine.toml
+    synth topo import node0.xml node1.xml -o cluster.toml
+    synth topo import topology.conf --node dgx-h100 -o cluster.toml
+    """
+    _write_imported(import_files(files, name, None if node is None else load_machine(node)), out, reference)
+
+
+@topo.command("here")
+@_IMPORT
+def _topo_here(out: str | None, name: str | None, reference: str | None) -> None:
+    """Convert this machine to a topology, with the output of nvidia-smi, amd-smi or rocm-smi.
+
+    \b
+    synth topo here -o here.toml
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _write_imported(import_files(_printed_here(Path(folder)), name or "here"), out, reference)
+
+
+def _printed_here(folder: Path) -> list[Path]:
+    """Return files with what the tools of this machine print; raise InputError if there are none, or they fail."""
+    failed = []
+    for tool, further_tools in _TOOLS.items():
+        try:
+            printed = [_run(tool.split())]
+        except OSError:
+            continue
+        except subprocess.SubprocessError as error:
+            failed.append(f"{tool}: {_complaint(error)}")
+            continue
+        for further_tool in further_tools:
+            with suppress(OSError, subprocess.SubprocessError):  # Older drivers lack the command.
+                printed.append(_run(further_tool.split()))
+        (path := folder / "here.txt").write_text("\n".join(printed), encoding="utf-8")
+        return [path]
+    why = "; ".join(failed) or f"no {' and no '.join(tool.split()[0] for tool in _TOOLS)} found"
+    raise InputError(f"topo here: {why}; run it where one of them works")
+
+
+def _run(command: list[str]) -> str:
+    """Run a command and return its output."""
+    completed = subprocess.run(command, capture_output=True, timeout=_TOOL_S, check=True)
+    return completed.stdout.decode("utf-8", "replace")
+
+
+def _complaint(error: subprocess.SubprocessError) -> str:
+    """Return the first characters of a failed command's error output."""
+    text = (getattr(error, "stderr", b"") or getattr(error, "stdout", b"") or b"").decode("utf-8", "replace")
+    return " ".join((text or str(error)).split())[:200]
+
+
+def _write_imported(machine: Machine, out: str | None, reference: str | None) -> None:
+    """Write an imported topology, and print how it differs from a reference."""
+    differs = [] if reference is None else compare(machine, load_machine(reference))
+    text = to_toml(machine.topology, machine.nics, machine.remarks)
+    if out is None:
+        click.echo(text.rstrip("\n"))
+    else:
+        write_text(out, text)
+        click.echo(f"{machine.topology.name}: {machine.topology.summary} → {out}")
+        for remark in machine.remarks:
+            click.echo(f"  {remark}")
+    if reference is not None:
+        for line in differs or [f"like {reference}"]:
+            click.echo(line, err=out is None)
+
+
+def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:
+    """Return the lines of `check` on the parts of a topology whose ranks all reach each other."""
+    if nranks == 1:
+        return ["cannot be used: there is one rank, but at least 2 are needed"]
+    if len(parts) == 1:
+        return ["every rank reaches every other"]
+    groups = [format_set(part, nranks, ()) for part in parts if len(part) > 1]
+    single_ranks = sorted(rank for part in parts if len(part) == 1 for rank in part)
+    if not groups:
+        return ["not connected: no two ranks reach each other both ways; usable only for collectives that send one way"]
+    lines = [
+        "not connected: among all ranks usable only for collectives that send one way; ranks that reach each other:"
+    ]
+    lines += [f"  --group {group}" for group in groups[:_PARTS]]
+    if len(groups) > _PARTS:
+        lines.append(f"  … {len(groups) - _PARTS} more …")
+    if single_ranks:
+        lines.append(f"  none with {format_set(single_ranks, nranks, ())}: links to or from there are missing")
+    return lines
+
+
+def _described(topology: Topology) -> dict[str, Any]:
+    """Return the properties of a topology as a JSON object."""
+    nranks = topology.nranks
+    parts = _parts(topology)
+    leaving = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)[:nranks]
+    return {
+        "topology": topology.name,
+        "summary": topology.summary,
+        "ranks": nranks,
+        "switches": len(topology.switches),
+        "links": topology.nlinks,
+        "limits": len(topology.limits),
+        "sms": topology.sms or None,
+        "compute_capability": topology.compute_capability or None,
+        "gcn": topology.gcn or None,
+        "platform": topology.platform or None,
+        "out_gbs": _span(leaving),
+        "alpha_us": _span(topology.alpha_us),
+        "alpha_assumed": topology.alpha_assumed,
+        "connected": len(parts) == 1,
+        "parts": [format_set(part, nranks, ()) for part in parts],
+        "switch_ops": _switch_ops(topology),
+        "source": topology.source,
+    }
+
+
+def _switch_ops(topology: Topology) -> str | None:
+    """Return what switches can do, such as `multicast and reduce at 0.5 of the rate in nvswitch`; None if nothing."""
+    switches_of: dict[str, list[str]] = {}
+    for ops in topology.switch_ops:
+        able = ((word, part) for word, part in (("multicast", ops.multicast), ("reduce", ops.reduce)) if part)
+        words = " and ".join(word if part == 1 else f"{word} at {part:.4g} of the rate" for word, part in able)
+        switches_of.setdefault(words, []).append(ops.switch)
+    return "; ".join(f"{words} in {', '.join(format_names(names))}" for words, names in switches_of.items()) or None
+
+
+def _parts(topology: Topology) -> list[list[int]]:
+    """Return the groups of ranks that all reach each other, through other ranks too, ordered by their first rank."""
+    from topologies.arrays import components, strongly_connected  # It imports SciPy, which list and show do not need.
+
+    ends = (topology.nvertices, topology.link_src, topology.link_dst)
+    if strongly_connected(*ends):
+        return [list(range(topology.nranks))]
+    ranks_of_part: dict[int, list[int]] = {}
+    for rank, part in enumerate(components(*ends, strong=True)[: topology.nranks].tolist()):
+        ranks_of_part.setdefault(part, []).append(rank)
+    return list(ranks_of_part.values())
+
+
+def _span(values: NDArray[Any]) -> str:
+    """Return the smallest and the largest value as text, or one value if they are equal."""
+    if not len(values):
+        return "none"
+    low, high = float(values.min()), float(values.max())
+    return f"{low:g}" if low == high else f"{low:g}–{high:g}"

@@ -1,0 +1,134 @@
+"""Checks of the arguments of every command: no empty text, numbers in digits, each option at most once."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NoReturn
+
+import click
+
+from synth.app.cli.defects import debug_option
+from topologies.errors import InputError, did_you_mean
+from topologies.text.fields import shown
+
+_MOST = 2**31 - 1  # largest whole number that solvers and formats take
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+
+class _Text(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
+    """A text that is not empty."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the text; raise InputError if it is empty."""
+        if value == "":
+            path = "synth" if ctx is None else ctx.command_path
+            raise InputError(f"{_called(param)}: is empty; it must be as {path} --help says")
+        return value
+
+
+class _Whole(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
+    """A whole number within limits.
+
+    Attributes:
+        least: Smallest allowed number; -inf for no limit.
+        most: Largest allowed number.
+    """
+
+    name = "integer"
+
+    def __init__(self, least: float | None, most: float | None) -> None:
+        self.least = -math.inf if least is None else least
+        self.most = _MOST if most is None else most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        """Return the number; raise InputError if the text is no whole number or is out of range."""
+        if isinstance(value, int):  # The value is a default.
+            return value
+        if not _WHOLE.fullmatch(value):
+            _refuse(param, value, "is no whole number", f"one{self._range(', such as 4')}")
+        number = int(value) if len(value) < 20 else math.copysign(math.inf, 1 if value[0] != "-" else -1)
+        if not self.least <= number <= self.most:
+            _refuse(param, value, "is out of range", self._range("").strip() or f"at most {self.most}")
+        return int(number)
+
+    def _range(self, example: str) -> str:
+        """Return the allowed range as text, or an example if there is no lower limit."""
+        return example if math.isinf(self.least) else f" from {self.least} to {self.most}"
+
+
+class _Figure(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
+    """A finite number."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        """Return the number; raise InputError if the text is no finite number."""
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            _refuse(param, value, "is no number", "one, such as 2 or 1.5")
+        return number
+
+
+def check_arguments(command: click.Command, args: list[str], ctx: click.Context) -> None:
+    """Replace the types of a command's parameters by those of this module.
+
+    Raises:
+        InputError: An option is given twice.
+    """
+    for param in command.params:
+        if type(param.type) is type(click.STRING):
+            param.type = _Text()
+        elif type(param.type) is type(click.INT):
+            param.type = _Whole(None, None)
+        elif isinstance(param.type, click.IntRange):
+            param.type = _Whole(param.type.min, param.type.max)
+        elif type(param.type) is type(click.FLOAT):
+            param.type = _Figure()
+    given_names: set[str | None] = set()
+    inner = click.Context(command, parent=ctx)  # This context allows options after arguments.
+    for param in command.make_parser(inner).parse_args(list(args))[2]:
+        if not isinstance(param, click.Option) or param.multiple:
+            continue
+        if param.name in given_names:
+            raise InputError(f"{_called(param)}: is given twice; give it once")
+        given_names.add(param.name)
+
+
+class StrictGroup(click.Group):
+    """A group whose commands check their arguments, and that suggests similar names for an unknown command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the arguments after their check; raise InputError for an unknown command."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and self.get_command(ctx, name) is None:
+            near = did_you_mean(name.lower(), self.list_commands(ctx))
+            hint = f"; {near}" if near else "."
+            raise InputError(f"command {name[:60]!r} is not known{hint} See {ctx.command_path} --help")
+        resolved_name, command, remaining = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, click.Group):
+            if debug_option not in command.params:
+                command.params.append(debug_option)
+            check_arguments(command, remaining, ctx)
+        return resolved_name, command, remaining
+
+
+def _called(param: click.Parameter | None) -> str:
+    """Return a parameter's name as the user writes it."""
+    if param is None:
+        return "an argument"
+    if isinstance(param, click.Option):
+        return ", ".join([*param.opts, *param.secondary_opts])
+    return param.metavar or (param.name or "").upper()
+
+
+def _refuse(param: click.Parameter | None, value: str, defect: str, advice: str) -> NoReturn:
+    """Raise InputError for a value of a parameter."""
+    raise InputError(f"{_called(param)}: {shown(value)} {defect}; it must be {advice}")

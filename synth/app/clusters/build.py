@@ -1,0 +1,245 @@
+"""The build of a library for a whole cluster: take known answers, solve the other problems, and write the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from emit.library.write import LibraryHeldError
+from synth.app.clusters.answer_check import checked_answer
+from synth.app.clusters.local import Pool
+from synth.app.clusters.placing import Placing
+from synth.app.clusters.plan import Plan, Share, estimated_s
+from synth.app.clusters.task import Task, unpacked
+from synth.model.deadline import now
+from synth.storage.cache import Cache
+from topologies.errors import InputError
+
+_WRITTEN_S = 5.0  # seconds between two writes
+# Writing may take this part of the time, since it uses a core that solves. Unwritten answers are in the cache.
+_WRITING = 0.02
+
+
+@dataclass
+class Progress:
+    """The progress of a build.
+
+    Attributes:
+        total: Number of shares of the plan.
+        done: Number of finished shares.
+        left_s: Estimated seconds until the end, with all processes.
+        worst: Largest time / bound so far.
+        kept: Number of finished shares whose files were in the library.
+        cached: Number of finished shares whose answers were in the cache.
+        solved: Number of problems solved by this build.
+    """
+
+    total: int
+    done: int = 0
+    left_s: float = 0.0
+    worst: float = 1.0
+    kept: int = 0
+    cached: int = 0
+    solved: int = 0
+
+
+@dataclass
+class Built:
+    """The outcome of a build.
+
+    Attributes:
+        plan: The plan that was carried out.
+        progress: The final progress.
+        left_out: Shares without an answer, and why.
+        seconds: Duration of the build.
+        interrupted: Whether Ctrl-C ended it.
+        remarks: What did not go as it should, a clause each.
+    """
+
+    plan: Plan
+    progress: Progress
+    left_out: list[tuple[Share, str]] = field(default_factory=list)
+    seconds: float = 0.0
+    interrupted: bool = False
+    remarks: list[str] = field(default_factory=list)
+
+
+def build(
+    plan: Plan, folder: str | Path, cache: Cache, pool: Pool, report: Callable[[Progress], None] = lambda _: None
+) -> Built:
+    """Build a library in a folder; after Ctrl-C end early, with all answers written that are known.
+
+    Args:
+        plan: The shares and their problems.
+        folder: The library's folder.
+        cache: Answers of earlier builds.
+        pool: Processes that solve the problems.
+        report: Function that is called with the progress.
+
+    Raises:
+        InputError: The folder cannot be written. What was written before is complete.
+    """
+    return _Build(plan, Path(folder), cache, pool, report).run()
+
+
+class _Build:
+    """The state of a build.
+
+    Attributes:
+        placing: The library that the answers go to.
+        built: The outcome so far.
+        shares: Numbers of the shares that wait for an answer, by the key of their task.
+        after: Relabellings that wait for a search, by the key of the search.
+        open: Tasks that are still to be solved, by key.
+        written: Time of the last write, in seconds as `now` counts them.
+        spent_s: Seconds that the last write took.
+    """
+
+    def __init__(self, plan: Plan, folder: Path, cache: Cache, pool: Pool, report: Callable[[Progress], None]) -> None:
+        self.plan, self.cache, self.pool, self.report = plan, cache, pool, report
+        self.placing = Placing(folder, plan)
+        self.built = Built(plan, Progress(len(plan.shares)))
+        self.shares: dict[str, list[int]] = {}
+        self.after: dict[str, list[Task]] = {}
+        self.open: dict[str, Task] = {}
+        self.written = self.spent_s = 0.0
+
+    def run(self) -> Built:
+        """Run the build: take known answers, solve the other problems, write answers now and then and at the end."""
+        begin = self.written = now()
+        try:
+            self._take_known_answers()
+            for task in sorted(self.open.values(), key=lambda t: (-estimated_s(t), t.key)):
+                if not task.order:
+                    self.pool.submit(task)
+            with self.pool:
+                for outcome in self.pool.results():
+                    if outcome.answer is None:
+                        self._leave_out(outcome.task, outcome.why)
+                    else:
+                        self._solved(outcome.task, outcome.answer)
+                    self._write_now_and_then()
+        except KeyboardInterrupt:
+            self.built.interrupted = True
+        if self.placing.changed:
+            written = self.placing.commit(elsewhere=True)
+            if written != self.placing.folder:
+                self._remark(f"another process holds the library: the last answers are in {written}")
+        self.built.seconds = now() - begin
+        return self.built
+
+    def _take_known_answers(self) -> None:
+        """Collect answers of the library and the cache; add other tasks to `open`, or submit known relabellings."""
+        kept_numbers = self.placing.known()
+        self.built.progress.kept = self.built.progress.done = len(kept_numbers)
+        for number in kept_numbers:
+            self._note_gap(self.placing.shares[number]["gap"])
+        for question, why in self.plan.impossible:
+            self.placing.leave_out([question], why)
+        for number, share in enumerate(self.plan.shares):
+            if number not in kept_numbers:
+                self.shares.setdefault(share.task.key, []).append(number)
+        sources = {share.task.key: share.source for share in self.plan.shares if share.source is not None}
+        for key in list(self.shares):
+            packed = self._checked(key, self.cache.get(key), "of the cache")
+            if packed is not None and self._place(key, packed):
+                self.built.progress.cached += len(self.shares[key])
+                continue
+            share = self.plan.shares[self.shares[key][0]]
+            source = sources.get(key)
+            if source is None:
+                self.open[key] = share.task
+                continue
+            self.open[key] = share.task
+            packed = self.cache.get(source.key)
+            if packed is None:
+                self.open.setdefault(source.key, source)
+                self.after.setdefault(source.key, []).append(share.task)
+            else:
+                self.pool.submit(replace(share.task, known=packed))
+        self._report_progress()
+
+    def _checked(self, key: str, packed: bytes | None, source: str) -> bytes | None:
+        """Return an answer that somebody else may have made after a check; remark on a wrong one and return None."""
+        if packed is None or key not in self.shares:
+            return packed
+        try:
+            return checked_answer(self.plan.shares[self.shares[key][0]], unpacked(packed)).packed()
+        except InputError as error:
+            self._remark(f"an answer {source} is not believed: {error}")
+            self.cache.remove(key)
+            return None
+
+    def _solved(self, task: Task, packed: bytes) -> None:
+        """Place a solved answer, put it into the cache, and submit the relabellings that wait for it."""
+        believed = packed if self.pool.is_own else self._checked(task.key, packed, "of a worker")
+        if believed is None:
+            self._leave_out(task, "the answer of a worker did not pass its check")
+            return
+        packed = believed
+        if not self._place(task.key, packed):
+            self._leave_out(task, "its answer cannot be read")
+            return
+        try:
+            self.cache.put(task.key, packed)
+        except OSError as error:
+            self._remark(f"the cache {self.cache.folder} cannot be written ({error.strerror or error})")
+        self.open.pop(task.key, None)
+        self.built.progress.solved += 1
+        for waiting in self.after.pop(task.key, ()):
+            self.pool.submit(replace(waiting, known=packed))
+        self._report_progress()
+
+    def _place(self, key: str, packed: bytes) -> bool:
+        """Add an answer to all shares that wait for it; return False if its bytes are no answer."""
+        try:
+            answer = unpacked(packed)
+        except InputError:
+            return False
+        for defect in answer.defects:
+            self._remark(f"defect: {defect}; its answers are missing")
+        for number in self.shares.get(key, ()):
+            self.placing.add(number, answer, packed)
+            self.built.progress.done += 1
+            self._note_gap(answer.gap)
+            if answer.cut:
+                self._remark("time ran out for some problems: another run may find other answers for them")
+        return True
+
+    def _leave_out(self, task: Task, why: str) -> None:
+        """Record that a task has no answer, and neither have the relabellings of that search."""
+        self.open.pop(task.key, None)
+        for lost_task in (task, *self.after.pop(task.key, ())):
+            self.open.pop(lost_task.key, None)
+            for number in self.shares.get(lost_task.key, ()):
+                share = self.plan.shares[number]
+                self.placing.leave_out(share.questions, why)
+                self.built.left_out.append((share, why))
+                self.built.progress.done += 1
+        self._report_progress()
+
+    def _note_gap(self, gap: float) -> None:
+        """Update the largest time / bound of the build."""
+        self.built.progress.worst = max(self.built.progress.worst, gap)
+
+    def _remark(self, text: str) -> None:
+        """Add a remark unless it is there already."""
+        if text not in self.built.remarks:
+            self.built.remarks.append(text)
+
+    def _report_progress(self) -> None:
+        """Report the progress, with the estimated seconds of the open problems."""
+        self.built.progress.left_s = sum(map(estimated_s, self.open.values())) / self.plan.cores
+        self.report(self.built.progress)
+
+    def _write_now_and_then(self) -> None:
+        """Write the waiting answers if the last write is long enough ago."""
+        since = now() - self.written
+        if since > max(_WRITTEN_S, self.spent_s / _WRITING) and self.placing.changed:
+            begun = now()
+            with suppress(LibraryHeldError):  # The next write, or the last one, tries again.
+                self.placing.commit(begun)
+            self.written = now()
+            self.spent_s = self.written - begun

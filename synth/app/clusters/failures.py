@@ -1,0 +1,172 @@
+"""What a failure changes in a library: the questions whose answers it touches, which are answered anew.
+
+The answers for a network with dead parts stand in a library of their own, faults/NAME in the healthy one's folder. It
+holds what the failure touches and nothing else, and fault.json says so (`emit.library.overlay`): whoever loads it has
+every answer.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from emit.library.overlay import FAULT, FAULTS, Asked, Fault
+from emit.library.write import standing, writing
+from synth.app.clusters.cluster import read_cluster
+from synth.app.clusters.plan import Plan, Question, Share, make_plan
+from topologies.errors import InputError
+from topologies.topology import Topology
+
+KINDS = ("nodes", "links", "nics")
+_SHORT = 60  # characters of a folder's name
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a failure for one question.
+
+    Attributes:
+        question: The question.
+        target: Name of the executor.
+        factor: Time after the failure / time on the healthy network, for large messages.
+    """
+
+    question: Question
+    target: str
+    factor: float
+
+
+def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
+    """Return each single failure of the requested kinds, as `--without` takes it.
+
+    A failure of kind "nodes" is the loss of all ranks of a node. One of kind "nics" is the loss of a link from a rank
+    out of its node, to another rank or to a switch of several nodes. One of kind "links" is the loss of any other link.
+
+    Raises:
+        InputError: A kind is unknown, or the topology has no such part.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InputError(f"--faults: {kind[:40]!r} is not known; it must be one or more of {', '.join(KINDS)}")
+    failures = [text for kind in dict.fromkeys(kinds) for text in _of_kind(topology, kind)]
+    if not failures:
+        raise InputError(f"--faults: {topology.name} has no {' and no '.join(kinds)} to lose; it must be other kinds")
+    return failures
+
+
+def touched(healthy: Plan, file: str | Path, without: Sequence[str]) -> tuple[Plan, Fault]:
+    """Return the plan of the questions that a failure touches, and what it leaves of the healthy library.
+
+    A question is touched if its answer is not the healthy network's. Each problem is in the plan once.
+
+    Args:
+        healthy: The plan of the healthy network.
+        file: The cluster file.
+        without: The dead parts.
+
+    Raises:
+        InputError: Nothing is left of the network, or the parts do not exist.
+    """
+    hurt_plan = make_plan(read_cluster(file, without), healthy.cores, healthy.searches[0].work_s)
+    key_of_question = {question: share.task.key for share in healthy.shares for question in share.questions}
+    shares = []
+    for share in hurt_plan.shares:
+        changed_questions = [
+            question for question in share.questions if key_of_question.get(question) != share.task.key
+        ]
+        if changed_questions:
+            shares.append(Share(changed_questions, share.task, share.source))
+    impossible_before = {question for question, _ in healthy.impossible}
+    impossible = [(question, why) for question, why in hurt_plan.impossible if question not in impossible_before]
+    return Plan(hurt_plan.cluster, shares, hurt_plan.cores, impossible), _fault_of(healthy, hurt_plan, without)
+
+
+def _fault_of(healthy: Plan, hurt: Plan, without: Sequence[str]) -> Fault:
+    """Return what a failure leaves of the healthy library: the keys of kept answers, and the changed questions."""
+    key_of_question = {question: share.task.key for share in hurt.shares for question in share.questions}
+    kept_keys, changed = set[str](), set[Asked]()
+    for share in healthy.shares:
+        for question in share.questions:
+            if key_of_question.get(question) == share.task.key:
+                kept_keys.add(share.task.key)
+            else:
+                place = None if question.root is None else question.group.index(question.root)
+                changed.add((question.collective, place, question.group))
+    return Fault(tuple(without), healthy.cluster.topology.name, frozenset(kept_keys), frozenset(changed))
+
+
+def write_fault(folder: Path, fault: Fault) -> None:
+    """Write into a failure's folder what it leaves of the healthy library.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
+    text = fault.text()
+    with suppress(OSError):
+        if (folder / FAULT).read_bytes() == text:
+            return
+    with writing(folder) as library:
+        library.write(FAULT, text)
+        library.commit()
+
+
+def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
+    """Return the folder of the answers for a network with dead parts."""
+    text = ",".join(without)
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", text)
+    if len(name) > _SHORT:
+        name = f"{name[: _SHORT - 9]}-{zlib.crc32(text.encode()):08x}"
+    return Path(library) / FAULTS / name
+
+
+def costs(library: str | Path, hurt: str | Path) -> list[Cost]:
+    """Return the cost of a failure for each question at its largest messages, the most expensive first.
+
+    Only questions that the healthy library answers too are listed.
+
+    Args:
+        library: Folder of the healthy library.
+        hurt: Folder of the library for the network with dead parts.
+    """
+    healthy_us_of: dict[object, float] = {}
+    for entry in standing(library):
+        if entry.max_bytes is None:
+            for group in (entry.group, *entry.isomorphic_groups):
+                group_entry = entry if group == entry.group else entry.for_group(group)
+                healthy_us_of[
+                    group_entry.collective, group, group_entry.root, group_entry.target, group_entry.inplace
+                ] = entry.values["time_us"]
+    question_costs = []
+    for entry in standing(hurt):
+        healthy_us = healthy_us_of.get((entry.collective, entry.group, entry.root, entry.target, entry.inplace))
+        if healthy_us and entry.max_bytes is None:
+            question = Question(entry.collective, entry.group, entry.root)
+            question_costs.append(Cost(question, entry.target, entry.values["time_us"] / healthy_us))
+    return sorted(question_costs, key=lambda cost: -cost.factor)
+
+
+def _of_kind(topology: Topology, kind: str) -> Iterator[str]:
+    """Yield each single failure of one kind."""
+    nranks, nodes = topology.nranks, topology.nodes
+    if kind == "nodes":
+        for node in np.unique(nodes).tolist() if len(np.unique(nodes)) > 1 else []:
+            yield ",".join(f"rank:{rank}" for rank in np.flatnonzero(nodes == node).tolist())
+        return
+    names = [*map(str, range(nranks)), *topology.switches]
+    src, dst = topology.link_src, topology.link_dst
+    nodes_at_switch: dict[int, set[int]] = {}
+    for first, second in zip(src.tolist(), dst.tolist(), strict=True):
+        if first < nranks <= second:
+            nodes_at_switch.setdefault(second, set()).add(int(nodes[first]))
+    for first, second in sorted({(min(pair), max(pair)) for pair in zip(src.tolist(), dst.tolist(), strict=True)}):
+        outward = first < nranks and (
+            nodes[first] != nodes[second] if second < nranks else len(nodes_at_switch.get(second, ())) > 1
+        )
+        if outward == (kind == "nics"):
+            yield f"link:{names[first]}-{names[second]}"

@@ -1,0 +1,392 @@
+"""Answers placed in a library: files in the names of the answered questions, index entries, and a build's record.
+
+A library that `synth library build` made has records beside the index, builds/TOPOLOGY-DIGEST.json, one for each
+cluster file:
+
+    format      "synth-build-1"
+    topology    the topology's name
+    digest      digest of all that the cluster file asks for
+    budget_class    seconds of work that engines counted for a problem
+    shares      one for all questions that the same files answer:
+        collective, root    root: its place in the group, null without
+        groups      ranks in order; files stand in the name of the first
+        key         key of the answer; index entries state it as `answer`
+        gap, cut    the largest time / bound; whether the clock ended the search
+        files       SHA-256 by name in the library
+        unfiled     ranges of sizes for which a target can hold no file: target, refused, and the fields of a row, with
+                    the schedule
+    left_out    questions without an answer: collective, group, root, why
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emit.formats import restate_program
+from emit.library.index import ISOMORPHIC, Entry, check_types
+from emit.library.save import stem_of_problem
+from emit.library.standing import network_digest
+from emit.library.write import standing, writing
+from emit.targets import TARGETS
+from synth.app.clusters.carried import carried
+from synth.app.clusters.cluster import Cluster
+from synth.app.clusters.plan import Plan, Question, Share
+from synth.app.clusters.task import Answer, unpacked
+from synth.bounds.witness import Witness
+from synth.model.collective import Ints
+from synth.model.problem import Problem, question
+from synth.storage.columns import json_object
+from synth.storage.proof import load_proof, save_proof
+from synth.storage.schedule_file import load_schedule, save_schedule
+from synth.symmetry.canonical import resource_order
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError, ProofRefused
+from topologies.text.fields import Fields
+from topologies.text.files import origin_of, read_bytes
+
+RECORDS = "builds"
+FORMAT = "synth-build-1"
+_KINDS = ("schedule", "proof_file")
+_MOST = (1 << 63) - 1
+_MOST_RECORD_BYTES, _MOST_FILE_BYTES = 24 << 20, 1 << 30
+
+
+class Placing:
+    """A library that a build fills: answers gather here, and are written in batches.
+
+    Attributes:
+        folder: The library's folder.
+        plan: The plan of the build.
+        shares: Records of answered shares, by their numbers in the plan.
+        left_out: Records of questions without an answer.
+    """
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+        self.shares: dict[int, dict[str, Any]] = {}
+        self.left_out: list[dict[str, Any]] = []
+        self._waiting: list[tuple[Share, bytes]] = []  # Answers are packed, since the files of all take GBs.
+        self._recorded = (0, 0)
+        self._record = f"{RECORDS}/{_plain(plan.cluster.topology.name)}-{cluster_digest(plan.cluster)}.json"
+
+    def known(self) -> set[int]:
+        """Return the numbers of the shares whose files stand in the library already, each byte as it was written."""
+        try:
+            record = read_record(self.folder, self.folder / self._record)
+        except InputError:
+            return set()
+        row_of_key = {row["key"]: row for row in record["shares"]}
+        entry_of_file = {entry.file: entry for entry in standing(self.folder)}
+        for number, share in enumerate(self.plan.shares):
+            row = row_of_key.get(share.task.key)
+            if row is not None and row["groups"] == _groups(share) and _is_intact(self.folder, row, entry_of_file):
+                self.shares[number] = row
+        self._recorded = (
+            (len(self.shares), len(record["left_out"])) if len(self.shares) == len(record["shares"]) else (0, 0)
+        )
+        return set(self.shares)
+
+    def add(self, number: int, answer: Answer, packed: bytes) -> None:
+        """Add the answer of a share; the next `commit` writes it.
+
+        Args:
+            number: Number of the share in the plan.
+            answer: The answer.
+            packed: The same answer as bytes.
+        """
+        share = self.plan.shares[number]
+        self._waiting.append((share, packed))
+        self.shares[number] = {
+            "collective": share.first.collective,
+            "root": None if share.first.root is None else share.first.group.index(share.first.root),
+            "groups": _groups(share),
+            "key": share.task.key,
+            "gap": answer.gap,
+            "cut": answer.cut,
+        }
+
+    def leave_out(self, questions: Sequence[Question], why: str) -> None:
+        """Record questions that get no answer."""
+        self.left_out += [
+            {"collective": lost.collective, "group": list(lost.group), "root": lost.root, "why": why}
+            for lost in questions
+        ]
+
+    @property
+    def changed(self) -> bool:
+        """Return whether an answer or a question without one is not written yet."""
+        return bool(self._waiting) or self._recorded != (len(self.shares), len(self.left_out))
+
+    def commit(self, until: float = math.inf, elsewhere: bool = False) -> Path:
+        """Write the answers that were added since the last commit, and return the folder in which they are.
+
+        Args:
+            until: The time of `now` when a wait for another writer ends.
+            elsewhere: Whether to write to a new folder beside the library where that wait ends in vain.
+
+        Raises:
+            InputError: The folder cannot be written. No added answer is lost then.
+        """
+        waiting = list(self._waiting)
+        numbers = {id(share): number for number, share in enumerate(self.plan.shares)}
+        with writing(self.folder, until=until, elsewhere=elsewhere) as library:
+            rows: dict[tuple[str, str, tuple[int, ...]], list[Mapping[str, Any]]] = {}
+            # Other builds may have named further groups.
+            groups_of_question: dict[object, list[tuple[int, ...]]] = {}
+            for entry in library.entries:
+                place = str(entry.values.get("answer")), entry.collective, entry.group
+                rows.setdefault(place, []).append(entry.values)
+                groups_of_question.setdefault((entry.question[:-1], entry.values.get("network")), []).extend(
+                    entry.isomorphic_groups
+                )
+            for share, packed in waiting:
+                placed = in_its_name(share, unpacked(packed), library.entries)
+                for name, data in placed.files.items():
+                    library.write(name, data)
+                rows[_place_of(share)] = []
+                for row in placed.rows:
+                    stated_question = (
+                        *(row[key] for key in ("collective", "topology")),
+                        share.first.group,
+                        (),
+                        row["root"],
+                    )
+                    known_groups = groups_of_question.get((stated_question, row["network"]), ())
+                    groups = dict.fromkeys(
+                        [*(share_question.group for share_question in share.questions), *known_groups]
+                    )
+                    further_groups = [list(ranks) for ranks in groups if ranks != share.first.group]
+                    additions = {"answer": placed.key} | ({ISOMORPHIC: further_groups} if further_groups else {})
+                    rows[_place_of(share)].append({**row, **additions})
+                self.shares[numbers[id(share)]] |= {
+                    "files": {name: hashlib.sha256(data).hexdigest() for name, data in placed.files.items()},
+                    "unfiled": list(placed.unfiled),
+                }
+            library.write(self._record, self._text())
+            # Keep the order of the plan, so that the index has the same bytes whatever was solved first.
+            library.commit([row for share in self.plan.shares for row in rows.get(_place_of(share), ())], indexed=True)
+        self._waiting = self._waiting[len(waiting) :]
+        self._recorded = (len(self.shares), len(self.left_out))
+        return library.folder
+
+    def _text(self) -> bytes:
+        """Return the record of the build as the bytes of its file."""
+        cluster = self.plan.cluster
+        about = {
+            "format": FORMAT,
+            "topology": cluster.topology.name,
+            "digest": cluster_digest(cluster),
+            "budget_class": self.plan.searches[0].work_s,
+            "shares": [self.shares[number] for number in sorted(self.shares)],
+            "left_out": self.left_out,
+        }
+        return (json.dumps(about, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
+    """Return the recorded rows of size ranges for which a target can hold no file, if they have a schedule.
+
+    Each row also has the collective, the groups and the root (its place in the group). A file that is no record is left
+    out.
+    """
+    rows = []
+    for path in sorted((Path(folder) / RECORDS).glob("*.json")):
+        with suppress(InputError):
+            for share in read_record(Path(folder), path)["shares"]:
+                about = {key: share[key] for key in ("collective", "groups", "root")}
+                rows += [{**row, **about} for row in share.get("unfiled", []) if row.get("schedule")]
+    return rows
+
+
+def read_record(folder: Path, path: Path) -> dict[str, Any]:
+    """Return what a build recorded of a library, with each field of the type that its readers expect.
+
+    Raises:
+        InputError: The file is no such record, or a link inside the library leads to it.
+    """
+    origin = origin_of(path)
+    data = read_bytes(path, "a record of synth library build", _MOST_RECORD_BYTES, inside=folder)
+    top = Fields(json_object(data, origin), "", origin)
+    if top.string("format") != FORMAT:
+        top.fail("format", f"must be {FORMAT}")
+    left_out = top.values.get("left_out")
+    if not isinstance(left_out, list) or not isinstance(top.values.get("shares"), list):
+        top.fail("shares", "missing, or left_out is; both must be arrays")
+    for share in top.tables("shares"):
+        _check_share(share)
+    return dict(top.values)
+
+
+def _check_share(share: Fields) -> None:
+    """Check the types of a record's share; raise InputError for the first field that is wrong."""
+    share.string("collective")
+    share.string("key")
+    groups = share.values.get("groups")
+    if not isinstance(groups, list) or not groups or not all(map(_is_group, groups)):
+        share.fail("groups", "must be arrays of ranks, one at least")
+    if share.values.get("root") is not None:
+        share.integer("root", 0, len(groups[0]) - 1)
+    files = share.values.get("files", {})
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
+        share.fail("files", "must be an object of digests by the files' names")
+    for row in share.tables("unfiled"):
+        if row.values.get("schedule") is None:
+            continue
+        for key in ("schedule", "target"):
+            row.string(key)
+        row.integer("min_bytes", 0, _MOST)
+        if row.values.get("max_bytes") is not None:
+            row.integer("max_bytes", 0, _MOST)
+        for key in ("engine", "steps", "rounds", "chunks", "shown_bytes", "time_us", "bound_us", "gap"):
+            if row.values.get(key) is None:
+                row.fail(key, "missing; it must be what the search states of its schedule")
+        check_types(row)
+
+
+def _is_group(ranks: object) -> bool:
+    return (
+        isinstance(ranks, list) and len(ranks) > 0 and all(type(rank) is int and 0 <= rank <= _MOST for rank in ranks)
+    )
+
+
+def cluster_digest(cluster: Cluster) -> str:
+    """Return a digest of all that a cluster file asks for."""
+    fields = asdict(replace(cluster, topology=None, healthy=None))  # type: ignore[arg-type]
+    return hashlib.sha256(json.dumps([cluster.topology.name, fields]).encode()).hexdigest()[:8]
+
+
+def _place_of(share: Share) -> tuple[str, str, tuple[int, ...]]:
+    """Return what tells the index rows of a share from those of other shares."""
+    return share.task.key, share.first.collective, share.first.group
+
+
+def _groups(share: Share) -> list[list[int]]:
+    """Return the groups of a share as lists."""
+    return [list(share_question.group) for share_question in share.questions]
+
+
+def _is_intact(folder: Path, row: Mapping[str, Any], entry_of_file: Mapping[str, Any]) -> bool:
+    """Return whether all files of a share are as they were written, and the index lists those of executors."""
+    try:
+        for name, digest in row["files"].items():
+            data = read_bytes(folder / name, "a file of the library", _MOST_FILE_BYTES, inside=folder)
+            if hashlib.sha256(data).hexdigest() != digest:
+                return False
+            is_listed = name.startswith("schedules/") or (
+                name in entry_of_file and entry_of_file[name].values["answer"] == row["key"]
+            )
+            if not is_listed:
+                return False
+    except (InputError, KeyError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _plain(name: str) -> str:
+    """Return a name with all but letters, digits, points and underscores replaced by -, in at most 60 characters."""
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in name)[:60]
+
+
+def in_its_name(share: Share, answer: Answer, entries: Sequence[Entry] = ()) -> Answer:
+    """Return an answer with the names, ranks and topology of the share's first question, whose name its files have.
+
+    Args:
+        share: The questions that the files answer.
+        answer: The answer, perhaps to the same problem with other ranks or another topology.
+        entries: Entries of the library for which the files are; the files get none of their names.
+    """
+    problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
+    stated_question = question(problem)
+    stem = stem_of_problem(problem)
+    taken_names = {
+        entry.file for entry in entries if any(entry.values[key] != stated_question[key] for key in stated_question)
+    }
+    if any(Path(name).name.startswith(f"{stem}-") for name in taken_names):
+        stem += f"-{answer.key[:8]}"  # The topologies' names differ only in characters that no file name has.
+    if stem == answer.stem and all(stated_question[key] == answer.instance[key] for key in answer.instance):
+        return answer
+    files = dict(_restate_schedules(answer, problem, stem))
+    rows = []
+    for row in answer.rows:
+        target, name = TARGETS[row["target"]], _renamed(row["file"], answer.stem, stem)
+        base = Path(name).name.removesuffix(target.suffix)
+        text = answer.files[row["file"]].decode()
+        files[name] = restate_program(text, base, row["min_bytes"], row["max_bytes"], target).encode()
+        schedules_and_proofs = {kind: _stored_name(row, kind, answer.stem, stem, files) for kind in _KINDS}
+        ranks = {"communicator": list(problem.ranks), "network": network_digest(problem)}
+        row_values = {key: value for key, value in row.items() if key != "sha256"}
+        rows.append({**row_values, **stated_question, **ranks, **schedules_and_proofs, "file": name})
+    unfiled = [
+        {**row, **{kind: _stored_name(row, kind, answer.stem, stem, files) for kind in _KINDS if row.get(kind)}}
+        for row in answer.unfiled
+    ]
+    return replace(answer, rows=rows, unfiled=unfiled, files=files, stem=stem)
+
+
+def _renamed(name: str, old: str, new: str) -> str:
+    """Return the name of a file with another beginning."""
+    folder, _, base = name.partition("/")
+    return f"{folder}/{new}{base.removeprefix(old)}"
+
+
+def _stored_name(row: Mapping[str, Any], kind: str, old: str, new: str, files: Mapping[str, bytes]) -> str | None:
+    """Return the new name of a row's schedule or proof; None if there is none."""
+    name = None if row.get(kind) is None else _renamed(row[kind], old, new)
+    return name if name in files else None
+
+
+def _restate_schedules(answer: Answer, problem: Problem, stem: str) -> dict[str, bytes]:
+    """Return the schedules of an answer as files for a problem with the same network, replayed, with checked proofs."""
+    files = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in answer.files.items():
+            if not name.endswith(".synth"):
+                continue
+            path = Path(folder) / "old.synth"
+            path.write_bytes(data)
+            stored = load_schedule(path)
+            size, engine = stored.schedule.size_bytes, str(stored.header["engine"])
+            algorithm = Algorithm(stored.problem, stored.schedule, engine, size_bytes=size)
+            target_problem = problem.under(stored.problem.topology.protocol) if problem.protocols else problem
+            relabelled = carried(algorithm, target_problem, np.arange(problem.nranks))
+            schedule_path = save_schedule(Path(folder) / "new.synth", relabelled, size)
+            files[_renamed(name, answer.stem, stem)] = schedule_path.read_bytes()
+            proof_name = name.removesuffix(".synth") + ".proof.json"
+            if proof_name not in answer.files:
+                continue
+            old_proof_path = path.with_name("old.proof.json")
+            old_proof_path.write_bytes(answer.files[proof_name])
+            resource_map = _resource_map(stored.problem, problem)
+            witnesses = [_relabel_witness(witness, resource_map) for witness in load_proof(old_proof_path).witnesses]
+            with suppress(ProofRefused, InputError):
+                proof_path = save_proof(schedule_path, problem, witnesses, size, relabelled.time_us(size))
+                files[_renamed(proof_name, answer.stem, stem)] = proof_path.read_bytes()
+    return files
+
+
+def _relabel_witness(witness: Witness, resource_map: Ints) -> Witness:
+    """Return a witness with the resources of another network; what it proves there is computed anew."""
+    return replace(
+        witness,
+        resources=tuple(int(resource_map[resource]) for resource in witness.resources),
+        prices=tuple((int(resource_map[resource]), price) for resource, price in witness.prices),
+        windows=tuple((int(resource_map[resource]), slot, price) for resource, slot, price in witness.windows),
+    )
+
+
+def _resource_map(old: Problem, new: Problem) -> Ints:
+    """Return the new number of each resource of an equal network, and of each link as a resource of its own."""
+    net = old.network
+    resource_map = np.arange(net.nresources + net.ncarriers)
+    resource_map[resource_order(net)] = resource_order(new.network)
+    return resource_map

@@ -1,0 +1,368 @@
+"""The plan of a build: the questions of a cluster, and the distinct problems among them under symmetry.
+
+Groups whose networks are the same, rank by rank, share files. Groups whose networks are the same in another order of
+their ranks share the search: its schedules are relabelled, replayed and lowered for each order. A problem is solved in
+an order that follows from its network (`synth.symmetry.canonical`). So its answer does not depend on which of its
+groups came first, and the cache has it for other clusters too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from emit.targets import TARGETS
+from synth.app.clusters.cluster import Cluster, Group
+from synth.app.clusters.task import Task
+from synth.baselines.nccl.communicator import communicator
+from synth.model.problem import make_problem
+from synth.model.registry import AHEAD, KINDS, NEXT, ROOT
+from synth.storage.cache import engines_version
+from synth.symmetry.canonical import canonical_order, network_form
+from topologies.costed import protocols_of
+from topologies.costs import ANY
+from topologies.errors import InputError, NotModelled
+from topologies.network import Network, network
+from topologies.topology import Topology, without_switch_ops
+
+WORKS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)  # budget classes: seconds of work that engines count
+_USED = 0.8  # part of the budget that the estimates may fill
+_LIMIT = 10.0  # multiple of its estimate after which the clock ends a problem
+_LEAST_LIMIT_S = 60.0
+# Costs of a problem, as measured on one core of a server of 2020: seconds, and bytes of a process.
+_STARTED_S, _SEARCHED, _LINKED_S, _FILED_S, _RELABELLED = 0.5, 3.0, 2e-4, 4e-3, 0.5
+_PROCESS_BYTES, _LINK_BYTES = 240 << 20, 110_000  # The second is per pair of ranks, with all targets and 128 ranks.
+
+
+# Questions with the same files agree in collective, network, the root's place and targets.
+Same = tuple[str, bytes, int | None, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A collective of one group.
+
+    Attributes:
+        collective: Name of the collective.
+        group: Ranks of the topology, in order.
+        root: A rank of the group; None if the collective has no root.
+    """
+
+    collective: str
+    group: tuple[int, ...]
+    root: int | None = None
+
+
+@dataclass(eq=False)
+class Share:
+    """Questions that the same files answer; the files have the name of the first question.
+
+    Attributes:
+        questions: Questions of one collective, whose networks are the same rank by rank.
+        task: The task that makes the files: the search itself, or the relabelling of the answer of `source`.
+        source: The search whose answer is relabelled; None if the task is the search.
+    """
+
+    questions: list[Question]
+    task: Task
+    source: Task | None = None
+
+    @property
+    def first(self) -> Question:
+        """Return the question whose name the files have."""
+        return self.questions[0]
+
+
+@dataclass(eq=False)
+class Plan:
+    """All shares of a cluster.
+
+    Attributes:
+        cluster: The cluster.
+        shares: The shares.
+        cores: Number of processes that solve tasks.
+        impossible: Questions that have no answer, and why.
+    """
+
+    cluster: Cluster
+    shares: list[Share]
+    cores: int
+    impossible: list[tuple[Question, str]] = field(default_factory=list)
+
+    @cached_property
+    def searches(self) -> list[Task]:
+        """Return each distinct problem once."""
+        tasks = (share.source or share.task for share in self.shares)
+        return list({task.key: task for task in tasks}.values())
+
+    @property
+    def questions(self) -> int:
+        """Return the number of questions.
+
+        A question counts once even if it has two answers: one for targets that can express operations of switches, and
+        one for the others.
+        """
+        return len({question for share in self.shares for question in share.questions}) + len(self.impossible)
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield all tasks, searches before relabellings."""
+        yield from self.searches
+        yield from (share.task for share in self.shares if share.source is not None)
+
+    def seconds(self, done: set[str] = frozenset()) -> float:  # type: ignore[assignment]
+        """Return the estimated seconds of all tasks on all cores.
+
+        Args:
+            done: Keys of tasks that do not count.
+        """
+        return sum(estimated_s(task) for task in self.tasks() if task.key not in done) / self.cores
+
+    def memory_bytes(self) -> float:
+        """Return the estimated bytes of the largest tasks at the same time, and of the process that hands them out."""
+        task_bytes = sorted(
+            (_PROCESS_BYTES + _LINK_BYTES * len(task.group) ** 2 for task in self.searches), reverse=True
+        )
+        return _PROCESS_BYTES + sum(task_bytes[: self.cores])
+
+
+def estimated_s(task: Task) -> float:
+    """Return the estimated seconds of a task on one core."""
+    pairs, kind = (len(task.group) + len(task.relays)) ** 2, KINDS[task.collective]
+    whole = 2.0 if kind.in_shares or ROOT in (kind.before, kind.after) else 1.0
+    filed_s = _FILED_S * max(1, len(task.targets)) * pairs * 8 * whole if len(task.group) <= 64 else 0.0
+    if task.order:
+        return _STARTED_S + _RELABELLED * filed_s
+    return _STARTED_S + _SEARCHED * whole * task.work_s + _LINKED_S * pairs * 8 * whole + filed_s
+
+
+def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Plan:
+    """Find the distinct problems of a cluster, and how long each may take so that all fit its budget.
+
+    Args:
+        cluster: The cluster.
+        cores: Number of processes that solve tasks.
+        work_s: The budget class, in seconds of counted work for each problem; None to derive it from the budget.
+
+    Raises:
+        InputError: No question has an answer.
+    """
+    plan = _plan_without_budget(cluster, cores)
+    if not plan.shares:
+        question, why = plan.impossible[0]
+        raise InputError(f"groups: no question has an answer; {question.collective}: {why}")
+    if work_s is not None:
+        return _with_work(plan, work_s)
+    distinct = {
+        id(distinct_task): distinct_task
+        for share in plan.shares
+        for distinct_task in (share.source, share.task)
+        if distinct_task is not None
+    }.values()
+    for class_s in reversed(WORKS_S):
+        whole_s = sum(estimated_s(replace(task, work_s=class_s)) for task in distinct) / cores
+        if whole_s <= _USED * cluster.budget_s:
+            break
+    return _with_work(plan, class_s)
+
+
+def _plan_without_budget(cluster: Cluster, cores: int) -> Plan:
+    """Return the plan without budget and keys.
+
+    If operations of switches are asked for, groups that have such switches get answers of two networks: with these
+    operations, for the targets whose files can express them, and without, for the other targets.
+    """
+    plain = without_switch_ops(cluster.topology)
+    if not cluster.switch_ops:
+        return _Planner(cluster, plain, dict.fromkeys(cluster.groups, cluster.targets)).plan(cores)
+    switch_targets = tuple(name for name in cluster.targets if TARGETS[name].switch_ops)
+    other_targets = tuple(name for name in cluster.targets if name not in switch_targets)
+    switch_groups = {
+        group for group in cluster.groups if _network(cluster.topology, cluster, group.ranks).hyperlinks is not None
+    }
+    plain_targets_of = {group: other_targets if group in switch_groups else cluster.targets for group in cluster.groups}
+    if not other_targets:
+        plain_targets_of = {group: targets for group, targets in plain_targets_of.items() if group not in switch_groups}
+    switch_plan = _Planner(
+        cluster, cluster.topology, {group: switch_targets for group in cluster.groups if group in switch_groups}
+    ).plan(cores)
+    plain_plan = _Planner(cluster, plain, plain_targets_of).plan(cores)
+    impossible = dict([*plain_plan.impossible, *switch_plan.impossible])
+    return Plan(cluster, [*switch_plan.shares, *plain_plan.shares], cores, list(impossible.items()))
+
+
+def _network(topology: Topology, cluster: Cluster, group: tuple[int, ...]) -> Network:
+    """Return the network of a group and its relays."""
+    return network(topology, (*group, *cluster.relays_of(group)), len(group))
+
+
+def _with_work(plan: Plan, work_s: float) -> Plan:
+    """Return the plan with tasks of a budget class, and with their keys."""
+    finished: dict[int, Task] = {}
+    forms: dict[tuple[int, ...], str] = {}
+
+    def timed(task: Task) -> Task:
+        """Return a task with its budget, its time limit and its key."""
+        if id(task) not in finished:
+            budgeted = replace(task, work_s=work_s)
+            limit_s = max(_LEAST_LIMIT_S, _LIMIT * estimated_s(budgeted))
+            if task.group not in forms:
+                forms[task.group] = _form(task.topology, task.group, task.relays).hex()
+            finished[id(task)] = replace(budgeted, limit_s=limit_s, key=task_key(budgeted, forms[task.group]))
+        return finished[id(task)]
+
+    shares = []
+    for share in plan.shares:
+        source = None if share.source is None else timed(share.source)
+        shares.append(Share(share.questions, timed(share.task), source))
+    return Plan(plan.cluster, shares, plan.cores, plan.impossible)
+
+
+def task_key(task: Task, form: str) -> str:
+    """Return the key that tells a task's answer from others.
+
+    It covers the problem, without the names of its ranks, and the settings of its search.
+
+    Args:
+        task: The task.
+        form: Form of the group's network, in hexadecimal.
+    """
+    about = {
+        "network": form,
+        "collective": task.collective,
+        "root": None if task.root is None else task.group.index(task.root),
+        "order": task.order,
+        "relays": len(task.relays),
+        "costs": repr(task.topology.costs) if task.topology.protocol else "",
+        "sizes": [task.low, task.high],
+        "targets": task.targets,
+        "device": [task.topology.sms, task.topology.compute_capability, bool(task.topology.link_kind.any())],
+        "seed": task.seed,
+        "work_s": task.work_s,
+        "engines": engines_version(),
+    }
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:40]
+
+
+def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = ()) -> bytes:
+    """Return a digest of all that a group's answers depend on but names: its network, and what models of libraries use.
+
+    With costs on, the networks of all protocols count.
+    """
+    ranks = (*group, *relays)
+    names = protocols_of(topology) if topology.protocol == ANY else [topology.protocol]
+    networks = [network(replace(topology, protocol=name), ranks, len(group)) for name in names]
+    forms = [network_form(net, topology.nodes[list(ranks)]) for net in networks]
+    try:
+        nccl_view = repr(communicator(topology, group))
+    except NotModelled:
+        nccl_view = ""
+    # Other modelled libraries use the nodes, which follow from the kinds of all links.
+    kinds = topology.link_kind.tobytes() if not nccl_view and (topology.gcn or topology.compute_capability) else b""
+    return hashlib.sha256(repr([*zip(names, forms, strict=True), nccl_view, topology.gcn, kinds]).encode()).digest()
+
+
+def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ...]) -> str:
+    """Return why ranks cannot reach each other through themselves and relays; "" if they can."""
+    try:
+        make_problem(topology, "broadcast", ranks, relays)
+        make_problem(topology, "reduce", ranks, relays)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+class _Planner:
+    """The planner of a cluster's shares, which knows each group's network in its own order and in a canonical one.
+
+    Attributes:
+        topology: The topology, with or without the operations of its switches.
+        targets_of: The targets that each group is answered for.
+        form_of: Digest of each group's network.
+        order_of: Canonical order of ranks, by the form of the network and the root's place.
+        refused: Why ranks cannot reach each other, by the form of the network; "" if they can.
+    """
+
+    def __init__(self, cluster: Cluster, topology: Topology, targets_of_group: Mapping[Group, tuple[str, ...]]) -> None:
+        self.cluster, self.topology = cluster, topology
+        self.targets_of = {group_key.ranks: targets for group_key, targets in targets_of_group.items()}
+        self.form_of: dict[tuple[int, ...], bytes] = {}
+        self.order_of: dict[tuple[bytes, int | None], tuple[int, ...]] = {}
+        self.refused: dict[bytes, str] = {}
+        for group in self.targets_of:
+            relays = cluster.relays_of(group)
+            form = self.form_of[group] = _form(self.topology, group, relays)
+            if form not in self.refused:
+                self.refused[form] = _why_apart(self.topology, group, relays)
+
+    def plan(self, cores: int) -> Plan:
+        """Return the plan, with tasks that have no keys yet."""
+        shares: dict[Same, Share] = {}
+        all_shares: list[Share] = []
+        sources: dict[Same, Task] = {}
+        impossible: list[tuple[Question, str]] = []
+        for name in self.cluster.collectives:
+            for group in self.targets_of:
+                for root in self._roots(name, group):
+                    question = Question(name, group, root)
+                    if self.refused[self.form_of[group]]:
+                        impossible.append((question, self.refused[self.form_of[group]]))
+                        continue
+                    place = None if root is None else group.index(root)
+                    sameness = name, self.form_of[group], place, self.targets_of[group]
+                    if (
+                        sameness in shares and not shares[sameness].task.relays
+                    ):  # With relays, files serve only one group.
+                        shares[sameness].questions.append(question)
+                    else:
+                        all_shares.append(self._share(question, place, sources))
+                        shares[sameness] = all_shares[-1]
+        return Plan(self.cluster, all_shares, cores, impossible)
+
+    def _roots(self, name: str, group: tuple[int, ...]) -> Sequence[int | None]:
+        """Return the roots of a collective on a group; (None,) if the collective has no root."""
+        if not KINDS[name].rooted:
+            return (None,)
+        return group if self.cluster.all_roots else group[:1]
+
+    def _share(self, question: Question, place: int | None, sources: dict[Same, Task]) -> Share:
+        """Return a new share of a question: a search, or the relabelling of a search that is added to `sources`."""
+        group, kind = question.group, KINDS[question.collective]
+        order = tuple(range(len(group)))
+        # For some collectives the order of ranks is part of the question. Schedules are relabelled for one protocol and
+        # without relays only.
+        order_matters = {kind.before, kind.after} & {NEXT, AHEAD}
+        if not (order_matters or self.topology.protocol or self.cluster.relays_of(group)):
+            order = self._order(group, place)
+        ranks, targets = tuple(group[i] for i in order), self.targets_of[group]
+        task = self._task(question, ranks)
+        if ranks == group:
+            sources.setdefault((question.collective, self.form_of[group], place, targets), task)
+            return Share([question], task)
+        solved_place = None if place is None else 0
+        source = sources.setdefault((question.collective, _form(self.topology, ranks), solved_place, targets), task)
+        place_of_rank = index_of(ranks)
+        return Share([question], self._task(question, group, tuple(place_of_rank[rank] for rank in group)), source)
+
+    def _task(self, question: Question, ranks: tuple[int, ...], order: tuple[int, ...] = ()) -> Task:
+        """Return the task of a question, without budget and key."""
+        c, targets = self.cluster, self.targets_of[question.group]
+        return Task(
+            "", self.topology, question.collective, ranks, question.root, c.low, c.high, targets, c.seed,
+            0.0, 0.0, None, order, c.relays_of(ranks),
+        )  # fmt: skip
+
+    def _order(self, group: tuple[int, ...], place: int | None) -> tuple[int, ...]:
+        """Return the canonical order of a group's ranks, as positions in the group."""
+        form_and_place = self.form_of[group], place
+        if form_and_place not in self.order_of:
+            net, nodes = network(self.topology, group), self.topology.nodes[list(group)]
+            self.order_of[form_and_place] = tuple(canonical_order(net, nodes, place).tolist())
+        return self.order_of[form_and_place]
+
+
+def index_of(ranks: Sequence[int]) -> dict[int, int]:
+    """Return the position of each rank."""
+    return {rank: place for place, rank in enumerate(ranks)}

@@ -1,0 +1,298 @@
+"""One problem of a library: the task to solve, for any idle process, and its answer as bytes.
+
+The answer holds the executors' files and the schedules with their proofs, as `emit.library.save` writes them, and their
+rows of the index. It follows from the task only: engines count their work instead of reading the clock, so that every
+machine finds the same answer. The clock only ends a task that takes far longer than it should (`cut`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emit.library.index import INDEX, load_index
+from emit.library.programs import NONE, executor_for
+from emit.library.save import save, stem_of_problem
+from synth.app.clusters.carried import carried
+from synth.bounds.prove import TighteningEffort, prove, tighten
+from synth.engines.flow.quotients import quotient_question
+from synth.engines.request import Options
+from synth.model.deadline import now
+from synth.model.defects import collected, contained
+from synth.model.problem import Problem, make_problem, question
+from synth.search.frontier import Contender, Range, frontier
+from synth.search.plans import SearchPlan, Stage
+from synth.search.protocols import search_protocols
+from synth.search.result import SearchResult
+from synth.search.search import search
+from synth.solvers.workers import Workers
+from synth.storage.bundle import pack, unpack
+from synth.storage.schedule_file import load_schedule
+from synth.timing.simulate import resource_loads_us
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError, VerificationError
+from topologies.text.fields import Fields
+from topologies.topology import Topology
+
+FORMAT = "synth-answer-3"
+_STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects")
+_MOST_GAP = 1e18
+_LINEAR_RANKS = 32  # ranks up to which the linear program of bounds is small
+BASELINE_SENDS = 15_000  # sends; timing baselines with more takes longer than the search
+_RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # (seconds of work below this, sends)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A problem, in the order of ranks that it is solved in.
+
+    Attributes:
+        key: Key that tells its answer from all others (hexadecimal).
+        topology: The topology; its switches only forward, unless the targets' files can express more.
+        collective: Name of the collective.
+        group: Ranks of the topology, in order.
+        root: Rank of the topology in the group; None where the collective has no root.
+        low: Smallest message size in bytes.
+        high: Largest message size in bytes, inclusive.
+        targets: Names of executors; with none, the answer has schedules only.
+        seed: Seed of the search.
+        work_s: Seconds of work that the engines count.
+        limit_s: Seconds of the clock after which the best answer so far counts.
+        known: The packed answer of the same problem in another order of ranks; None for a search.
+        order: Local rank of the known answer for each rank of this task.
+        relays: Ranks of the topology that forward.
+    """
+
+    key: str
+    topology: Topology
+    collective: str
+    group: tuple[int, ...]
+    root: int | None
+    low: int
+    high: int
+    targets: tuple[str, ...]
+    seed: int
+    work_s: float
+    limit_s: float
+    known: bytes | None = None
+    order: tuple[int, ...] = ()
+    relays: tuple[int, ...] = ()
+
+    def problem(self) -> Problem:
+        """Return the problem, or its quotient where its schedules are too large to be written out."""
+        quotient = None
+        if self.root is None and not self.topology.protocol:  # A bound covers only one protocol of a quotient.
+            quotient = quotient_question(self.topology, self.collective, self.group, self.relays, None)
+        return quotient or make_problem(self.topology, self.collective, self.group, self.relays, root=self.root)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a task.
+
+    Attributes:
+        key: Key of the task.
+        instance: Name of the topology, group and root with which the task was solved.
+        stem: Beginning of the names of its files.
+        rows: Entries of the index, as `emit.library.index` has them, for all targets.
+        unfiled: Ranges of sizes for which a target can hold no file: target, refused, and the fields of a row, with the
+            schedule's name if it is written.
+        gap: Largest time / bound over `rows` and `unfiled`.
+        cut: Whether the clock ended the search, so that another run may find another answer.
+        files: Bytes of each file, by its name in a library.
+        defects: Parts of synth that failed, whose answers are missing; a line each.
+    """
+
+    key: str
+    instance: Mapping[str, Any]
+    stem: str
+    rows: Sequence[Mapping[str, Any]]
+    unfiled: Sequence[Mapping[str, Any]]
+    gap: float
+    cut: bool
+    files: Mapping[str, bytes]
+    defects: Sequence[str] = ()
+
+    def packed(self) -> bytes:
+        """Return the answer as bytes, the same for the same answer."""
+        return pack({"format": FORMAT, **{name: getattr(self, name) for name in _STATED}}, self.files)
+
+
+def unpacked(data: bytes) -> Answer:
+    """Return the answer that is packed in bytes; only its shape is checked.
+
+    Raises:
+        InputError: The bytes are no answer.
+    """
+    origin = "an answer"
+    stated, files = unpack(data, origin)
+    about = Fields(stated, "", origin)
+    if about.string("format") != FORMAT:
+        about.fail("format", f"must be {FORMAT}")
+    about.only(("format", *_STATED))
+    for key in ("rows", "unfiled"):
+        if not isinstance(rows := stated.get(key), list) or not all(isinstance(row, dict) for row in rows):
+            about.fail(key, "must be an array of objects")
+    if not isinstance(stated.get("instance"), dict):
+        about.fail("instance", "must be an object")
+    return Answer(
+        about.string("key"),
+        stated["instance"],
+        about.string("stem"),
+        stated["rows"],
+        stated["unfiled"],
+        about.number("gap", 1.0, _MOST_GAP, "times the bound"),
+        about.boolean("cut", False),
+        files,
+        about.strings("defects"),
+    )
+
+
+def solve(task: Task) -> bytes:
+    """Return the packed answer of a task.
+
+    Raises:
+        InputError: The task has no answer.
+    """
+    with collected() as defects:
+        answer = _answer_with_files(task, _search_result(task))
+    return replace(answer, defects=sorted(defects)).packed()
+
+
+def plan_for(task: Task, ranks: int) -> SearchPlan:
+    """Return the plan of a search whose engines count their work and whose bounds no clock ends.
+
+    Args:
+        task: The task.
+        ranks: Number of ranks of the problem.
+    """
+    linear_s = np.inf if ranks <= _LINEAR_RANKS else 0.0
+    middle = 1 << ((task.low.bit_length() + task.high.bit_length()) // 2)
+    return SearchPlan(
+        stages=(
+            Stage("switch"),
+            Stage("baseline", most_sends=BASELINE_SENDS, always=True),
+            Stage("route", most_ranks=16),
+            Stage("flow", gap=1.001),
+        ),
+        rest=False,
+        work_s=task.work_s,
+        patient=True,
+        sizes=tuple(dict.fromkeys((task.high, max(task.low, min(task.high, middle)), task.low))),
+        effort=TighteningEffort(quick_ranks=np.inf, least_linear_s=0.0, most_linear_s=linear_s),
+        max_flow_ranks=64,
+        quick_bounds=True,
+        windows=0.0,
+    )
+
+
+def rank_sends(work_s: float) -> int | None:
+    """Return the number of sends of a rank up to which a budget class refines chunks; None for any number.
+
+    Lowering more sends takes longer than the search.
+
+    Args:
+        work_s: Seconds of work of the budget class.
+    """
+    return next((sends for below_s, sends in _RANK_SENDS if work_s < below_s), None)
+
+
+def _search_result(task: Task) -> SearchResult:
+    """Return the search result of a task: the relabelled known answer, or else that of a search."""
+    if task.known is not None:
+        with suppress(InputError, VerificationError):  # A known answer of a cache may be wrong.
+            return _relabelled_result(task, unpacked(task.known))
+    return _searched_result(task)
+
+
+def _searched_result(task: Task) -> SearchResult:
+    """Return the result of a search for a task."""
+    problem = task.problem()
+    pinned = task.low if task.low == task.high else None
+    options = Options(pinned, budget_s=task.limit_s, seed=task.seed, rank_sends=rank_sends(task.work_s))
+    target = task.targets[0] if task.targets and problem.quotient is None else NONE
+    executor = None
+    for name in task.targets if target != NONE else ():
+        try:
+            candidate = executor_for(problem, name, size=options.size)
+        except InputError:  # Another target may express the problem.
+            continue
+        if candidate is not None and (not problem.protocols or candidate.able(problem.protocols)):
+            executor = candidate
+            break
+    plan = plan_for(task, problem.nranks)
+    with Workers(()) as workers:
+        search_function = search_protocols if problem.protocols else search
+        return search_function(problem, options, workers, None, plan, executor)
+
+
+def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
+    """Return the known answer's schedules in this order of ranks, each replayed, with the bounds of this order."""
+    problem, algorithms = task.problem(), list[Algorithm]()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in known_answer.files.items():
+            if name.endswith(".synth"):
+                path = Path(folder) / Path(name).name
+                path.write_bytes(data)
+                stored = load_schedule(path)
+                engine = str(stored.header["engine"])
+                algorithm = Algorithm(stored.problem, stored.schedule, engine, size_bytes=stored.schedule.size_bytes)
+                algorithms.append(carried(algorithm, problem, np.array(task.order)))
+    contenders = [Contender(algorithm) for algorithm in algorithms]
+    if task.low == task.high:
+        best = min(contenders, key=lambda algorithm: (algorithm.time_us(task.low), *algorithm.order))
+        ranges = [Range(best, task.low, task.low, task.low)]
+    else:
+        ranges = frontier(contenders)
+    result = SearchResult(problem, bound=prove(problem), ranges=ranges)
+    largest, plan = result.ranges[-1], plan_for(task, problem.nranks)
+    loads = partial(resource_loads_us, largest.algorithm.problem, largest.algorithm.timed(task.high))
+    met_us = largest.time_us(task.high) / plan.met
+    with Workers(()) as workers:
+        until = now() + task.limit_s
+        for better in tighten(problem, result.bound, loads, task.high, met_us, workers, until, effort=plan.effort):
+            result.bound = better
+    return result
+
+
+def _answer_with_files(task: Task, result: SearchResult) -> Answer:
+    """Return the answer as the files of a library for each target, with schedules and proofs."""
+    rows, unfiled, cut = list[dict[str, Any]](), list[dict[str, Any]](), bool(result.ended)
+    is_quotient = result.problem.quotient is not None  # No file can hold a quotient's schedule.
+    with tempfile.TemporaryDirectory() as folder:
+        for number, target in enumerate((NONE,) if is_quotient else task.targets or (NONE,)):
+            result_of_target = replace(result, ended="", others=result.others if number == 0 else [])
+            try:
+                saved = contained(
+                    f"files for {target}", partial(save, result_of_target, folder, target, proof=True), None
+                )
+            except InputError as error:
+                unfiled.append({"target": target, "refused": str(error)})
+                continue
+            if saved is None:
+                unfiled.append({"target": target, "refused": "no file can be made, for a defect of synth"})
+                continue
+            for saved_row, paths in zip(saved.rows, saved.files, strict=True):
+                if "file" not in paths and _overlaps(saved_row, task):
+                    stored = {kind: path.relative_to(folder).as_posix() for kind, path in paths.items()}
+                    unfiled.append({"target": target} | saved_row | stored)
+        entries = load_index(folder) if (Path(folder) / INDEX).exists() else []
+        rows = [dict(entry.values) for entry in entries if _overlaps(entry.values, task)]
+        names = {row[kind] for row in (*rows, *unfiled) for kind in ("file", "schedule", "proof_file") if row.get(kind)}
+        files = {name: (Path(folder) / name).read_bytes() for name in sorted(names)}
+    gaps = [row["gap"] for row in (*rows, *unfiled) if "gap" in row]
+    instance = {key: value for key, value in question(result.problem).items() if key in ("topology", "group", "root")}
+    stem = stem_of_problem(result.problem)
+    return Answer(task.key, instance, stem, rows, unfiled, max(gaps, default=1.0), cut, files)
+
+
+def _overlaps(row: Mapping[str, Any], task: Task) -> bool:
+    """Return whether a row serves a message size of the task."""
+    return bool(row["min_bytes"] <= task.high and (row["max_bytes"] is None or row["max_bytes"] >= task.low))

@@ -1,0 +1,248 @@
+"""The tables that people read, made from the statement of a search or of concurrent groups, which is plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from synth.bounds.prove import OPTIMAL
+from synth.model.text import format_count, format_ranks, format_served, format_size, format_table, format_time
+
+_LINES = 32  # groups that a table lists
+_NEXT = 2  # engines that the last line names
+
+
+def heading(document: dict[str, Any], nranks: int) -> str:
+    """Return the heading of a statement, such as `allreduce · dgx-a100 · group 0 2 4 6 (4 of 8 …)`.
+
+    Args:
+        document: The statement.
+        nranks: Number of ranks of the topology.
+    """
+    group = document["group"]
+    whole = group == list(range(nranks))
+    members = f"all {nranks} ranks" if whole else f"group {format_ranks(group)}"
+    part = "" if whole else f"{len(group)} of "
+    extras = [f"{part}{document['summary'] or str(nranks) + ' ranks'}", document["alpha"]]
+    if document["root"] is not None:
+        extras.append(f"root {document['root']}")
+    if document["relays"]:
+        extras.append(f"relays {format_ranks(document['relays'])}")
+    return f"{document['collective']} · {document['topology']} · {members} ({', '.join(extras)})"
+
+
+def table(document: dict[str, Any], nranks: int) -> str:
+    """Return the table of a search: the heading, one line for each algorithm, and lines on what is proved.
+
+    Args:
+        document: The statement of the search.
+        nranks: Number of ranks of the topology.
+    """
+    rows = document["algorithms"]
+    healthy = any(row["vs_healthy"] is not None for row in rows)
+    libraries = [name for name in document["libraries"] if any(name in row["libraries"] for row in rows)]
+    lines = [
+        ("message size", "steps", "rounds", "chunks", "predicted", "bound", "gap", "worst in range", "vs baseline")
+        + tuple(f"vs {name}" for name in libraries)
+        + (("vs healthy",) if healthy else ())
+        + ("engine", "proof")
+    ]
+    for row in rows:
+        lines.append(
+            (
+                format_served(row["min_bytes"], row["max_bytes"]),
+                *("–" if row[shape] is None else str(row[shape]) for shape in ("steps", "rounds", "chunks")),
+                f"{format_time(row['time_us'])} @ {_shown(row)}",
+                format_time(row["bound_us"]),
+                f"{row['gap']:.3f}",
+                _worst(row),
+                _ratio(row["vs_baseline"]),
+                *(_ratio(row["libraries"].get(name, {}).get("vs")) for name in libraries),
+                *([_ratio(row["vs_healthy"])] if healthy else []),
+                row["engine"] or "–",
+                row["proof"]
+                + (f" · no file: {row['refused']}" if row["refused"] else "")
+                + (" · kept" if row.get("kept") else ""),
+            )
+        )
+    remarks = [*_elsewhere(document), *_in_switches(document), *_libraries(document), *_proved(document)]
+    text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if remarks else []), *remarks]
+    return "\n".join(text)
+
+
+def format_next_minute(told: dict[str, Any]) -> str:
+    """Return the last line of a search's output: what the search would do with one minute more.
+
+    Args:
+        told: The dictionary `next_minute` of a statement.
+    """
+    tasks = [f"engine {' then '.join(told['engines'][:_NEXT])}"] if told["engines"] else []
+    if told["window_bytes"] is not None:
+        tasks.append(f"bounds by windows of time for {_short(told['window_bytes'])}")
+    largest_gap = ""
+    if told["gap"] is not None and told["gap"] > OPTIMAL:
+        last_change = f", {told['moved']} improved last" if told["moved"] else ""
+        largest_gap = f" · largest gap {told['gap']:.3f} at {_short(told['bytes'])}{last_change}"
+    nothing = "nothing, all is proved optimal"
+    if largest_gap:
+        nothing = "nothing, every engine has ended"
+        if not told["one_size"]:  # Without a pinned size, engines work on a few sizes only.
+            nothing += f" (to search further: --size {_short(told['bytes'])})"
+    return f"next minute: {' and '.join(tasks) or nothing}{largest_gap}"
+
+
+def _worst(row: dict[str, Any]) -> str:
+    """Return the size with the largest gap, as `1.433 @ 64K: 3.32 µs, bound 2.32 µs`, or – if it is the shown size."""
+    worst = row["worst"]
+    if worst["bytes"] == row["shown_bytes"]:
+        return "–"
+    figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
+    return f"{worst['gap']:.3f} @ {_short(worst['bytes'])}: {figures}"
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return _short(row["shown_bytes"])
+
+
+def _short(size_bytes: int) -> str:
+    return format_size(size_bytes).replace(" ", "").replace("iB", "")
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} ×"
+
+
+def _libraries(document: dict[str, Any]) -> list[str]:
+    """Return a line for each library: what it would run, and whether its own model or only its choice says so."""
+    lines = []
+    for name, library in document["libraries"].items():
+        sizes_of_choice: dict[str, list[str]] = {}
+        for row in document["algorithms"]:
+            if name in row["libraries"]:
+                choice = row["libraries"][name]
+                sizes_of_choice.setdefault(f"{choice['algorithm']} {choice['protocol']}", []).append(_shown(row))
+        if not sizes_of_choice:
+            continue
+        choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
+        costs = (
+            ""
+            if library["costs"]
+            else ", which includes costs of protocols and of starting that the times above leave out"
+        )
+        source = f"by its own model{costs}" if library["own_clock"] else "by its own choice, timed as the times above"
+        lines.append(f"vs {name}: {name} {library['version']} {source}: {choices}")
+    return lines
+
+
+def _elsewhere(document: dict[str, Any]) -> list[str]:
+    """Return a line if other engines than the named one found shown algorithms; else no line."""
+    other_engines = document["other_engines"]
+    if not other_engines:
+        return []
+    is_shown = any(row["engine"] not in other_engines for row in document["algorithms"])
+    reason = "found nothing clearly faster at some sizes" if is_shown else "found nothing faster"
+    return [f"--engine {document['engine']} {reason}; engines of the algorithms shown: {', '.join(other_engines)}"]
+
+
+def _in_switches(document: dict[str, Any]) -> list[str]:
+    """Return a line on what switches may do besides forwarding, and in how many algorithms they do it."""
+    if document["unsaid"]:
+        return [f"{document['unsaid']}; algorithms and bounds are for switches that only forward"]
+    switches = document["switch_ops"]
+    if not switches:
+        return []
+    names = ", ".join(switches[:4]) + (" …" if len(switches) > 4 else "")
+    used = sum(row["switch_ops"] for row in document["algorithms"])
+    does = f"in {used} of {format_count(len(document['algorithms']), 'algorithm')}" if used else "in no algorithm"
+    return [f"{names} may multicast and reduce, as the bounds assume; used {does} (--no-switch-ops turns it off)"]
+
+
+def _proved(document: dict[str, Any]) -> list[str]:
+    """Return lines on proved shapes, on faster schedules without a file, and on the dual bounds of time slots."""
+    lines = []
+    for claim in document["k_synchronous"]:
+        if not claim["proved"] or claim["rounds"] is None:
+            continue
+        part = f" ({claim['part']})" if claim["part"] else ""
+        rounds, chunks = format_count(claim["rounds"], "round"), format_count(claim["chunks"], "chunk")
+        steps = format_count(claim["steps"], "step")
+        lines.append(f"k-synchronous{part}: {rounds} / {chunks} is the least in {steps} {claim['proof']}")
+    for schedule in document["out_of_reach"]:
+        chunks, size = format_count(schedule["chunks"], "chunk"), format_size(schedule["bytes"])
+        lines.append(
+            f"a schedule of {chunks} takes {format_time(schedule['time_us'])} for {size} (gap {schedule['gap']:.3f}),"
+            f" but has no file: {schedule['refused']}"
+        )
+    for claim in document["time_slots"]:
+        chunks, size = format_count(claim["chunks"], "chunk"), format_size(claim["bytes"])
+        lines.append(
+            f"time slots: with {chunks} a block no schedule of {size} takes less than"
+            f" {format_time(claim['bound_us'])}, by {claim['solver']}'s dual bound"
+        )
+    return lines
+
+
+def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: int) -> str:
+    """Return the table of concurrent groups: heading, one line for each group, and lines that compare the plans.
+
+    Args:
+        document: The statement of `synth.concurrent.result.statement`.
+        labels: Name of each group.
+        nranks: Number of ranks of the topology.
+    """
+    lines = [("group", "collective", "size", "together", "alone", "slowdown", "bound alone")]
+    groups = document["groups"]
+    for i, (label, group) in enumerate(zip(labels, groups, strict=True)):
+        if len(groups) > _LINES and _LINES - 2 <= i < len(groups) - 1:
+            continue
+        lines.append(
+            (
+                label,
+                group["collective"],
+                format_size(math.ceil(group["size_bytes"])),
+                format_time(group["time_us"]),
+                format_time(group["alone_us"]),
+                f"{group['slowdown']:.2f} ×",
+                format_time(group["alone_bound_us"]),
+            )
+        )
+    text = [_concurrent_heading(document, nranks), "", *format_table(lines, (0, 1))]
+    if len(groups) > _LINES:
+        text.insert(-1, f"… {len(groups) - _LINES + 1} more …")
+    return "\n".join([*text, "", *_concurrent_closing(document, labels)])
+
+
+def _concurrent_heading(document: dict[str, Any], nranks: int) -> str:
+    """Return the heading, such as `8 groups · mesh:8x8 · 64 of 64 ranks (8x8 mesh, α 0.7 µs assumed) · relay all`."""
+    groups = document["groups"]
+    ranks = len({rank for group in groups for rank in group["ranks"]})
+    about = ", ".join(part for part in (document["summary"], document["alpha"]) if part)
+    return (
+        f"{format_count(len(groups), 'group')} · {document['topology']} · {ranks} of {nranks} ranks ({about})"
+        f" · relay {document['relay']}"
+    )
+
+
+def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list[str]:
+    """Return lines that compare the chosen plan with the others, and a line on the largest slowdown."""
+    makespan, group, fair = document["time_us"], document["proved_by"], document["objective"] == "fair"
+    proof = document["proof"] if group is None else f"group {labels[group]} alone: {document['proof']}"
+    best = ", optimal" if document["optimal"] else ""
+    bound = f"{document['by']} ({document['engine']}); bound {format_time(document['bound_us'])} ({proof})"
+    rows = [
+        ("all groups", makespan, f"{bound}, gap {max(1.0, document['gap']):.3f}{best}"),
+        ("one after another", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),
+    ]
+    other_plans = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}
+    for name, (plan_us, slowdown) in sorted(other_plans.items(), key=lambda item: item[1]):
+        if name != document["by"]:
+            note = f", slowdown {slowdown:.2f} ×" if fair else ""
+            rows.append((name, plan_us, f"{plan_us / makespan:.2f} × as long{note}"))
+    width = max(len(name) for name, _, _ in rows)
+    lines = [f"{name.ljust(width)}  {format_time(plan_us).rjust(8)}  {about}" for name, plan_us, about in rows]
+    slowdowns = [row["slowdown"] for row in document["groups"]]
+    slowest = slowdowns.index(max(slowdowns))
+    chosen = ", the smallest of all plans" if fair else ""
+    lines.append(f"largest slowdown {slowdowns[slowest]:.2f} ×, group {labels[slowest]}{chosen}")
+    return lines

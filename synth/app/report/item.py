@@ -1,0 +1,186 @@
+"""One algorithm as a report shows it: figures in words, times by message size, and the proof of its bound in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from synth.bounds.prove import OPTIMAL
+from synth.bounds.witness import Witness
+from synth.model.problem import Problem
+from synth.model.text import format_size, format_time
+from synth.storage.check import Checked
+
+EXPONENTS = range(10, 31)  # message sizes of curves: 1 KiB to 1 GiB
+_RANKS = 16  # ranks that a sentence names
+
+_WITNESSES = {  # sentences by kind of witness
+    "path": "Something that only rank {ranks[0]} has must get to rank {ranks[1]}, and no path between them has less"
+    " latency.",
+    "cut": "What must leave ranks {names} goes over the links that lead out of them, and these have only so much"
+    " capacity together ({text}).",
+    "parts": "Cut the ranks into {parts} parts. To sum a byte of all of them and give the sum back, it must be sent"
+    " between parts at least 2 · ({parts} − 1) = {least} times: every part but one must send, and every part but one"
+    " must receive. All links between parts have only so much capacity together ({text}).",
+    "direct": "Either everything comes in one hop, and then one resource is loaded with all that has no other direct"
+    " path; or something takes two hops, and their latency is spent ({text}).",
+    "lengths": "Give every link a length ({text}). However it is routed, every byte uses up at least the length of its"
+    " shortest path, and in a microsecond the links offer only so much of capacity × length. What must be used up, over"
+    " what is offered, is time that nobody can save.",
+    "arrivals": "Everything that ranks {names} want and lack must come in over the links that lead into them.",
+    "departures": "Everything that ranks {names} hold and others want must leave over the links that lead out of them.",
+}
+
+Points = tuple[tuple[float, float], ...]  # (bytes, µs), ascending
+Fact = tuple[str, str, str]  # label, figure, remark
+
+
+@dataclass(frozen=True)
+class Timing:
+    """An algorithm's times on a topology, and its bound, proved or stated.
+
+    Attributes:
+        topology_name: Name of the topology, or None.
+        size_bytes: Message size in bytes of `time_us` and `bound_us`.
+        time_us: Time in µs, or None.
+        bound_us: Bound in µs, or None.
+        curve: Times at further sizes.
+        bound: Bounds at further sizes.
+        proof: Sentences that prove the bound; empty if it is only stated.
+    """
+
+    topology_name: str | None
+    size_bytes: float = 0.0
+    time_us: float | None = None
+    bound_us: float | None = None
+    curve: Points = ()
+    bound: Points = ()
+    proof: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> Points:
+        """Return the known time as points."""
+        return () if self.time_us is None else ((self.size_bytes, self.time_us),)
+
+    @property
+    def stated(self) -> Points:
+        """Return the bound as points if a file states it without a proof."""
+        return () if self.proof or not self.bound_us else ((self.size_bytes, self.bound_us),)
+
+    @property
+    def gap(self) -> float | None:
+        """Return time / bound, or None."""
+        return None if self.time_us is None or not self.bound_us else self.time_us / self.bound_us
+
+    @property
+    def optimal(self) -> bool:
+        """Return True if the page proves that the time equals the bound."""
+        return bool(self.proof) and self.gap is not None and self.gap <= OPTIMAL
+
+
+@dataclass(frozen=True)
+class Item:
+    """An algorithm as the page shows it.
+
+    Attributes:
+        name: Name on the page.
+        collective: Name of the collective.
+        comparison_key: Equal, together with collective and topology, for algorithms that may be compared.
+        subtitle: Line below the title.
+        timing: Times and bound.
+        view: Data that the script draws.
+        facts: Figures of the algorithm.
+        verdict: Result of the check in words.
+        no_proof: Text that replaces a missing proof.
+        wrong: Reason why it is refused, or empty.
+        notes: Remarks.
+        serves: Message sizes that it serves, in words.
+    """
+
+    name: str
+    collective: str
+    comparison_key: tuple[object, ...]
+    subtitle: str
+    timing: Timing
+    view: dict[str, Any]
+    facts: tuple[Fact, ...]
+    verdict: str
+    no_proof: str
+    wrong: str = ""
+    notes: tuple[str, ...] = ()
+    serves: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the collective and the topology."""
+        return self.collective + ("" if self.timing.topology_name is None else f" on {self.timing.topology_name}")
+
+    @property
+    def question(self) -> tuple[object, ...]:
+        """Return a key that is equal for algorithms that may be compared."""
+        return self.collective, self.timing.topology_name, *self.comparison_key
+
+
+def proved_timing(
+    problem: Problem, checked: Checked, size_bytes: float, taken_us: float, curve: Points, sizes: Iterable[float]
+) -> Timing:
+    """Return the timing of an algorithm with what `checked` proves, at further sizes too.
+
+    Args:
+        problem: The problem.
+        checked: The checked proof.
+        size_bytes: Message size in bytes.
+        taken_us: Time in µs at this size.
+        curve: Times at further sizes.
+        sizes: Sizes in bytes for bounds.
+    """
+    bound = tuple((size, bound_us) for size in sizes if (bound_us := checked.bound_at(size)) is not None)
+    proof = tuple(explain_proof(problem, checked, size_bytes, taken_us))
+    return Timing(problem.topology.name, size_bytes, taken_us, checked.bound_us, curve, bound, proof)
+
+
+def explain_proof(problem: Problem, checked: Checked, size_bytes: float, taken_us: float) -> list[str]:
+    """Return the proof in sentences for a reader who knows networks but not this program; empty without a proof."""
+    witness, bound_us = checked.witness, checked.bound_us
+    if witness is None or bound_us is None:
+        return []
+    size = format_size(math.ceil(size_bytes))
+    lines = [
+        f"No algorithm for this question on this network takes less than {format_time(bound_us)} at {size},"
+        " in the model below.",
+        _explain_witness(problem, witness),
+        _explain_sum(witness, size_bytes, size),
+    ]
+    gap = taken_us / bound_us
+    how = ": it is optimal at this size."
+    if gap > OPTIMAL:
+        how = f", {gap:.3f} times that: no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
+    lines.append(f"This algorithm takes {format_time(taken_us)}{how}")
+    further_limits = [w for w in checked.limits if w is not witness]
+    if further_limits:
+        lines.append(
+            f"At other sizes another limit may be the higher: {'; '.join(w.text for w in further_limits[:6])}."
+        )
+    return lines
+
+
+def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
+    """Return the sentence that adds up the limit in µs."""
+    parts = [f"{witness.base_us:.4g} µs of latency"] if witness.base_us > 0 else []
+    if witness.per_byte_us > 0:
+        parts.append(f"{witness.per_byte_us * 1e6:.4g} µs for every MB (10⁶ bytes) of the message's {size}")
+    cap = "" if math.isinf(witness.cap_us) else f", and at most {witness.cap_us:.4g} µs"
+    return f"That is {' plus '.join(parts) if parts else 'no time at all'}{cap}: {witness.at(size_bytes):.6g} µs."
+
+
+def _explain_witness(problem: Problem, witness: Witness) -> str:
+    """Return the sentence that explains why the witness is a limit."""
+    ranks = [problem.ranks[r] for r in witness.ranks if r < problem.nranks]
+    names = ", ".join(map(str, ranks))
+    if len(ranks) > _RANKS:
+        names = f"{', '.join(map(str, ranks[: _RANKS - 1]))} … ({len(ranks)} of them)"
+    k = len(witness.parts)
+    words = _WITNESSES.get(witness.kind, "{text}.")
+    return words.format(text=witness.text, names=names, ranks=ranks, parts=k, least=2 * (k - 1))

@@ -1,0 +1,229 @@
+"""Places of a network's vertices on a page: grids as grids, trees of switches in tiers, all others on a circle."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
+
+from synth.app.report.shares import pack_table, round_all, round_value
+from synth.model.requirements import sum_by
+from topologies.arrays import Bools, Floats, Ints
+
+MOST_EDGES = 10_000  # edges of a network whose links are drawn
+MOST_VERTICES = 20_000  # vertices of a network that is drawn
+
+_MOST_ON_CIRCLE = 128  # ranks on a circle; more are placed in a rectangle
+_MOST_BENT = 64  # ranks of a grid whose links around the ends are drawn whole, as arcs
+_PANEL_GAP = 1.6  # between the planes of a grid of three dimensions, in distances of neighbours
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Places in units of the distance of neighbours; y grows downwards.
+
+    Attributes:
+        x: Horizontal place of ranks, in the order asked for, then of switches, float, shape (vertices,).
+        y: Vertical place, as `x`.
+        spacing: Approximate distance of neighbours.
+        stub: Each link that is cut short because it would cross other links, and the direction in which it leaves,
+            shape (links, 3).
+    """
+
+    x: Floats
+    y: Floats
+    spacing: float = 1.0
+    stub: Floats = field(default_factory=lambda: np.zeros((0, 3)))
+
+
+def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
+    """Return the places of some ranks of a topology, followed by those of switches.
+
+    Args:
+        name: Name of the topology; the name of a grid family states its dimensions.
+        total: Number of ranks of the topology.
+        ranks: Topology rank of each vertex.
+        nodes: Chassis of each vertex.
+        nswitches: Number of switches.
+        ends: Vertices that physical links join, shape (edges, 2).
+    """
+    n = len(ranks)
+    if nswitches:
+        level = _levels(n, nswitches, ends)
+        if int(level.max()) >= 2 or len(np.unique(nodes)) > 1:
+            return _tiers(n, nodes, level, ends)
+        return _circle(n, nswitches, ends)
+    dims = _dimensions(name, total)
+    if dims is not None and n:
+        return _grid(dims, np.asarray(ranks, dtype=np.int64), ends)
+    if n > _MOST_ON_CIRCLE:
+        y, x = np.divmod(np.arange(n), math.ceil(math.sqrt(n * 1.5)))
+        return Places(x.astype(np.float64), y.astype(np.float64))
+    return _circle(n, 0, ends)
+
+
+def network_view(
+    at: Places,
+    ends: Ints,
+    nranks: int,
+    members: int,
+    names: list[str],
+    load: Floats,
+    now: Floats,
+    *,
+    gbs: Floats,
+    moved: Floats | None = None,
+    limits: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return the page's data about the network; a network with too many vertices or links has only its figures.
+
+    Args:
+        at: Places of the vertices.
+        ends: Vertices of the edges, shape (edges, 2).
+        nranks: Number of ranks.
+        members: Number of ranks of the group, which come first.
+        names: Names of the vertices.
+        load: Share of the time in which each edge is in use, shape (edges,).
+        now: The same in each piece of time, shape (edges, pieces of time), with or without edges that are not drawn.
+        gbs: GB/s of each edge, shape (edges,), or empty where not known.
+        moved: Number of chunks over each edge, or None.
+        limits: Name, GB/s and load of each limit.
+    """
+    has_places = len(at.x) <= MOST_VERTICES
+    drawn = drawn_edges(len(at.x), len(ends))
+    view: dict[str, Any] = {
+        "n": nranks,
+        "members": members,
+        "names": names if has_places else [],
+        "x": round_all(at.x) if has_places else [],
+        "y": round_all(at.y) if has_places else [],
+        "spacing": round_value(at.spacing),
+        "stub": [[int(row[0]), *round_all(row[1:])] for row in at.stub] if drawn else [],
+        "edges": len(ends),
+        "u": ends[:drawn, 0].tolist(),
+        "v": ends[:drawn, 1].tolist(),
+        "gbs": round_all(gbs[:drawn]),
+    }
+    if moved is not None:
+        view["moved"] = moved[:drawn].astype(int).tolist()
+    return view | {
+        "load": round_all(load[:drawn]),
+        "busiest": round_value(float(load.max(initial=0.0))),
+        "mean": round_value(float(load.mean())) if len(ends) else 0.0,
+        "spread": np.histogram(np.clip(load, 0, 1), bins=20, range=(0, 1))[0].tolist(),
+        "now": pack_table(now[:drawn]),
+        "limits": list(limits),
+    }
+
+
+def drawn_edges(nvertices: int, nedges: int) -> int:
+    """Return how many of a network's links are drawn: all or none."""
+    return nedges if nvertices <= MOST_VERTICES and nedges <= MOST_EDGES else 0
+
+
+def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
+    """Return the extents of a mesh, torus or hypercube of this name, the last counting fastest; None for all others."""
+    words = re.match(r"(mesh|torus|hypercube):([0-9]{1,7}(?:x[0-9]{1,7})*)(?![0-9x])", name)
+    if words is None:
+        return None
+    dims = tuple(int(n) for n in words[2].split("x"))
+    if words[1] == "hypercube":
+        if len(dims) > 1 or dims[0] > 20:
+            return None
+        dims = (1 << dims[0] // 2, 1 << (dims[0] + 1) // 2)
+    return dims if math.prod(dims) == total and len(dims) > 1 else None
+
+
+def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints) -> Places:
+    """Place planes of the last two dimensions in rows; links around the ends and between planes are cut short."""
+    height, width = dims[-2:]
+    x = (ranks % width).astype(np.float64)
+    y = (ranks // width % height).astype(np.float64)
+    plane = ranks // (width * height)
+    planes = math.prod(dims[:-2])
+    least = math.ceil(math.sqrt(planes * height / width))
+    # Rows of planes are full unless that makes the drawing too wide.
+    across = next((n for n in range(least, 2 * least + 1) if planes % n == 0), math.ceil(least * 1.3))
+    x += plane % across * (width - 1 + _PANEL_GAP)
+    y += plane // across * (height - 1 + _PANEL_GAP)
+    direction = np.zeros((len(ends), 2))
+    if len(ranks) > _MOST_BENT or len(dims) > 2:
+        a, b = ends[:, 0], ends[:, 1]
+        offset = np.column_stack([x[b] - x[a], y[b] - y[a]])
+        length = np.hypot(offset[:, 0], offset[:, 1])
+        same = plane[a] == plane[b]
+        long = same & (length > 1.5)
+        direction[long] = -offset[long] / length[long, None]
+        direction[~same] = np.where((plane[a] < plane[b])[~same, None], [0.7, -0.7], [-0.7, 0.7])
+    cut = np.flatnonzero(direction.any(axis=1))
+    return Places(x, y, stub=np.column_stack([cut, direction[cut]]))
+
+
+def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
+    """Return the number of links from every vertex to the nearest rank; unreachable vertices count as 1."""
+    shape = (n + nswitches, n + nswitches)
+    graph = csr_matrix((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
+    level = dijkstra(graph, directed=False, indices=np.arange(n), unweighted=True, min_only=True)
+    return np.where(np.isinf(level), 1, level).astype(np.int64)
+
+
+def _barycentres(x: Floats, vertices: Ints, below: Bools, ends: Ints) -> Floats:
+    """Return the mean place of each vertex's neighbours among `below` (flags)."""
+    directed_ends = np.concatenate([ends, ends[:, ::-1]])
+    a, b = directed_ends[below[directed_ends[:, 0]]].T
+    total, count = sum_by(b, x[a], len(x)), np.bincount(b, minlength=len(x))
+    return np.where(count > 0, total / np.maximum(count, 1), x[below].mean())[vertices]
+
+
+def _circle(n: int, nswitches: int, ends: Ints) -> Places:
+    """Place ranks on a circle, a little wider than high, and switches within it, near the ranks that they serve."""
+    radius = max(1.2, n / (2 * math.pi))
+    angle = 2 * np.pi * np.arange(n) / max(n, 1)
+    x = np.append(1.25 * radius * np.sin(angle), np.zeros(nswitches))
+    y = np.append(-radius * np.cos(angle), np.zeros(nswitches))
+    switches = np.arange(n, n + nswitches)
+    below = np.arange(n + nswitches) < n
+    x[n:] = _barycentres(x, switches, below, ends) * 0.6
+    y[n:] = _barycentres(y, switches, below, ends) * 0.6
+    # Without an offset, switches that serve the same ranks would cover each other.
+    places = np.round(np.column_stack([x[n:], y[n:]]), 1)
+    which = np.unique(places, axis=0, return_inverse=True)[1].reshape(-1)
+    for place in np.flatnonzero(np.bincount(which) > 1):
+        same = switches[which == place]
+        angle = 2 * np.pi * np.arange(len(same)) / len(same)
+        x[same] += 0.45 * radius * np.cos(angle)
+        y[same] += 0.45 * radius * np.sin(angle)
+    return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)))
+
+
+def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
+    """Place ranks below, chassis by chassis, and switches above them by their distance from the ranks."""
+    x, y = np.zeros(len(level)), np.zeros(len(level))
+    order = np.argsort(nodes, kind="stable")
+    chassis = np.split(order, np.flatnonzero(np.diff(nodes[order])) + 1)
+    deep = 1 if n <= 64 else math.ceil(math.sqrt(n) / 4)  # rows of ranks in a chassis
+    at = 0.0
+    for members in chassis:
+        across = math.ceil(len(members) / deep)
+        x[members] = at + np.arange(len(members)) % across
+        y[members] = np.arange(len(members)) // across
+        at += across + (0.8 if len(chassis) > 1 else 0.0)
+    width = max(1.0, float(x[:n].max()))
+    for tier in range(1, int(level.max()) + 1):
+        members = np.flatnonzero(level == tier)
+        if not len(members):
+            continue
+        centre = _barycentres(x, members, level == tier - 1, ends)
+        ranked = np.argsort(centre, kind="stable")
+        offset = np.arange(len(members)) * min(1.0, width / len(members))
+        spread = np.empty(len(members))
+        spread[ranked] = np.maximum.accumulate(centre[ranked] - offset) + offset
+        x[members] = spread - (spread.mean() - centre.mean())
+        y[members] = -max(1.4, width / 2 / int(level.max())) * tier
+    return Places(x, y)

@@ -1,0 +1,322 @@
+"""One self-contained HTML page about a whole library: the cluster, the gaps by size, the largest gaps, links.
+
+Its data is the index; it has no script. A gap is what an entry states: at a column's size if its `curve` has that size,
+otherwise at the size that its file is shown for. Each question's algorithms have a page of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from emit.library.index import INDEX, Entry, is_figure, load_index, vs_library
+from synth.app.report.layout import place_vertices
+from synth.app.report.static_page import static_page, tiles
+from synth.baselines.libraries import LIBRARIES
+from synth.model.text import format_count, format_listed, format_ranks, format_served, format_size, format_time
+from topologies.arrays import Floats
+from topologies.topology import Topology
+
+SIZES = tuple(1 << e for e in range(10, 31, 2))  # columns of the heat map, in bytes
+STEPS = (1.005, 1.1, 1.3, 1.6, 2.5)  # gaps at which the colour changes
+WORST = 10
+MOST_ROWS = 400  # questions in a heat map
+MOST_PAGES = 200  # pages of single questions
+_MOST_VERTICES, _MOST_EDGES = 600, 4000  # largest cluster that is drawn
+_WIDTH, _HEIGHT, _EDGE = 900.0, 320.0, 18.0
+
+
+Worst = tuple[float, int | None, float | None, float | None]  # a gap, and its bytes, time and bound in µs
+
+
+@dataclass(frozen=True, order=True)
+class Question:
+    """A question of a library, whoever executes the answer; of equal groups the one that the index names first.
+
+    Attributes:
+        collective: Name of the collective.
+        topology: Name of the topology.
+        nranks: Number of ranks of the group.
+        group: Ranks of the group.
+        relays: Ranks that relay.
+        root: Root of the collective; −1: none.
+    """
+
+    collective: str
+    topology: str
+    nranks: int
+    group: tuple[int, ...]
+    relays: tuple[int, ...]
+    root: int
+
+    @staticmethod
+    def of(entry: Entry) -> Question:
+        """Return the question that an entry answers."""
+        root = -1 if entry.root is None else entry.root
+        return Question(entry.collective, entry.topology, entry.nranks, entry.group, entry.relays, root)
+
+    @property
+    def group_text(self) -> str:
+        """Return the group, its root and relays, in a few words."""
+        root = "" if self.root < 0 else f", root {self.root}"
+        return f"{format_ranks(self.group, 9)}{root}" + (
+            f", {format_count(len(self.relays), 'relay')}" if self.relays else ""
+        )
+
+    @property
+    def page(self) -> str:
+        """Return the file name of its page."""
+        ranks = ".".join(map(str, self.group))
+        group = ranks if len(ranks) <= 40 else f"{self.nranks}ranks"
+        title = f"{self.collective}-{Path(self.topology).name}-{group}" + ("" if self.root < 0 else f"-root{self.root}")
+        mark = zlib.crc32(repr((self.topology, self.group, self.relays)).encode())
+        return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', title)}-{mark:08x}.html"
+
+
+def find_library(path: str | Path) -> dict[Question, list[Entry]] | None:
+    """Return the questions of a library (its folder or index.json) that answers several; otherwise None."""
+    location = Path(path)
+    index = location / INDEX if location.is_dir() else location
+    if index.name != INDEX or not index.is_file():
+        return None
+    questions: dict[Question, list[Entry]] = defaultdict(list)
+    for entry in load_index(index):
+        questions[Question.of(entry)].append(entry)
+    return dict(questions) if len(questions) > 1 else None
+
+
+def library_page(
+    questions: Mapping[Question, Sequence[Entry]],
+    name: str,
+    topologies: Mapping[str, Topology],
+    links: Mapping[Question, str],
+    wrong: Mapping[str, str],
+) -> str:
+    """Return the page about a library.
+
+    Args:
+        questions: Questions and entries as `find_library` returns them.
+        name: Name of the library.
+        topologies: Known topologies of the entries, by name.
+        links: Address of each question's own page, relative to this one; questions without a page are missing.
+        wrong: Reasons why a schedule, program or proof is refused, by file.
+    """
+    entries = [entry for question_entries in questions.values() for entry in question_entries]
+    refused = "".join(
+        f'<p class="alert" role="alert">Wrong: {escape(file)}: {escape(why)}</p>' for file, why in wrong.items()
+    )
+    names = list(dict.fromkeys(entry.topology for entry in entries))
+    clusters = "".join(_cluster(topology_name, topologies.get(topology_name)) for topology_name in names)
+    targets = list(dict.fromkeys(entry.target for entry in entries))
+    maps = "".join(_heat_map(target, questions, links, number == 0) for number, target in enumerate(targets))
+    main = f"""{refused}{tiles(_tiles(questions, entries))}
+<section class="card"><div class="bar"><h2>Cluster</h2></div>{clusters}</section>
+<section class="card"><div class="bar"><h2>Time over proved bound, by message size</h2></div>
+<p class="note">Each cell shows the larger gap of calls in and out of place. 1 means optimal.</p>
+{_legend()}{maps}</section>
+<section class="card"><div class="bar"><h2>The largest gaps</h2></div>{_worst(questions, links)}</section>
+<section class="card"><div class="bar"><h2>Questions</h2></div>{_questions(questions, links)}</section>"""
+    return static_page(f"{name}: a library", name, "library.css", main)
+
+
+def _gap(entry: Entry) -> float | None:
+    """Return the gap that an entry states, or None."""
+    value = entry.values.get("gap")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 else None
+
+
+def _gap_at(entry: Entry, size: int) -> float | None:
+    """Return the gap at a size in bytes if the entry states it; otherwise at the size that its file is shown for."""
+    return next((max(1.0, time_us / bound) for at, time_us, bound in entry.curve if at == size), _gap(entry))
+
+
+def _worst_of(entry: Entry) -> Worst:
+    """Return the largest gap that an entry states in its range."""
+    on_curve = [(max(1.0, t / b), int(s), t, b) for s, t, b in entry.curve if entry.in_range(int(s))]
+    stated = [entry.values.get(key) for key in ("shown_bytes", "time_us", "bound_us")]
+    size, time_us, bound = (value if is_figure(value) else None for value in stated)
+    own = (_gap(entry) or 1.0, None if size is None else int(size), time_us, bound)
+    return max([own, *on_curve], key=lambda worst: worst[0])
+
+
+def largest_gap(entries: Sequence[Entry]) -> float:
+    """Return the largest gap that entries state; 1 if none does."""
+    return max((_worst_of(entry)[0] for entry in entries), default=1.0)
+
+
+def _tiles(questions: Mapping[Question, Sequence[Entry]], entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
+    """Return the figures of the library for the page's tiles."""
+    gaps = [_worst_of(entry)[0] for entry in entries if _gap(entry) is not None]
+    groups = {(e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
+    served = {(e.collective, e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
+    ratios_by_library = {
+        name: [vs for e in entries if (vs := vs_library(e.values, name)) is not None] for name in LIBRARIES
+    }
+    files, least = len({entry.file for entry in entries}), f"≤ {STEPS[0]}"
+    return [
+        ("problems", str(len(questions)), f"of {format_count(len(served), 'question')}, by symmetry"),
+        ("groups", str(len(groups)), format_count(len({e.collective for e in entries}), "collective")),
+        ("files", str(files), format_count(len({entry.target for entry in entries}), "executor")),
+        ("gap, median", f"{statistics.median(gaps):.3f}" if gaps else "–", "of each file's worst size"),
+        ("gap, largest", f"{max(gaps, default=1):.3f}", f"{sum(g <= STEPS[0] for g in gaps)} of {len(gaps)} {least}"),
+        *(
+            (f"vs {name}, median", f"{statistics.median(ratios):.2f} ×", "its own time / ours")
+            for name, ratios in ratios_by_library.items()
+            if ratios
+        ),
+    ]
+
+
+def _cluster(name: str, topology: Topology | None) -> str:
+    """Return a line about a topology, and a drawing of it if it is small enough."""
+    if topology is None:
+        return (
+            f'<p class="note"><b>{escape(name)}</b>: not drawn, since its topology is unknown; give it with --topo</p>'
+        )
+    words = topology.summary or format_count(topology.nranks, "rank")
+    line = f"<p><b>{escape(name)}</b> {escape(words)}</p>"
+    ends = np.unique(np.sort(np.column_stack([topology.link_src, topology.link_dst]), axis=1), axis=0)
+    switches = topology.nvertices - topology.nranks
+    if topology.nvertices > _MOST_VERTICES or len(ends) > _MOST_EDGES:
+        return f'{line}<p class="note">too large to draw</p>'
+    at = place_vertices(name, topology.nranks, range(topology.nranks), topology.nodes, switches, ends)
+    x, y = (_scaled(values, size) for values, size in ((at.x, _WIDTH), (at.y, _HEIGHT)))
+    lines = "".join(
+        f'<line x1="{x[a]:.1f}" y1="{y[a]:.1f}" x2="{x[b]:.1f}" y2="{y[b]:.1f}"/>' for a, b in ends.tolist()
+    )
+    radius = max(2.0, min(7.0, _WIDTH / (3.2 * topology.nvertices)))
+    marks = "".join(
+        f'<circle cx="{x[v]:.1f}" cy="{y[v]:.1f}" r="{radius:.1f}"><title>rank {v}</title></circle>'
+        if v < topology.nranks
+        else f'<rect x="{x[v] - radius:.1f}" y="{y[v] - radius:.1f}" width="{2 * radius:.1f}" height="{2 * radius:.1f}"'
+        ' rx="2"><title>switch</title></rect>'
+        for v in range(topology.nvertices)
+    )
+    label = escape(f"the network {name}", quote=True)
+    return (
+        f'{line}<svg class="cluster" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-label="{label}">'
+        f'<g stroke="currentColor">{lines}</g>{marks}</svg>'
+    )
+
+
+def _scaled(values: Floats, size: float) -> Floats:
+    """Set places on the scale of the drawing, with a margin."""
+    low, high = float(values.min()), float(values.max())
+    if high <= low:
+        return np.full(len(values), size / 2)
+    return _EDGE + (values - low) / (high - low) * (size - 2 * _EDGE)
+
+
+def _step(gap: float | None) -> str:
+    """Return the style class of a gap's colour."""
+    return "hx" if gap is None else f"h{sum(gap > step for step in STEPS)}"
+
+
+def _legend() -> str:
+    """Return the legend of the heat maps."""
+    words = [f"up to {STEPS[0]:g}", *(f"to {step:g}" for step in STEPS[1:]), f"over {STEPS[-1]:g}"]
+    items = "".join(f'<li><i class="h{i}"></i>{word}</li>' for i, word in enumerate(words))
+    return f'<ul class="swatches">{items}<li><i class="hx"></i>bound not known</li><li>– no file</li></ul>'
+
+
+def _heat_map(
+    target: str, questions: Mapping[Question, Sequence[Entry]], links: Mapping[Question, str], opened: bool
+) -> str:  # fmt: skip
+    """Return the heat map of an executor's gaps by question and message size."""
+    rows, last_collective, shown_questions = (
+        [],
+        "",
+        sorted(q for q, target_entries in questions.items() if any(e.target == target for e in target_entries)),
+    )
+    for question in shown_questions[:MOST_ROWS]:
+        target_entries = [entry for entry in questions[question] if entry.target == target]
+        more = len({group for entry in target_entries for group in entry.isomorphic_groups})
+        group_text = escape(question.group_text) + (f" <small>+{more}</small>" if more else "")
+        page = links.get(question)
+        group_text = _linked(group_text, page)
+        first = "" if question.collective == last_collective else escape(question.collective)
+        last_collective = question.collective
+        cells = "".join(_cell(target_entries, size) for size in SIZES)
+        rows.append(f'<tr><th scope="row">{first}</th><th scope="row">{group_text}</th>{cells}</tr>')
+    heads = "".join(f'<th scope="col">{format_size(size)}</th>' for size in SIZES)
+    omitted = len(shown_questions) - len(rows)
+    note = f'<p class="note">and {format_count(omitted, "question")} more, in the list below</p>' if omitted > 0 else ""
+    files = len({e.file for q in shown_questions for e in questions[q] if e.target == target})
+    return (
+        f"<details{' open' if opened else ''}><summary><b>{escape(target)}</b>, {format_count(files, 'file')}</summary>"
+        f'<div class="scroll"><table class="heat"><thead><tr><th></th><th></th>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>{note}</details>"
+    )
+
+
+def _cell(entries: Sequence[Entry], size: int) -> str:
+    """Return the largest gap of the files that serve a size, in or out of place."""
+    serving = [entry for entry in entries if entry.in_range(size)]
+    if not serving:
+        return '<td class="none">–</td>'
+    rated = [(gap, entry) for entry in serving if (gap := _gap_at(entry, size)) is not None]
+    gap, entry = max(rated, key=lambda gap_and_entry: gap_and_entry[0]) if rated else (None, serving[0])
+    tooltip = f"{entry.file}: {format_served(entry.min_bytes, entry.max_bytes)}"
+    times = [time_us for at, time_us, _ in entry.curve if at == size]
+    tooltip += f", {format_time(times[0])}" if times else ""
+    words = "" if gap is None else f"{gap:.2f}"
+    return f'<td class="{_step(gap)}" title="{escape(tooltip, quote=True)}">{words}</td>'
+
+
+def _worst(questions: Mapping[Question, Sequence[Entry]], links: Mapping[Question, str]) -> str:
+    """Return the table of the largest gap of each question and executor, the largest first."""
+    worst: dict[tuple[Question, str], tuple[Worst, Question, Entry]] = {}
+    for question, question_entries in questions.items():
+        for entry in (rated_entry for rated_entry in question_entries if _gap(rated_entry) is not None):
+            key, entry_worst = (question, entry.target), _worst_of(entry)
+            if key not in worst or entry_worst[0] > worst[key][0][0]:
+                worst[key] = entry_worst, question, entry
+    rated = sorted(worst.values(), key=lambda rated_entry: (-rated_entry[0][0], rated_entry[2].file))
+    if not rated:
+        return '<p class="note">No file states a gap.</p>'
+    heads = ("collective", "group", "executor", "serves", "gap", "predicted", "bound", "what proves it", "file")
+    body = []
+    for (gap, size, time_us, bound), question, entry in rated[:WORST]:
+        cells = (
+            escape(question.collective),
+            escape(question.group_text),
+            escape(entry.target),
+            escape(format_served(entry.min_bytes, entry.max_bytes)),
+            f"{gap:.3f}",
+            "–" if time_us is None else f"{format_time(time_us)} @ {format_size(size or 0)}",
+            "–" if bound is None else format_time(bound),
+            escape(str(entry.values.get("proof") or "–")),
+            _linked(escape(Path(entry.file).name), links.get(question)),
+        )
+        body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f'<th scope="col">{word}</th>' for word in heads)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+
+
+def _linked(words: str, page: str | None) -> str:
+    """Return words as a link to a page, if there is one."""
+    return words if page is None else f'<a href="{escape(page, quote=True)}">{words}</a>'
+
+
+def _questions(questions: Mapping[Question, Sequence[Entry]], links: Mapping[Question, str]) -> str:
+    """Return the list of all questions with links to their pages."""
+    items = []
+    for question in sorted(questions):
+        words = escape(f"{question.collective}, {question.topology}, {question.group_text}")
+        page = links.get(question)
+        isomorphic = sorted({group for e in questions[question] for group in e.isomorphic_groups})
+        more = (
+            f' <small title="{escape("; ".join(map(format_listed, isomorphic[:40])))}">+{len(isomorphic)}</small>'
+            if isomorphic
+            else ""
+        )
+        items.append(f"<li>{_linked(words, page)}{more}</li>")
+    return f'<ul class="names">{"".join(items)}</ul>'

@@ -1,0 +1,322 @@
+"""One self-contained HTML page about algorithms: network and load, timeline, sources of chunks, frontier, proof.
+
+The page holds all that it shows (style, script and figures as JSON) and loads nothing. The texts, the proof and the
+frontier work without the script; `report_*.js` draws what moves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+from synth.app.report.item import Item, Points
+from synth.app.report.program import program_item
+from synth.app.report.schedule import schedule_item
+from synth.app.report.sources import Source, find_sources
+from synth.model.text import format_size, format_time
+from topologies.errors import InputError
+from topologies.topology import Topology
+
+FORMAT = "synth-report-1"
+MOST_ITEMS = 200
+_SENDS = 24_000  # most sends that a page lists, of all its algorithms
+_FEWEST_SENDS = 400  # sends of each algorithm that a page lists at least
+_PARTS = Path(__file__).parent / "static"
+_SCRIPTS = ("report_data.js", "report_network.js", "report_timeline.js", "report.js")
+
+WIDTH, HEIGHT = 560, 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 44
+COLOURS = 6  # colours of curves in the page's style; further curves reuse them
+
+
+@dataclass(frozen=True)
+class Page:
+    """An HTML page about algorithms.
+
+    Attributes:
+        html: The whole page.
+        algorithms: Number of algorithms on it.
+        wrong: Reasons why a schedule, program or proof on it is refused, by name.
+    """
+
+    html: str
+    algorithms: int
+    wrong: dict[str, str]
+
+
+def report(
+    path: str | Path,
+    topology: Topology | None = None,
+    group: Sequence[int] | None = None,
+    size_bytes: float | None = None,
+) -> Page:
+    """Build the page about a schedule (.synth), an MSCCL XML, an execution plan, a library or a folder of these.
+
+    Schedules are replayed, proofs are recomputed, programs are checked; the page shows what is wrong.
+
+    Args:
+        path: The file, a library's index.json, or the folder.
+        topology: Topology on which programs run; None: they are shown in steps. Schedules have their own.
+        group: Ranks of the topology on which programs run.
+        size_bytes: Message size of programs in bytes; None: 1 MiB.
+
+    Raises:
+        InputError: A file cannot be read, there are too many algorithms, or a program cannot be timed on the topology.
+    """
+    return report_sources(find_sources(path), Path(path).resolve().name or str(path), topology, group, size_bytes)
+
+
+def report_sources(
+    sources: Sequence[Source],
+    name: str,
+    topology: Topology | None = None,
+    group: Sequence[int] | None = None,
+    size_bytes: float | None = None,
+) -> Page:
+    """Build the page about some files.
+
+    Args:
+        sources: The files.
+        name: Title of the page if the files answer several questions.
+        topology: As for `report`.
+        group: As for `report`.
+        size_bytes: As for `report`.
+
+    Raises:
+        InputError: As for `report`.
+    """
+    if len(sources) > MOST_ITEMS:
+        raise InputError(
+            f"{len(sources)} algorithms: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder"
+        )
+    most = max(_FEWEST_SENDS, _SENDS // len(sources))
+    ranks, size = None if group is None else tuple(group), float(1 << 20) if size_bytes is None else size_bytes
+    items = [
+        schedule_item(source, most)
+        if source.kind == "schedule"
+        else program_item(source, most, topology, ranks, size, only=len(sources) == 1)
+        for source in sources
+    ]
+    one_title = len({item.title for item in items}) == 1
+    title = items[0].title if one_title else name
+    data = {"format": FORMAT, "algorithms": [item.view for item in items]}
+    parts = {
+        "title": escape(title),
+        "chooser": _chooser(items),
+        "overview": _overview(items) if len(items) > 1 else "",
+        "articles": "".join(_article(number, item) for number, item in enumerate(items)),
+        "frontiers": _frontiers(items),
+        "proofs": "".join(_proof(number, item) for number, item in enumerate(items)),
+        "data": _script_safe(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
+        "style": (_PARTS / "report.css").read_text(encoding="utf-8"),
+        "script": "\n".join((_PARTS / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+    }
+    template = (_PARTS / "report.html").read_text(encoding="utf-8")
+    # A single pass, so that inserted text is never taken for a mark.
+    html = re.sub(r"<!--@([a-z]+)-->", lambda mark: parts[mark[1]], template)
+    return Page(html, len(items), {item.name: item.wrong for item in items if item.wrong})
+
+
+def _script_safe(text: str) -> str:
+    """Return JSON, escaped so that no tag or comment in it can end the script."""
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text
+
+
+def _chooser(items: Sequence[Item]) -> str:
+    """Return the list from which a reader chooses an algorithm; empty if there is only one."""
+    if len(items) < 2:
+        return ""
+    parts = ['<label class="chooser">Algorithm <select id="chooser">']
+    for title, group_items in groupby(enumerate(items), key=lambda numbered: numbered[1].title):
+        options = "".join(f'<option value="{number}">{escape(item.name)}</option>' for number, item in group_items)
+        parts.append(f'<optgroup label="{escape(title, quote=True)}">{options}</optgroup>')
+    return "".join([*parts, "</select></label>"])
+
+
+def _overview(items: Sequence[Item]) -> str:
+    """Return a table with a line for each algorithm."""
+    heads = ("algorithm", "for", "time", "bound", "time / bound", "")
+    rows = []
+    for number, item in enumerate(items):
+        time_us, bound_us, gap = item.timing.time_us, item.timing.bound_us, item.timing.gap
+        cells = [
+            f'<a href="#algorithm-{number}" data-choose="{number}">{escape(item.name)}</a>',
+            escape(item.serves or "–"),
+            f"{format_time(time_us)} @ {format_size(round(item.timing.size_bytes))}" if time_us is not None else "–",
+            format_time(bound_us) if bound_us is not None else "–",
+            f"{gap:.3f}" if gap is not None else "–",
+            _badge(item),
+        ]
+        rows.append(f'<tr data-row="{number}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f'<th scope="col">{word}</th>' for word in heads)
+    return (
+        '<details class="card overview" open><summary><h2>Algorithms</h2></summary><div class="scroll">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
+    )
+
+
+def _badge(item: Item) -> str:
+    """Return the badge that says whether an algorithm is wrong, optimal or checked."""
+    kind, word = (
+        (" bad", "wrong") if item.wrong else (" best", "optimal") if item.timing.optimal else ("", item.verdict)
+    )
+    return f'<span class="badge{kind}">{escape(word)}</span>'
+
+
+def _article(number: int, item: Item) -> str:
+    """Return the head of one algorithm: its question, its figures, whether it is right."""
+    tiles = "".join(
+        f'<div class="tile"><dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>'
+        for label, value, note in item.facts
+    )
+    wrong = f'<p class="alert" role="alert">Wrong: {escape(item.wrong)}</p>' if item.wrong else ""
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in item.notes)
+    return (
+        f'<article class="algorithm" id="algorithm-{number}" data-algorithm="{number}">'
+        f'<p class="subtitle"><b>{escape(item.title)}</b> · {escape(item.subtitle)} {_badge(item)}</p>{wrong}{notes}'
+        f'<dl class="tiles">{tiles}</dl></article>'
+    )
+
+
+def _frontiers(items: Sequence[Item]) -> str:
+    """Return one drawing a question, with all of its algorithms."""
+    parts = []
+    for question in dict.fromkeys(item.question for item in items):
+        answers = {number: item for number, item in enumerate(items) if item.question == question}
+        placeholder = '<p class="note">No times are known. Give a topology (--topo) to predict them.</p>'
+        drawing = frontier_plot(answers) or placeholder
+        legend = "".join(
+            f'<li class="c{number % COLOURS}" data-algorithm="{number}"><i></i>{escape(item.name)}</li>'
+            for number, item in answers.items()
+            if item.timing.marks
+        )
+        if any(item.timing.bound or item.timing.stated for item in answers.values()):
+            legend += '<li class="limit"><i></i>bound: nothing can be below it</li>'
+        numbers = " ".join(map(str, answers))
+        parts.append(
+            f'<figure class="frontier" data-algorithms="{numbers}">{drawing}<ul class="legend">{legend}</ul></figure>'
+        )
+    return "".join(parts)
+
+
+def _proof(number: int, item: Item) -> str:
+    """Return the proof of one algorithm in words."""
+    lines = item.timing.proof
+    body = "".join(f"<p>{escape(line)}</p>" for line in lines) or f'<p class="note">{escape(item.no_proof)}</p>'
+    return f'<div class="proof" data-algorithm="{number}">{body}</div>'
+
+
+class _Axes:
+    """Logarithmic axes that cover some points (bytes, µs).
+
+    Attributes:
+        low_x: Exponent of 2 of the smallest size.
+        high_x: Exponent of 2 of the largest size.
+        low_y: Exponent of 10 of the smallest time.
+        high_y: Exponent of 10 of the largest time.
+    """
+
+    def __init__(self, points: Points) -> None:
+        sizes = [math.log2(size) for size, _ in points]
+        times = [math.log10(time) for _, time in points]
+        self.low_x, self.low_y = math.floor(min(sizes) - 0.3), math.floor(min(times) - 0.05)
+        self.high_x = max(math.ceil(max(sizes) + 0.3), self.low_x + 2)
+        self.high_y = max(math.ceil(max(times) + 0.05), self.low_y + 1)
+
+    def x(self, size: float) -> float:
+        """Return the horizontal place of a size."""
+        part = (math.log2(size) - self.low_x) / (self.high_x - self.low_x)
+        return round(_LEFT + part * (WIDTH - _LEFT - _RIGHT), 2)
+
+    def y(self, time: float) -> float:
+        """Return the vertical place of a time."""
+        part = (math.log10(time) - self.low_y) / (self.high_y - self.low_y)
+        return round(HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM), 2)
+
+    def path(self, points: Points) -> str:
+        """Return the SVG path through the points."""
+        return "M" + "L".join(f"{self.x(size)} {self.y(time)}" for size, time in points)
+
+
+def frontier_plot(items: Mapping[int, Item]) -> str:
+    """Return a drawing (SVG) of one question's times and bounds by size, with logarithmic axes; empty without points.
+
+    A bound that is known at one size only is a dash there.
+
+    Args:
+        items: The algorithms by their number on the page.
+    """
+    timings = [item.timing for item in items.values()]
+    bound = _drawn(next((timing.bound for timing in timings if timing.bound), ()))
+    stated = [point for timing in timings for point in _drawn(timing.stated)]
+    points = (*bound, *stated, *(p for timing in timings for p in _drawn((*timing.curve, *timing.marks))))
+    if not points:
+        return ""
+    axes = _Axes(points)
+    title = escape(f"time by message size, {next(iter(items.values())).title}", quote=True)
+    parts = [
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">',
+        f"<title>{title}</title>",
+        *_grid(axes),
+    ]
+    if len(bound) > 1:
+        line, bottom = axes.path(bound), axes.y(10**axes.low_y)
+        area = f"M{axes.x(bound[0][0])} {bottom}L{line[1:]}L{axes.x(bound[-1][0])} {bottom}Z"
+        parts.append(f'<path class="never" d="{area}"/>')
+        parts.append(f'<path class="bound" d="{line}"><title>bound: nothing is faster</title></path>')
+    for size, time in stated:
+        x, y = axes.x(size), axes.y(time)
+        words = f"bound: {_format_point(size, time)}"
+        parts.append(f'<path class="bound" d="M{x - 9:.2f} {y}H{x + 9:.2f}"><title>{words}</title></path>')
+    for number, item in items.items():
+        if not item.timing.marks:
+            continue
+        name, curve = escape(item.name), _drawn(item.timing.curve)
+        parts.append(f'<g class="curve c{number % COLOURS}" data-algorithm="{number}">')
+        if len(curve) > 1:
+            parts.append(f'<path d="{axes.path(curve)}"><title>{name}</title></path>')
+        for size, time in _drawn(item.timing.marks):
+            words = f"{name}: {_format_point(size, time)}"
+            parts.append(f'<circle cx="{axes.x(size)}" cy="{axes.y(time)}" r="4.5"><title>{words}</title></circle>')
+        parts.append("</g>")
+    parts.append("</svg>")
+    return "".join(parts)
+
+
+def _drawn(points: Points) -> Points:
+    """Return the points that have a place on logarithmic axes."""
+    return tuple((size, time) for size, time in points if size > 0 and time > 0)
+
+
+def _format_point(size: float, time: float) -> str:
+    """Return the text of a point."""
+    return f"{format_time(time)} at {format_size(math.ceil(size))}"
+
+
+def _grid(axes: _Axes) -> list[str]:
+    """Return the grid lines and the labels of the axes."""
+    parts = []
+    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
+    step = max(1, math.ceil((axes.high_x - axes.low_x) / 6))
+    for power in range(math.ceil(axes.low_x / step) * step, axes.high_x + 1, step):
+        x = axes.x(2.0**power)
+        label = format_size(1 << power) if power >= 0 else f"{2.0**power:g} B"
+        parts.append(f'<path class="grid" d="M{x} {_TOP}V{bottom}"/>')
+        parts.append(f'<text class="tick" x="{x}" y="{bottom + 17}" text-anchor="middle">{label}</text>')
+    step = max(1, math.ceil((axes.high_y - axes.low_y) / 7))
+    for power in range(axes.low_y, axes.high_y + 1, step):
+        y = axes.y(10.0**power)
+        label = format_time(10.0**power) if power >= -1 else f"1e{power} µs"
+        parts.append(f'<path class="grid" d="M{_LEFT} {y}H{right}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{label}</text>')
+    middle = (_LEFT + right) / 2
+    parts.append(f'<text class="axis" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">message size</text>')
+    return parts

@@ -1,0 +1,406 @@
+"""A program as a page shows it: its figures, connections, threadblocks, and the order of its steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from emit.check.cells import cells_of
+from emit.check.order import run
+from emit.columns import Columns, columns_of
+from emit.findings import Findings
+from emit.formats import format_of, verify_program
+from emit.goal import Goal, goal_for
+from emit.library.index import Entry, is_figure
+from emit.library.lookup import goal_beside
+from emit.msccl.read import read_msccl
+from emit.program import OPS, READS_SRC, Program, Step
+from emit.timing.predict import Predictor, Timed
+from synth.app.report.item import EXPONENTS, Fact, Item, Timing, proved_timing
+from synth.app.report.layout import drawn_edges, network_view, place_vertices
+from synth.app.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
+from synth.app.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
+from synth.app.report.sources import Source
+from synth.bounds.prove import prove
+from synth.model.problem import make_problem
+from synth.model.registry import find_kind
+from synth.model.requirements import sum_by
+from synth.model.text import format_count, format_number, format_served, format_size, format_time
+from synth.storage.check import Checked
+from topologies.arrays import Floats, Ints
+from topologies.errors import InputError
+from topologies.topology import Topology
+
+_FORMAT_NAMES = {"msccl": "MSCCL", "mscclpp": "MSCCL++", "chakra": "Chakra", "goal": "GOAL"}
+_PLAN_NOTE = (
+    "The drawing shows the messages of the plan in the order of its data. Times by size are those of the plan"
+    " itself, with its signals."
+)
+_PIECES = 160  # pieces of time, at most
+_FINDINGS = 8  # findings that a page lists
+_PROVED = 64  # ranks up to which a page proves a bound for a program
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The times of a program's transmissions, in ticks, or in µs if a predictor times it.
+
+    Attributes:
+        columns: The program's steps.
+        predictor: The predictor, or None for ticks.
+        sent: The steps that send, in the order of the arrays.
+        connection: Number of each transmission's connection.
+        chunks: Number of chunks of each transmission.
+        start: Start of each transmission within 0..span.
+        end: End of each transmission on its connection.
+        arrive: Arrival of each transmission.
+        span: Time of the last arrival.
+        shares: Share of each piece of time in which each connection is in use, shape (connections, pieces of time).
+    """
+
+    columns: Columns
+    predictor: Predictor | None
+    sent: list[int]
+    connection: Ints
+    chunks: Floats
+    start: Floats
+    end: Floats
+    arrive: Floats
+    span: float
+    shares: Floats
+
+
+def program_item(
+    source: Source, most_sends: int, topology: Topology | None, group: tuple[int, ...] | None, size: float, only: bool
+) -> Item:
+    """Return the program of a file, checked, and timed at `size` bytes if there is a topology.
+
+    Args:
+        source: The file.
+        most_sends: Most transmissions that the page lists.
+        topology: Topology on which it runs, or None.
+        group: Ranks on which it runs, or None.
+        size: Message size in bytes.
+        only: True if it is the page's only algorithm, so that it must run on the topology.
+
+    Raises:
+        InputError: The file cannot be read, or the only program does not run on the topology.
+    """
+    entry, goal = source.entry, goal_beside(source.path)
+    verdict = verify_program(source.path, goal)
+    form = format_of(source.path)
+    if verdict.program is None and (form.simulator or not form.holds_program):
+        raise InputError("; ".join(verdict.lines))
+    program = verdict.program or read_msccl(source.path)  # `read_msccl` raises with what cannot be read.
+    right = verdict.status == "right"
+    explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
+    notes = explained[1:] if right else explained if verdict.status == "not readable" else []
+    timing = _stated(entry)
+    if group is None and entry is not None and topology is not None and topology.name == entry.topology:
+        group = entry.communicator
+    try:
+        predictor = None if topology is None else Predictor(program, topology, group)
+        view = program_view(program, most_sends, goal, predictor, size)
+        if predictor is not None:
+            timed = form.predictor(source.path, program, predictor.topology, group)
+            timing = _timed(program, timed, size, right)
+            if timed.fifo_depth is None:
+                notes = [*notes, _PLAN_NOTE]
+    except InputError as error:
+        if only or topology is None:
+            raise
+        # Of many programs, some may be for other networks.
+        notes = [*notes, f"Shown in steps: {error}."]
+        view = program_view(program, most_sends, goal)
+    comparison_key: tuple[object, ...] = (program.nranks,)
+    if entry is not None:
+        comparison_key = entry.group, entry.relays, 0 if entry.root is None else entry.group.index(entry.root)
+    return Item(
+        name=source.name,
+        collective=program.collective,
+        comparison_key=comparison_key,
+        subtitle=f"{format_count(program.nranks, 'rank')} · {_FORMAT_NAMES[form.name]}, {program.protocol}",
+        timing=timing,
+        view=view,
+        facts=tuple(_facts(program, view, timing)),
+        verdict="checked: right" if right else verdict.status,
+        wrong="; ".join(explained).removeprefix("wrong: ") if verdict.status in ("wrong", "deadlock") else "",
+        notes=tuple(notes),
+        serves=format_served(program.min_bytes, program.max_bytes or None),
+        no_proof=_no_proof(entry, topology),
+    )
+
+
+def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
+    """Return the text that replaces a missing proof."""
+    words = None if entry is None else entry.values.get("proof")
+    if isinstance(words, str):
+        return (
+            f"The library's index states: {words[:400]}. It is not checked here; synth prove checks it with"
+            " the schedule's own files."
+        )
+    if topology is None:
+        return "An executor's file does not state how near it is to the best. Give the network (--topo) to find out."
+    return f"No bound was computed: the program is not right, its root is not known, or it has over {_PROVED} ranks."
+
+
+_FIGURES = ("shown_bytes", "time_us", "bound_us")  # keys of an entry; a row of its curve has the same figures
+
+
+def _stated(entry: Entry | None) -> Timing:
+    """Return the times and bounds that an index states."""
+    if entry is None:
+        return Timing(None)
+    figures = [float(value) for key in _FIGURES if is_figure(value := entry.values.get(key))]
+    if len(figures) < len(_FIGURES):
+        return Timing(entry.topology)
+    size, time_us, bound_us = figures
+    curve, bound = (tuple((row[0], row[column]) for row in entry.curve) for column in (1, 2))
+    return Timing(entry.topology, size, time_us, bound_us, curve, bound)
+
+
+def _timed(program: Program, predictor: Timed, size: float, right: bool) -> Timing:
+    """Return the predicted times on a topology, with a bound if the file states its question in full."""
+    topology = predictor.topology
+    sizes = [float(1 << e) for e in EXPONENTS]
+    curve = tuple((s, predictor.time_us(s)) for s in sizes)
+    time_us = predictor.time_us(size)
+    kind = find_kind(program.collective)
+    if not right or not kind.unit or kind.rooted or program.nranks > _PROVED:
+        return Timing(topology.name, size, time_us, curve=curve)
+    problem = make_problem(topology, program.collective, predictor.group)
+    bound = prove(problem)
+    bound_us, decisive = bound.at(size)
+    checked = Checked(bound_us=bound_us, witness=decisive, limits=bound.witnesses)
+    return proved_timing(problem, checked, size, time_us, curve, sizes)
+
+
+def _facts(program: Program, view: dict[str, Any], timing: Timing) -> list[Fact]:
+    """Return the figures of the program for the page's tiles."""
+    facts: list[Fact] = []
+    if timing.time_us is not None:
+        at = f"at {format_size(round(timing.size_bytes))}"
+        facts.append(("Predicted time", format_time(timing.time_us), at))
+    if timing.gap is not None:
+        how = "proved below" if timing.proof else "as the index states it"
+        facts.append(("Time / bound", f"{timing.gap:.3f}", how))
+    blocks = [len(gpu.threadblocks) for gpu in program.gpus]
+    facts += [
+        ("Instructions", format_number(program.nsteps), f"on {format_count(program.nranks, 'rank')}"),
+        ("Threadblocks", str(max(blocks, default=0)), f"at most on a rank; {sum(blocks)} in all"),
+        ("Channels", str(program.nchannels), program.protocol),
+        ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop"),
+    ]
+    if view["network"] is not None:
+        if view["unit"] == "steps":
+            facts.append(("Longest chain", format_count(round(view["span"]), "step"), "one after another"))
+        facts.append(("Transmissions", format_number(view["sends"]["total"]), ""))
+    return facts
+
+
+def program_view(
+    program: Program,
+    most_sends: int,
+    goal: Goal | None = None,
+    predictor: Predictor | None = None,
+    size_bytes: float = 0.0,
+) -> dict[str, Any]:
+    """Return the data that the page's script draws; at most `most_sends` transmissions, and instructions, are listed.
+
+    Without a predictor a step takes one tick, and the load of a connection is its share of the busiest connection's
+    chunks. With one, times are predicted at `size_bytes`, in µs.
+
+    Raises:
+        InputError: The program has a deadlock.
+    """
+    findings = Findings()
+    columns = columns_of(program, findings)
+    if any(f.kind != "race" for f in findings.reported):
+        blocks = _blocks(program, [], 0)
+        return {"kind": "program", "unit": "steps", "span": 0.0, "network": None, "blocks": blocks}
+    order = run(columns, None, split=False).order
+    tick = assign_ticks(columns, order)
+    timed = _run(columns, order, tick, predictor, size_bytes)
+    carried = trace_program(columns, order, cells_of(program, columns, _aliasing(program, goal), False))
+    rows, row = _rows(timed, len(timed.sent) <= most_sends)
+    return {
+        "kind": "program",
+        "unit": "steps" if predictor is None else "µs",
+        "span": round_value(timed.span),
+        "network": _network(program, timed),
+        "ranks": _ranks(program, timed),
+        "fold": None,
+        "rows": rows,
+        "sends": _sends(timed, row, carried, most_sends),
+        "chunks": None,
+        "blocks": _blocks(program, tick if predictor is None else [], most_sends),
+    }  # fmt: skip
+
+
+def _run(columns: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float) -> _Run:
+    """Return the times of the transmissions."""
+    if predictor is None:
+        sent = [step for step in order if columns.sends[step] >= 0]
+        start = np.array([tick[step] for step in sent], dtype=np.float64)
+        end = arrive = start + 1.0
+        span = max(tick, default=-1) + 1.0
+    else:
+        moved = predictor.transfers(size_bytes)
+        sent, start, end, arrive = moved.step.tolist(), moved.start_us, moved.end_us, moved.arrive_us
+        span = float(arrive.max(initial=0.0))
+    rows = np.array(sent, dtype=np.int64)
+    connection, chunks = columns.sends[rows], columns.count[rows].astype(np.float64)
+    pieces = _PIECES if predictor is not None else max(1, min(_PIECES, int(span)))
+    shares = shares_of_time(connection, start, end, len(columns.connections), pieces, span)
+    return _Run(columns, predictor, sent, connection, chunks, start, end, arrive, span, shares)
+
+
+def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
+    """Return the goal that says which cells of i and o are the same memory."""
+    if goal is not None:
+        return goal
+    inplace = program.inplace and not program.outofplace
+    with suppress(InputError):
+        return goal_for(program.collective, program.nranks, program.nchunks_per_loop, inplace, program.root)
+    return None
+
+
+def _network(program: Program, timed: _Run) -> dict[str, Any]:
+    """Return ranks and connected pairs of them, with load; if timed, it is the share of the time in use."""
+    n, predictor = program.nranks, timed.predictor
+    ends = np.array([pair[:2] for pair in timed.columns.connections], dtype=np.int64).reshape(-1, 2)
+    pairs, edge = np.unique(ends, axis=0, return_inverse=True)
+    edge = edge.reshape(-1)
+    moved = sum_by(edge[timed.connection], timed.chunks, len(pairs))
+    load = moved / max(1.0, float(moved.max(initial=0.0)))
+    load_over_time = np.zeros((len(pairs), timed.shares.shape[1]))
+    np.add.at(load_over_time, edge, timed.shares)
+    name, total, ranks, nodes = "", n, list(range(n)), np.zeros(n, dtype=np.int64)
+    if predictor is not None:
+        topology = predictor.topology
+        busy = sum_by(edge[timed.connection], timed.end - timed.start, len(pairs))
+        load = busy / timed.span if timed.span > 0 else busy
+        name = "" if topology.switches else topology.name
+        total, ranks = topology.nranks, list(predictor.group)
+        nodes = topology.nodes[ranks]
+    at = place_vertices(name, total, ranks, nodes, 0, pairs)
+    names = [str(r) for r in range(n)]
+    return network_view(at, pairs, n, n, names, load, load_over_time, gbs=np.zeros(0), moved=moved)
+
+
+def _ranks(program: Program, timed: _Run) -> dict[str, Any]:
+    """Return how many connections of every rank send and receive in each piece of time, as shares of the most."""
+    rates = []
+    for side in (0, 1):
+        rate = np.zeros((program.nranks, timed.shares.shape[1]))
+        np.add.at(rate, [pair[side] for pair in timed.columns.connections], timed.shares)
+        rates.append(rate)
+    top, tables = rank_rates(*rates)
+    return {"top": round_value(max(top, 1e-9)), **tables, "got": None}
+
+
+def _rows(timed: _Run, all_listed: bool) -> tuple[dict[str, Any], Ints]:
+    """Return the timeline's rows, one a connection by ranks or bands of them, and the row of each connection."""
+    connections = timed.columns.connections
+    channels = len({channel for _, _, channel in connections}) > 1
+    order = sorted(range(len(connections)), key=connections.__getitem__)
+    ends = [connections[number] for number in order]
+    names = [f"{a}→{b}" + (f" · ch {channel}" if channels else "") for a, b, channel in ends]
+    busy = sum_by(timed.connection, timed.end - timed.start, len(order))[order]
+    load = busy / timed.span if timed.span > 0 else busy
+    view, band = timeline_rows(names, load, timed.shares[order], 1, len(order), all_listed)
+    row = np.empty(len(order), dtype=np.int64)
+    row[order] = band
+    return view, row
+
+
+def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any]:
+    """Return the first transmissions in the form of a schedule's sends; `words` says what each carries."""
+    columns = timed.columns
+    listed = timed.sent[:most]
+    place = {step: i for i, step in enumerate(listed)}
+    words: dict[str, int] = {}
+    words_of_send: list[int] = []
+    hop: list[int] = []
+    ptr, brought = [0], list[int]()
+    for step in listed:
+        values, sources = carried.get(step, ([], []))
+        words_of_send.append(words.setdefault(describe_values(values), len(words)))
+        parents = [place[p] for p in sources if p in place]
+        hop.append(1 + max((hop[p] for p in parents if p < len(hop)), default=0))
+        brought += parents
+        ptr.append(len(brought))
+    links, at = np.unique(timed.connection[: len(listed)], return_inverse=True)
+    ends = [columns.connections[link] for link in links.tolist()]
+    edge = {pair: i for i, pair in enumerate(sorted({(a, b) for a, b, _ in columns.connections}))}
+    drawn = drawn_edges(0, len(edge))
+    out, into = columns.messages()
+    adds = set(out[columns.is_op(READS_SRC)[into]].tolist())  # steps whose data the receiver adds to a value
+    return {
+        "total": len(timed.sent),
+        "stored": len(timed.sent),
+        "shown": len(listed),
+        "links": {
+            "src": [a for a, _, _ in ends],
+            "dst": [b for _, b, _ in ends],
+            "row": row[links].tolist(),
+            "path": [[edge[a, b]] if drawn else [] for a, b, _ in ends],
+        },
+        "link": at.reshape(-1).tolist(),
+        "chunk": [],
+        "words": list(words),
+        "what": words_of_send,
+        "count": columns.count[listed].tolist() if listed else [],
+        "place": [list(columns.place(s)) for s in listed],
+        "start": round_all(timed.start[: len(listed)]),
+        "end": round_all(timed.end[: len(listed)]),
+        "arrives": None if timed.predictor is None else round_all(timed.arrive[: len(listed)]),
+        "reduces": [int(step in adds) for step in listed],
+        "own": [0] * len(listed),
+        "hop": hop,
+        "from_ptr": ptr,
+        "from": brought,
+    }
+
+
+def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
+    """Return every rank's threadblocks, and their instructions with the tick of each where it is known."""
+    blocks = [(rank, tb, block) for rank, gpu in enumerate(program.gpus) for tb, block in enumerate(gpu.threadblocks)]
+    shown = min(len(blocks), MOST_ROWS * 4)
+    steps: list[list[Any]] = []
+    at = 0
+    for number, (_, _, block) in enumerate(blocks):
+        if tick and len(steps) + len(block.steps) <= most and number < shown:
+            steps += [
+                [number, position, tick[at + position], OPS.index(step.op), _instruction(step)]
+                for position, step in enumerate(block.steps)
+                if tick[at + position] >= 0
+            ]
+        at += len(block.steps)
+    kinds = Counter(step.op for _, _, _, step in program.steps())
+    rows = [(rank, tb, b.channel, b.send, b.recv, len(b.steps)) for rank, tb, b in blocks[:shown]]
+    names = ("rank", "tb", "channel", "send", "recv", "steps")
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)} | {
+        "of": len(blocks),
+        "ops": list(OPS),
+        "count": [kinds.get(op, 0) for op in OPS],
+        "listed": steps,
+    }
+
+
+def _instruction(step: Step) -> str:
+    """Return an instruction in words, such as `i[0–3] → o[0–3], waits for tb 1 step 2`."""
+
+    def cells(buffer: str, first: int) -> str:
+        """Return the cells of a buffer in words."""
+        return f"{buffer}[{format_spans(list(range(first, first + step.count)))}]" if first >= 0 else ""
+
+    sides = [cells(step.src_buf, step.src_off), cells(step.dst_buf, step.dst_off)]
+    shown = {"s": sides[:1], "r": sides[1:], "nop": []}.get(step.op, sides)
+    words = " → ".join(side for side in shown if side)
+    waits = f"waits for tb {step.dep_tb} step {step.dep_step}" if step.dep_tb >= 0 else ""
+    return ", ".join(part for part in (words, waits) if part)

@@ -1,5 +1,0 @@
-"""The entry point of `python -m synth.cli`."""
-
-from synth.cli import main
-
-main()

@@ -1,0 +1,339 @@
+"""The statement of a search result: one documented dictionary of plain values (`--json`, the index, the table)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from synth.baselines.libraries import LIBRARIES
+from synth.baselines.nccl.model import Choice
+from synth.bounds.prove import OPTIMAL
+from synth.engines.request import StepClaim
+from synth.model.pairs import ordinary
+from synth.model.problem import LARGEST, SMALLEST, describe_alpha, question
+from synth.model.text import format_count
+from synth.search.frontier import Range
+from synth.search.pool import WORTH_SAYING
+from synth.search.result import SearchResult
+
+_LONG = 1_000_000  # sends; timing so many at one size takes a second
+# With more sends than this, the sizes of a curve are _SPREAD powers of two apart, to save time.
+_MANY = 20_000
+_SPREAD = 5
+
+
+TimeAt = Callable[[int], float]
+OverSizes = dict[str, Any]
+Row = dict[str, Any]
+
+
+def row(result: SearchResult, served: Range) -> dict[str, Any]:
+    """Return the row of an algorithm and the range of message sizes that it serves.
+
+    Times are in µs, at the size `shown_bytes`: of the program if there is one, otherwise of the schedule.
+
+    Returns:
+        A dictionary with the keys of `compare` and of `over_sizes`, and with:
+
+        - steps, rounds, chunks: The shape in the k-synchronous model; None where the algorithm has none.
+        - sends: Number of sends, with all translated copies.
+        - engine: Name of the engine.
+        - switch_ops: Whether switches multicast or reduce in it.
+        - min_bytes, max_bytes: The range of sizes, both inclusive; max_bytes is None where there is no end.
+    """
+    algorithm = served.algorithm
+    return {
+        "steps": algorithm.steps,
+        "rounds": algorithm.rounds,
+        "chunks": algorithm.chunks,
+        "sends": len(algorithm.schedule) * (1 if result.problem.quotient is None else result.problem.quotient.order),
+        "engine": algorithm.engine,
+        "switch_ops": not ordinary(algorithm.problem.network, algorithm.schedule.link),
+        "min_bytes": served.low,
+        "max_bytes": served.high,
+        **compare(result, served.time_us(served.shown), served.shown, lambda: _regime(result, served)),
+        **over_sizes(result, served.taken_us, served.low, served.high, served.shown, len(algorithm.schedule)),
+    }
+
+
+def over_sizes(result: SearchResult, time_us: TimeAt, low: int, high: int | None, shown: int, sends: int) -> OverSizes:
+    """Return `worst` and `curve` of a row.
+
+    Sizes for which `time_us` returns infinity (no file takes them) are left out.
+
+    Args:
+        result: The search result, whose bound counts.
+        time_us: Function from a size in bytes to a time in µs.
+        low: Smallest size of the range in bytes.
+        high: Largest size of the range in bytes; None where there is no end.
+        shown: The size in bytes for which the row is shown.
+        sends: Number of sends; for many sends fewer sizes are timed.
+
+    Returns:
+        A dictionary with two keys:
+
+        - worst: The size with the largest gap (bytes, time_us, bound_us, gap), among the shown size, the range's ends
+          and the sizes of `curve` in the range.
+        - curve: Rows (bytes, time_us, bound_us) at powers of two over all sizes, outside the range too; empty for very
+          many sends.
+    """
+    sizes: set[int] = {shown}
+    powers = range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), 1 if sends <= _MANY else _SPREAD)
+    last = LARGEST if high is None else high
+    if sends <= _LONG:
+        sizes |= {1 << e for e in powers}
+    if sends <= _MANY:
+        sizes |= {size for size in (low, last) if SMALLEST <= size <= LARGEST}
+    time_at_size = {size: time_us(size) for size in sorted(sizes)}
+    figures_at_size = {size: (us, result.bound.at(size)[0]) for size, us in time_at_size.items() if us < np.inf}
+    sizes_in_range = [size for size in figures_at_size if low <= size <= last or size == shown]
+    size = max(sizes_in_range, key=lambda size: figures_at_size[size][0] / figures_at_size[size][1])
+    worst_us, bound_us = figures_at_size[size]
+    return {
+        "worst": {"bytes": size, "time_us": worst_us, "bound_us": bound_us, "gap": max(1.0, worst_us / bound_us)},
+        "curve": [
+            [size, *figures] for size, figures in figures_at_size.items() if sends <= _LONG and size & size - 1 == 0
+        ],
+    }
+
+
+def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[], str] = str) -> dict[str, Any]:
+    """Return the keys of a row that compare its time with bounds, baselines, libraries and the healthy network.
+
+    Args:
+        result: The search result.
+        time_us: The row's time in µs.
+        size: The message size in bytes.
+        regime: Function that returns the beginning of `proof` for a time that is not optimal.
+
+    Returns:
+        A dictionary with these keys:
+
+        - shown_bytes, time_us: The arguments.
+        - bound_us: The bound in µs.
+        - gap: time / bound, at least 1.
+        - optimal: Whether the time is proved optimal.
+        - proof: What proves the bound.
+        - vs_baseline: Time of the best baseline / this time; None where there is no baseline.
+        - libraries: By name, what a library would run by its own choice: algorithm, protocol, channels (None where they
+          are not known), time_us, and vs (its time / this time). Libraries without a model of the question are missing.
+        - vs_healthy: This time / the time on the healthy network; None where no part is dead or slow.
+    """
+    bound_us, witness = result.bound.at(size)
+    baselines_us = [a.time_us(size) for a in result.baselines]
+    optimal = time_us / bound_us <= OPTIMAL
+    healthy_us = result.healthy.fastest(size).time_us(size) if result.healthy and result.healthy.ranges else None
+    return {
+        "shown_bytes": size,
+        "time_us": time_us,
+        "bound_us": bound_us,
+        "gap": max(1.0, time_us / bound_us),
+        "optimal": optimal,
+        "proof": ("optimal: " if optimal else regime()) + witness.text,
+        "vs_baseline": min(baselines_us) / time_us if baselines_us else None,
+        "libraries": {
+            name: _beside(choice, time_us)
+            for name in LIBRARIES
+            if isinstance(choice := result.library(name, size), Choice)
+        },
+        "vs_healthy": None if healthy_us is None else time_us / healthy_us,
+    }
+
+
+def _beside(choice: Choice, time_us: float) -> dict[str, Any]:
+    """Return the choice of a library as a dictionary, with its time / the row's time."""
+    return {
+        "algorithm": choice.algorithm,
+        "protocol": choice.protocol,
+        "channels": choice.channels or None,
+        "time_us": choice.time_us,
+        "vs": choice.time_us / time_us,
+    }
+
+
+def _regime(result: SearchResult, served: Range) -> str:
+    """Return whether an algorithm meets the bound as messages grow or as they shrink, as text; "" if neither is so."""
+    if len(served.algorithm.schedule) > _LONG:
+        return ""
+    huge, tiny = 1 << 60, 1e-6
+    if served.time_us(huge) <= result.bound.at(huge)[0] * (1 + 1e-7):
+        return "bandwidth-optimal: "
+    if served.time_us(tiny) <= result.bound.at(tiny)[0] * (1 + 1e-7):
+        return "latency-optimal: "
+    return ""
+
+
+def statement(result: SearchResult) -> dict[str, Any]:
+    """Return the statement of a search result.
+
+    Returns:
+        A dictionary with the keys of `question`, and with:
+
+        - summary, alpha: Texts on the topology and on its latencies.
+        - algorithms: Rows (see `row`), each also with refused: why the executor can hold no program of the algorithm;
+          "" if it can or if no executor was named.
+        - baselines: Names of the baselines.
+        - libraries: By name: version; own_clock: whether its times are by its own cost model; costs: whether the times
+          here include an executor's costs; not_modelled: why its model does not cover this question, "" if it does.
+        - bounds: Each witness: kind, text, base_us, us_per_byte, cap_us.
+        - k_synchronous: What is proved for each number of steps.
+        - time_slots: What dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver.
+        - out_of_reach: Faster schedules for which the executor can hold no program: bytes, chunks, time_us, gap,
+          refused.
+        - engine: The engine that was named, or auto.
+        - other_engines: Engines that found some of the algorithms although another was named.
+        - impossible: Why no schedule of the pinned shape exists, where that is proved.
+        - switch_ops: Names of the switches that may multicast or reduce among the ranks.
+        - unsaid: Why no switch may do so although some can.
+        - next_minute: See `next_minute`.
+        - defects: Parts of synth that failed, whose answers are missing; one line each.
+        - ended: "", or why the search stopped early.
+        - seconds: Duration of the search.
+    """
+    problem = result.problem
+    rows = [row(result, served) | {"refused": served.contender.refused} for served in result.ranges]
+    return {
+        **question(problem),
+        "summary": problem.topology.summary,
+        "alpha": describe_alpha(problem),
+        "algorithms": rows,
+        "baselines": sorted({baseline.engine for baseline in result.baselines}),
+        "libraries": {
+            library.name: {
+                "version": library.version,
+                "own_clock": library.own_clock,
+                "costs": bool(problem.topology.protocol),
+                "not_modelled": _not_modelled(result, library.name),
+            }
+            for library in LIBRARIES.values()
+        },
+        "bounds": result.bound.documents(),
+        "k_synchronous": _claims(result),
+        "time_slots": [
+            {"bytes": claim.size, "chunks": claim.chunks, "bound_us": claim.bound_us, "solver": claim.solver}
+            for claim in result.slots
+        ],
+        "out_of_reach": _out_of_reach(result),
+        "engine": result.engine,
+        "other_engines": list(result.other_engines),
+        "impossible": result.impossible,
+        "switch_ops": _switches(result),
+        "unsaid": result.unsaid,
+        "next_minute": next_minute(result, rows),
+        "defects": [defect.line for defect in result.defects],
+        "ended": result.ended,
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what the search would do with one minute more, and where the largest gap of the rows is.
+
+    Returns:
+        A dictionary with these keys:
+
+        - engines: Engines that have not ended, in the order in which they would go on.
+        - window_bytes: The size in bytes for which bounds by windows of time would be computed; None for no size.
+        - bytes, gap: The size with the largest gap, and that gap; None without rows.
+        - time_s, bound_s: When its algorithm and its bound were found, in seconds since the search began; None if
+          unknown.
+        - moved: Which of "algorithm" and "bound" was found last; "" if unknown.
+        - one_size: Whether engines were asked for that size separately.
+    """
+    one_size = any(row["min_bytes"] == row["max_bytes"] for row in rows)
+    outlook: dict[str, Any] = {"engines": list(result.queue), "window_bytes": result.refutable, "one_size": one_size}
+    outlook |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
+    if rows:
+        worst = max((row["worst"] for row in rows), key=lambda worst: worst["gap"])
+        outlook |= {
+            "bytes": worst["bytes"],
+            "gap": worst["gap"],
+            "one_size": one_size or worst["bytes"] in result.asked_sizes,
+        }
+    if result.ranges and rows:
+        served, (_, witness) = result.fastest(outlook["bytes"]), result.bound.at(outlook["bytes"])
+        if np.isclose(served.time_us(outlook["bytes"]), worst["time_us"]):  # Otherwise another algorithm has this time.
+            time_s, bound_s = served.contender.found_s, result.bound_s.get(witness)
+            outlook |= {"time_s": time_s, "bound_s": bound_s}
+            if time_s is not None and bound_s is not None:
+                outlook["moved"] = "algorithm" if time_s > bound_s else "bound"
+    return outlook
+
+
+def _not_modelled(result: SearchResult, name: str) -> str:
+    """Return why a library's model does not cover the question; "" if it does."""
+    choice = result.library(name, LARGEST)
+    return "" if isinstance(choice, Choice) else str(choice)
+
+
+def _switches(result: SearchResult) -> list[str]:
+    """Return the names of the switches that may multicast or reduce among the ranks."""
+    hyperlinks, topology = result.problem.network.hyperlinks, result.problem.topology
+    return [] if hyperlinks is None else [topology.switch_ops[i].switch for i in np.unique(hyperlinks.group).tolist()]
+
+
+def _out_of_reach(result: SearchResult) -> list[dict[str, Any]]:
+    """Return a row for each range in which a schedule without a file is clearly faster than the served algorithm."""
+    rows = []
+    for served in result.ranges:
+        size = served.shown
+        fastest = min(result.refused, key=lambda contender: (contender.time_us(size), *contender.order), default=None)
+        if fastest is None or served.contender.refused or fastest.time_us(size) > WORTH_SAYING * served.time_us(size):
+            continue
+        rows.append(
+            {
+                "bytes": size,
+                "chunks": fastest.algorithm.chunks,
+                "time_us": fastest.time_us(size),
+                "gap": fastest.time_us(size) / result.bound.at(size)[0],
+                "refused": fastest.refused,
+            }
+        )
+    return rows
+
+
+def _claims(result: SearchResult) -> list[dict[str, Any]]:
+    """Return the claims of the k-synchronous model as dictionaries of plain values."""
+    claims = []
+    for claim in result.claims:
+        shape = claim.best.shape if claim.best is not None else None
+        claims.append(
+            {
+                "part": claim.part,
+                "steps": claim.steps,
+                "rounds": shape.rounds if shape else None,
+                "chunks": shape.chunks if shape else None,
+                "least_rounds_a_chunk": None
+                if np.isinf(claim.at_least)
+                else str(Fraction(claim.at_least).limit_denominator(1000)),
+                "proved": claim.complete,
+                "by": claim.by,
+                "up_to_chunks": claim.chunks if claim.complete and not claim.exactly else None,
+                "for_chunks": claim.chunks if claim.complete and claim.exactly else None,
+                "proof": _format_proof(claim) if claim.complete else "",
+                "refuted": [
+                    [refuted_shape.steps, refuted_shape.rounds, refuted_shape.chunks] for refuted_shape in claim.refuted
+                ],
+            }
+        )
+    return claims
+
+
+_MEANS = {
+    "rounds ≥ steps": "each step taking a round",
+    "cut": "a cut",
+    "relaxation": "the linear relaxation",
+    "solvers": "CP-SAT and Z3",
+}
+
+
+def _format_proof(claim: StepClaim) -> str:
+    """Return for which numbers of chunks a claim holds, and what proves it."""
+    if claim.chunks is None:
+        scope = "any number of chunks"
+    else:
+        scope = ("" if claim.exactly else "up to ") + format_count(claim.chunks, "chunk")
+    return f"for {scope}, by {_MEANS.get(claim.by, claim.by)}"

@@ -1,0 +1,195 @@
+"""`synth bench`: nccl-tests' table of what really ran; a wrong element fails the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests import EXAMPLES
+from tests.synth.app.cli.calling import Call
+
+
+@pytest.fixture
+def ring(synth: Call, here: Path) -> Path:
+    assert synth("compile", EXAMPLES / "ring.py", "--set", "ranks=4", "-o", "ring.xml").code == 0
+    return here / "ring.xml"
+
+
+def test_table(synth: Call, ring: Path) -> None:
+    answer = synth("bench", ring, "-b", "1K", "-e", "16K", "-f", "4", "-n", "1")
+    assert (answer.code, answer.err) == (0, "")
+    rows = [line.split() for line in answer.out.splitlines() if not line.startswith("#")]
+    assert [row[:5] for row in rows] == [[str(n), str(n // 4), "float", "sum", "-1"] for n in (1024, 4096, 16384)]
+    for row in rows:
+        size, (time_us, algbw, busbw) = int(row[0]), map(float, row[5:8])
+        assert algbw == pytest.approx(size / time_us / 1e3, abs=0.01)
+        assert busbw == pytest.approx(algbw * 1.5, abs=0.02)
+        assert (row[8], row[12], row[13:]) == (
+            "0",
+            "0",
+            ["–", "–", "ring"],
+        )  # nobody says for what network it is
+    assert answer.out.endswith("every element right\n")
+
+
+@pytest.mark.parametrize("kind", ["half", "bfloat16", "int64"])
+def test_types_and_steps(synth: Call, ring: Path, kind: str) -> None:
+    asked = (
+        "bench",
+        ring,
+        "-b",
+        "100",
+        "-e",
+        "300",
+        "-i",
+        "100",
+        "-d",
+        kind,
+        "-o",
+        "max",
+        "-n",
+        "1",
+        "--json",
+    )
+    said = json.loads(synth(*asked).out)
+    width = 8 if kind == "int64" else 2
+    assert [row["size_bytes"] for row in said["rows"]] == [n // width * width for n in (100, 200, 300)]
+    assert {(row["type"], row["redop"], row["backend"]) for row in said["rows"]} == {(kind, "max", "host")}
+    assert said["wrong"] == 0
+
+
+def test_wrong_elements_fail_the_command(synth: Call, ring: Path, here: Path) -> None:
+    wrong = here / "wrong.xml"
+    text = ring.read_text()
+    wrong.write_text(text.replace('type="s" srcbuf="i" srcoff="0"', 'type="s" srcbuf="i" srcoff="1"'))
+    assert wrong.read_text() != text
+    answer = synth("bench", wrong, "-b", "4K", "-n", "1")
+    assert answer.code == 1
+    assert "elements wrong" in answer.out
+
+
+def test_a_library_names_what_ran(synth: Call, here: Path) -> None:
+    asked = ("--topo", "dgx-a100", "--group", "0,2,4,6", "--budget", "2s")
+    assert synth("allreduce", *asked).code == 0
+    said = json.loads(synth("bench", "out", "-b", "1K", "-e", "1M", "-f", "32", "-n", "1", "--json").out)
+    entries = json.loads((here / "out" / "index.json").read_text())["algorithms"]
+    for row in said["rows"]:
+        serving = [e for e in entries if e["min_bytes"] <= row["size_bytes"] <= (e["max_bytes"] or 1 << 60)]
+        assert sorted(e["inplace"] for e in serving) == [False, True]  # a column each
+        serving = [e for e in serving if not e["inplace"]]
+        assert [Path(e["file"]).stem for e in serving] == [row["algorithm"]]
+        assert row["predicted_us"] > 0
+        assert row["in_place"]["wrong"] == row["out_of_place"]["wrong"] == 0
+        xml = "out/" + serving[0]["file"]
+        priced = json.loads(synth("simulate", xml, "--topo", "dgx-a100", "--sizes", row["size_bytes"], "--json").out)
+        assert (row["predicted_us"], row["bound_us"]) == tuple(
+            priced["sizes"][0][key] for key in ("time_us", "bound_us")
+        )
+        assert row["bound_us"] <= row["predicted_us"] * (1 + 1e-9)
+        alone = json.loads(synth("bench", xml, "-b", row["size_bytes"], "-n", "1", "--json").out)["rows"][0]
+        assert [alone[key] for key in ("predicted_us", "bound_us")] == [row["predicted_us"], row["bound_us"]]
+    assert synth("allgather", *asked).code == 0
+    answer = synth("bench", "out")
+    assert (answer.code, "must be one of allgather on" in answer.err) == (2, True)
+    assert synth("bench", "out", "--collective", "all_gather_into_tensor", "-n", "1", "-b", "8K").code == 0
+
+
+def test_one_side_only(synth: Call, here: Path) -> None:
+    alltoall = EXAMPLES / "alltoall.py"
+    assert synth("compile", alltoall, "--set", "gpus=4", "-o", "a.xml").code == 0
+    said = json.loads(synth("bench", here / "a.xml", "-b", "4K", "-n", "1", "--json").out)
+    assert said["rows"][0]["in_place"] is None
+    assert said["rows"][0]["redop"] == "none"
+
+
+REFUSED = [
+    (("-b", "0"), "--minbytes"),
+    (("-b", "2K", "-e", "1K"), "-e 1K: is less than -b; it must be 2K or more"),
+    (("-f", "1", "-e", "2M"), "a factor above 1"),
+    (("-d", "float8"), "type 'float8' is not known; it must be one of float, half"),
+    (("-o", "xor"), "reduction 'xor'"),
+    (("--group", "0,1"), "choose from a library"),
+]
+
+
+@pytest.mark.parametrize(("asked", "words"), REFUSED, ids=lambda value: " ".join(value))
+def test_refusals(synth: Call, ring: Path, asked: tuple[str, ...], words: str) -> None:
+    answer = synth("bench", ring, *asked)
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert words in answer.err
+
+
+def test_what_cannot_be_run(synth: Call, here: Path) -> None:
+    assert "none.xml" in synth("bench", "none.xml").err
+    (here / "empty").mkdir()
+    assert synth("bench", "empty").code == 2
+
+
+def test_predicted_time_and_bound_on_another_network(synth: Call, ring: Path) -> None:
+    answers = [synth("bench", ring, "-b", "64K", "-n", "1", "--json", *more) for more in ((), ("--topo", "ring:4"))]
+    plain, there = (json.loads(answer.out)["rows"][0] for answer in answers)
+    assert (plain["predicted_us"], plain["bound_us"]) == (None, None)
+    assert 0 < there["bound_us"] <= there["predicted_us"]
+    assert synth("bench", ring, "--topo", "nowhere").refusal
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("torch") is None, reason="PyTorch is not installed: pip install 'synth-collectives[torch]'"
+)
+def test_over_torch(synth: Call, here: Path) -> None:
+    """The README runs an all-reduce, which is in place."""
+    assert synth("compile", EXAMPLES / "alltoall.py", "--set", "gpus=3", "-o", "a.xml").code == 0
+    asked = ("a.xml", "--backend", "torch", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "synth", "bench", *asked],
+        cwd=here,
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["size_bytes"] for row in rows] == [size // 12 * 12 for size in (1024, 4096)]  # whole blocks
+    for row in rows:
+        assert (row["algorithm"], row["backend"], row["in_place"]) == ("a", "torch", None)
+        assert row["out_of_place"]["wrong"] == 0
+        took = row["size_bytes"] / row["out_of_place"]["time_us"] / 1e3
+        assert row["out_of_place"]["algbw_gbs"] == pytest.approx(took)
+
+
+def test_a_stored_schedule_runs_from_memory(synth: Call, here: Path) -> None:
+    asked = ("--topo", "mesh:2x3", "--relay", "all", "--target", "none", "--engine", "flow", "--budget", "300ms")
+    assert synth("allgather", *asked, "--size", "64K", "--group", "0,4,5").code == 0
+    (schedule,) = (here / "out" / "schedules").glob("*.synth")
+    rows = json.loads(synth("bench", schedule, "--backend", "host", "-b", "64K", "-n", "3", "--json").out)["rows"]
+    assert rows[0]["out_of_place"]["wrong"] == 0
+    assert rows[0]["predicted_us"] >= rows[0]["bound_us"] > 0
+    schedule.write_bytes(schedule.read_bytes()[:-100])
+    assert schedule.name in synth("bench", schedule, "--backend", "host").refusal
+
+
+def test_the_measured_run_is_drawn_beside_the_predicted_one(synth: Call, ring: Path, here: Path) -> None:
+    answer = synth("bench", ring, "--backend", "host", "-b", "4K", "-n", "1", "--topo", "ring:4", "--trace", "t.json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.endswith("# trace → t.json\n")
+    kinds = {one.get("cat") for one in json.loads((here / "t.json").read_text())["traceEvents"]}
+    assert kinds == {None, "measured", "send", "recv", "message"}
+    synth("bench", ring, "-b", "4K", "-n", "1", "--trace", "t.json", "--json")
+    kinds = {one.get("cat") for one in json.loads((here / "t.json").read_text())["traceEvents"]}
+    assert kinds == {None, "measured"}  # nobody says for what network it is
+    for words, why in (
+        (("-e", "8K", "--trace", "u.json"), "--trace: there are 2 sizes; it must be one"),
+        (("--trace", "no/u.json"), "no/u.json: cannot be written"),
+        (("--trace", "u.json", "--backend", "torch"), "must be with --backend host"),
+    ):
+        assert why in synth("bench", ring, "-b", "4K", *words).refusal
+    assert not (here / "u.json").exists()

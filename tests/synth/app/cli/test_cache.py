@@ -1,0 +1,54 @@
+"""The same question again is answered from the cache, with the same files; another question is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.synth.app.cli.calling import Call, caller
+
+ASKED = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "64K", "--budget", "5s")
+
+
+@pytest.fixture
+def synth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SYNTH_CACHE", str(tmp_path / "cache"))
+    return caller(monkeypatch, capsys)
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+
+
+def test_the_second_time_is_from_the_cache_with_the_same_files(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = json.loads(synth(*ASKED, "--out", "one", "--json").out)
+    monkeypatch.setattr("synth.app.cli.answer.answered", None)  # a search would be an error
+    again = synth(*ASKED, "--out", "two")
+    assert "from the cache" in again.out
+    assert contents("one") == contents("two")
+    known = json.loads(synth(*ASKED, "--out", "two", "--json").out)
+    assert (first.pop("cached"), known.pop("cached")) == (False, True)
+    assert json.loads(json.dumps(first).replace("one/", "two/")) == known
+    assert "1 answer," in synth("cache", "info").out
+    assert json.loads(synth("cache", "clear", "--json").out)["removed"] == 1
+
+
+def test_another_question_or_a_changed_answer_is_searched(synth: Call) -> None:
+    synth(*ASKED, "--out", "one")
+    for other in (("--proof",), ("--cache", "none")):
+        assert "from the cache" not in synth(*ASKED, *other, "--out", f"at{other[0]}").out
+    for path in (p for p in Path("cache").rglob("*") if p.is_file()):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    assert "from the cache" not in synth(*ASKED, "--out", "three").out
+    assert Path("three/index.json").exists()
+
+
+def test_a_library_that_has_other_files_is_searched_for(synth: Call) -> None:
+    synth(*ASKED, "--out", "one")
+    synth("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--budget", "5s", "--out", "two")
+    assert "from the cache" not in synth(*ASKED, "--out", "two").out

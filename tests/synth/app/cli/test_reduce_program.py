@@ -1,0 +1,55 @@
+"""`synth reduce-program`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.synth.app.cli.calling import Call
+
+ASKED = ("reduce-program", "--topo", "full:4", "--axes", "dp=2,tp=2", "--over", "dp", "--levels", "node:2,gpu:2")
+
+
+def test_answer_and_files(synth: Call, here: Path) -> None:
+    answer = synth(*ASKED, "--budget", "1s", "--json")
+    assert answer.code == 0, answer.err
+    said = json.loads(answer.out)
+    assert {"programs", "single", "searched", "bound_us"} <= set(said)
+    assert said["groups"] == [[0, 2], [1, 3]]
+    best = said["programs"][0]
+    assert set(best) >= {"steps", "time_us", "file"}
+    assert (here / best["file"]).is_file()
+    assert best["time_us"] >= said["bound_us"] * (1 - 1e-9)
+    assert synth("verify", best["file"]).code == 0
+
+
+def test_table(synth: Call) -> None:
+    answer = synth(*ASKED[:5], *ASKED[7:], "--over", "dp,tp", "--budget", "1s", "--target", "none", "--size", "1M")
+    assert answer.code == 0
+    assert "single all-reduce as a library runs it" in answer.out
+    assert "searched schedule" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--axes", "dp=3,tp=2", "axes"),
+        ("--axes", "dp", "axes"),
+        ("--over", "ep", "over"),
+        ("--levels", "node:3,gpu:2", "levels"),
+        ("--hierarchy", "all", "hierarchy"),
+        ("--matrix", "dp=2x2,tp=1x1", "matrix"),
+        ("--matrix", "dp", "matrix"),
+        ("--length", "6", "--length"),
+        ("--size", "-1", "--size"),
+        ("--target", "none-such", "--target"),
+    ],
+)
+def test_refused_in_one_line(synth: Call, here: Path, option: str, value: str, why: str) -> None:
+    words = dict(zip(ASKED[1::2], ASKED[2::2], strict=True)) | {option: value}
+    answer = synth("reduce-program", *(word for pair in words.items() for word in pair))
+    assert answer.code == 2
+    assert why in answer.refusal
+    assert not list(here.iterdir())

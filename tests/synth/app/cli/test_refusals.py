@@ -1,0 +1,293 @@
+"""Bad input: one line on stderr, exit code 2, no traceback, and no file written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.synth.app.cli.calling import Call
+
+ALLREDUCE = ("allreduce", "--topo", "dgx1")
+PAIR = (*ALLREDUCE, "--group", "0,1")
+
+# (arguments, words that the line must hold)
+ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    # names
+    (("allreduce", "--topo", "dgx-a10"), ("'dgx-a10'", "did you mean dgx-a100")),
+    (("allreduce", "--topo", "nosuchthing"), ("not known", "dgx-a100", "torus")),
+    (("allreduce", "--topo", ""), ("--topo", "is empty")),
+    (("allreduce", "--topo", "dgx1\nx"), ("not known",)),
+    (("allreduc", "--topo", "dgx1"), ("'allreduc'", "did you mean allreduce")),
+    (("all_redcue", "--topo", "dgx1"), ("'all_redcue'", "did you mean allreduce")),
+    (("--nonsense",), ("--nonsense",)),
+    ((*ALLREDUCE, "--nonsense"), ("--nonsense",)),
+    ((*ALLREDUCE, "extra"), ("extra",)),
+    (("allreduce",), ("--topo",)),
+    (("topo", "lst"), ("lst",)),
+    (("topo", "show", "nosuchthing"), ("not known",)),
+    (("topo", "check", "none.toml"), ("none.toml", "no such file")),
+    (("verify",), ("FILE",)),
+    (("pattern", "none.toml", "--topo", "dgx1"), ("none.toml", "no such file")),
+    (("alltoallv", "--topo", "dgx1"), ("--sizes",)),
+    (("alltoallv", "--topo", "dgx1", "--sizes", "none.csv"), ("none.csv", "no such file")),
+    # formulas and several nodes
+    (("allreduce", "--topo", "ring:0"), ("'ring:0'", "ring:8")),
+    (("allreduce", "--topo", "torus:4xx4"), ("'torus:4xx4'", "torus:8x8x8")),
+    (("allreduce", "--topo", "torus:99999x99999"), ("too large",)),
+    (("allreduce", "--topo", "ring:8,bw=0"), ("bw='0'", "GB/s")),
+    (("allreduce", "--topo", "ring:8,bw=-1"), ("bw='-1'", "GB/s")),
+    (("allreduce", "--topo", "ring:8,bw=nan"), ("bw='nan'", "GB/s")),
+    (("allreduce", "--topo", "ring:8,color=red"), ("color",)),
+    (("allreduce", "--topo", "dgx1:2"), ("[nic]",)),
+    (("allreduce", "--topo", "dgx-a100:0"), ("'0'", "dgx-a100:2")),
+    # groups, relays, roots
+    ((*ALLREDUCE, "--group", "0,9"), ("--group", "rank 9", "0..7")),
+    ((*ALLREDUCE, "--group", "0,1,0"), ("--group", "rank 0", "twice")),
+    ((*ALLREDUCE, "--group", "0-3,2"), ("--group", "rank 2", "twice")),
+    ((*ALLREDUCE, "--group", "3"), ("group", "1 rank", "at least 2")),
+    ((*ALLREDUCE, "--group", ""), ("--group",)),
+    ((*ALLREDUCE, "--group", "a,b"), ("--group", "'a'", "0,2,4-7")),
+    ((*ALLREDUCE, "--group", "3-0"), ("--group", "0-3")),
+    ((*ALLREDUCE, "--group", "-1,2"), ("--group",)),
+    ((*ALLREDUCE, "--group", "0,7"), ("rank 7", "rank 0", "--relay 3")),
+    (("allgather", "--topo", "line:4", "--group", "0,3"), ("rank 0", "rank 3", "--relay 1,2")),
+    ((*PAIR, "--relay", "1"), ("relay", "rank 1", "in the group")),
+    ((*PAIR, "--relay", "99"), ("--relay", "rank 99", "0..7")),
+    ((*PAIR, "--relay", "some"), ("--relay", "'some'")),
+    (("broadcast", "--topo", "dgx1", "--group", "0,1", "--root", "5"), ("root", "rank 5", "0,1")),
+    (("broadcast", "--topo", "dgx1", "--root", "-1"), ("root", "rank -1")),
+    (("broadcast", "--topo", "dgx1", "--root", "x"), ("--root", "'x'")),
+    # numbers
+    ((*PAIR, "--size", "many"), ("--size", "'many'", "64K")),
+    ((*PAIR, "--size", "0"), ("--size", "1 byte or more")),
+    ((*PAIR, "--size", "-5"), ("--size", "negative")),
+    ((*PAIR, "--size", "1e300"), ("--size",)),
+    ((*PAIR, "--size", "9" * 25), ("--size", "too large")),
+    ((*PAIR, "--chunks", "0"), ("chunks", "1 or more")),
+    ((*PAIR, "--chunks", "-3"), ("chunks", "1 or more")),
+    ((*PAIR, "--chunks", "x"), ("--chunks", "'x'")),
+    ((*PAIR, "--steps", "0"), ("steps", "1 or more")),
+    ((*PAIR, "--rounds", "0"), ("rounds", "1 or more")),
+    ((*PAIR, "--seed", "x"), ("--seed", "'x'")),
+    *(((*PAIR, "--budget", text), ("--budget",)) for text in ("0", "-1", "abc", "nan", "inf", "", "1e309")),
+    ((*PAIR, "--engine", "magic"), ("engine", "'magic'", "route")),
+    ((*PAIR, "--target", "magic"), ("--target", "'magic'", "executor-nccl", "rccl", "msccl")),
+    (("verify", "x.xml", "--depth", "0"), ("--depth",)),
+    # folders: permissions do not stop root, these do
+    ((*PAIR, "--out", "/etc/passwd/below"), ("--out", "/etc/passwd")),
+    ((*PAIR, "--out", "/dev/full"), ("--out", "must be a folder")),
+    ((*PAIR, "--out", "/proc/synth-out"), ("--out", "/proc/synth-out")),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), ASKED, ids=lambda x: " ".join(x)[-50:])
+def test_refused(synth: Call, here: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    line = synth(*arguments).refusal
+    for word in words:
+        assert word in line
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("allreduce", "--topo", "dgx-a10"),
+        ("allreduc", "--topo", "dgx1"),
+        (*ALLREDUCE, "--group", "0,7"),
+        (*PAIR, "--out", "/etc/passwd/below"),
+        (*PAIR, "--budget", "nan"),
+    ],
+)
+def test_refused_by_a_real_process(process: Call, here: Path, arguments: tuple[str, ...]) -> None:
+    assert process(*arguments).refusal
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("pin", ["--chunks", "--steps"])
+def test_huge_pins_end_soon(process: Call, here: Path, pin: str) -> None:
+    """Refused at once, or said to be impossible, or no answer within the budget: but no hang and no crash."""
+    answer = process("allgather", "--topo", "ring:4", pin, 10**9, "--budget", "2s", timeout_s=15)
+    assert "Traceback" not in answer.err
+    assert answer.code in (1, 2)
+    assert list(here.iterdir()) == []
+
+
+LINK = '[[links]]\nfrom = "0"\nto = "1"\nboth = true\nalpha_us = 0.7\ngbs = '
+TOPOLOGIES = {
+    "zero bandwidth": (f'name = "t"\nranks = 2\n{LINK}0\n', (":8:", "gbs", "0")),
+    "negative bandwidth": (f'name = "t"\nranks = 2\n{LINK}-25\n', (":8:", "gbs", "-25")),
+    "bandwidth not a number": (f'name = "t"\nranks = 2\n{LINK}nan\n', (":8:", "gbs", "nan")),
+    "infinite bandwidth": (f'name = "t"\nranks = 2\n{LINK}inf\n', (":8:", "gbs", "inf")),
+    "text for bandwidth": (f'name = "t"\nranks = 2\n{LINK}"fast"\n', (":8:", "gbs", "fast")),
+    "not TOML": ('name = "t"\nranks = = 2\n', (":2:", "not TOML")),
+    "cut short": ('name = "t"\nranks = 2\n[[links]]\nfrom = "0', (":4", "not TOML")),
+    "unknown key": (f'name = "t"\nrank = 2\n{LINK}5\n', (":2:", "rank", "did you mean ranks")),
+    "no such rank": (f'name = "t"\nranks = 2\n{LINK}5\n'.replace('to = "1"', 'to = "2"'), (":5:", "rank 2")),
+    "one rank": ('name = "t"\nranks = 1\n', ("group", "1 rank")),
+    "no links": ('name = "t"\nranks = 2\n', ("disconnected",)),
+    "nested too deeply": ("a = " + "[" * 5000, ()),
+    "empty": ("", ("name",)),
+}
+
+
+@pytest.mark.parametrize("case", TOPOLOGIES)
+def test_topology_file(synth: Call, here: Path, case: str) -> None:
+    text, words = TOPOLOGIES[case]
+    (here / "t.toml").write_text(text)
+    line = synth("allreduce", "--topo", "t.toml").refusal
+    for word in words:
+        assert word in line
+    assert [p.name for p in here.iterdir()] == ["t.toml"]
+
+
+CONNECTED = {
+    # pairs of links from rank to rank, of so many ranks: exit code, what is said, parts
+    "a ring one way": (3, "0>1 1>2 2>0", 0, "every rank reaches every other", ["0-2"]),
+    "two parts": (5, "0>1 1>0 2>3 3>4 4>2", 1, "--group 0-1\n    --group 2-4\n", ["0-1", "2-4"]),
+    "a rank alone": (3, "0>1 1>0", 1, "--group 0-1\n    none with 2: links", ["0-1", "2"]),
+    "a rank that only receives": (3, "0>1 1>0 1>2", 1, "none with 2: links", ["0-1", "2"]),
+    "one way": (3, "0>1 1>2", 1, "no two ranks reach each other both ways", ["0", "1", "2"]),
+    "one rank": (1, "", 1, "one rank, but at least 2 are needed", ["0"]),
+    "many parts": (24, " ".join(f"{2 * i}>{2 * i + 1} {2 * i + 1}>{2 * i}" for i in range(12)), 1, "4 more", None),
+    "by a switch, and one that leads nowhere": (2, "0>a a>0 1>a a>1 0>b", 0, "every rank reaches every other", ["0-1"]),
+}
+
+
+@pytest.mark.parametrize("case", CONNECTED)
+def test_check_of_a_topology_says_who_reaches_whom(synth: Call, here: Path, case: str) -> None:
+    ranks, pairs, code, words, parts = CONNECTED[case]
+    links = f'[[links]]\npairs = "{pairs}"\ngbs = 25\nalpha_us = 1\n' if pairs else ""
+    (here / "t.toml").write_text(f'name = "t"\nranks = {ranks}\nswitches = ["a", "b"]\n{links}')
+    said = synth("topo", "check", "t.toml")
+    assert (said.code, said.err) == (code, "")
+    assert words in said.out
+    listed = synth("topo", "check", "t.toml", "--json")
+    assert listed.code == code
+    found = json.loads(listed.out)
+    assert found["connected"] == (len(found["parts"]) == 1)
+    assert parts is None or found["parts"] == parts
+
+
+def test_topology_file_is_binary(synth: Call, here: Path) -> None:
+    (here / "t.toml").write_bytes(b"name = 't'\n\xff\xfe\x00")
+    assert "t.toml:2" in synth("topo", "check", "t.toml").refusal
+
+
+def test_topology_file_is_a_pipe(synth: Call, here: Path) -> None:
+    os.mkfifo(here / "t.toml")
+    assert "not a plain file" in synth("topo", "check", "t.toml").refusal
+
+
+CHUNK = 'name = "p"\nranks = 4\n[[chunk]]\n'
+PATTERNS = {
+    "not TOML": ('name = "p"\nranks =\n', (":2:", "not TOML")),
+    "no name": ("ranks = 4\n[[chunk]]\nfrom = [0]\nto = [1]\n", ("name", "missing")),
+    "a collective's name": (CHUNK.replace('"p"', '"all_reduce"') + "from = [0]\nto = [1]\n", ("allreduce",)),
+    "no chunks": ('name = "p"\nranks = 4\n', ("chunk", "missing")),
+    "no from": (CHUNK + "to = [1]\n", ("from", "missing")),
+    "position out of range": (CHUNK + "from = [4]\nto = [1]\n", (":4:", "from", "position 4")),
+    "position twice": (CHUNK + "from = [0]\nto = [1, 1]\n", (":5:", "to", "position 1", "twice")),
+    "unknown key": (CHUNK + "from = [0]\nto = [1]\nwieght = 2\n", (":6:", "wieght", "did you mean weight")),
+    "zero weight": (CHUNK + "from = [0]\nto = [1]\nweight = 0\n", (":6:", "weight")),
+    "weight not a number": (CHUNK + "from = [0]\nto = [1]\nweight = nan\n", (":6:", "weight")),
+    "huge count": (CHUNK + "from = [0]\nto = [1]\ncount = 1000000000\n", (":6:", "count")),
+    "nothing to move": (CHUNK + "from = [0]\nto = [0]\n", ("already where it is wanted",)),
+    "other ranks": (CHUNK + "from = [0]\nto = [1]\n", ("8 ranks", "4")),
+}
+
+
+@pytest.mark.parametrize("case", PATTERNS)
+def test_pattern_file(synth: Call, here: Path, case: str) -> None:
+    text, words = PATTERNS[case]
+    (here / "p.toml").write_text(text)
+    line = synth("pattern", "p.toml", "--topo", "dgx1").refusal
+    for word in words:
+        assert word in line
+    assert [p.name for p in here.iterdir()] == ["p.toml"]
+
+
+SIZES = {
+    "not square": ("0,1\n1,0\n1,1\n", ("3 rows of 2",)),
+    "unequal rows": ("0,1,1\n1,0\n", (":2",)),
+    "one rank": ("0\n", ("k from 2",)),
+    "empty": ("", ("0 rows",)),
+    "no size": ("0,many\n1,0\n", (":1", "column 2", "'many'")),
+    "negative": ("0,-1\n1,0\n", (":1", "column 2", "negative")),
+    "not a number": ("0,nan\n1,0\n", (":1", "column 2")),
+    "nothing to send": ("5,0\n0,5\n", ("0",)),
+    "other ranks": ("0,1\n1,0\n", ("8 ranks", "2")),
+    "broken JSON": ("[[0, 1],\n [1, 0]", (":2", "JSON")),
+    "JSON of texts": ('[[0, "x"], [1, 0]]', ("row 1, column 2", "'x'")),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_size_matrix(synth: Call, here: Path, case: str) -> None:
+    text, words = SIZES[case]
+    (here / "sizes.csv").write_text(text)
+    line = synth("alltoallv", "--topo", "dgx1", "--sizes", "sizes.csv").refusal
+    for word in words:
+        assert word in line
+    assert [p.name for p in here.iterdir()] == ["sizes.csv"]
+
+
+QUICK = ("allgather", "--topo", "ring:4", "--engine", "route", "--out", "library")
+
+
+def test_folder_below_a_file(synth: Call, here: Path) -> None:
+    (here / "library").write_text("mine")
+    assert "must be a folder" in synth(*QUICK).refusal
+    assert (here / "library").read_text() == "mine"
+
+
+def test_foreign_index_stays(synth: Call, here: Path) -> None:
+    (here / "library").mkdir()
+    (here / "library" / "index.json").write_text('{"mine": 1}')
+    for asked in (QUICK, (*QUICK[:3], *QUICK[5:], "--groups", "0-1;2-3", "--size", "1K", "--engine", "flow")):
+        line = synth(*asked).refusal
+        assert "index.json" in line
+        assert "another --out" in line
+    assert [p.name for p in (here / "library").iterdir()] == ["index.json"]
+    assert (here / "library" / "index.json").read_text() == '{"mine": 1}'
+
+
+def test_a_library_of_an_earlier_version_stays(synth: Call, here: Path) -> None:
+    (here / "library").mkdir()
+    for name, text in (("index.json", '{"format": "synth-index-1", "algorithms": []}'), ("a.xml", "<algo/>")):
+        (here / "library" / name).write_text(text)
+    line = synth(*QUICK).refusal
+    for words in ("index.json", "synth-index-1", "earlier version", "another --out"):
+        assert words in line
+    assert sorted(p.name for p in (here / "library").iterdir()) == ["a.xml", "index.json"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_no_room_on_the_disk(synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    assert "No space left" in synth(*QUICK).err
+    assert list((here / "library").iterdir()) == []
+
+
+def test_no_room_for_a_second_library(synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was there before is untouched when the next write fails."""
+    assert synth(*QUICK).code == 0
+
+    def files() -> dict[Path, bytes]:
+        return {p: p.read_bytes() for p in (here / "library").rglob("*") if p.is_file()}
+
+    before = files()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    answer = synth(*QUICK[:2], "ring:6", *QUICK[3:])
+    assert (answer.code, "No space left" in answer.err) == (2, True)
+    assert files() == before

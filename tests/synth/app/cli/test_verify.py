@@ -1,0 +1,225 @@
+"""`synth verify`: exit code 0 for right, 1 for wrong or deadlock, 2 for what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from synth import synthesize
+from tests.synth.app.cli.calling import Call
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("library")
+    synthesize("allgather", "ring:4", engine="route").save(folder)
+    return folder
+
+
+@pytest.fixture
+def right(library: Path, here: Path) -> Path:
+    """A file that `synth` wrote, in a library of its own."""
+    shutil.copytree(library, here / "out")
+    return sorted((here / "out" / "msccl").glob("*c.xml"))[0]
+
+
+def test_right(synth: Call, right: Path) -> None:
+    answer = synth("verify", right)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines()[0] == f"{right}: right"
+
+
+def test_where_it_runs(synth: Call, right: Path, here: Path) -> None:
+    """A rank's threadblocks must fit on the SMs of its device: --topo's, or those of the topology in the index."""
+    unknown = synth("verify", right, "--topo", "ring:4")
+    assert (unknown.code, "the SMs of a device of ring:4 are unknown" in unknown.out) == (0, True)
+    small = here / "small.toml"
+    small.write_text(synth("topo", "show", "ring:4").out.replace("ranks = 4", "ranks = 4\nsms = 1"))
+    answer = synth("verify", right, "--topo", small)
+    assert (answer.code, answer.out.splitlines()[0]) == (1, f"{right}: deadlock")
+    assert "threadblocks on 1 SMs; all must run at once" in answer.out
+    index = here / "out" / "index.json"
+    index.write_text(index.read_text().replace('"ring:4"', '"small.toml"'))
+    assert synth("verify", right).out == answer.out
+    assert synth("verify", right, "--topo", "no").code == 2
+
+
+def test_between_nodes(synth: Call, here: Path) -> None:
+    """What broadcasts over a network is LL at every size; Simple, from wherever it came, is found."""
+    (here / "two.toml").write_text(
+        synth("topo", "show", "ring:4").out.replace("ranks = 4", 'ranks = 4\nnodes = ["0-1", "2-3"]')
+    )
+    assert synth("broadcast", "--topo", "two.toml", "--engine", "route").code == 0
+    index = here / "out" / "index.json"
+    index.write_text(index.read_text().replace('"topology": "ring:4"', '"topology": "two.toml"'))
+    found = 0
+    for file in sorted((here / "out" / "msccl").glob("*.xml")):
+        assert synth("verify", file).code == 0
+        found += 'maxBytes="0"' in file.read_text()
+        file.write_text(file.read_text().replace('proto="LL"', 'proto="Simple"'))
+        answer = synth("verify", file)
+        assert (answer.code, "over a network" in answer.out) == (1, True), answer.out
+        assert "the protocol must be LL" in synth("verify", file, "--topo", "two.toml", "--group", "0,2,1,3").out
+        assert "over a network" not in synth("verify", file, "--topo", "ring:4").out
+    assert found == 2  # one of each form
+
+
+def test_three_exit_codes_of_real_processes(process: Call, right: Path, here: Path) -> None:
+    assert process("verify", right).code == 0
+    wrong = here / "wrong.xml"
+    wrong.write_text(right.read_text().replace('srcoff="0"', 'srcoff="1"'))
+    assert process("verify", wrong).code == 1
+    (here / "no.xml").write_text("no")
+    answer = process("verify", here / "no.xml")
+    assert (answer.code, "Traceback" in answer.err) == (2, False)
+
+
+UNREADABLE = {
+    "empty": b"",
+    "text": b"hello\n",
+    "binary": bytes(range(256)) * 40,
+    "null bytes": b"<algo\x00>",
+    "utf-16": "<algo/>".encode("utf-16"),
+    "doctype": b'<!DOCTYPE algo [<!ENTITY x "y">]><algo name="&x;"/>',
+    "external entity": b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><algo name="&x;"/>',
+    "billion laughs": b"<!DOCTYPE lolz [\n<!ENTITY lol0 'lol'>\n"
+    + b"".join(b"<!ENTITY lol%d '%s'>\n" % (i, b"&lol%d;" % (i - 1) * 10) for i in range(1, 10))
+    + b"]><algo name='&lol9;'/>",
+    "processing instruction": b"<?xml-stylesheet href='http://127.0.0.1/'?><algo/>",
+    "cdata": b"<algo><![CDATA[x]]></algo>",
+    "deep": b"<gpu>" * 200_000,
+    "deep and closed": b"<algo>" * 50_000 + b"</algo>" * 50_000,
+    "70 MB": b"<algo>" + b" " * (70 << 20),
+    "one long tag": b"<algo " + b"a" * (1 << 20),
+    "many attributes": b"<algo " + b" ".join(b'a%d="1"' % i for i in range(10_000)) + b">",
+    "another document": b'<?xml version="1.0"?><html><body/></html>',
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_hostile_file(synth: Call, here: Path, case: str) -> None:
+    path = here / "file.xml"
+    path.write_bytes(UNREADABLE[case])
+    answer = synth("verify", path)
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+    assert len(answer.out + answer.err) < 2000
+    assert "root:" not in answer.out
+
+
+@pytest.mark.parametrize("path", ["none.xml", ".", "/dev/null", "a\nb", "/proc/self/mem"])
+def test_no_file(synth: Call, path: str) -> None:
+    answer = synth("verify", path)
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+
+
+ATTRIBUTES = (
+    "coll", "ngpus", "nchunksperloop", "nchannels", "proto", "i_chunks", "o_chunks", "send", "recv",
+    "chan", "type", "srcbuf", "srcoff", "dstbuf", "dstoff",
+)  # fmt: skip
+OTHER = {
+    "coll": "alltoall", "proto": "LL256", "nchannels": "0", "type": "re", "srcbuf": "s", "dstbuf": "s", "send": "2",
+    "recv": "2",
+}  # fmt: skip
+
+
+def _changed(text: str, attribute: str, which: int) -> str | None:
+    """The text with the value of the `which`-th such attribute (from 0) changed, where there is one."""
+    # what a step only sends, it does not write, and what it only receives, it does not read
+    step = {"src": 'type="s" [^>]*', "dst": 'type="r" [^>]*'}.get(attribute[:3], "")
+    found = list(re.finditer(rf'{step}\b{attribute}="([^"]*)"', text))
+    if which >= len(found):
+        return None
+    at = found[which]
+    value = OTHER.get(attribute) or str(int(at[1]) + 1)
+    if value == at[1]:
+        value = "3"
+    return text[: at.start(1)] + value + text[at.end(1) :]
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_tampered_file(synth: Call, right: Path, attribute: str) -> None:
+    text = right.read_text()
+    path = right.with_name("tampered.xml")
+    tried = 0
+    for which in (0, 5, 11):
+        changed = _changed(text, attribute, which)
+        if changed is None:
+            continue
+        path.write_text(changed)
+        answer = synth("verify", path)
+        assert answer.code in (1, 2), (attribute, which, answer.out)
+        if answer.code == 1:
+            assert answer.out.splitlines()[0].endswith((": wrong", ": deadlock"))
+        else:
+            assert answer.err.startswith("synth: not readable: ")
+            assert len(answer.err.splitlines()) == 1
+        tried += 1
+    assert tried
+
+
+def test_every_step_is_needed(synth: Call, right: Path) -> None:
+    """Cutting a step out, or the last threadblock of a rank, never leaves a file that passes."""
+    text = right.read_text()
+    steps = [m for m in re.finditer(r"\n *<step [^>]*/>", text) if 'type="nop"' not in m[0]]
+    path = right.with_name("tampered.xml")
+    for step in steps[:: max(1, len(steps) // 8)]:
+        path.write_text(text[: step.start()] + text[step.end() :])
+        assert synth("verify", path).code in (1, 2)
+    path.write_text(re.sub(r"<tb id=(?:(?!<tb id).)*?</tb>\s*</gpu>", "</gpu>", text, count=1, flags=re.S))
+    assert synth("verify", path).code in (1, 2)
+
+
+def test_index_is_no_excuse(synth: Call, right: Path) -> None:
+    """A broken or foreign index beside a file changes nothing for a file that says its own goal."""
+    for text in (
+        "",
+        "[]",
+        '{"algorithms": 3}',
+        "[" * 100_000,
+        json.dumps({"algorithms": [{"file": right.name}]}),
+    ):
+        for folder in (right.parent, right.parent.parent):
+            (folder / "index.json").write_text(text)
+            assert synth("verify", right).code == 0
+
+
+def test_goal_of_a_custom_file_comes_from_the_index(synth: Call, here: Path) -> None:
+    asked = (
+        "allgather",
+        "--topo",
+        "line:4",
+        "--group",
+        "0,2",
+        "--relay",
+        "1",
+        "--target",
+        "msccl",
+        "--scratch-limit",
+        "2G",
+    )
+    assert synth(*asked, "--engine", "route").code == 0
+    path = sorted((here / "out" / "msccl-original").glob("*.xml"))[0]
+    assert 'coll="custom"' in path.read_text()
+    assert synth("verify", path).code == 0
+    (here / "out" / "index.json").unlink()
+    assert synth("verify", path).code == 2
+
+
+def test_json(synth: Call, right: Path) -> None:
+    said = json.loads(synth("verify", right, "--json").out)
+    assert said["file"] == str(right)
+    assert said["status"] == "right"
+    assert said["findings"] == []
+    assert set(said) == {"file", "status", "lines", "findings"}
+    right.write_text(right.read_text().replace('srcoff="0"', 'srcoff="1"'))
+    answer = synth("verify", right, "--json")
+    said = json.loads(answer.out)
+    assert (answer.code, said["status"]) == (1, "wrong")
+    assert all(set(f) == {"kind", "message", "rank", "tb", "step"} for f in said["findings"])
+    assert said["findings"]

@@ -1,0 +1,85 @@
+"""The wheel, installed where the repository is not: `pip install .` as a user has it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.synth.app.cli.calling import without_progress
+
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "synth", "topologies", "emit", "runtime")
+
+
+def _run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
+    return subprocess.run(
+        list(map(str, words)), cwd=cwd, env=clean, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the sources, so that the repository stays as it is."""
+    copy = tmp_path_factory.mktemp("sources")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy)
+    # with setuptools of our own (make test installs it) no network is needed
+    own = [] if int(version("setuptools").split(".")[0]) < 77 else ["--no-build-isolation"]
+    done = _run(sys.executable, "-m", "pip", "wheel", "--no-deps", *own, "-w", "wheels", ".", cwd=copy)
+    assert done.returncode == 0, done.stderr
+    return next((copy / "wheels").glob("*.whl"))
+
+
+def test_contents(wheel: Path) -> None:
+    """Every module, machine and type marker, the licence, and nothing else."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    expected = {
+        str(path.relative_to(ROOT))
+        for package in ("synth", "topologies", "emit", "runtime")
+        for path in (ROOT / package).rglob("*")
+        if path.name == "py.typed" or path.suffix in (".py", ".toml", ".cu", ".cpp", ".h", ".html", ".css", ".js")
+    }
+    packed = {name for name in names if ".dist-info/" not in name}
+    assert packed == expected
+    assert any(name.endswith("/LICENSE") for name in names)
+
+
+def test_installed_apart(wheel: Path, tmp_path: Path) -> None:
+    """In a fresh environment: lists machines, searches with its solver processes, writes and verifies."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    place = next((tmp_path / "env").glob("lib/python*/site-packages"))
+    # the dependencies are borrowed; a plain path does not bring this repository's editable install with it
+    (place / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = tmp_path / "env" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    done = _run(*pip, "install", "--no-deps", "--no-index", "--ignore-installed", wheel, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    where = _run(python, "-c", "import synth, topologies; print(synth.__file__)", cwd=tmp_path)
+    assert where.stdout.startswith(str(place)), where.stdout + where.stderr
+    command = python.with_name("synth")
+    listed = _run(command, "topo", "list", cwd=tmp_path)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    for machine in (ROOT / "topologies" / "machines").glob("*.toml"):
+        assert machine.stem in listed.stdout
+    found = _run(command, "allreduce", "--topo", "ring:4", "--engine", "ksync", "--budget", "6s", cwd=tmp_path)
+    assert (found.returncode, without_progress(found.stderr)) == (0, "")
+    assert "CP-SAT" in found.stdout  # the solver processes find the package too
+    files = sorted((tmp_path / "out" / "msccl").glob("*.xml"))
+    assert files
+    for file in files:
+        assert _run(command, "verify", file, cwd=tmp_path).returncode == 0

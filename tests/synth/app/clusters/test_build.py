@@ -1,0 +1,202 @@
+"""Libraries of clusters: every question answered, each problem solved once, whatever ends the build."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from emit.formats import verify_file
+from emit.library.check import check_library
+from emit.library.index import load_index
+from emit.library.lookup import choose
+from synth.app.cli.library_questions import show
+from synth.app.clusters.build import build
+from synth.app.clusters.cluster import read_cluster
+from synth.app.clusters.local import Local
+from synth.app.clusters.placing import unfiled_schedules
+from synth.app.clusters.plan import Plan, make_plan
+from synth.app.clusters.task import Task, solve, unpacked
+from synth.storage.cache import Cache
+from tests.synth.app.clusters.inline import Inline
+
+# in a ring, three in a row are one problem, whichever of them is in the middle
+RING = """
+topology = "ring:4"
+groups = ["0,1,2", "0,1,3", "0,1", "1,2,3"]
+collectives = ["allgather"]
+targets = ["executor-nccl"]
+sizes = "1536K"
+budget = "1s"
+"""
+
+
+def planned(folder: Path, text: str = RING) -> Plan:
+    path = folder / "cluster.toml"
+    path.write_text(text)
+    return make_plan(read_cluster(path), 1)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Inline]:
+    """A library of four groups, of which all but the third are one problem."""
+    folder = tmp_path_factory.mktemp("cluster")
+    plan, pool = planned(folder), Inline()
+    build(plan, folder / "lib", Cache(folder / "cache"), pool)
+    return folder, plan, pool
+
+
+def test_what_a_symmetry_carries_into_each_other_is_solved_once(made: tuple[Path, Plan, Inline]) -> None:
+    folder, plan, pool = made
+    assert plan.questions == 4
+    assert (len(plan.searches), len(plan.shares)) == (2, 3)
+    assert len(pool.solved) == len({task.key for task in plan.tasks()})
+    entries = load_index(folder / "lib")
+    for group in ((0, 1, 2), (0, 1, 3), (0, 1), (1, 2, 3)):
+        for inplace in (True, False):
+            entry = choose(entries, "allgather", len(group), group, 1536 << 10, inplace)
+            assert entry is not None
+            assert entry.communicator == group
+            assert verify_file(entry.path, entry.goal()).status == "right"
+
+
+def test_costs_and_relays_are_of_the_question(tmp_path: Path) -> None:
+    text = RING.replace("1536K", "64K").replace("ring:4", "dgx1").replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1"')
+    plain, costly, through = (planned(tmp_path, text + more) for more in ("", 'costs = "machine"', 'relays = "2-3"'))
+    keys = {plan.searches[0].key for plan in (plain, costly, through, planned(tmp_path, text + 'relays = "2"'))}
+    assert len(keys) == 4
+    build(costly, tmp_path / "costly", Cache(None), Inline())
+    assert {bool(entry.values.get("costs")) for entry in load_index(tmp_path / "costly")} == {True}
+
+
+def test_groups_with_relays_share_the_search_and_not_the_files(tmp_path: Path) -> None:
+    text = RING.replace('["allgather"]', '["broadcast"]').replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1", "2,3"')
+    plan = planned(tmp_path, text.replace("executor-nccl", "mscclpp").replace("1536K", "1K") + 'relays = "all"')
+    assert (len(plan.searches), len(plan.shares)) == (1, 2)
+    build(plan, tmp_path / "lib", Cache(None), Inline())
+    entries = load_index(tmp_path / "lib")
+    assert {(e.group, e.relays, e.root) for e in entries} == {((0, 1), (2, 3), 0), ((2, 3), (0, 1), 2)}
+    assert not check_library(tmp_path / "lib", entries).wrong
+
+
+def test_what_is_there_is_neither_solved_nor_written_again(made: tuple[Path, Plan, Inline]) -> None:
+    folder, plan, _ = made
+    before = {path: path.stat().st_mtime_ns for path in (folder / "lib").rglob("*")}
+    built = build(plan, folder / "lib", Cache(None), pool := Inline())
+    assert (built.progress.kept, pool.solved) == (len(plan.shares), [])
+    assert {path: path.stat().st_mtime_ns for path in (folder / "lib").rglob("*")} == before
+
+
+def test_another_library_from_the_cache_has_the_same_bytes(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
+    folder, plan, _ = made
+    built = build(plan, tmp_path, Cache(folder / "cache"), pool := Inline())
+    assert (built.progress.cached, pool.solved) == (len(plan.shares), [])
+    assert content(tmp_path) == content(folder / "lib")
+
+
+def test_a_flipped_byte_is_made_anew(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
+    folder, plan, _ = made
+    cache = Cache(tmp_path / "cache")
+    for path in Cache(folder / "cache").files():
+        cache.put(path.name, Cache(folder / "cache").get(path.name) or b"")
+    hurt = next(cache.files())
+    data = bytearray(hurt.read_bytes())
+    data[len(data) // 2] ^= 1
+    hurt.write_bytes(bytes(data))
+    build(plan, tmp_path / "lib", cache, pool := Inline())
+    assert pool.solved == [hurt.name]
+    assert content(tmp_path / "lib") == content(folder / "lib")
+    spoiled = next((tmp_path / "lib" / "msccl").iterdir())
+    spoiled.write_bytes(spoiled.read_bytes().replace(b"step", b"stop", 1))
+    build(plan, tmp_path / "lib", cache, pool := Inline())
+    assert pool.solved == []
+    assert content(tmp_path / "lib") == content(folder / "lib")
+
+
+def test_an_interrupted_build_leaves_a_library_and_goes_on(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
+    folder, plan, _ = made
+    calls = []
+
+    def impatient(task: Task) -> bytes:
+        calls.append(task)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return solve(task)
+
+    cache = Cache(tmp_path / "cache")
+    assert build(plan, tmp_path / "lib", cache, Inline(impatient)).interrupted
+    load_index(tmp_path / "lib") if (tmp_path / "lib" / "index.json").exists() else None
+    build(plan, tmp_path / "lib", cache, pool := Inline())
+    assert calls[0].key not in pool.solved
+    assert content(tmp_path / "lib") == content(folder / "lib")
+
+
+def test_what_has_no_answer_is_left_out_and_the_rest_built(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
+    _, plan, _ = made
+    lost = plan.searches[0].key
+
+    def refuses(task: Task) -> bytes:
+        if task.key == lost:
+            raise RuntimeError("planted")
+        return solve(task)
+
+    built = build(plan, tmp_path, Cache(None), Inline(refuses))
+    assert built.left_out
+    assert all("RuntimeError: planted" in why for _, why in built.left_out)
+    record = json.loads(next((tmp_path / "builds").iterdir()).read_text())
+    assert record["left_out"][0]["why"] == "RuntimeError: planted"
+    assert load_index(tmp_path)
+
+
+def kills(task: Task) -> bytes:
+    """Of a process: dies of one task always, of another one the first time."""
+    mark = Path(os.environ["SYNTH_TEST_MARK"])
+    if task.key == mark.read_text():
+        os._exit(9)
+    if not (once := mark.with_name(task.key)).exists():
+        once.write_text("")
+        os._exit(9)
+    return task.key.encode()
+
+
+def test_a_process_that_dies_costs_its_problem_once(
+    made: tuple[Path, Plan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = list(made[1].tasks())[:2]
+    (tmp_path / "mark").write_text(tasks[0].key)
+    monkeypatch.setenv("SYNTH_TEST_MARK", str(tmp_path / "mark"))
+    with Local(1, kills) as pool:
+        for task in tasks:
+            pool.submit(task)
+        done = {one.task.key: one for one in pool.results()}
+    assert done[tasks[0].key].answer is None
+    assert "2 processes died while they solved it" in done[tasks[0].key].why
+    assert done[tasks[1].key].answer == tasks[1].key.encode()
+
+
+def test_an_answer_is_what_was_packed(made: tuple[Path, Plan, Inline]) -> None:
+    folder, plan, _ = made
+    packed = Cache(folder / "cache").get(plan.searches[0].key)
+    assert packed is not None
+    assert unpacked(packed).packed() == packed
+    with pytest.raises(ValueError, match="cannot be unpacked"):
+        unpacked(packed[:-20])
+
+
+def test_a_library_of_unfiled_schedules_is_one(tmp_path: Path) -> None:
+    text = RING.replace('["executor-nccl"]', '"none"').replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1", "3,2"')
+    build(planned(tmp_path, text), tmp_path / "lib", Cache(None), Inline())
+    assert load_index(tmp_path / "lib") == []
+    [row] = unfiled_schedules(tmp_path / "lib")
+    assert (row["collective"], row["groups"], row["gap"]) == ("allgather", [[0, 1], [3, 2]], 1.0)
+    report = check_library(tmp_path / "lib", [])
+    assert (report.wrong, report.schedules, report.proofs) == ([], 1, 1)
+    shown = CliRunner().invoke(show, [str(tmp_path / "lib"), "--group", "2,3"])
+    assert "1 schedule without a file" in shown.output

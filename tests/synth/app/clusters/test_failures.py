@@ -1,0 +1,117 @@
+"""A failure redoes what it touches and nothing else; failures that are one under symmetry are solved once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emit.library.export import export_folders
+from emit.library.index import Entry, index_text, load_index
+from emit.library.lookup import choose
+from emit.library.overlay import folder_without, load_as_one, load_library
+from emit.library.table import table_bytes
+from runtime.torch.choice import Chooser
+from runtime.torch.table import Call
+from synth.app.cli.chosen import chooser
+from synth.app.clusters.build import build
+from synth.app.clusters.cluster import read_cluster
+from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
+from synth.app.clusters.plan import make_plan
+from synth.storage.cache import Cache
+from tests.synth.app.clusters.inline import Inline
+from topologies.errors import InputError
+from topologies.load import load
+
+QUAD = """
+topology = "dgx1"
+groups = ["0-3", "4-7", "4,5"]
+collectives = ["allgather"]
+targets = ["executor-nccl"]
+sizes = "1M"
+budget = "1s"
+"""
+
+
+def served_by(library: Path, group: tuple[int, ...]) -> Entry | None:
+    return choose(load_library(library), "allgather", len(group), group, 1 << 20, True)
+
+
+def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
+    file, cache = tmp_path / "cluster.toml", Cache(tmp_path / "cache")
+    file.write_text(QUAD)
+    healthy, lib = make_plan(read_cluster(file), 1), tmp_path / "lib"
+    build(healthy, lib, cache, Inline())
+    before = {path: path.read_bytes() for path in lib.rglob("*") if path.is_file()}
+
+    (plan, fault), folder = touched(healthy, file, ["link:0-1"]), fault_folder(lib, ["link:0-1"])
+    assert [question.group for share in plan.shares for question in share.questions] == [(0, 1, 2, 3)]
+    build(plan, folder, cache, pool := Inline())
+    assert sorted(pool.solved) == sorted({task.key for task in plan.tasks()})
+    assert {entry.group for entry in load_index(folder)} == {(0, 1, 2, 3)}
+    assert all(path.read_bytes() == data for path, data in before.items())
+
+    write_fault(folder, fault)
+    served = {group: served_by(folder, group) for group in ((0, 1, 2, 3), (4, 5, 6, 7), (4, 5))}
+    assert [entry is not None and entry.path.is_file() for entry in served.values()] == [True] * 3
+    assert [served_by(lib, group).path.samefile(entry.path) for group, entry in served.items()] == [False, True, True]
+    hurt_topology = "dgx1 without link:0-1"
+    assert [entry.topology for entry in served.values()] == [hurt_topology, "dgx1", "dgx1"]
+    written = export_folders(load_library(folder), "executor-nccl", tmp_path / "exported")
+    assert {one.communicator for one in written} == set(served)
+    table = table_bytes(*load_as_one(folder))
+    assert hurt_topology.encode() in table
+    assert b"../../msccl/" in table
+    assert folder_without(lib, ["link:0-1"]) == folder
+    with pytest.raises(InputError, match=r"--without link:0-2: .* has no answers for it.*: link:0-1"):
+        folder_without(lib, ["link:0-2"])
+    jobs = Chooser("synth", folder)  # as SYNTH_LIBRARY names it
+    for group, entry in served.items():
+        assert jobs.choose(Call("allgather", 1 << 20, "float32", group)).reason == "in the library"
+        benched = chooser(folder, "allgather", ",".join(map(str, group)))[0](1 << 20)
+        assert benched is not None
+        assert benched.file.parent.samefile(entry.path.parent)
+    rest = load_index(lib)  # planted: a file of nobody's build, of which no failure knows what it uses
+    (lib / "index.json").write_bytes(index_text({k: v for k, v in e.values.items() if k != "answer"} for e in rest))
+    assert {entry.group for entry in load_library(folder)} == {(0, 1, 2, 3)}
+    (lib / "index.json").write_bytes(before[lib / "index.json"])
+
+    write_fault(folder := fault_folder(lib, ["rank:3"]), touched(healthy, file, ["rank:3"])[1])
+    assert served_by(folder, (0, 1, 2, 3)) is None
+    assert served_by(folder, (4, 5)) is not None
+
+    other, fault = touched(healthy, file, ["link:4-5"])  # the same link of the other half
+    assert {question.group for share in other.shares for question in share.questions} == {(4, 5, 6, 7)}
+    assert [question.group for question, _ in other.impossible] == [(4, 5)]
+    write_fault(folder := fault_folder(lib, ["link:4-5"]), fault)
+    assert served_by(folder, (4, 5)) is served_by(folder, (4, 5, 6, 7)) is None  # nothing is built yet
+    build(other, folder, cache, pool := Inline())
+    assert served_by(folder, (4, 5)) is None
+    assert served_by(folder, (4, 5, 6, 7)) is not None
+    assert [task.key for task in other.searches] == [task.key for task in plan.searches]
+    assert not {task.key for task in other.searches} & set(pool.solved)
+
+
+def test_what_a_failure_costs(tmp_path: Path) -> None:
+    file, lib = tmp_path / "cluster.toml", tmp_path / "lib"
+    file.write_text(QUAD.replace('sizes = "1M"\n', "").replace(', "4-7", "4,5"', ""))
+    healthy = make_plan(read_cluster(file), 1)
+    build(healthy, lib, Cache(None), Inline())
+    hurt = fault_folder(lib, ["link:0-1"])
+    build(touched(healthy, file, ["link:0-1"])[0], hurt, Cache(None), Inline())
+    (dearest, *_) = costs(lib, hurt)
+    assert dearest.question.group == (0, 1, 2, 3)
+    assert dearest.factor > 1
+
+
+def test_single_failures_of_each_kind() -> None:
+    two = load("dgx-a100:2")
+    nodes, nics, links = (single_failures(two, [kind]) for kind in ("nodes", "nics", "links"))
+    assert nodes == [",".join(f"rank:{rank}" for rank in range(first, first + 8)) for first in (0, 8)]
+    assert len(nics) == len(set(nics))
+    assert all("fabric" in text for text in nics)
+    assert all("nvswitch" in text for text in links)
+    assert single_failures(two, ["nodes", "nics"]) == [*nodes, *nics]
+    for kinds, words in ((["node"], "is not known"), (["nodes"], "has no nodes to lose")):
+        with pytest.raises(InputError, match=words):
+            single_failures(load("dgx1"), kinds)

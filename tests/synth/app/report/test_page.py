@@ -1,0 +1,328 @@
+"""A report as a page: sound HTML that fetches nothing, escapes everything, stays small and says what is so."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emit.check.program import check
+from emit.columns import columns_of
+from emit.findings import Findings
+from emit.goal import goal_for
+from emit.library.save import save
+from emit.msccl.format import write_msccl
+from emit.program import Program
+from synth import synthesize
+from synth.app.report.item import Item, Timing
+from synth.app.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
+from synth.app.report.program import program_view
+from synth.model.problem import make_problem
+from synth.storage.proof import load_proof, proof_path
+from synth.storage.schedule_file import load_schedule
+from synth.timing.simulate import predict_us
+from tests.emit.small_programs import RIGHT, allpairs_allreduce, ring_allgather, ring_allreduce
+from tests.synth.app.report.report_pages import Elements, fetched, page_data, stored, straight
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Limit
+
+NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\"'<!--@data-->"
+MOST_BYTES = 4_000_000
+
+
+def figures(page: Page) -> dict[str, object]:
+    known = page_data(page.html)["algorithms"][0]
+    assert isinstance(known, dict)
+    return known
+
+
+def text_of(html: str) -> str:
+    page = Elements(html)
+    return " ".join(text for tag, text in page.texts if tag not in ("script", "style"))
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(tmp_path_factory.mktemp("mesh"), make_problem(load("mesh:2x3"), "alltoall"), proof=True)
+
+
+def test_the_page_is_whole_and_fetches_nothing(mesh: Path) -> None:
+    html = report(mesh).html
+    assert html.startswith("<!DOCTYPE html>\n")
+    page = Elements(html)
+    assert fetched(html) == []
+    tags = [tag for tag, _ in page.found]
+    assert [tags.count(tag) for tag in ("html", "head", "body", "h1", "main", "script", "style")] == [1] * 5 + [2, 1]
+    policies = [a["content"] for tag, a in page.found if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policies
+    assert str(policies[0]).startswith("default-src 'none'; ")
+    assert "<!--@" not in html
+    ids = [a["id"] for _, a in page.found if "id" in a]
+    assert len(set(ids)) == len(ids)
+    # what can be worked has a name, and what is named is there
+    for tag, a in page.found:
+        if tag in ("canvas", "input", "select"):
+            assert a.get("aria-label") or a.get("id") in ("chooser", "seen"), a
+        for key in ("aria-labelledby", "aria-describedby", "for"):
+            assert a.get(key) is None or a[key] in ids, a
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        '<img src="https://example.org/x.png">', '<script src="//cdn.example/x.js"></script>',
+        '<link rel="stylesheet" href="x.css">', "<style>@import 'x.css';</style>",
+        '<p style="background: url(x.png)">x</p>', "<script>fetch('x')</script>", '<a href="x.html">x</a>',
+    ],
+)  # fmt: skip
+def test_a_fetch_would_be_seen(mesh: Path, planted: str) -> None:
+    assert fetched(report(mesh).html.replace("</body>", planted + "</body>"))
+
+
+def test_figures_stand_in_the_page(mesh: Path) -> None:
+    page, known = report(mesh), load_schedule(mesh)
+    proof = load_proof(proof_path(mesh))
+    data = page_data(page.html)
+    assert data["format"] == "synth-report-1"
+    assert figures(page)["span"] == pytest.approx(known.claimed_us, rel=1e-6)
+    assert not page.wrong
+    words = text_of(page.html)
+    assert f"{proof.time_us / proof.bound_us:.3f}" in words
+    assert proof.witnesses[0].text in words or proof.witnesses[0].kind == "path"
+    assert "No algorithm for this question on this network takes less than" in words
+
+
+def test_the_frontier_is_drawn_where_the_times_are(mesh: Path) -> None:
+    """The curve's points against the simulator, and the bound never above it."""
+    html, known = report(mesh).html, load_schedule(mesh)
+    curve = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', html)
+    bound = re.search(r'<path class="bound" d="M([^"]+)"', html)
+    assert curve is not None
+    assert bound is not None
+    drawn, below = ([[float(v) for v in p.split()] for p in found[1].split("L")] for found in (curve, bound))
+    sizes = sorted({*(2.0**e for e in range(10, 31)), known.schedule.size_bytes})
+    times = [predict_us(known.problem, known.schedule, size) for size in sizes]
+    assert len(drawn) == len(below) == len(sizes)
+    logs = np.log10(times)
+    y = np.array([p[1] for p in drawn])
+    fit = np.polyfit(logs, y, 1)
+    assert fit[0] < 0  # larger is higher, and SVG counts downwards
+    assert np.abs(np.polyval(fit, logs) - y).max() < 0.05
+    assert all(b[1] >= c[1] - 0.02 for b, c in zip(below, drawn, strict=True))
+    assert all(0 <= p[1] <= HEIGHT for p in (*drawn, *below))
+
+
+def plotted(name: str, timing: Timing) -> str:
+    return frontier_plot({0: Item(name, "allgather", (), "", timing, {}, (), "", "")})
+
+
+def test_a_plot_without_times_is_none() -> None:
+    assert frontier_plot({}) == ""
+    assert plotted("a", Timing("x", 0.0, 0.0, bound=((0.0, 0.0),))) == ""
+    one = plotted("a<b", Timing("<t>", 1.0, 1e-9))
+    assert "a&lt;b" in one
+    assert "&lt;t&gt;" in one
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    """A topology and a file whose names are markup, and would end the script and the style."""
+    ring = load("ring:3")
+    topology = replace(ring, name=NASTY, limits=(Limit(NASTY, np.array([0, 1]), 60.0),))
+    path = stored(tmp_path, make_problem(topology, "allgather"), proof=True)
+    nasty = tmp_path / "<img src=x onerror=alert(3)>&amp;.synth"
+    proof_path(path).rename(proof_path(nasty))
+    path.rename(nasty)
+    plain_ring = replace(ring, limits=(Limit("plain", np.array([0, 1]), 60.0),))
+    plain = Elements(report(stored(tmp_path, make_problem(plain_ring, "allgather"), proof=True)).html)
+    html = report(nasty).html
+    page = Elements(html)
+    assert [tag for tag, _ in page.found] == [tag for tag, _ in plain.found]
+    assert [sorted(a) for _, a in page.found] == [sorted(a) for _, a in plain.found]
+    assert fetched(html) == []
+    assert NASTY in text_of(html)
+    assert page_data(html)["algorithms"][0]["network"]["limits"][0]["name"] == NASTY
+    folder = Elements(report(tmp_path).html)
+    assert not any(tag == "img" or "onerror" in a for tag, a in folder.found)
+
+
+@pytest.mark.parametrize(("spec", "drawn"), [("full:128", False), ("torus:8x8x8", True)])
+def test_many_ranks_make_a_small_page(tmp_path: Path, spec: str, drawn: bool) -> None:
+    """512 ranks, a quarter of a million chunks: told by one rank's sends, which all others copy."""
+    page = report(straight(tmp_path, spec))
+    n = load(spec).nranks
+    assert len(page.html.encode()) < MOST_BYTES
+    known = page_data(page.html)["algorithms"][0]
+    assert known["sends"]["total"] >= n * (n - 1)
+    assert known["sends"]["shown"] * n == known["sends"]["total"]
+    assert known["rows"]["copies"] == n
+    assert len(known["rows"]["names"]) * n <= known["rows"]["links"]
+    # sixteen thousand links in one drawing would be a blot
+    assert bool(known["network"]["u"]) == drawn
+    assert known["network"]["busiest"] > 0
+    Elements(page.html)
+
+
+def test_many_algorithms_share_the_room(tmp_path: Path) -> None:
+    path = stored(tmp_path, make_problem(load("full:6"), "alltoall", chunks=16))
+    for i in range(12):
+        (tmp_path / f"copy{i:02}.synth").write_bytes(path.read_bytes())
+    page = report(tmp_path)
+    assert page.algorithms == 13
+    assert len(page.html.encode()) < MOST_BYTES
+    for i in range(MOST_ITEMS):
+        (tmp_path / f"more{i}.synth").write_bytes(b"")
+    with pytest.raises(InputError, match=f"at most {MOST_ITEMS}"):
+        report(tmp_path)
+
+
+def test_wrong_files_are_shown_as_wrong(tmp_path: Path) -> None:
+    """A proof for another file, and a program with a wrong result."""
+    path = stored(tmp_path, make_problem(load("ring:4"), "allgather"), proof=True)
+    beside = proof_path(path)
+    beside.write_text(beside.read_text().replace('"schedule": "', '"schedule": "0'))
+    page = report(path)
+    assert list(page.wrong) == [path.name]
+    assert "refused" in page.wrong[path.name]
+    words = text_of(page.html)
+    assert "Wrong:" in words
+    assert "No algorithm for this question" not in words
+    right = write_msccl(ring_allgather(4))
+    assert report(written(tmp_path, right)).wrong == {}
+    spoilt = right.replace('type="rcs" srcbuf="o" srcoff="1"', 'type="rcs" srcbuf="o" srcoff="2"', 1)
+    spoilt = spoilt.replace('dstoff="1"', 'dstoff="2"', 1)
+    assert spoilt != right
+    assert list(report(written(tmp_path, spoilt)).wrong) == ["program.xml"]
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "program.xml"
+    path.write_text(text)
+    return path
+
+
+def view_of(program: Program) -> dict[str, object]:
+    assert check(program).ok
+    return program_view(program, 10**6)
+
+
+def test_a_ring_is_told_hop_by_hop() -> None:
+    n = 5
+    view = program_view(ring_allgather(n), 10**6)
+    sends = view["sends"]
+    assert sends["total"] == sends["shown"] == n * (n - 1)
+    for i in range(sends["shown"]):
+        source = sends["links"]["src"][sends["link"][i]]
+        hop = sends["hop"][i]
+        assert sends["start"][i] == hop - 1
+        assert sends["end"][i] == hop
+        assert sends["words"][sends["what"][i]] == f"rank {(source - hop + 1) % n}'s chunk 0"
+        parents = sends["from"][sends["from_ptr"][i] : sends["from_ptr"][i + 1]]
+        assert [sends["hop"][p] for p in parents] == [hop - 1] * (hop > 1)
+        assert all(sends["links"]["dst"][sends["link"][p]] == source for p in parents)
+    assert view["network"]["load"] == [1.0] * n
+    # a link is in use from the first tick to the last but the one in which the last chunk is taken
+    assert view["rows"]["load"] == pytest.approx([(n - 1) / n] * n)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [*RIGHT.values(), ring_allreduce(3, 2), allpairs_allreduce(5, 2), ring_allgather(2)],
+)
+def test_any_program(program: Program) -> None:
+    """Ticks keep to every wait, and what is carried adds up to what the collective asks for."""
+    view = view_of(program)
+    c = columns_of(program, Findings())
+    blocks, sends = view["blocks"], view["sends"]
+    tick = {(blocks["rank"][b], blocks["tb"][b], position): at for b, position, at, *_ in blocks["listed"]}
+    assert len(tick) == program.nsteps
+    for rank, tb, position, step in program.steps():
+        assert position == 0 or tick[rank, tb, position] > tick[rank, tb, position - 1]
+        if step.dep_tb >= 0:
+            assert tick[rank, tb, position] > tick[rank, step.dep_tb, step.dep_step]
+    took: dict[int, list[int]] = {}
+    for step in np.flatnonzero(c.receives >= 0).tolist():
+        took.setdefault(int(c.receives[step]), []).append(tick[c.place(step)])
+    gave: dict[int, list[int]] = {}
+    for step in np.flatnonzero(c.sends >= 0).tolist():
+        gave.setdefault(int(c.sends[step]), []).append(tick[c.place(step)])
+    assert took.keys() == gave.keys()
+    assert all(b > a for link in took for a, b in zip(gave[link], took[link], strict=True))
+    assert sum(blocks["count"]) == program.nsteps
+    assert sum(view["network"]["moved"]) == sum(sends["count"])
+    if program.collective == "allreduce":
+        assert goal_for("allreduce", program.nranks, program.nchunks_per_loop, True) is not None
+        last = [sends["words"][sends["what"][i]] for i in range(sends["shown"]) if sends["hop"][i] == max(sends["hop"])]
+        assert all(words.startswith(f"sum over {program.nranks} ranks (0–{program.nranks - 1}) of ") for words in last)
+
+
+def test_a_program_on_a_topology_is_timed(tmp_path: Path) -> None:
+    path = written(tmp_path, write_msccl(replace(ring_allgather(4), protocol="Simple")))
+    size = 1 << 22
+    known = figures(report(path, load("ring:4"), None, size))
+    hold = size / 4 / 50e3
+    assert known["unit"] == "µs"
+    assert known["span"] == pytest.approx(3 * (hold + 0.7), rel=1e-6)
+    network = known["network"]
+    assert isinstance(network, dict)
+    assert network["load"] == pytest.approx([3 * hold / (3 * (hold + 0.7))] * 4, rel=1e-6)
+    with pytest.raises(InputError, match="no link"):
+        report(path, load("line:4"))
+
+
+def test_a_program_that_does_not_pair_up_shows_its_structure(tmp_path: Path) -> None:
+    text = write_msccl(ring_allgather(3)).replace('recv="0"', 'recv="2"')
+    page = report(written(tmp_path, text))
+    assert page.wrong
+    known = figures(page)
+    assert known["network"] is None
+    assert known["blocks"]["count"]  # type: ignore[index]
+    Elements(page.html)
+
+
+def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.synth").write_bytes(b"PK nothing")
+    (tmp_path / "a.xml").write_text("<algo")
+    (tmp_path / "a.proof.json").write_text("{}")
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "index.json").write_text('{"format": "synth-index-9", "algorithms": []}')
+    for name, words in (
+        ("empty", "no .synth"), ("a.synth", "zip of columns"), ("a.xml", "line 1"), ("a.proof.json", "is a proof"),
+        ("none.synth", "no such file"), ("library", "format"), ("library/index.json", "format"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words) as refused:
+            report(tmp_path / name)
+        assert "\n" not in str(refused.value)
+
+
+def test_sizes_of_the_axes_are_powers() -> None:
+    sizes = (1024.0, 2.0**30)
+    curve, bound = (tuple(zip(sizes, times, strict=True)) for times in ((3.0, 5e4), (1.0, 4e4)))
+    drawn = plotted("a", Timing("t", *curve[0], curve=curve, bound=bound))
+    assert ">1 MiB<" in drawn
+    assert ">10 µs<" in drawn
+    assert math.isfinite(sum(float(v) for v in re.findall(r"[ML]([0-9.]+) ", drawn)))
+
+
+def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
+    """An index holds times and bounds over all sizes, as many as it states."""
+    save(synthesize("allgather", "ring:3", engine="route", budget=2).found, tmp_path)
+    index = tmp_path / "index.json"
+    known = json.loads(index.read_text(encoding="utf-8"))
+    rows = known["algorithms"][0]["curve"]
+    assert report(index).html.count('<g class="curve c0"') == 1
+    drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
+    assert drawn is not None
+    assert len(drawn[1].split("L")) == len(rows) == 21
+    known["algorithms"] = known["algorithms"][:1]
+    known["algorithms"][0]["curve"] = rows[:2]
+    index.write_text(json.dumps(known), encoding="utf-8")
+    drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
+    assert drawn is not None
+    assert len(drawn[1].split("L")) == 2
