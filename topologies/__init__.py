@@ -1,1 +1,1 @@
-"""Machines, clusters and families of networks, and what sends on them share."""
+"""Machines, clusters and families of networks, and the links and limits that messages share on them."""

@@ -1,4 +1,4 @@
-"""Several nodes of one machine joined by their NICs into a cluster."""
+"""Clusters: several nodes of one machine, joined by their NICs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology
 
 @dataclass(frozen=True)
 class NicPort:
-    """By what a fabric's file knows a NIC: its name on its node, and its GUID as printed there (0: not known)."""
+    """The name and GUID by which a fabric's file identifies a NIC.
+
+    Attributes:
+        name: The NIC's name on its node.
+        guid: The GUID as printed on the node; 0: unknown.
+    """
 
     name: str
     guid: int = 0
@@ -22,21 +27,39 @@ class NicPort:
 
 @dataclass(frozen=True, eq=False)
 class Nics:
-    """How one node's NICs join it to others of its kind."""
+    """The NICs that join a node to other nodes of its kind.
 
-    sends: tuple[Ints, ...]  # for each NIC the ranks of the node that send through it
+    Attributes:
+        sends: Ranks of the node that send through each NIC: int64 arrays.
+        receives: Ranks of the node that receive through each NIC: int64 arrays.
+        gbs: Bandwidth of each NIC in GB/s, per direction.
+        alpha_us: Latency in µs from a rank to a rank of another node, over both NICs and the fabric.
+        assumed: Whether nobody has published this latency.
+        fabrics: Number of fabric switches; NIC b is on fabric b mod fabrics. 0: there is no switch, and each NIC sends
+            to each of the other nodes.
+        ports: Physical NICs that each NIC stands for; () where no tool states them.
+        kind: Kind of the NICs' links, of `costs.KINDS`.
+    """
+
+    sends: tuple[Ints, ...]
     receives: tuple[Ints, ...]
-    gbs: float  # of each NIC, each way
-    alpha_us: float  # from rank to rank of another node, both NICs and fabric
-    assumed: bool  # nobody published this α
-    fabrics: int  # NIC b is on fabric b mod fabrics; 0 for no switch: each NIC sends to each of the other nodes
-    ports: tuple[tuple[NicPort, ...], ...] = ()  # for each NIC those that are drawn as it; () where no tool said
-    kind: str = "network"  # of its links, of `costs.KINDS`
+    gbs: float
+    alpha_us: float
+    assumed: bool
+    fabrics: int
+    ports: tuple[tuple[NicPort, ...], ...] = ()
+    kind: str = "network"
 
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """One node, its NICs where it has any, and where its figures come from, a line each."""
+    """A node and its NICs.
+
+    Attributes:
+        topology: The node's topology.
+        nics: The node's NICs; None where it has none.
+        remarks: Sources of the figures, a line each.
+    """
 
     topology: Topology
     nics: Nics | None = None
@@ -44,71 +67,83 @@ class Machine:
 
 
 def join(machine: Machine, count: int, name: str) -> Topology:
-    """`count` nodes of the machine: ranks node by node, switches "nvswitch.0" (of node 0), fabric switches last.
+    """Build a cluster of `count` nodes of a machine.
 
-    Where NICs meet in a fabric switch each rank that a NIC serves has a link to and from it with half of the NIC's α on
-    either side; a NIC that several ranks share is a limit "nic0.1 out" (NIC 0 of node 1). A "direct" fabric has links
-    from NIC to NIC of other nodes instead, with the same limits. Raises InputError where the machine has no NICs or the
-    cluster would be too large.
+    Ranks are numbered node by node; switches are "nvswitch.0" (of node 0), fabric switches last. Where NICs meet in a
+    fabric switch, each rank that a NIC serves has a link to and from the switch with half of the NIC's α. A NIC that
+    several ranks share is a limit "nic0.1 out" (NIC 0 of node 1). A "direct" fabric has links from NIC to NIC of other
+    nodes instead, with the same limits.
+
+    Args:
+        machine: The node and its NICs.
+        count: Number of nodes.
+        name: Name of the cluster.
+
+    Raises:
+        InputError: The machine has no NICs, or the cluster would be too large.
     """
-    one, nics = machine.topology, machine.nics
+    node_topology, nics = machine.topology, machine.nics
     if count == 1:
-        return one
+        return node_topology
     if nics is None:
         raise InputError(
-            f"topology {name[:80]!r}: {one.name} has no [nic], so nodes of it cannot be joined; "
+            f"topology {name[:80]!r}: {node_topology.name} has no [nic], so nodes of it cannot be joined; "
             "it must be a machine file with one"
         )
     ends = sum(map(len, nics.sends)) + sum(map(len, nics.receives))
     fabric_links = ends * count if nics.fabrics else (ends * count) ** 2
-    if count * one.nvertices > MAX_RANKS or count * one.nlinks + fabric_links > MAX_LINKS:
+    if count * node_topology.nvertices > MAX_RANKS or count * node_topology.nlinks + fabric_links > MAX_LINKS:
         raise InputError(
             f"topology {name[:80]!r}: too large; it must have at most {MAX_RANKS} ranks and {MAX_LINKS} links in all"
         )
-    n, ranks = one.nranks, one.nranks * count
-    each = len(one.switches)
-    node = np.repeat(np.arange(count, dtype=np.int64), one.nlinks)
+    n, ranks = node_topology.nranks, node_topology.nranks * count
+    switches_per_node = len(node_topology.switches)
+    node = np.repeat(np.arange(count, dtype=np.int64), node_topology.nlinks)
 
-    def vertex(v: Ints) -> Ints:
-        v = np.tile(v, count)
-        return np.where(v < n, v + node * n, v - n + ranks + node * each)
+    def vertex(vertices: Ints) -> Ints:
+        """Return the cluster's vertices for a column of the node's vertices, repeated for every node."""
+        vertices = np.tile(vertices, count)
+        return np.where(vertices < n, vertices + node * n, vertices - n + ranks + node * switches_per_node)
 
-    src, dst = [vertex(one.link_src)], [vertex(one.link_dst)]
-    alpha, gbs = [np.tile(one.alpha_us, count)], [np.tile(one.bandwidth_gbs, count)]
+    src, dst = [vertex(node_topology.link_src)], [vertex(node_topology.link_dst)]
+    alpha, gbs = [np.tile(node_topology.alpha_us, count)], [np.tile(node_topology.bandwidth_gbs, count)]
     limits = [
-        Limit(f"{x.name}.{i}", x.links + i * one.nlinks, x.bandwidth_gbs) for i in range(count) for x in one.limits
+        Limit(f"{x.name}.{i}", x.links + i * node_topology.nlinks, x.bandwidth_gbs)
+        for i in range(count)
+        for x in node_topology.limits
     ]
-    a, b, sender, receiver = _fabric(nics, n, count, ranks + count * each)
+    a, b, sender, receiver = _fabric(nics, n, count, ranks + count * switches_per_node)
     src.append(a)
     dst.append(b)
     gbs.append(np.full(len(a), nics.gbs))
     alpha.append(np.full(len(a), nics.alpha_us / 2 if nics.fabrics else nics.alpha_us))
-    limits += _nic_limits(nics, sender, receiver, count * one.nlinks)
-    many = "one NIC" if len(nics.sends) == 1 else f"{len(nics.sends)} NICs"
+    limits += _nic_limits(nics, sender, receiver, count * node_topology.nlinks)
+    nic_count = "one NIC" if len(nics.sends) == 1 else f"{len(nics.sends)} NICs"
     return Topology(
         name=name,
         nranks=ranks,
-        switches=tuple(f"{s}.{i}" for i in range(count) for s in one.switches) + _fabric_names(nics),
+        switches=tuple(f"{s}.{i}" for i in range(count) for s in node_topology.switches) + _fabric_names(nics),
         link_src=np.concatenate(src),
         link_dst=np.concatenate(dst),
         alpha_us=np.concatenate(alpha),
         bandwidth_gbs=np.concatenate(gbs),
         limits=tuple(limits),
-        alpha_assumed=one.alpha_assumed or nics.assumed,
+        alpha_assumed=node_topology.alpha_assumed or nics.assumed,
         nodes=np.repeat(np.arange(count, dtype=np.int64), n),
-        sms=one.sms,
-        compute_capability=one.compute_capability,
-        gcn=one.gcn,
-        platform=one.platform,
-        summary=f"{count} nodes of {one.summary}; {many} a node, {nics.gbs:g} GB/s each way",
-        source=one.source,
-        link_kind=np.concatenate([np.tile(one.link_kind, count), kind_numbers(nics.kind, len(a))]),
-        costs=one.costs,
-        switch_ops=tuple(replace(x, switch=f"{x.switch}.{i}") for i in range(count) for x in one.switch_ops),
+        sms=node_topology.sms,
+        compute_capability=node_topology.compute_capability,
+        gcn=node_topology.gcn,
+        platform=node_topology.platform,
+        summary=f"{count} nodes of {node_topology.summary}; {nic_count} a node, {nics.gbs:g} GB/s each way",
+        source=node_topology.source,
+        link_kind=np.concatenate([np.tile(node_topology.link_kind, count), kind_numbers(nics.kind, len(a))]),
+        costs=node_topology.costs,
+        switch_ops=tuple(replace(x, switch=f"{x.switch}.{i}") for i in range(count) for x in node_topology.switch_ops),
     )
 
 
 def _fabric_names(nics: Nics) -> tuple[str, ...]:
+    """Return the names of the fabric switches."""
     if nics.fabrics <= 1:
         return ("fabric",) * nics.fabrics
     word = "rail" if nics.fabrics == len(nics.sends) else "fabric"
@@ -116,7 +151,7 @@ def _fabric_names(nics: Nics) -> tuple[str, ...]:
 
 
 def _ends(sets: tuple[Ints, ...], n: int, count: int) -> tuple[Ints, Ints, Ints]:
-    """(rank, NIC, node) of every rank of the cluster that stands in `sets`, node by node."""
+    """Return (rank, NIC, node) of every rank of the cluster that is in one of the sets, node by node."""
     rank = np.concatenate(sets)
     nic = np.repeat(np.arange(len(sets), dtype=np.int64), [len(s) for s in sets])
     node = np.repeat(np.arange(count, dtype=np.int64), len(rank))
@@ -124,22 +159,29 @@ def _ends(sets: tuple[Ints, ...], n: int, count: int) -> tuple[Ints, Ints, Ints]
 
 
 def _fabric(nics: Nics, n: int, count: int, first: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Links of the fabric: source, destination, sending and receiving NIC (numbered through; -1: none)."""
+    """Return the fabric's links: source, destination, sending and receiving NIC (numbered over all nodes; -1: none).
+
+    Args:
+        nics: The NICs of a node.
+        n: Number of ranks of a node.
+        count: Number of nodes.
+        first: Vertex of the first fabric switch.
+    """
     total = len(nics.sends)
     out_rank, out_nic, out_node = _ends(nics.sends, n, count)
     in_rank, in_nic, in_node = _ends(nics.receives, n, count)
     if nics.fabrics:
         src = np.concatenate([out_rank, first + in_nic % nics.fabrics])
         dst = np.concatenate([first + out_nic % nics.fabrics, in_rank])
-        nobody_in, nobody_out = np.full(len(out_rank), -1), np.full(len(in_rank), -1)
-        sender = np.concatenate([out_node * total + out_nic, nobody_out])
-        return src, dst, sender, np.concatenate([nobody_in, in_node * total + in_nic])
+        no_receiver, no_sender = np.full(len(out_rank), -1), np.full(len(in_rank), -1)
+        sender = np.concatenate([out_node * total + out_nic, no_sender])
+        return src, dst, sender, np.concatenate([no_receiver, in_node * total + in_nic])
     x, y = np.nonzero(out_node[:, None] != in_node[None, :])
     return out_rank[x], in_rank[y], out_node[x] * total + out_nic[x], in_node[y] * total + in_nic[y]
 
 
 def _nic_limits(nics: Nics, sender: Ints, receiver: Ints, first: int) -> list[Limit]:
-    """A limit for every NIC and direction that more than one link goes through; `first`: index of link 0."""
+    """Return a limit for every NIC and direction that more than one link crosses; `first` is the index of link 0."""
     limits: list[Limit] = []
     for word, owner in (("out", sender), ("in", receiver)):
         order = np.argsort(owner, kind="stable")

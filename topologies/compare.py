@@ -1,4 +1,4 @@
-"""How two topologies differ: what a measured or imported one lacks or has beside one that is known."""
+"""Comparison of two topologies, such as a measured or imported one and a known one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from topologies.clusters import Machine
 from topologies.network import network
 from topologies.topology import Topology
 
-_SHOWN = 4  # different figures in a line
-_DIGITS = 4  # to which figures are the same
+_SHOWN = 4  # different figures per line
+_DIGITS = 4  # significant digits by which figures are compared
 
 
-def compare(one: Machine, other: Machine) -> list[str]:
-    """A line for each thing in which they differ, with both sides' figures; none where all is alike.
+def compare(first: Machine, second: Machine) -> list[str]:
+    """Return a line with the figures of each machine for every property in which the machines differ.
 
-    Ranks, devices, what leaves a rank, links from rank to rank, limits that these share, and NICs; not α and names.
+    The properties are ranks, devices, bandwidth out of a rank, links from rank to rank, limits that these share, and
+    NICs, but not α and names. The list is empty where all properties agree.
     """
     lines: list[str] = []
-    looks: tuple[tuple[str, Callable[[Machine], str]], ...] = (
+    properties: tuple[tuple[str, Callable[[Machine], str]], ...] = (
         ("ranks", lambda machine: str(machine.topology.nranks)),
         ("chassis", lambda machine: str(len(np.unique(machine.topology.nodes)))),
         ("SMs a device", lambda machine: str(machine.topology.sms or "not known")),
@@ -33,31 +34,35 @@ def compare(one: Machine, other: Machine) -> list[str]:
         ("NICs", _nics),
         ("switches that multicast or reduce", lambda machine: str(len(machine.topology.switch_ops) or "none")),
     )
-    for what, look in looks:
-        here, there = look(one), look(other)
-        if here != there:
-            lines.append(f"{what}: {here} in {one.topology.name}, {there} in {other.topology.name}")
+    for label, describe in properties:
+        first_figure, second_figure = describe(first), describe(second)
+        if first_figure != second_figure:
+            lines.append(f"{label}: {first_figure} in {first.topology.name}, {second_figure} in {second.topology.name}")
     return lines
 
 
 def _leaving(topology: Topology) -> str:
-    """GB/s over all links of a rank."""
+    """Return how many ranks send how many GB/s in all over their links."""
     out = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)
     return _counted([f"{gbs:.{_DIGITS}g} GB/s" for gbs in out[: topology.nranks]])
 
 
 def _links(topology: Topology) -> str:
+    """Return how many links from rank to rank have which bandwidth, and whether they share a resource."""
     if topology.nranks < 2 or not topology.nlinks:
         return "none"
     net = network(topology, range(topology.nranks))
     shared = np.bincount(net.uses_idx, minlength=net.nresources)[net.uses_idx] > 1
-    alone = np.ones(net.nlinks, dtype=bool)
-    alone[net.link_of_use[shared]] = False
-    words = np.where(alone, "", " shared").tolist()
-    return _counted([f"{gbs:.{_DIGITS}g} GB/s{word}" for gbs, word in zip(net.bandwidth_gbs, words, strict=True)])
+    unshared = np.ones(net.nlinks, dtype=bool)
+    unshared[net.link_of_use[shared]] = False
+    suffixes = np.where(unshared, "", " shared").tolist()
+    return _counted(
+        [f"{gbs:.{_DIGITS}g} GB/s{suffix}" for gbs, suffix in zip(net.bandwidth_gbs, suffixes, strict=True)]
+    )
 
 
 def _nics(machine: Machine) -> str:
+    """Return the number, bandwidth and ranks of a machine's NICs."""
     nics = machine.nics
     if nics is None:
         return "none"
@@ -66,6 +71,7 @@ def _nics(machine: Machine) -> str:
 
 
 def _counted(figures: list[str]) -> str:
+    """Return the most frequent figures with their counts."""
     counts = Counter(figures).most_common()
     listed = [f"{count} × {figure}" for figure, count in counts[:_SHOWN]]
     return ", ".join(listed) + (f" and {len(counts) - _SHOWN} other figures" if len(counts) > _SHOWN else "")

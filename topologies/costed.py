@@ -1,4 +1,4 @@
-"""A topology with an executor's costs on, under one protocol or under whichever is best (`topologies.costs`)."""
+"""Topologies with an executor's costs on, under one protocol or under the best one (`topologies.costs`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from topologies.topology import Topology
 
 
 def with_costs(topology: Topology, costs: Costs | None = None) -> Topology:
-    """The topology with costs on, these or those that it states, under ANY protocol.
+    """Return the topology with costs on under the protocol ANY.
 
-    Raises InputError where there are none, or no protocol of them is right on all its links.
+    Args:
+        topology: The topology.
+        costs: The costs; None for those that the topology states.
+
+    Raises:
+        InputError: There are no costs, or none of their protocols is right on all links of the topology.
     """
     costs = costs or topology.costs
     if costs is None:
@@ -27,50 +32,59 @@ def with_costs(topology: Topology, costs: Costs | None = None) -> Topology:
 
 
 def without_costs(topology: Topology) -> Topology:
-    """The topology as α and bandwidth alone: it states no costs and no kinds of links."""
+    """Return the topology with α and bandwidth only: without costs and with all links of kind "other"."""
     if topology.costs is None and not topology.link_kind.any():
         return topology
     return replace(topology, costs=None, protocol="", link_kind=np.zeros(topology.nlinks, dtype=np.int64))
 
 
 def under(topology: Topology, protocol: str) -> Topology:
-    """The topology under one protocol where costs are on, else as it is.
+    """Return the topology under one protocol where costs are on, else the topology as it is.
 
-    Raises InputError for a protocol that they do not state, or that is not right on its links.
+    Raises:
+        InputError: The costs do not state the protocol, or it is not right on the topology's links.
     """
     if not topology.protocol or topology.protocol == protocol:
         return topology
-    able = protocols_of(topology)
-    if protocol not in able:
-        names = " or ".join(able)
+    usable_protocols = protocols_of(topology)
+    if protocol not in usable_protocols:
+        names = " or ".join(usable_protocols)
         raise InputError(f"topology {topology.name!r}: its costs allow no {protocol} on its links; it must be {names}")
     return replace(topology, protocol=protocol)
 
 
 def protocols_of(topology: Topology) -> list[str]:
-    """The protocols that are right on the topology's links; none where costs are off."""
+    """Return the protocols that are right on the topology's links, or none where costs are off."""
     if topology.costs is None or not topology.protocol:
         return []
     return topology.costs.usable(kinds_of(topology))
 
 
 def protocol_costs(topology: Topology) -> Protocol | None:
-    """Start and threadblock of the topology's protocol (of ANY the best); None where costs are off."""
+    """Return the start and threadblock bandwidth of the topology's protocol, or None where costs are off.
+
+    Under ANY these are the earliest start and the highest bandwidth of all protocols that are right on the links.
+    """
     if topology.costs is None or not topology.protocol:
         return None
     if topology.protocol != ANY:
         return topology.costs.protocols[topology.protocol]
-    those = [topology.costs.protocols[name] for name in protocols_of(topology)]
-    return Protocol(min(one.start_us for one in those), max(one.threadblock_gbs for one in those))
+    protocols = [topology.costs.protocols[name] for name in protocols_of(topology)]
+    return Protocol(
+        min(protocol.start_us for protocol in protocols), max(protocol.threadblock_gbs for protocol in protocols)
+    )
 
 
 def figures_of(topology: Topology) -> Figures | None:
-    """What the topology's links cost under its protocol (of ANY the best); None where costs are off."""
+    """Return the costs of links under the topology's protocol, or None where costs are off.
+
+    Under ANY each figure is the best of all protocols that are right on the links.
+    """
     if topology.costs is None or not topology.protocol:
         return None
     return topology.costs.figures(protocols_of(topology) if topology.protocol == ANY else [topology.protocol])
 
 
 def kinds_of(topology: Topology) -> list[str]:
-    """The kinds of its links."""
+    """Return the names of the kinds of links that the topology has."""
     return [KINDS[kind] for kind in np.unique(topology.link_kind).tolist()]

@@ -1,13 +1,13 @@
-"""What an executor costs beyond α and bandwidth, by protocol and kind of link.
+"""An executor's costs beyond α and bandwidth, by protocol and kind of link.
 
-A message of b bytes under a protocol holds its link, and what this shares with others, for b / (bandwidth ·
-efficiency) and then for the gap (LogGP's g, Alexandrov et al., SPAA 1995); it can be used at the other end at once
-after the bytes and the protocol's latency. The latency is that of a whole step on a link of the slowest kind that the
-message crosses, wire and switches included: where costs are on it stands **in place of** the links' own α, so that
-nothing is counted twice. A kind without one keeps its α. The gap is not in the arrival, so that a bound of the network
-without it holds with it. Nothing is sent before the start; one threadblock moves no more than its bandwidth, whatever
-the link has. What switches multicast and reduce has a latency and an efficiency of its own, where a protocol states
-them; under others switches only forward.
+A message of b bytes under a protocol holds its link, and the limits that the link shares, for
+b / (bandwidth · efficiency) and then for the gap (LogGP's g, Alexandrov et al., SPAA 1995). The receiver can use the
+message as soon as its bytes and the protocol's latency have passed. The latency is that of a whole step on a link of
+the slowest kind that the message crosses, wire and switches included: where costs are on, it stands **in place of** the
+links' own α, so that nothing is counted twice. A kind of link without a latency keeps its α. The gap does not delay the
+arrival, so a bound of the network without gaps also holds with them. Nothing is sent before the start, and one
+threadblock moves no more than its own bandwidth, however fast the link is. Multicasts and reductions by switches have a
+latency and an efficiency of their own where a protocol states them; under other protocols switches only forward.
 
 Costs are off until `topologies.costed.with_costs` puts them on.
 """
@@ -23,21 +23,22 @@ import numpy as np
 from topologies.arrays import Floats, Ints
 from topologies.errors import InputError, did_you_mean
 
-KINDS = ("other", "nvlink", "pcie", "network")  # of links, by number; a path is of the last that it crosses
+# Kinds of links; a kind's number is its index here. A path has the highest kind among the links that it crosses.
+KINDS = ("other", "nvlink", "pcie", "network")
 PROTOCOLS = ("LL", "LL128", "Simple")
-ANY = "any"  # in place of a protocol: of every figure the best, which none can beat
+ANY = "any"  # In place of a protocol: the best of every figure, which no protocol can beat.
 MAX_COST_US = 1e6
 MIN_EFFICIENCY = 1e-3
 
 
 @dataclass(frozen=True)
 class SwitchCosts:
-    """What a multicast or a reduction by a switch costs under a protocol.
+    """The costs of a multicast or a reduction by a switch under a protocol.
 
     Attributes:
-        latency_us: of one, in place of its links' α.
-        efficiency: bytes of data in a byte on the link: one of b bytes holds each port that it crosses for
-            b / (bandwidth · efficiency), in which nothing else goes through.
+        latency_us: Latency of one operation in µs, in place of its links' α.
+        efficiency: Bytes of data per byte on the link. An operation of b bytes holds each port that it crosses for
+            b / (bandwidth · efficiency); nothing else crosses the port meanwhile.
     """
 
     latency_us: float = 0.0
@@ -46,17 +47,17 @@ class SwitchCosts:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What one protocol costs; by kind of link where mappings.
+    """The costs of one protocol; a mapping gives a figure for each kind of link.
 
     Attributes:
-        start_us: before the first step, once a call.
-        threadblock_gbs: what one threadblock moves at most, each way.
-        latency_us: of a step, in place of the links' α.
-        efficiency: bytes of data in a byte on the link, of the bandwidth that the topology states.
-        gap_us: that a message occupies its link for besides its bytes.
-        links: kinds on which the protocol is right.
-        switch_ops: of switches that multicast and reduce; None: under it they do not.
-        note: where its figures come from, if not all from where the others do; of no effect.
+        start_us: Time in µs before the first step, once per call.
+        threadblock_gbs: Highest rate in GB/s of one threadblock, per direction.
+        latency_us: Latency of a step in µs, in place of the links' α.
+        efficiency: Bytes of data per byte on the link, relative to the bandwidth that the topology states.
+        gap_us: Time in µs for which a message occupies its link in addition to its bytes.
+        links: Kinds of links on which the protocol is right.
+        switch_ops: Costs of multicasts and reductions by switches; None: the protocol has no such operations.
+        note: Source of the figures where it is not that of the other protocols; without effect.
     """
 
     start_us: float = 0.0
@@ -71,9 +72,13 @@ class Protocol:
 
 @dataclass(frozen=True, eq=False)
 class Figures:
-    """By the number of a kind of link, each shape (len(KINDS),); latency NaN where the links' own α holds.
+    """The costs of links under a protocol; each array has shape (len(KINDS),) and is indexed by the kind of link.
 
-    switch_ops: see `Protocol`.
+    Attributes:
+        latency_us: Latency of a step in µs; NaN where the links' own α holds.
+        efficiency: Bytes of data per byte on the link.
+        gap_us: Time in µs for which a message occupies its link in addition to its bytes.
+        switch_ops: Costs of multicasts and reductions by switches, see `Protocol`.
     """
 
     latency_us: Floats
@@ -84,9 +89,14 @@ class Figures:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of an executor by protocol (of PROTOCOLS, in this order), and where the figures come from.
+    """The costs of an executor by protocol.
 
-    Raises InputError (one line) for a figure that cannot be, a kind or a protocol that is not known, or none at all.
+    Attributes:
+        protocols: The costs of each protocol by name, in the order of PROTOCOLS.
+        source: Where the figures come from.
+
+    Raises:
+        InputError: A figure is out of range, a kind of link or a protocol is unknown, or there is no protocol.
     """
 
     protocols: Mapping[str, Protocol]
@@ -95,54 +105,64 @@ class Costs:
     def __post_init__(self) -> None:
         if not self.protocols:
             raise InputError(f"costs: no protocol; it must be at least one of {', '.join(PROTOCOLS)}")
-        for name, one in self.protocols.items():
-            known(name, PROTOCOLS, "costs", "protocol")
+        for name, protocol in self.protocols.items():
+            check_choice(name, PROTOCOLS, "costs", "protocol")
             where = f"costs: {name}"
-            _check(where, "start_us", one.start_us, 0, MAX_COST_US)
-            _check(where, "threadblock_gbs", min(one.threadblock_gbs, 1e9), 1e-9, 1e9)
+            _check(where, "start_us", protocol.start_us, 0, MAX_COST_US)
+            _check(where, "threadblock_gbs", min(protocol.threadblock_gbs, 1e9), 1e-9, 1e9)
             for key, low, high in (("latency_us", 0, MAX_COST_US), ("efficiency", MIN_EFFICIENCY, 1)):
-                _check_kinds(where, key, getattr(one, key), low, high)
-            _check_kinds(where, "gap_us", one.gap_us, 0, MAX_COST_US)
-            for kind in one.links:
-                known(kind, KINDS, f"{where}: links", "kind of link")
-            if one.switch_ops is not None:
-                _check(f"{where}: switch_ops", "latency_us", one.switch_ops.latency_us, 0, MAX_COST_US)
-                _check(f"{where}: switch_ops", "efficiency", one.switch_ops.efficiency, MIN_EFFICIENCY, 1)
+                _check_kinds(where, key, getattr(protocol, key), low, high)
+            _check_kinds(where, "gap_us", protocol.gap_us, 0, MAX_COST_US)
+            for kind in protocol.links:
+                check_choice(kind, KINDS, f"{where}: links", "kind of link")
+            if protocol.switch_ops is not None:
+                _check(f"{where}: switch_ops", "latency_us", protocol.switch_ops.latency_us, 0, MAX_COST_US)
+                _check(f"{where}: switch_ops", "efficiency", protocol.switch_ops.efficiency, MIN_EFFICIENCY, 1)
         object.__setattr__(self, "protocols", {n: self.protocols[n] for n in PROTOCOLS if n in self.protocols})
 
     def usable(self, kinds: Collection[str]) -> list[str]:
-        """The protocols that are right on all of these kinds of links."""
-        return [name for name, one in self.protocols.items() if set(kinds) <= set(one.links)]
+        """Return the names of the protocols that are right on all of these kinds of links."""
+        return [name for name, protocol in self.protocols.items() if set(kinds) <= set(protocol.links)]
 
     def figures(self, names: Collection[str]) -> Figures:
-        """What links cost under a protocol; of several the least latency and gap, and the best efficiency."""
-        those = [self.protocols[name] for name in names]
+        """Return the costs of links under a protocol, or the best of each figure under several protocols.
+
+        The best latency and gap are the smallest, the best efficiency is the largest.
+        """
+        protocols = [self.protocols[name] for name in names]
 
         def table(key: str, absent: float) -> Floats:
-            return np.array([[getattr(one, key).get(kind, absent) for kind in KINDS] for one in those])
+            """Return a figure of each protocol and kind of link: float64 (protocols, kinds)."""
+            return np.array([[getattr(protocol, key).get(kind, absent) for kind in KINDS] for protocol in protocols])
 
-        # an α that one of them leaves alone may be less than what others put in its place: it is not touched
+        # The links' own α may be less than a stated latency, so one protocol without a latency keeps α for all.
         latency = table("latency_us", math.nan).min(axis=0)
-        ops = [one.switch_ops for one in those if one.switch_ops is not None]
-        best = SwitchCosts(min(x.latency_us for x in ops), max(x.efficiency for x in ops)) if ops else None
+        switch_costs = [protocol.switch_ops for protocol in protocols if protocol.switch_ops is not None]
+        best = (
+            SwitchCosts(
+                min(costs.latency_us for costs in switch_costs), max(costs.efficiency for costs in switch_costs)
+            )
+            if switch_costs
+            else None
+        )
         return Figures(latency, table("efficiency", 1.0).max(axis=0), table("gap_us", 0.0).min(axis=0), best)
 
 
-def known(name: str, names: Collection[str], where: str, what: str) -> None:
-    """Raise InputError for a name that is not among `names`."""
-    if name not in names:
-        right = did_you_mean(name, list(names)) or f"it must be one of {', '.join(names)}"
-        raise InputError(f"{where}: {name[:40]!r} is no {what}; {right}")
+def check_choice(name: str, choices: Collection[str], where: str, kind: str) -> None:
+    """Raise InputError if `name` is not among `choices`; `where` and `kind` name the place and the kind of name."""
+    if name not in choices:
+        right = did_you_mean(name, list(choices)) or f"it must be one of {', '.join(choices)}"
+        raise InputError(f"{where}: {name[:40]!r} is no {kind}; {right}")
 
 
 def kind_numbers(name: str, count: int) -> Ints:
-    """A column of `count` links of one kind."""
+    """Return a column of `count` links of one kind: int64 (count,), an index into KINDS."""
     return np.full(count, KINDS.index(name), dtype=np.int64)
 
 
 def _check_kinds(where: str, key: str, by_kind: Mapping[str, float], low: float, high: float) -> None:
     for kind, value in by_kind.items():
-        known(kind, KINDS, f"{where}: {key}", "kind of link")
+        check_choice(kind, KINDS, f"{where}: {key}", "kind of link")
         _check(f"{where}: {key}", kind, value, low, high)
 
 

@@ -1,15 +1,15 @@
-"""Every error that a user of the Python API can meet, in one hierarchy.
+"""The hierarchy of all errors that a user of the Python API can meet.
 
     SynthError
-    ├── InputError (ValueError)           what was given cannot be used
-    │   └── NoRoute, TooManySends         a baseline that this network does not allow
-    ├── NotModelled (ValueError)          a library's own cost model says nothing of this question
-    ├── VerificationError (ValueError)    what was checked is not right
+    ├── InputError (ValueError)           an input cannot be used
+    │   └── NoRoute, TooManySends         the network does not allow a baseline
+    ├── NotModelled (ValueError)          a library's own cost model does not cover the question
+    ├── VerificationError (ValueError)    a checked object is not right
     │   ├── ScheduleError, ScheduleRefused, QuotientRefused
     │   └── BadWitness, ProofRefused
     └── MessageLost (RuntimeError)        a peer of a torch.distributed call did not answer
 
-The message of each is one line: `<where>: <what is wrong>; it must be <what is right>`.
+Each message is one line: `<where>: <what is wrong>; it must be <what is right>`.
 """
 
 from __future__ import annotations
@@ -19,73 +19,83 @@ from difflib import get_close_matches
 
 
 def in_one_line(text: str) -> str:
-    """The text with line ends and whatever else does not print as escapes."""
+    """Return a text with line ends and other unprintable characters as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class SynthError(Exception):
-    """Any error that this package raises on purpose; what a stranger wrote does not break its one line."""
+    """An error that this package raises on purpose; its message is one line even where it quotes a stranger's text."""
 
     def __init__(self, text: object = "") -> None:
         super().__init__(in_one_line(str(text)))
 
 
 class InputError(SynthError, ValueError):
-    """Input that cannot be used: one line says what is wrong, where, and what would be right.
+    """An error about input that cannot be used; its one line says what is wrong, where, and what would be right.
 
-    The command line prints the message and exits with code 2; in Python it is also a ValueError.
+    The command line prints the message and exits with code 2. In Python it is also a ValueError.
     """
 
 
 class NoRoute(InputError):
-    """A baseline needs a route between two ranks that the network does not connect."""
+    """An error about a baseline that needs a route between two ranks which the network does not connect."""
 
 
 class TooManySends(InputError):
-    """A baseline would have more sends than it may hold in memory."""
+    """An error about a baseline that would have more sends than it may hold in memory."""
 
 
 class NotModelled(SynthError, ValueError):
-    """A library's own cost model says nothing of this question; the message says why."""
+    """An error about a question that a library's own cost model does not cover; the message says why."""
 
 
 class VerificationError(SynthError, ValueError):
-    """Something was checked and is not what it claims to be."""
+    """An error about an object that was checked and is not what it claims to be."""
 
 
 class ScheduleError(VerificationError):
-    """A schedule cannot be timed: it breaks the model; the message names the send, the rank and the chunk."""
+    """An error about a schedule that breaks the model and cannot be timed.
+
+    The message names the send, the rank and the chunk.
+    """
 
 
 class ScheduleRefused(VerificationError):
-    """A replay found a schedule wrong; the message says which send, rank and chunk, what it holds and should hold."""
+    """An error about a schedule that a replay proved wrong.
+
+    The message names the send, the rank and the chunk, and says what the rank holds and should hold.
+    """
 
 
 class QuotientRefused(VerificationError):
-    """A quotient problem does not stand for the whole network; the message says what is wrong."""
+    """An error about a quotient problem that does not stand for the whole network; the message says what is wrong."""
 
 
 class BadWitness(VerificationError):
-    """The witness of a bound does not prove what it claims."""
+    """An error about a witness that does not prove its bound."""
 
 
 class ProofRefused(VerificationError):
-    """The proof file does not prove what it claims; the message says which number."""
+    """An error about a proof file that does not prove what it claims; the message names the number."""
 
 
 class MessageLost(SynthError, RuntimeError):
-    """A message did not come or could not be sent. peer: the other rank's place in the group."""
+    """An error about a message that did not arrive or could not be sent.
+
+    Attributes:
+        peer: The other rank's place in the group.
+    """
 
     def __init__(self, text: str, peer: int) -> None:
         super().__init__(text)
         self.peer = peer
 
 
-# what code that reads a stranger's file may raise where it meets a value of a kind that no check has named
+# Code that reads a stranger's file may raise any of these where a value has a type that no check expects.
 HOSTILE = (SynthError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """ "did you mean A or B?" for the names that are most like `name`, "" where none is."""
-    near = get_close_matches(name[:60], known[:2000], 3, 0.5)
-    return f"did you mean {' or '.join(near)}?" if near else ""
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """Return "did you mean A or B?" with the names most similar to `name`, or "" where no name is similar."""
+    similar_names = get_close_matches(name[:60], names[:2000], 3, 0.5)
+    return f"did you mean {' or '.join(similar_names)}?" if similar_names else ""

@@ -1,7 +1,7 @@
 """Regular topologies by formula: "ring:8", "torus:4x4x4,bw=50,alpha=0.7", "fattree:8".
 
-They state no costs of an executor but those given: "star:8,threadblock_gbs=20,gap_us=0.5,start_us=7", of LL and Simple
-alike.
+They have an executor's costs only where options give them: "star:8,threadblock_gbs=20,gap_us=0.5,start_us=7" gives
+these costs to both LL and Simple.
 """
 
 from __future__ import annotations
@@ -30,7 +30,15 @@ _SIZES = re.compile(r"[0-9]{1,7}(x[0-9]{1,7}){0,9}")
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """A family's member before figures. ends: vertices, int64 (2, pairs): links both ways between ends[:, i]."""
+    """A member of a family without figures.
+
+    Attributes:
+        nranks: Number of ranks.
+        ends: Vertices that links join in both directions, ends[0, i] with ends[1, i]: int64 (2, pairs).
+        summary: Short description.
+        switches: Names of the switches.
+        nodes: Chassis of each rank; empty for one chassis.
+    """
 
     nranks: int
     ends: Ints
@@ -46,7 +54,7 @@ def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _Shape:
     for axis, size in enumerate(dims):
         along = np.moveaxis(index, axis, 0)
         pairs.append((along[:-1].reshape(-1), along[1:].reshape(-1)))
-        if wrap and size > 2:  # with two, the link around is the same pair again
+        if wrap and size > 2:  # With two ranks, the link that closes the ring would be the same pair again.
             pairs.append((along[-1].reshape(-1), along[0].reshape(-1)))
     return _Shape(n, np.concatenate(pairs, axis=1), summary)
 
@@ -101,14 +109,18 @@ def _fattree(dims: Sequence[int]) -> _Shape:
 
 
 def _leaf_spine(dims: Sequence[int]) -> _Shape:
-    leaves, each, spines = dims
-    n = leaves * each
+    leaves, ranks_per_leaf, spines = dims
+    n = leaves * ranks_per_leaf
     leaf = n + np.arange(leaves, dtype=np.int64)
     spine = n + leaves + np.arange(spines, dtype=np.int64)
     ranks = np.arange(n, dtype=np.int64)
-    ends = np.concatenate([(ranks, np.repeat(leaf, each)), (np.repeat(leaf, spines), np.tile(spine, leaves))], axis=1)
+    ends = np.concatenate(
+        [(ranks, np.repeat(leaf, ranks_per_leaf)), (np.repeat(leaf, spines), np.tile(spine, leaves))], axis=1
+    )
     names = [f"leaf{i}" for i in range(leaves)] + [f"spine{i}" for i in range(spines)]
-    return _Shape(n, ends, f"{leaves} leaves of {each} ranks, {spines} spines", names, ranks // each)
+    return _Shape(
+        n, ends, f"{leaves} leaves of {ranks_per_leaf} ranks, {spines} spines", names, ranks // ranks_per_leaf
+    )
 
 
 def _dragonfly(dims: Sequence[int]) -> _Shape:
@@ -118,7 +130,7 @@ def _dragonfly(dims: Sequence[int]) -> _Shape:
     ranks = np.arange(n, dtype=np.int64)
     i, j = np.triu_indices(routers, 1)
     g, h = np.triu_indices(groups, 1)
-    # One global link a pair of groups: group g takes g+1, g+2, … around, router by router.
+    # Each pair of groups has one global link: the routers of group g lead to groups g+1, g+2, … in turn.
     up, down = (h - g - 1) % routers, (g - h - 1) % groups % routers
     pairs = (
         (ranks, np.repeat(router.reshape(-1), hosts)),
@@ -132,11 +144,22 @@ def _dragonfly(dims: Sequence[int]) -> _Shape:
 
 @dataclass(frozen=True)
 class _Family:
+    """A family of topologies.
+
+    Attributes:
+        build: Function from a member's dimensions to its shape.
+        dimensions: Fewest and most dimensions.
+        example: Example of a member's text.
+        most_links: Function from dimensions to an upper bound on directed links, by which a size is refused before it
+            is built.
+        smallest: Smallest value of each dimension.
+    """
+
     build: Callable[[Sequence[int]], _Shape]
-    dimensions: tuple[int, int]  # fewest and most
+    dimensions: tuple[int, int]
     example: str
-    most_links: Callable[[Sequence[int]], int]  # directed, so that a size is refused before anything is built
-    smallest: int = 1  # that each dimension can be
+    most_links: Callable[[Sequence[int]], int]
+    smallest: int = 1
 
 
 def _grid_links(dims: Sequence[int]) -> int:
@@ -162,30 +185,34 @@ FAMILIES: dict[str, _Family] = {
 
 
 def family(spec: str) -> Topology:
-    """The topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs a hop", else 50 and 0.7 (assumed), with the costs of _COSTS.
+    """Return the topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs", with the costs that further options (_COSTS) give.
 
-    Raises InputError.
+    `bw` is the bandwidth of a link and `alpha` the latency of a hop. Without these options they are DEFAULT_GBS and
+    DEFAULT_ALPHA_US, and α counts as assumed.
+
+    Raises:
+        InputError: There is no such family, size or option, or the topology would be too large.
     """
     where = f"topology {spec[:80]!r}"
     head, *options = spec.split(",")
     kind, _, sizes = head.partition(":")
     if kind not in FAMILIES:
         raise InputError(f"{where}: no family {kind[:40]!r}; it must be one of {', '.join(FAMILIES)}")
-    known = FAMILIES[kind]
+    chosen_family = FAMILIES[kind]
     dims = [int(size) for size in sizes.split("x")] if _SIZES.fullmatch(sizes) else []
-    low, high = known.dimensions
-    if not low <= len(dims) <= high or min(dims) < known.smallest:
+    low, high = chosen_family.dimensions
+    if not low <= len(dims) <= high or min(dims) < chosen_family.smallest:
         raise InputError(
-            f"{where}: size {sizes[:40]!r} does not fit; it must be written as in {known.example}"
-            + (f", with at least {known.smallest} ranks" if known.smallest > 1 else "")
+            f"{where}: size {sizes[:40]!r} does not fit; it must be written as in {chosen_family.example}"
+            + (f", with at least {chosen_family.smallest} ranks" if chosen_family.smallest > 1 else "")
         )
-    if known.most_links(dims) > 2 * MAX_LINKS or (kind != "fattree" and math.prod(dims) > MAX_RANKS):
+    if chosen_family.most_links(dims) > 2 * MAX_LINKS or (kind != "fattree" and math.prod(dims) > MAX_RANKS):
         raise InputError(f"{where}: too large; it must have at most {MAX_RANKS} ranks and {MAX_LINKS} links")
-    given = _options(where, options)
-    gbs, alpha_us = given.get("bw", DEFAULT_GBS), given.get("alpha", DEFAULT_ALPHA_US)
-    shape = known.build(dims)
+    figures = _options(where, options)
+    gbs, alpha_us = figures.get("bw", DEFAULT_GBS), figures.get("alpha", DEFAULT_ALPHA_US)
+    shape = chosen_family.build(dims)
     src, dst = np.concatenate([shape.ends, shape.ends[::-1]], axis=1)
-    source = "bw and alpha given" if {"bw", "alpha"} <= given.keys() else "default figures, nobody's machine"
+    source = "bw and alpha given" if {"bw", "alpha"} <= figures.keys() else "default figures, nobody's machine"
     return Topology(
         name=spec,
         nranks=shape.nranks,
@@ -194,25 +221,32 @@ def family(spec: str) -> Topology:
         link_dst=dst,
         alpha_us=np.full(len(src), alpha_us),
         bandwidth_gbs=np.full(len(src), gbs),
-        alpha_assumed="alpha" not in given,
+        alpha_assumed="alpha" not in figures,
         nodes=shape.nodes,
         summary=f"{shape.summary}, {gbs:g} GB/s each way a link",
         source=f"formula {kind}; {source}",
-        costs=_costs(given),
+        costs=_costs(figures),
     )
 
 
-def _costs(given: Mapping[str, float]) -> Costs | None:
-    """What the options state of an executor, alike for both protocols that are right on any link."""
-    if not any(key in given for key in _COSTS):
+def _costs(figures: Mapping[str, float]) -> Costs | None:
+    """Return the costs that the options state, or None for none.
+
+    They are the same for LL and Simple, the two protocols that are right on any link.
+    """
+    if not any(key in figures for key in _COSTS):
         return None
-    gap = dict.fromkeys(KINDS, given["gap_us"]) if "gap_us" in given else {}
-    one = Protocol(given.get("start_us", 0.0), given.get("threadblock_gbs", math.inf), gap_us=gap)
-    return Costs({"LL": one, "Simple": one}, "given")
+    gap = dict.fromkeys(KINDS, figures["gap_us"]) if "gap_us" in figures else {}
+    protocol = Protocol(figures.get("start_us", 0.0), figures.get("threadblock_gbs", math.inf), gap_us=gap)
+    return Costs({"LL": protocol, "Simple": protocol}, "given")
 
 
 def _options(where: str, options: Sequence[str]) -> dict[str, float]:
-    """bw (GB/s), alpha (µs) and _COSTS, those that are given."""
+    """Return the values of the options that are set: bw (GB/s), alpha (µs) and those of _COSTS.
+
+    Raises:
+        InputError: An option is unknown, is given twice, or its value is out of range.
+    """
     values: dict[str, float] = {}
     ranges = {"bw": (MIN_GBS, MAX_GBS, "GB/s"), "alpha": (0.0, MAX_ALPHA_US, "µs")} | _COSTS
     for option in options:

@@ -1,9 +1,9 @@
-"""Sends through a switch that multicasts or reduces: one to many, and many to one, each port once.
+"""Hyperlinks: sends through a switch that multicasts or reduces, from one to many or from many to one, each port once.
 
 The members of a switch's operations are the ranks with links to and from it. A multicast by one of them crosses its own
 port up once and every member's port down once; a reduction for one of them crosses every member's port up and its own
-down (NVLS, SHARP). The rank that multicasts or reads is a member, and its own port is crossed too: its memory is of the
-group as that of the others.
+port down (NVLS, SHARP). The rank that multicasts or reads is a member, and its own port is crossed too, because its
+memory belongs to the group as that of the other members does.
 """
 
 from __future__ import annotations
@@ -17,30 +17,44 @@ from topologies.arrays import Bools, Floats, Ints, index_among, pointers, row_of
 from topologies.costs import Figures, SwitchCosts
 from topologies.topology import Topology
 
-FEWEST_MEMBERS = 3  # of two, a send from one to the other does as well
-MOST_MEMBERS = 1024  # a switch with more does none: of every one there are 4 hyperlinks over all
+FEWEST_MEMBERS = 3  # Between two ranks, an ordinary send is as good.
+MOST_MEMBERS = 1024  # Each member has 4 hyperlinks to all members, so the columns grow with the square.
 
 
 @dataclass(frozen=True, eq=False)
 class Hyperlinks:
-    """Columns of hyperlinks, which a schedule's rows name after the links: nlinks + hyperlink. All are read-only.
+    """Columns of hyperlinks, which a schedule's rows name after the links as nlinks + hyperlink; all are read-only.
 
-    Of every switch that can, and every member, there are two: one at the full rate, and a paced one at such a part of
-    it that all members' paced multicasts and reductions can be in flight at once.
+    Every member of a switch has two multicasts and two reductions where the switch can do them: one at the full rate,
+    and a paced one at such a fraction of it that all members' paced multicasts and reductions can be in flight at once.
+
+    Attributes:
+        multicast: Whether it is a multicast, else a reduction: bool (n,).
+        paced: Whether it has the paced rate: bool (n,).
+        one: Local rank that sends to, or reads from, all other members: int64 (n,).
+        group: Number of the switch: int64 (n,).
+        ptr: CSR: hyperlink h joins `one` with every other member, from src[j] to dst[j] for j in ptr[h]:ptr[h+1].
+        src: Local rank that sends.
+        dst: Local rank that receives.
+        alpha_us: Latency in µs of the longest path through the switch: float64 (n,).
+        bandwidth_gbs: Bandwidth in GB/s: float64 (n,).
+        takes_gbs: Rate in GB/s that it takes of each resource while it is in flight: float64 (n,). It is more than the
+            bandwidth where an executor wastes some of the ports' rate.
+        uses_ptr: CSR into the network's resources, as for links: int64 (n + 1,).
+        uses_idx: Resources of the hyperlinks: int64.
     """
 
-    multicast: Bools  # (n,), else a reduction
+    multicast: Bools
     paced: Bools
-    one: Ints  # local rank that sends to, or reads from, all others
-    group: Ints  # members' group: a number a switch
-    ptr: Ints  # CSR: hyperlink h goes from src[j] to dst[j] for j in ptr[h]:ptr[h+1]: one to every other, or back
+    one: Ints
+    group: Ints
+    ptr: Ints
     src: Ints
     dst: Ints
-    alpha_us: Floats  # (n,), the longest way through the switch
+    alpha_us: Floats
     bandwidth_gbs: Floats
-    # (n,), of each resource while it is in flight: more than its bandwidth where an executor wastes some of its ports
     takes_gbs: Floats
-    uses_ptr: Ints  # CSR into the network's resources, as of its links
+    uses_ptr: Ints
     uses_idx: Ints
 
     def __post_init__(self) -> None:
@@ -50,31 +64,41 @@ class Hyperlinks:
     def __len__(self) -> int:
         return len(self.one)
 
-    def find(self, one: int, *, multicast: bool, paced: bool, group: int = -1) -> int:
-        """The hyperlink of a local rank, in one group (-1: the first that has it); -1 where there is none."""
-        here = (self.one == one) & (self.multicast == multicast) & (self.paced == paced)
-        here &= (self.group == group) | (group < 0)
-        return int(np.argmax(here)) if here.any() else -1
+    def find(self, rank: int, *, multicast: bool, paced: bool, group: int = -1) -> int:
+        """Return the hyperlink of a local rank in a group (-1: the first group that has one), or -1 for none."""
+        matches = (self.one == rank) & (self.multicast == multicast) & (self.paced == paced)
+        matches &= (self.group == group) | (group < 0)
+        return int(np.argmax(matches)) if matches.any() else -1
 
     def members(self, hyperlink: int) -> Ints:
-        """Local ranks, ascending."""
-        j = slice(self.ptr[hyperlink], self.ptr[hyperlink + 1])
-        return np.unique(np.concatenate([self.src[j], self.dst[j]]))
+        """Return the local ranks that take part in a hyperlink, ascending."""
+        pairs = slice(self.ptr[hyperlink], self.ptr[hyperlink + 1])
+        return np.unique(np.concatenate([self.src[pairs], self.dst[pairs]]))
 
 
 class Crossing(NamedTuple):
-    """Hyperlinks before their resources are numbered: what each crosses, and how fast.
+    """Hyperlinks before their resources are numbered; the lists have one entry per hyperlink except `caps`.
 
-    holds: GB/s that it takes of what it crosses, for each GB/s that it moves. link: physical links. cap: the rows of
-    `caps` that it uses. caps: (name, GB/s) of what holds all multicasts, or reductions, through a port to a part of
-    its rate.
+    Attributes:
+        multicast: Whether it is a multicast, else a reduction.
+        paced: Whether it has the paced rate.
+        rank: Local rank that sends to, or reads from, all other members.
+        group: Number of the switch.
+        peers: Local ranks of the other members.
+        alpha_us: Latency in µs.
+        gbs: Bandwidth in GB/s.
+        holds: GB/s that it takes of what it crosses, per GB/s that it moves.
+        link: Physical links that it crosses.
+        cap: Rows of `caps` that it uses.
+        caps: (name, GB/s) of the capacities that hold all multicasts, or all reductions, through a port to a fraction
+            of its rate.
     """
 
     multicast: list[bool]
     paced: list[bool]
-    one: list[int]
+    rank: list[int]
     group: list[int]
-    others: list[Ints]
+    peers: list[Ints]
     alpha_us: list[float]
     gbs: list[float]
     holds: list[float]
@@ -84,10 +108,17 @@ class Crossing(NamedTuple):
 
 
 class _Switch(NamedTuple):
-    """A group of ports among which a switch operates, and those of the ranks that are on them.
+    """A switch that multicasts or reduces, and the ports of the ranks on it.
 
-    number: of its group; up, down: physical links by local rank; gbs: what each physical link carries, and ops_gbs
-    what it does of operations alone.
+    Attributes:
+        number: Number of the switch's group.
+        name: Name of the switch.
+        members: Local ranks on the switch, ascending.
+        up: Physical link to the switch by local rank.
+        down: Physical link from the switch by local rank.
+        gbs: Rate in GB/s of each physical link.
+        ops_gbs: Rate in GB/s of each physical link for operations only.
+        costs: The executor's costs of operations; None where costs are off.
     """
 
     number: int
@@ -101,39 +132,44 @@ class _Switch(NamedTuple):
 
 
 def crossings(topology: Topology, ranks: Ints, link_gbs: Floats, figures: Figures | None = None) -> Crossing:
-    """The hyperlinks among `ranks` of a topology (local rank → rank), without the limits that their links are in.
+    """Return the hyperlinks among `ranks` of a topology, without the limits that their links are in.
 
-    link_gbs: what each physical link carries. figures: of an executor's costs, where these are on. None of a switch
-    whose ports share a limit with each other; none where the costs say nothing of such operations.
+    A switch whose ports share a limit has none, and no switch has any where the executor's costs state no operations.
+
+    Args:
+        topology: The topology.
+        ranks: Rank of the topology for each local rank.
+        link_gbs: Rate in GB/s of each physical link.
+        figures: An executor's costs of links, where these are on.
     """
-    made = Crossing([], [], [], [], [], [], [], [], [], [], [])
+    crossing = Crossing([], [], [], [], [], [], [], [], [], [], [])
     costs = None if figures is None else figures.switch_ops
     if figures is not None and costs is None:
-        return made
+        return crossing
     ops_gbs = link_gbs if costs is None else np.minimum(link_gbs, topology.bandwidth_gbs * costs.efficiency)
     local = index_among(topology.nranks, ranks)
     for number, ops in enumerate(topology.switch_ops):
         vertex = topology.nranks + topology.switches.index(ops.switch)
         up, down = _ports(topology, vertex, local)
         members = np.array(sorted(up.keys() & down.keys()), dtype=np.int64)
-        ports = [way[rank] for way in (up, down) for rank in members.tolist()]
+        ports = [link_of_rank[rank] for link_of_rank in (up, down) for rank in members.tolist()]
         if not FEWEST_MEMBERS <= len(members) <= MOST_MEMBERS or _share_a_limit(topology, ports):
             continue
         switch = _Switch(number, ops.switch, members, up, down, link_gbs, ops_gbs, costs)
         for multicast, part in ((True, ops.multicast), (False, ops.reduce)):
             if part:
-                _add(made, topology, switch, multicast=multicast, part=part)
-    return made
+                _add(crossing, topology, switch, multicast=multicast, part=part)
+    return crossing
 
 
 def _share_a_limit(topology: Topology, ports: list[int]) -> bool:
-    """Whether some are in one limit, which an operation would cross several times."""
+    """Return whether two of the ports are in one limit, which an operation would cross more than once."""
     chosen = np.array(ports, dtype=np.int64)
     return any(np.isin(chosen, limit.links, assume_unique=True).sum() > 1 for limit in topology.limits)
 
 
 def _ports(topology: Topology, vertex: int, local: Ints) -> tuple[dict[int, int], dict[int, int]]:
-    """Physical links from local ranks to the switch, and back, by local rank."""
+    """Return the physical links from local ranks to the switch, and back, each by local rank."""
     n = topology.nranks
     up = np.flatnonzero((topology.link_dst == vertex) & (topology.link_src < n))
     down = np.flatnonzero((topology.link_src == vertex) & (topology.link_dst < n))
@@ -144,42 +180,44 @@ def _ports(topology: Topology, vertex: int, local: Ints) -> tuple[dict[int, int]
     )
 
 
-def _add(made: Crossing, topology: Topology, switch: _Switch, *, multicast: bool, part: float) -> None:
-    """The multicasts, or the reductions, of one switch's members: at full rate, then paced."""
+def _add(crossing: Crossing, topology: Topology, switch: _Switch, *, multicast: bool, part: float) -> None:
+    """Add the multicasts, or the reductions, of a switch's members: first at full rate, then paced."""
     members, up, down = switch.members, switch.up, switch.down
-    lone, shared = (up, down) if multicast else (down, up)  # by the one rank, by all
-    ports = np.array([shared[rank] for rank in members.tolist()])
+    own_links, member_links = (up, down) if multicast else (down, up)
+    ports = np.array([member_links[rank] for rank in members.tolist()])
     gbs, alpha = switch.ops_gbs, topology.alpha_us
-    all_gbs, first = float(gbs[ports].min()), len(made.caps)
+    all_gbs, first = float(gbs[ports].min()), len(crossing.caps)
     if part < 1:
         word = "multicast" if multicast else "reduce"
         names = (topology.link_dst if multicast else topology.link_src)[ports].tolist()
         gbs_of_ports = (part * switch.gbs[ports]).tolist()
-        made.caps.extend((f"{rank} {switch.name} {word}", cap) for rank, cap in zip(names, gbs_of_ports, strict=True))
-    caps = len(made.caps) - first
+        crossing.caps.extend(
+            (f"{rank} {switch.name} {word}", cap) for rank, cap in zip(names, gbs_of_ports, strict=True)
+        )
+    caps = len(crossing.caps) - first
     for paced in (False, True):
         for rank in members.tolist():
-            rate = min(all_gbs, float(gbs[lone[rank]]))
-            made.multicast.append(multicast)
-            made.paced.append(paced)
-            made.one.append(rank)
-            made.group.append(switch.number)
-            made.others.append(members[members != rank])
-            own_us = round(float(alpha[lone[rank]] + alpha[ports].max()), 9)
-            made.alpha_us.append(own_us if switch.costs is None else switch.costs.latency_us)
-            # of n members' operations of both kinds n + 1 cross each port one way, n of them of one kind
-            made.gbs.append(min(rate / (len(members) + 1), part * rate / len(members)) if paced else part * rate)
-            crossed = np.append(ports, lone[rank])
-            made.holds.append(float((switch.gbs / gbs)[crossed].min()))
-            made.link.append(crossed)
-            made.cap.append(list(range(first, first + caps)))
+            rate = min(all_gbs, float(gbs[own_links[rank]]))
+            crossing.multicast.append(multicast)
+            crossing.paced.append(paced)
+            crossing.rank.append(rank)
+            crossing.group.append(switch.number)
+            crossing.peers.append(members[members != rank])
+            own_us = round(float(alpha[own_links[rank]] + alpha[ports].max()), 9)
+            crossing.alpha_us.append(own_us if switch.costs is None else switch.costs.latency_us)
+            # Of the operations of n members, n of one kind and one of the other cross each port in one direction.
+            crossing.gbs.append(min(rate / (len(members) + 1), part * rate / len(members)) if paced else part * rate)
+            crossed = np.append(ports, own_links[rank])
+            crossing.holds.append(float((switch.gbs / gbs)[crossed].min()))
+            crossing.link.append(crossed)
+            crossing.cap.append(list(range(first, first + caps)))
 
 
-def pairs_of(made: Crossing) -> tuple[Ints, Ints, Ints]:
-    """(ptr, src, dst) of `Hyperlinks`."""
-    counts = np.array([len(others) for others in made.others], dtype=np.int64)
+def pairs_of(crossing: Crossing) -> tuple[Ints, Ints, Ints]:
+    """Return (ptr, src, dst) of `Hyperlinks`."""
+    counts = np.array([len(peers) for peers in crossing.peers], dtype=np.int64)
     ptr = pointers(counts)
-    others = np.concatenate([np.zeros(0, dtype=np.int64), *made.others])
-    ones = np.array(made.one, dtype=np.int64)[row_of_entry(ptr)]
-    forth = np.array(made.multicast, dtype=bool)[row_of_entry(ptr)]
-    return ptr, np.where(forth, ones, others), np.where(forth, others, ones)
+    peers = np.concatenate([np.zeros(0, dtype=np.int64), *crossing.peers])
+    ranks = np.array(crossing.rank, dtype=np.int64)[row_of_entry(ptr)]
+    is_multicast = np.array(crossing.multicast, dtype=bool)[row_of_entry(ptr)]
+    return ptr, np.where(is_multicast, ranks, peers), np.where(is_multicast, peers, ranks)

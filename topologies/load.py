@@ -1,4 +1,4 @@
-"""A topology by what the user calls it: a machine, several of it, a formula, or a file."""
+"""Topologies by name: a machine, several nodes of it, a formula, or a file."""
 
 from __future__ import annotations
 
@@ -17,46 +17,62 @@ from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
-NO_COSTS, OWN_COSTS = "none", "machine"  # in place of a file of costs
+NO_COSTS, OWN_COSTS = "none", "machine"  # Names that stand in place of a file of costs.
 _MACHINES = Path(__file__).parent / "machines"
 
 
 def machines() -> list[str]:
-    """Names of the machines that come with the package, sorted."""
+    """Return the names of the machines that come with the package, sorted."""
     return sorted(path.stem for path in _MACHINES.glob("*.toml"))
 
 
 def load(spec: str | Path) -> Topology:
-    """The topology that `spec` names.
+    """Return the topology that `spec` names.
 
-    "dgx1" is a machine, "dgx-a100:4" four of it joined by their NICs, "torus:4x4,bw=50,alpha=0.7" a formula
-    (GB/s and µs), "my.toml" a file in the text form, "my.toml:4" four of that. Raises InputError (one line).
+    "dgx1" is a machine, "dgx-a100:4" four nodes of it joined by their NICs, "torus:4x4,bw=50,alpha=0.7" a formula (GB/s
+    and µs), "my.toml" a file in the text form, "my.toml:4" four nodes of that file.
+
+    Raises:
+        InputError: There is no such topology; the message is one line.
     """
     return load_machine(spec).topology
 
 
 def put_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
-    """The topology with an executor's costs on: its own (OWN_COSTS), those of a file's [costs], or these; or without.
+    """Return the topology with an executor's costs on, or off.
 
-    Raises InputError where there are none, or they are not right on its links.
+    Args:
+        topology: The topology.
+        costs: OWN_COSTS for the topology's own costs, NO_COSTS for none, a file with [costs], or the costs themselves.
+
+    Raises:
+        InputError: There are no costs, or they are not right on the topology's links.
     """
     if isinstance(costs, Costs):
         return with_costs(topology, costs)
-    read = read_costs(costs)
-    if read == NO_COSTS:  # what its links are stays known: NCCL's own model goes by it
+    stated = read_costs(costs)
+    if stated == NO_COSTS:  # The kinds of links stay, because NCCL's own model needs them.
         return replace(topology, protocol="") if topology.protocol else topology
-    return with_costs(topology, read if isinstance(read, Costs) else None)
+    return with_costs(topology, stated if isinstance(stated, Costs) else None)
 
 
 def read_costs(costs: str | Path) -> str | Costs:
-    """NO_COSTS or OWN_COSTS as they are, of a file its [costs]. Raises InputError where there are none."""
+    """Return NO_COSTS or OWN_COSTS as they are, or the [costs] of a file.
+
+    Raises:
+        InputError: The file cannot be read or has no [costs].
+    """
     if not isinstance(costs, str | Path) or not str(costs):
         raise InputError(f"costs {shown(costs)}: must be {NO_COSTS}, {OWN_COSTS} or a file with [costs]")
     return str(costs) if costs in (NO_COSTS, OWN_COSTS) else read_costs_file(costs)
 
 
 def load_machine(spec: str | Path) -> Machine:
-    """The same with the NICs by which nodes of it are joined, where it states any. Raises InputError (one line)."""
+    """Return the machine that `spec` names (see `load`), with the NICs that join its nodes where it states any.
+
+    Raises:
+        InputError: There is no such topology; the message is one line.
+    """
     if isinstance(spec, Path):
         return _read_file(spec)
     if not isinstance(spec, str) or not spec:

@@ -1,4 +1,4 @@
-"""What sends use: links from rank to rank, through switches, and the capacities these links share."""
+"""The logical network: links from rank to rank, through switches, and the capacities that these links share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ from topologies.topology import Topology
 
 
 class Carriers(NamedTuple):
-    """What a schedule's rows can name: the links, then the hyperlinks; columns as those of `Network`.
+    """The columns of all that a schedule's rows can name: first the links, then the hyperlinks, as in `Network`.
 
-    takes_gbs: of each resource while it is in flight; of a link its bandwidth.
+    Attributes:
+        alpha_us: Latency of each carrier in µs.
+        bandwidth_gbs: Bandwidth of each carrier in GB/s.
+        uses_ptr: CSR table of the resources that each carrier uses, together with `uses_idx`.
+        uses_idx: Resources of the carriers.
+        gap_us: Time in µs for which a message occupies what its carrier uses in addition to its bytes; empty where no
+            carrier has a gap.
+        takes_gbs: Rate in GB/s that a carrier takes of each resource while it is in flight; for a link its bandwidth.
     """
 
     alpha_us: Floats
@@ -32,12 +39,18 @@ class Carriers(NamedTuple):
 
     @property
     def holds(self) -> Floats:
-        """What each takes of its resources for each GB/s that it carries: 1 for links."""
+        """Return the rate that each carrier takes of its resources per GB/s that it carries; 1 for links."""
         return self.takes_gbs / self.bandwidth_gbs
 
 
 class Pairs(NamedTuple):
-    """Who sends to whom over every carrier, as CSR: over carrier c from src[j] to dst[j] for j in ptr[c]:ptr[c+1]."""
+    """The pairs of ranks that every carrier joins, as CSR: carrier c sends from src[j] to dst[j], j in ptr[c]:ptr[c+1].
+
+    Attributes:
+        ptr: First pair of each carrier, and the end of the last: int64 (ncarriers + 1,).
+        src: Local rank that sends.
+        dst: Local rank that receives.
+    """
 
     ptr: Ints
     src: Ints
@@ -46,23 +59,43 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Links between local ranks 0..nranks-1 and the resources they take part in. All arrays are read-only."""
+    """Links between local ranks 0..nranks-1 and the resources that the links use; all arrays are read-only.
+
+    Links are sorted by (src, dst); of several links of one pair a direct link stands before paths through switches, and
+    these stand in the order of their first switch.
+
+    Attributes:
+        nranks: Number of local ranks.
+        ranks: Rank of the topology for each local rank: int64 (nranks,).
+        src: Local rank that each link leaves: int64 (nlinks,).
+        dst: Local rank that each link reaches: int64 (nlinks,).
+        alpha_us: Latency in µs, summed over the path: float64 (nlinks,).
+        bandwidth_gbs: Smallest bandwidth in GB/s on the path, limits included, which no send can exceed: float64
+            (nlinks,).
+        uses_ptr: CSR: link l uses the resources uses_idx[uses_ptr[l]:uses_ptr[l+1]]: int64 (nlinks + 1,).
+        uses_idx: Resources of the links, sorted for each link, each once: int64.
+        capacity_gbs: Capacity of each resource in GB/s: float64 (nresources,).
+        resource_names: Name of each resource: "0→1" or "0→nvswitch" (ranks of the topology) for a physical link, or a
+            limit's name.
+        gap_us: Time in µs for which the resources of a link stay busy after a message: float64 (nlinks,); empty where
+            no link has a gap.
+        start_us: Time in µs before which nothing is sent.
+        hyperlinks: Multicasts and reductions by switches; None where no switch does either.
+    """
 
     nranks: int
-    ranks: Ints  # (nranks,), local rank → rank of the topology
-    # local ranks; links are sorted by (src, dst), a direct link before paths through switches, these by their first
+    ranks: Ints
     src: Ints
     dst: Ints
-    alpha_us: Floats  # (nlinks,), summed over the path
-    bandwidth_gbs: Floats  # (nlinks,), the smallest on the path, limits included: no send could ever move faster
-    uses_ptr: Ints  # CSR: link l uses resources uses_idx[uses_ptr[l]:uses_ptr[l+1]], sorted, each once
+    alpha_us: Floats
+    bandwidth_gbs: Floats
+    uses_ptr: Ints
     uses_idx: Ints
-    capacity_gbs: Floats  # (nresources,)
-    resource_names: tuple[str, ...]  # "0→1", "0→nvswitch" (ranks of the topology) for a physical link, or a limit's
-    # (nlinks,): what a link uses stays busy so long after a message; empty where nothing does
+    capacity_gbs: Floats
+    resource_names: tuple[str, ...]
     gap_us: Floats = field(default_factory=lambda: np.zeros(0))
-    start_us: float = 0.0  # before which nothing is sent
-    hyperlinks: Hyperlinks | None = None  # None where no switch multicasts or reduces
+    start_us: float = 0.0
+    hyperlinks: Hyperlinks | None = None
 
     def __post_init__(self) -> None:
         for column in vars(self).values():
@@ -71,10 +104,12 @@ class Network:
 
     @property
     def nlinks(self) -> int:
+        """Return the number of links."""
         return len(self.src)
 
     @property
     def nresources(self) -> int:
+        """Return the number of resources."""
         return len(self.capacity_gbs)
 
     @property
@@ -84,7 +119,7 @@ class Network:
 
     @cached_property
     def carriers(self) -> Carriers:
-        """Links and hyperlinks."""
+        """Return the columns of links and hyperlinks."""
         h, own = self.hyperlinks, self._links
         if h is None:
             return own
@@ -99,53 +134,60 @@ class Network:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """Of links and hyperlinks."""
-        h, each = self.hyperlinks, np.arange(self.nlinks + 1)
+        """Return the pairs of ranks that links and hyperlinks join."""
+        h, link_ptr = self.hyperlinks, np.arange(self.nlinks + 1)
         if h is None:
-            return Pairs(each, self.src, self.dst)
-        ends = (np.concatenate(both) for both in ((self.src, h.src), (self.dst, h.dst)))
-        return Pairs(np.concatenate([each, h.ptr[1:] + self.nlinks]), *ends)
+            return Pairs(link_ptr, self.src, self.dst)
+        ends = (np.concatenate(columns) for columns in ((self.src, h.src), (self.dst, h.dst)))
+        return Pairs(np.concatenate([link_ptr, h.ptr[1:] + self.nlinks]), *ends)
 
     @property
     def ncarriers(self) -> int:
-        """Links and hyperlinks together."""
+        """Return the number of links and hyperlinks."""
         return self.nlinks + (0 if self.hyperlinks is None else len(self.hyperlinks))
 
     def uses(self, link: int) -> Ints:
-        """Resources of one link, ascending."""
+        """Return the resources of a link, ascending."""
         return self.uses_idx[self.uses_ptr[link] : self.uses_ptr[link + 1]]
 
     @property
     def link_of_use(self) -> Ints:
-        """The link that each entry of `uses_idx` belongs to."""
+        """Return the link that each entry of `uses_idx` belongs to."""
         return row_of_entry(self.uses_ptr)
 
     def uses_and_links(self, hyperlinks: bool = False) -> tuple[Ints, Ints, Floats]:
-        """(uses_ptr, uses_idx, capacity_gbs) with every link as a resource too, nresources + link, of what it takes.
+        """Return (uses_ptr, uses_idx, capacity_gbs) with one more resource for each link, numbered nresources + link.
 
-        hyperlinks: also of these, after the links.
+        The capacity of a link's own resource is the rate that the link takes.
+
+        Args:
+            hyperlinks: Whether hyperlinks follow the links.
         """
-        one = self.carriers if hyperlinks else self._links
-        each = np.arange(len(one.uses_ptr))
-        uses = np.insert(one.uses_idx, one.uses_ptr[1:], self.nresources + each[:-1])
-        return one.uses_ptr + each, uses, np.concatenate([self.capacity_gbs, one.takes_gbs])
+        carriers = self.carriers if hyperlinks else self._links
+        numbers = np.arange(len(carriers.uses_ptr))
+        uses = np.insert(carriers.uses_idx, carriers.uses_ptr[1:], self.nresources + numbers[:-1])
+        return carriers.uses_ptr + numbers, uses, np.concatenate([self.capacity_gbs, carriers.takes_gbs])
 
 
 def network(topology: Topology, ranks: Sequence[int], members: int | None = None) -> Network:
-    """The network that `ranks` (ranks of the topology, in the caller's order) have among themselves.
+    """Build the network that `ranks` have among themselves.
 
     Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch) there is one
     path to each rank that can be reached through switches only, by the switches' tables: least α, then most bandwidth,
-    then fewest hops, equal paths spread by destination; these are the same whatever costs are on. Two paths of one pair
-    differ in their first physical link, which is a resource of each, so none makes another superfluous. A link uses
-    every physical link it crosses and every limit that holds one of these.
+    then fewest hops, with equal paths spread by destination. The paths are the same whatever costs are on. Two paths of
+    one pair differ in their first physical link, which is a resource of each, so neither makes the other superfluous. A
+    link uses every physical link that it crosses and every limit that holds one of these.
 
-    members: how many of the ranks, the first ones, take part in switches' multicasts and reductions; None: all.
+    Args:
+        topology: The topology.
+        ranks: Ranks of the topology, in the order of the local ranks.
+        members: Number of ranks, from the first, that take part in switches' multicasts and reductions; None: all.
 
-    Raises InputError for a rank that is not in the topology or given twice, and for no ranks.
+    Raises:
+        InputError: There are no ranks, or a rank is not in the topology or given twice.
     """
-    wanted = _checked(topology, ranks)
-    local = index_among(topology.nranks, wanted)
+    group = _checked(topology, ranks)
+    local = index_among(topology.nranks, group)
     n = topology.nranks
     phys_src, phys_dst = topology.link_src, topology.link_dst
 
@@ -158,7 +200,7 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     src, dst = [local[phys_src[direct]]], [local[phys_dst[direct]]]
     first, hops = [np.full(len(direct), -1, dtype=np.int64)], [[direct]]
     if len(ports):
-        tables = forwarding_tables(topology, wanted)
+        tables = forwarding_tables(topology, group)
         port, column = np.nonzero(tables.reach[phys_dst[ports] - n])
         own = local[phys_src[ports[port]]] == column
         port, column = port[~own], column[~own]
@@ -166,21 +208,22 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
         src.append(local[phys_src[ports[port]]])
         dst.append(column)
         first.append(switch)
-        # Spread by the rank's number in the topology, not in the group: what else takes part moves no route.
-        hops.append([ports[port], *follow(tables, switch, column, wanted[column])])
+        # Paths are spread by the rank's number in the topology, so that no route depends on the rest of the group.
+        hops.append([ports[port], *follow(tables, switch, column, group[column])])
     depth = max(len(h) for h in hops)
     crossed = np.concatenate(
         [np.stack(h + [np.full(len(h[0]), -1, dtype=np.int64)] * (depth - len(h)), axis=1) for h in hops]
     )
     all_src, all_dst, all_first = np.concatenate(src), np.concatenate(dst), np.concatenate(first)
     order = np.lexsort((all_first, all_dst, all_src))
-    return _assembled(topology, wanted, all_src[order], all_dst[order], crossed[order], wanted[:members])
+    return _assembled(topology, group, all_src[order], all_dst[order], crossed[order], group[:members])
 
 
 def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
-    """(link of `net`, source, destination) of the links among some local ranks, renumbered in the order given.
+    """Return (link of `net`, source, destination) of the links among some local ranks, renumbered by their order.
 
-    Sorted as a network's links are: by source and destination, several of one pair as they stand in `net`.
+    The links are sorted as those of a network: by source and destination, and several links of one pair in the order of
+    `net`.
     """
     number = index_among(net.nranks, chosen)
     begin = np.searchsorted(net.src, chosen)
@@ -191,18 +234,16 @@ def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
-    """What `network` gives for the local ranks `chosen`, and the link of `net` that each of its links is.
+    """Build the network of the local ranks `chosen` without hyperlinks, and return the link of `net` behind each link.
 
-    But for hyperlinks, of which it has none.
-
-    A path between two ranks does not depend on who else takes part, so it can be taken from the larger network.
+    A path between two ranks does not depend on the other ranks, so it can be taken from the larger network.
     """
     links, src, dst = links_among(net, chosen)
     count = net.uses_ptr[links + 1] - net.uses_ptr[links]
     used = net.uses_idx[row_entries(net.uses_ptr, links)]
-    there = marked(net.nresources, used)
-    kept = np.flatnonzero(there)
-    part = Network(
+    is_used = marked(net.nresources, used)
+    resources = np.flatnonzero(is_used)
+    smaller = Network(
         nranks=len(chosen),
         ranks=net.ranks[chosen],
         src=src,
@@ -210,76 +251,87 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
         alpha_us=net.alpha_us[links],
         bandwidth_gbs=net.bandwidth_gbs[links],
         uses_ptr=pointers(count),
-        uses_idx=(np.cumsum(there) - 1)[used],
-        capacity_gbs=net.capacity_gbs[kept],
-        resource_names=tuple(net.resource_names[i] for i in kept.tolist()),
+        uses_idx=(np.cumsum(is_used) - 1)[used],
+        capacity_gbs=net.capacity_gbs[resources],
+        resource_names=tuple(net.resource_names[i] for i in resources.tolist()),
         gap_us=net.gap_us[links] if len(net.gap_us) else net.gap_us,
         start_us=net.start_us,
     )
-    return part, links
+    return smaller, links
 
 
 def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
-    given = np.asarray(ranks)
+    """Return the ranks as int64 (ranks,).
+
+    Raises:
+        InputError: There are no ranks, or a rank is not in the topology or given twice.
+    """
+    column = np.asarray(ranks)
     last = topology.nranks - 1
-    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
+    if column.ndim != 1 or not column.size or column.dtype.kind not in "iu":
         raise InputError(f"ranks: must be a sequence of at least one whole number from 0 to {last}")
-    wanted = given.astype(np.int64)
-    outside = (wanted < 0) | (wanted > last)
+    numbers = column.astype(np.int64)
+    outside = (numbers < 0) | (numbers > last)
     if outside.any():
-        bad = int(wanted[np.argmax(outside)])
+        bad = int(numbers[np.argmax(outside)])
         raise InputError(f"ranks: {bad} is not in {topology.name}; it must be 0 to {last}")
-    values, counts = np.unique(wanted, return_counts=True)
-    if len(values) < len(wanted):
+    values, counts = np.unique(numbers, return_counts=True)
+    if len(values) < len(numbers):
         raise InputError(f"ranks: {int(values[np.argmax(counts)])} is given twice; each must be given once")
-    return wanted
+    return numbers
 
 
-def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: Ints, members: Ints) -> Network:
-    """The Network of links src→dst that cross the physical links in each row of `crossed` (-1: none).
+def _assembled(topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: Ints, members: Ints) -> Network:
+    """Build the network of links src→dst that cross the physical links in each row of `crossed` (-1: none).
 
-    members: ranks of the topology that take part in switches' operations; these are numbered after the links here.
+    Args:
+        topology: The topology.
+        group: Rank of the topology for each local rank.
+        src: Local rank that each link leaves.
+        dst: Local rank that each link reaches.
+        crossed: Physical links on each link's path: int64 (links, most hops).
+        members: Ranks of the topology that take part in switches' operations, which are numbered after the links.
     """
     used, count, figures = crossed >= 0, len(src), figures_of(topology)
     link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
     if figures is not None:
         factor = figures.efficiency[topology.link_kind]
         link_gbs = link_gbs * factor
-        # of links of several kinds a limit carries no more than of the best of them
+        # A limit over links of several kinds carries no more than it would over the most efficient kind.
         limit_gbs = limit_gbs * np.array([factor[x.links].max() for x in topology.limits])
-    made = crossings(topology, members, link_gbs, figures)
-    rates = np.append(np.where(used, link_gbs[crossed], np.inf).min(axis=1, initial=np.inf), made.gbs)
+    crossing = crossings(topology, members, link_gbs, figures)
+    rates = np.append(np.where(used, link_gbs[crossed], np.inf).min(axis=1, initial=np.inf), crossing.gbs)
     alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
-    # Through switches the sum is rounded to 1e-9 µs: 0.1+0.2 in another order is still the same latency.
+    # A sum over several hops is rounded to 1e-9 µs, because 0.1 + 0.2 must be the same latency in any order.
     alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
     gap = np.zeros(0)
     if figures is not None:
         kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
         alpha = np.where(np.isnan(figures.latency_us[kind]), alpha, figures.latency_us[kind])
         gap = figures.gap_us[kind] if figures.gap_us[kind].any() else gap
-    alpha = np.append(alpha, made.alpha_us)
-    holds = np.append(np.ones(count), made.holds)
+    alpha = np.append(alpha, crossing.alpha_us)
+    holds = np.append(np.ones(count), crossing.holds)
     link, where = np.nonzero(used)
     resource = crossed[link, where]
-    if made.one:
-        link = np.append(link, np.repeat(count + np.arange(len(made.one)), [len(x) for x in made.link]))
-        resource = np.concatenate([resource, *made.link])
+    if crossing.rank:
+        link = np.append(link, np.repeat(count + np.arange(len(crossing.rank)), [len(x) for x in crossing.link]))
+        resource = np.concatenate([resource, *crossing.link])
     if topology.limits:
         holder, limit = _limits_crossed(topology, link, resource)
         np.minimum.at(rates, holder, limit_gbs[limit] / holds[holder])
         link = np.concatenate([link, holder])
         resource = np.concatenate([resource, topology.nlinks + limit])
-    if made.caps:
-        link = np.append(link, np.repeat(count + np.arange(len(made.one)), [len(x) for x in made.cap]))
-        resource = np.append(resource, topology.nlinks + len(limit_gbs) + np.concatenate(made.cap).astype(np.int64))
+    if crossing.caps:
+        link = np.append(link, np.repeat(count + np.arange(len(crossing.rank)), [len(x) for x in crossing.cap]))
+        resource = np.append(resource, topology.nlinks + len(limit_gbs) + np.concatenate(crossing.cap).astype(np.int64))
     order = np.lexsort((resource, link))
     link, resource = link[order], resource[order]
-    kept, index = np.unique(resource, return_inverse=True)
-    capacity = np.concatenate([link_gbs, limit_gbs, [gbs for _, gbs in made.caps]])[kept]
+    used_resources, index = np.unique(resource, return_inverse=True)
+    capacity = np.concatenate([link_gbs, limit_gbs, [gbs for _, gbs in crossing.caps]])[used_resources]
     ptr, uses = pointers(np.bincount(link, minlength=len(rates))), index.reshape(-1).astype(np.int64)
     return Network(
-        nranks=len(wanted),
-        ranks=wanted,
+        nranks=len(group),
+        ranks=group,
         src=src,
         dst=dst,
         alpha_us=alpha[:count],
@@ -287,22 +339,28 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         uses_ptr=ptr[: count + 1],
         uses_idx=uses[: ptr[count]],
         capacity_gbs=capacity,
-        resource_names=tuple(_resource_names(topology, made, kept)),
+        resource_names=tuple(_resource_names(topology, crossing, used_resources)),
         gap_us=gap,
         start_us=0.0 if (costs := protocol_costs(topology)) is None else float(costs.start_us),
-        hyperlinks=_hyperlinks(made, (alpha, rates, rates * holds, ptr, uses), count) if made.one else None,
+        hyperlinks=_hyperlinks(crossing, (alpha, rates, rates * holds, ptr, uses), count) if crossing.rank else None,
     )
 
 
-def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Floats, Ints, Ints], first: int) -> Hyperlinks:
-    """Of the columns (α, GB/s, GB/s taken, uses_ptr, uses_idx) of all that can be sent over those from `first` on."""
+def _hyperlinks(crossing: Crossing, columns: tuple[Floats, Floats, Floats, Ints, Ints], first: int) -> Hyperlinks:
+    """Return the hyperlinks, whose columns begin at row `first` of the columns of all carriers.
+
+    Args:
+        crossing: The hyperlinks before their resources are numbered.
+        columns: (α, GB/s, GB/s taken, uses_ptr, uses_idx) of all carriers.
+        first: Number of links.
+    """
     alpha, rates, takes, ptr, uses = columns
     return Hyperlinks(
-        np.array(made.multicast),
-        np.array(made.paced),
-        np.array(made.one, dtype=np.int64),
-        np.array(made.group, dtype=np.int64),
-        *pairs_of(made),
+        np.array(crossing.multicast),
+        np.array(crossing.paced),
+        np.array(crossing.rank, dtype=np.int64),
+        np.array(crossing.group, dtype=np.int64),
+        *pairs_of(crossing),
         alpha[first:],
         rates[first:],
         takes[first:],
@@ -311,17 +369,17 @@ def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Floats, Ints, Int
     )
 
 
-def _resource_names(topology: Topology, made: Crossing, kept: Ints) -> list[str]:
+def _resource_names(topology: Topology, crossing: Crossing, resources: Ints) -> list[str]:
     vertices = [str(r) for r in range(topology.nranks)] + list(topology.switches)
-    physical = kept[kept < topology.nlinks]
+    physical = resources[resources < topology.nlinks]
     ends = (topology.link_src[physical].tolist(), topology.link_dst[physical].tolist())
     names = [f"{vertices[a]}→{vertices[b]}" for a, b in zip(*ends, strict=True)]
-    shared = [*(limit.name for limit in topology.limits), *(name for name, _ in made.caps)]
-    return names + [shared[i] for i in (kept[len(physical) :] - topology.nlinks).tolist()]
+    shared = [*(limit.name for limit in topology.limits), *(name for name, _ in crossing.caps)]
+    return names + [shared[i] for i in (resources[len(physical) :] - topology.nlinks).tolist()]
 
 
 def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Ints, Ints]:
-    """(link, limit) for every limit that a link crosses, once for all of its physical links there."""
+    """Return (link, limit) of every limit that a link crosses, once for all physical links of the limit on its path."""
     count = len(topology.limits)
     member = np.concatenate([x.links for x in topology.limits])
     owner = np.repeat(np.arange(count), [len(x.links) for x in topology.limits])

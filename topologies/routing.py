@@ -13,54 +13,63 @@ from topologies.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Best paths from each switch to each of D wanted ranks, through switches only."""
+    """The best paths from each switch to each of D destination ranks, through switches only.
 
-    edge_link: Ints  # (E,), physical switch→switch links sorted by source switch
-    edge_start: Ints  # (nswitches + 1,), edges of switch s are edge_start[s]:edge_start[s+1]
-    edge_to: Ints  # (E,), the switch each edge leads to
-    best: Bools  # (E, D), whether the edge is on an equally best path to the wanted rank
-    last: Ints  # (nswitches, D), the link from the switch straight to the rank where that is best, else -1
-    reach: Bools  # (nswitches, D)
+    Attributes:
+        edge_link: Physical link of each of the E edges from switch to switch, sorted by source: int64 (E,).
+        edge_start: Edges of switch s are edge_start[s]:edge_start[s+1]: int64 (nswitches + 1,).
+        edge_to: Switch that each edge leads to: int64 (E,).
+        best: Whether the edge is on an equally best path to the rank: bool (E, D).
+        last: Link from the switch straight to the rank where that is best, else -1: int64 (nswitches, D).
+        reach: Whether the switch reaches the rank: bool (nswitches, D).
+    """
+
+    edge_link: Ints
+    edge_start: Ints
+    edge_to: Ints
+    best: Bools
+    last: Ints
+    reach: Bools
 
 
 def forwarding_tables(topology: Topology, ranks: Ints) -> Tables:
-    """Each switch's paths to `ranks`, compared from itself on: least α, then most bandwidth, then fewest hops.
+    """Return each switch's best paths to `ranks`: least α, then most bandwidth, then fewest hops, from the switch on.
 
-    α is compared in whole picoseconds, so that the order in which the same figures are added up decides nothing.
+    α is compared in whole picoseconds, so that the order in which equal figures are summed decides nothing.
     """
-    n, nswitches, wanted = topology.nranks, len(topology.switches), len(ranks)
+    n, nswitches, ncolumns = topology.nranks, len(topology.switches), len(ranks)
     picos = np.rint(topology.alpha_us * 1e6)
     gbs = topology.bandwidth_gbs
     src, dst = topology.link_src, topology.link_dst
     column = index_among(n, ranks)
 
-    down = np.flatnonzero((src >= n) & (dst < n))
-    down = down[column[dst[down]] >= 0]
-    at = (src[down] - n, column[dst[down]])
-    last = np.full((nswitches, wanted), -1, dtype=np.int64)
-    last[at] = down
-    alpha = np.full((nswitches, wanted), np.inf)
-    alpha[at] = picos[down]
-    rate = np.zeros((nswitches, wanted))
-    rate[at] = gbs[down]
+    down_links = np.flatnonzero((src >= n) & (dst < n))
+    down_links = down_links[column[dst[down_links]] >= 0]
+    place = (src[down_links] - n, column[dst[down_links]])
+    last = np.full((nswitches, ncolumns), -1, dtype=np.int64)
+    last[place] = down_links
+    alpha = np.full((nswitches, ncolumns), np.inf)
+    alpha[place] = picos[down_links]
+    rate = np.zeros((nswitches, ncolumns))
+    rate[place] = gbs[down_links]
     straight_alpha, straight_rate = alpha.copy(), rate.copy()
 
-    edges = np.flatnonzero((src >= n) & (dst >= n))  # sorted by source, as all links are
+    edges = np.flatnonzero((src >= n) & (dst >= n))  # Sorted by source, as all links are.
     tail, head = src[edges] - n, dst[edges] - n
     start = np.searchsorted(tail, np.arange(nswitches + 1))
     if not len(edges):
-        return Tables(edges, start, head, np.zeros((0, wanted), dtype=bool), last, last >= 0)
+        return Tables(edges, start, head, np.zeros((0, ncolumns), dtype=bool), last, last >= 0)
     sources = np.flatnonzero(np.diff(start))
     blocks = start[sources]
     cost, width = picos[edges][:, None], gbs[edges][:, None]
 
     def relax(values: Floats, better: np.ufunc, over_edges: Callable[[], Floats]) -> None:
-        """Improves what switches have by what their edges offer them, until nothing changes."""
+        """Update the values of the switches by those that their edges offer, until nothing improves."""
         while True:
-            found = better(values[sources], better.reduceat(over_edges(), blocks))
-            if (found == values[sources]).all():
+            improved = better(values[sources], better.reduceat(over_edges(), blocks))
+            if (improved == values[sources]).all():
                 return
-            values[sources] = found
+            values[sources] = improved
 
     relax(alpha, np.minimum, lambda: cost + alpha[head])
     reach = np.isfinite(alpha)
@@ -79,35 +88,40 @@ def forwarding_tables(topology: Topology, ranks: Ints) -> Tables:
 
 
 def follow(tables: Tables, switch: Ints, column: Ints, spread: Ints) -> list[Ints]:
-    """The physical links from each `switch` to the rank in `column`, a column a hop, -1 where the path has ended.
+    """Return the physical links from each `switch` to the rank in `column`, an array per hop, -1 after the path's end.
 
-    spread: picks one of several equally best edges: spread mod choices at the first switch that has a choice, the
-    quotient at the next, so that a fat tree's destinations fill all its spines (D-mod-k routing).
+    Args:
+        tables: The forwarding tables.
+        switch: Switch at which each path begins: int64 (paths,).
+        column: Column of `tables` of each path's destination: int64 (paths,).
+        spread: Number that picks one of several equally best edges: spread mod choices at the first switch that has a
+            choice, the quotient at the next, so that the destinations of a fat tree fill all its spines (D-mod-k
+            routing): int64 (paths,).
     """
-    at, quotient = switch.copy(), spread.copy()
+    current, quotient = switch.copy(), spread.copy()
     moving = np.arange(len(switch))
     hops: list[Ints] = []
     while len(moving):
-        taken = np.full(len(switch), -1, dtype=np.int64)
-        final = tables.last[at[moving], column[moving]]
-        taken[moving] = final
+        hop_links = np.full(len(switch), -1, dtype=np.int64)
+        final = tables.last[current[moving], column[moving]]
+        hop_links[moving] = final
         moving = moving[final < 0]
-        # A last link is fewer hops than any edge, so an edge is only taken where there is none.
-        order = np.argsort(at[moving], kind="stable")
+        # A direct link to the rank has fewer hops than any edge, so an edge is followed only where there is none.
+        order = np.argsort(current[moving], kind="stable")
         moving = moving[order]
-        here = at[moving]
-        for group in np.split(np.arange(len(moving)), np.flatnonzero(np.diff(here)) + 1):
+        switches = current[moving]
+        for group in np.split(np.arange(len(moving)), np.flatnonzero(np.diff(switches)) + 1):
             if not len(group):
                 continue
-            who = moving[group]
-            s = int(at[who[0]])
+            paths = moving[group]
+            s = int(current[paths[0]])
             low, high = int(tables.edge_start[s]), int(tables.edge_start[s + 1])
-            open_edges = tables.best[low:high][:, column[who]]
+            open_edges = tables.best[low:high][:, column[paths]]
             upto = np.cumsum(open_edges, axis=0)
             choices = upto[-1]
-            pick = np.argmax(upto == quotient[who] % choices + 1, axis=0)
-            quotient[who] //= choices
-            taken[who] = tables.edge_link[low + pick]
-            at[who] = tables.edge_to[low + pick]
-        hops.append(taken)
+            pick = np.argmax(upto == quotient[paths] % choices + 1, axis=0)
+            quotient[paths] //= choices
+            hop_links[paths] = tables.edge_link[low + pick]
+            current[paths] = tables.edge_to[low + pick]
+        hops.append(hop_links)
     return hops

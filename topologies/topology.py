@@ -1,4 +1,4 @@
-"""A machine or cluster as it is wired: ranks, switches, directed links and shared limits."""
+"""A physical machine or cluster: ranks, switches, directed links and the limits that links share."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topologies.arrays import Floats, Ints, index_among
-from topologies.costs import ANY, KINDS, Costs, known
+from topologies.costs import ANY, KINDS, Costs, check_choice
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from networkx import DiGraph
 
 MAX_RANKS = 1_000_000
-MAX_LINKS = 4_200_000  # every pair of 2048 ranks; reading so many takes half a GiB
+MAX_LINKS = 4_200_000  # Every pair of 2048 ranks; reading so many takes half a GiB.
 # Beyond these a duration in µs overflows or loses its meaning; no cable is near them.
 MIN_GBS, MAX_GBS = 1e-9, 1e9
 MAX_ALPHA_US = 1e9
-MIN_CAPABILITY, MAX_CAPABILITY = 30, 999  # of a GPU that NCCL ever ran on; ten times the version
-MAX_SMS = 4096  # of a device; the largest has some three hundred
+MIN_CAPABILITY, MAX_CAPABILITY = 30, 999  # Ten times the version; NCCL never ran on a GPU below 3.0.
+MAX_SMS = 4096  # The largest device has some three hundred.
 GCN = r"gfx[0-9a-f]{3,4}"
-NAMED = (  # fields of a device or a machine, what they look like, and in words
+# Fields of a topology that name a device or a machine, their patterns, and the patterns in words.
+NAMED = (
     ("gcn", GCN, "as in gfx942"),
     ("platform", r"[a-z0-9][a-z0-9._-]{0,39}", "a cloud's name of a machine as in p5.48xlarge"),
 )
@@ -35,30 +36,37 @@ SWITCH_NAME = r"[A-Za-z][A-Za-z0-9_.:/-]*"
 
 
 def is_switch_name(name: str) -> bool:
-    """Whether `name` can name a switch: a letter, then letters, digits and _ . : / -."""
+    """Return whether `name` can name a switch: a letter, then letters, digits and _ . : / -."""
     return re.fullmatch(SWITCH_NAME, name) is not None
 
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A capacity that several physical links share."""
+    """A capacity that several physical links share.
 
-    name: str  # what it is ("nic0 out")
-    links: Ints  # indices of physical links of the topology, sorted, each once
-    bandwidth_gbs: float  # that all of them together carry
+    Attributes:
+        name: The shared part ("nic0 out").
+        links: Indices of physical links of the topology, sorted, each once: int64.
+        bandwidth_gbs: Bandwidth in GB/s that all these links carry in sum.
+    """
+
+    name: str
+    links: Ints
+    bandwidth_gbs: float
 
 
 @dataclass(frozen=True)
 class SwitchOps:
-    """What a switch can do with what crosses it besides forwarding, for the ranks with links to and from it.
+    """The multicast and reduction that a switch offers to the ranks with links to and from it.
 
-    A multicast takes what one rank sends up once and gives it to every member, the sender too; a reduction takes what
-    every member sends up and gives one of them the sum.
+    A multicast takes a message once from one rank and gives it to every member, the sender included. A reduction takes
+    a message from every member and gives the sum to one of them.
 
     Attributes:
-        switch: its name.
-        multicast, reduce: at which part of a port's rate, 0 to 1 (0: it cannot). All multicasts, or all reductions,
-            that cross a port one way are held to it together.
+        switch: The switch's name.
+        multicast: Rate of multicasts as a fraction of a port's rate, 0 to 1 (0: the switch cannot multicast). The sum
+            of all multicasts that cross a port in one direction stays within this rate.
+        reduce: Rate of reductions as a fraction of a port's rate, with the same meaning.
     """
 
     switch: str
@@ -68,35 +76,57 @@ class SwitchOps:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Ranks 0..nranks-1, switches after them, and directed links between these vertices.
+    """A graph of ranks 0..nranks-1, switches after them, and directed links between these vertices.
 
-    Links come out sorted by (src, dst) whatever order they were given in, so that equal machines give equal arrays;
-    `limits` is renumbered with them. All arrays are copies and read-only. Raises InputError (one line) where the parts
-    do not make a topology.
+    Links are sorted by (src, dst) in whatever order they come, so that equal machines give equal arrays; `limits` is
+    renumbered to match. All arrays are copies and read-only.
+
+    Attributes:
+        name: Name of the topology, one line.
+        nranks: Number of ranks.
+        switches: Names of the switches; switch j is the vertex nranks + j. A switch forwards and holds nothing.
+        link_src: Source vertex of each link: int64 (nlinks,).
+        link_dst: Destination vertex of each link: int64 (nlinks,).
+        alpha_us: Latency α of each link in µs: float64 (nlinks,).
+        bandwidth_gbs: Bandwidth of each link in GB/s (10⁹ bytes/s): float64 (nlinks,).
+        limits: Capacities that several physical links share.
+        alpha_assumed: Whether some α is an assumption that nobody has published.
+        nodes: Chassis of each rank: int64 (nranks,).
+        sms: Number of SMs of a device (AMD: compute units), on each of which one threadblock can spin; 0: unknown.
+        compute_capability: Compute capability of NVIDIA GPUs without the point (90: Hopper); 0: none or unknown.
+        gcn: Architecture of AMD GPUs (gfx942); "": none or unknown.
+        platform: A cloud's name of the machine (p5.48xlarge), by which libraries' plug-ins recognise it.
+        summary: Short description: "8 GPUs, NVSwitch, 300 GB/s each way".
+        source: Where the figures come from.
+        link_kind: Kind of each link, an index into `costs.KINDS`: int64 (nlinks,).
+        costs: An executor's costs, as the machine states them.
+        protocol: Protocol under which the costs are on (`topologies.costed`); "": they are off.
+        switch_ops: Switches that multicast or reduce, in the order of `switches`.
+
+    Raises:
+        InputError: The parts do not make a topology; the message is one line.
     """
 
     name: str
     nranks: int
-    switches: tuple[str, ...]  # switch j is the vertex nranks + j; it forwards and holds nothing
-    link_src: Ints  # (nlinks,), vertices
+    switches: tuple[str, ...]
+    link_src: Ints
     link_dst: Ints
-    alpha_us: Floats  # (nlinks,)
-    bandwidth_gbs: Floats  # (nlinks,), 1e9 bytes/s
-    limits: tuple[Limit, ...] = ()  # shared capacities over physical links
-    alpha_assumed: bool = False  # some α is nobody's published figure
-    nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (nranks,), the chassis of each rank
-    sms: int = 0  # of a device, on each of which a threadblock spins (AMD: compute units); 0: not known
-    compute_capability: int = (
-        0  # of NVIDIA GPUs, as CUDA writes it without the point (90: Hopper); 0: none or not known
-    )
-    gcn: str = ""  # of AMD GPUs, the architecture (gfx942); "": none or not known
-    platform: str = ""  # what a cloud calls the machine (p5.48xlarge), by which its plug-ins of libraries go
-    summary: str = ""  # short: "8 GPUs, NVSwitch, 300 GB/s each way"
-    source: str = ""  # where the figures come from
-    link_kind: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (nlinks,), of `costs.KINDS`
-    costs: Costs | None = None  # of an executor, as the machine states them
-    protocol: str = ""  # under which they are on (`topologies.costed`); "": they are off
-    switch_ops: tuple[SwitchOps, ...] = ()  # of switches that multicast or reduce, in the switches' order
+    alpha_us: Floats
+    bandwidth_gbs: Floats
+    limits: tuple[Limit, ...] = ()
+    alpha_assumed: bool = False
+    nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    sms: int = 0
+    compute_capability: int = 0
+    gcn: str = ""
+    platform: str = ""
+    summary: str = ""
+    source: str = ""
+    link_kind: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    costs: Costs | None = None
+    protocol: str = ""
+    switch_ops: tuple[SwitchOps, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -130,16 +160,20 @@ class Topology:
 
     @property
     def nlinks(self) -> int:
-        """Number of directed physical links."""
+        """Return the number of directed physical links."""
         return len(self.link_src)
 
     @property
     def nvertices(self) -> int:
-        """Ranks and switches together."""
+        """Return the number of ranks and switches."""
         return self.nranks + len(self.switches)
 
     def vertex_name(self, vertex: int) -> str:
-        """'3' for rank 3, the switch's name for a switch. Raises InputError for any other number."""
+        """Return '3' for rank 3, or the switch's name for a switch.
+
+        Raises:
+            InputError: There is no such vertex.
+        """
         if 0 <= vertex < self.nranks:
             return str(int(vertex))
         if self.nranks <= vertex < self.nvertices:
@@ -147,11 +181,13 @@ class Topology:
         raise self._error(f"no vertex {vertex}; vertices are 0 to {self.nvertices - 1}")
 
     def to_networkx(self) -> DiGraph[Any]:
-        """The graph that `topologies.graphs.from_networkx` makes an equal topology of; switches are nodes by name.
+        """Return the topology as a networkx graph whose switches are nodes by name.
 
-        An executor's costs are not in it.
+        `topologies.graphs.from_networkx` turns the graph back into an equal topology, except for an executor's costs,
+        which the graph does not hold.
 
-        Raises InputError without networkx.
+        Raises:
+            InputError: networkx is not installed.
         """
         graph = load_networkx().DiGraph(name=self.name)
         for key in ("summary", "source", "alpha_assumed", "sms", "compute_capability", "gcn", "platform"):
@@ -174,17 +210,17 @@ class Topology:
         for (src, dst, gbs, alpha, kind), names in zip(
             zip(*(c.tolist() for c in columns), strict=True), members, strict=True
         ):
-            more = ({"limit": ",".join(names)} if names else {}) | ({"link": KINDS[kind]} if kind else {})
-            graph.add_edge(vertices[src], vertices[dst], gbs=gbs, alpha_us=alpha, **more)
+            attributes = ({"limit": ",".join(names)} if names else {}) | ({"link": KINDS[kind]} if kind else {})
+            graph.add_edge(vertices[src], vertices[dst], gbs=gbs, alpha_us=alpha, **attributes)
         return graph
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"topology {self.name!r}: {problem}")
 
-    def _check_differ(self, what: str, names: Sequence[str]) -> None:
+    def _check_differ(self, label: str, names: Sequence[str]) -> None:
         if len(set(names)) < len(names):
-            twice = next(name for name, count in Counter(names).items() if count > 1)
-            raise self._error(f"two {what} are named {twice!r}; names must differ")
+            repeated = next(name for name, count in Counter(names).items() if count > 1)
+            raise self._error(f"two {label} are named {repeated!r}; names must differ")
 
     def _check_names(self) -> None:
         if not _is_line(self.name):
@@ -232,10 +268,14 @@ class Topology:
         if self.protocol and self.costs is None:
             raise self._error("a protocol without costs; it must have both, or none")
         if self.protocol not in ("", ANY) and self.costs is not None:
-            known(self.protocol, self.costs.protocols, f"topology {self.name!r}", "protocol of its costs")
+            check_choice(self.protocol, self.costs.protocols, f"topology {self.name!r}", "protocol of its costs")
 
     def _check_links(self, src: Ints, dst: Ints, alpha: Floats, gbs: Floats) -> Ints:
-        """Order that sorts the links by (src, dst); raises InputError naming the first bad link."""
+        """Return the order that sorts the links by (src, dst).
+
+        Raises:
+            InputError: A link is not allowed; the message names the first one.
+        """
         if len(src) > MAX_LINKS:
             raise self._error(f"{len(src)} links; must be at most {MAX_LINKS}")
         last = self.nvertices - 1
@@ -270,8 +310,8 @@ class Topology:
                 if not 0 <= getattr(ops, word) <= 1:
                     raise self._error(f"{where}: {word} {getattr(ops, word)!r} must be 0 to 1, a part of a port's rate")
         self._check_differ("switch_ops", [ops.switch for ops in self.switch_ops])
-        able = (ops for ops in self.switch_ops if ops.multicast or ops.reduce)
-        return tuple(sorted(able, key=lambda ops: place[ops.switch]))
+        active_ops = (ops for ops in self.switch_ops if ops.multicast or ops.reduce)
+        return tuple(sorted(active_ops, key=lambda ops: place[ops.switch]))
 
     def _checked_limit(self, limit: Limit, new_index: Ints) -> Limit:
         if not _is_line(limit.name):
@@ -292,14 +332,18 @@ class Topology:
 
 
 def without_switch_ops(topology: Topology) -> Topology:
-    """The topology with switches that only forward; itself where they do no more."""
+    """Return the topology with switches that only forward."""
     return replace(topology, switch_ops=()) if topology.switch_ops else topology
 
 
 def load_networkx() -> Any:
-    """The module. Raises InputError where it is not installed."""
+    """Import networkx and return the module.
+
+    Raises:
+        InputError: networkx is not installed.
+    """
     try:
-        return importlib.import_module("networkx")  # an extra, and slow to load
+        return importlib.import_module("networkx")  # An optional dependency, and slow to load.
     except ImportError:
         raise InputError("graphs need networkx: pip install 'synth-collectives[graphs]'") from None
 
@@ -308,18 +352,18 @@ def _is_line(text: Any) -> bool:
     return isinstance(text, str) and bool(text) and "\n" not in text and "\r" not in text
 
 
-def _integers(what: str, values: Any) -> Ints:
+def _integers(name: str, values: Any) -> Ints:
     try:
         column = np.asarray(values)
         if column.size and column.dtype.kind not in "iu":
             raise TypeError
         return np.array(column, dtype=np.int64).reshape(-1)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{what}: must be a column of whole numbers") from None
+        raise InputError(f"{name}: must be a column of whole numbers") from None
 
 
-def _floats(what: str, values: Any) -> Floats:
+def _floats(name: str, values: Any) -> Floats:
     try:
         return np.array(values, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{what}: must be a column of numbers") from None
+        raise InputError(f"{name}: must be a column of numbers") from None

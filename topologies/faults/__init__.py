@@ -1,1 +1,1 @@
-"""Dead and degraded parts."""
+"""Faults: dead and degraded parts of a topology."""

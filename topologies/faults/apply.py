@@ -1,15 +1,15 @@
-"""A network with something broken: links, ranks or switches taken out, links or limits that are slower.
+"""A topology with faults: links, ranks or switches removed, and links or limits slowed down.
 
 --without link:3-5            both directions between two vertices (ranks by number, switches by name)
 --without link:3>5            one direction
 --without rank:17, rank:8-15  the rank's links go; it keeps its number and cannot be in a group
 --without switch:leaf0        the switch and its links
---degrade link:0-1=50%        what is left of the bandwidth; link:0>1 for one direction
---degrade link:0-1=12.5GB/s   the bandwidth that is left
+--degrade link:0-1=50%        the part of the bandwidth that remains; link:0>1 for one direction
+--degrade link:0-1=12.5GB/s   the bandwidth that remains
 --degrade rank:3=50%          all links of a rank (of several: rank:8-15=50%), or of a switch: switch:leaf0=50%
 --degrade limit:NAME=50%      a shared capacity
 
-Several stand in a list with commas. They all speak of the whole network, so their order says nothing; where
+Several faults form a list with commas. All faults refer to the whole network, so their order has no effect. Where
 several slow the same link, the slowest counts.
 """
 
@@ -28,21 +28,28 @@ from topologies.faults.notation import Fault, limit_at, links_at, removals, slow
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Limit, Topology
 
-_LONG_NAME = 80  # characters of a list of faults that a name, and with it a file's, still takes
+_LONG_NAME = 80  # Most characters of a list of faults in a topology's name, and so in a file's name.
 
 
 def degraded(topology: Topology, without: Sequence[str], degrade: Sequence[str]) -> Topology:
-    """The topology without some parts and with others slower, its name saying so.
+    """Return the topology without some parts and with others slower, and with a name that says so.
 
-    Ranks keep their numbers, those taken out have no link (see `notation.dead_ranks`); a switch taken out is gone.
-    Latencies stay, and so do limits, over the links that are left to them; a limit without any goes.
-    Both are texts of faults, each a list with commas. Raises InputError for no such fault, part or bandwidth, or where
-    nothing is left.
+    Ranks keep their numbers, and a removed rank has no link (see `notation.dead_ranks`). A removed switch is gone.
+    Latencies stay. A limit stays over its remaining links; a limit without links goes.
+
+    Args:
+        topology: The healthy topology.
+        without: Texts of removed parts, each a list with commas.
+        degrade: Texts of slowed parts, each a list with commas.
+
+    Raises:
+        InputError: A text is no fault, names no part or a wrong bandwidth, or fewer than two ranks or no link would
+            remain.
     """
     missing, slower = removals(without), slowdowns(degrade)
     if not missing and not slower:
         return topology
-    cut = np.zeros(topology.nlinks, dtype=bool)  # named themselves
+    cut = np.zeros(topology.nlinks, dtype=bool)
     dead = np.zeros(topology.nvertices, dtype=bool)
     for fault in missing:
         if fault.kind == "link":
@@ -56,93 +63,94 @@ def degraded(topology: Topology, without: Sequence[str], degrade: Sequence[str])
 
     stays = ~dead
     stays[: topology.nranks] = True
-    number = np.cumsum(stays) - 1  # of vertices
-    kept, index = np.flatnonzero(~gone), np.cumsum(~gone) - 1  # of links
+    number = np.cumsum(stays) - 1
+    links_left, index = np.flatnonzero(~gone), np.cumsum(~gone) - 1
     limits = []
     for limit, gbs in zip(topology.limits, limit_gbs.tolist(), strict=True):
         links = limit.links[~gone[limit.links]]
         if len(links):
             limits.append(Limit(limit.name, index[links], gbs))
-    left = stays[topology.nranks :].tolist()
-    switches = tuple(name for name, there in zip(topology.switches, left, strict=True) if there)
+    switch_flags = stays[topology.nranks :].tolist()
+    switches = tuple(name for name, remains in zip(topology.switches, switch_flags, strict=True) if remains)
     return replace(
         topology,
         name=f"{topology.name} {_faults_text(topology, cut & ~of_dead, dead, slower, gone)}",
         switches=switches,
         switch_ops=tuple(ops for ops in topology.switch_ops if ops.switch in switches),
-        link_src=number[topology.link_src[kept]],
-        link_dst=number[topology.link_dst[kept]],
-        alpha_us=topology.alpha_us[kept],
-        bandwidth_gbs=link_gbs[kept],
-        link_kind=topology.link_kind[kept],
+        link_src=number[topology.link_src[links_left]],
+        link_dst=number[topology.link_dst[links_left]],
+        alpha_us=topology.alpha_us[links_left],
+        bandwidth_gbs=link_gbs[links_left],
+        link_kind=topology.link_kind[links_left],
         limits=tuple(limits),
     )
 
 
 def _check_left(topology: Topology, gone: Bools, dead: Bools) -> None:
+    """Raise InputError if fewer than two live ranks or no link would remain."""
     live = np.flatnonzero(~dead[: topology.nranks])
     if len(live) < 2:
-        left = f"rank {live[0]} alone is left" if len(live) else "no rank is left"
-        raise InputError(f"--without: {left} of {topology.name}'s {topology.nranks}; it must be at least 2")
+        remaining = f"rank {live[0]} alone is left" if len(live) else "no rank is left"
+        raise InputError(f"--without: {remaining} of {topology.name}'s {topology.nranks}; it must be at least 2")
     if gone.all():
         raise InputError(f"--without: no link is left of {topology.name}'s {topology.nlinks}; it must be at least one")
 
 
 def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -> tuple[Floats, Floats]:
-    """GB/s of every link and of every limit. Of several faults on one the slowest counts."""
+    """Return the remaining GB/s of every link and of every limit; of several faults on one the slowest counts."""
     link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
     links, limits = link_gbs.copy(), limit_gbs.copy()
     for fault in faults:
         if fault.kind == "limit":
-            at, healthy, left = limit_at(topology, fault), limit_gbs, limits
-            lost, what = gone[topology.limits[at[0]].links].all(), "all its links are"
+            at, healthy, remaining = limit_at(topology, fault), limit_gbs, limits
+            is_removed, removed_part = gone[topology.limits[at[0]].links].all(), "all its links are"
         else:
-            at, healthy, left = touched_links(topology, fault), link_gbs, links
+            at, healthy, remaining = touched_links(topology, fault), link_gbs, links
             at = at[~gone[at]]
-            lost, what = not len(at), "is"
-        if lost:
-            raise InputError(f"--degrade {fault}: {what} taken out by --without; it must be one of the two")
+            is_removed, removed_part = not len(at), "is"
+        if is_removed:
+            raise InputError(f"--degrade {fault}: {removed_part} taken out by --without; it must be one of the two")
         if fault.gbs is None:
             gbs = healthy[at] * (fault.percent or 0.0) / 100
         else:
             gbs = np.full(len(at), fault.gbs)
             high = gbs >= healthy[at]
             if high.any():
-                one = int(at[np.argmax(high)])
-                which = "it"
+                link = int(at[np.argmax(high)])
+                part_name = "it"
                 if fault.kind != "limit":
-                    ends = (topology.link_src[one], topology.link_dst[one])
-                    which = "→".join(topology.vertex_name(end) for end in ends)
-                right = f"it must be below what {which} has, {healthy[one]:g} GB/s"
+                    ends = (topology.link_src[link], topology.link_dst[link])
+                    part_name = "→".join(topology.vertex_name(end) for end in ends)
+                right = f"it must be below what {part_name} has, {healthy[link]:g} GB/s"
                 raise InputError(f"--degrade {fault}: {fault.gbs:g} GB/s is too much; {right}")
-        left[at] = np.minimum(left[at], gbs)
+        remaining[at] = np.minimum(remaining[at], gbs)
     return links, limits
 
 
 def _faults_text(topology: Topology, cut: Bools, dead: Bools, slower: Sequence[Fault], gone: Bools) -> str:
-    """What is wrong, the same text for the same faults however they were written; ASCII that a file's name takes."""
+    """Return the faults as ASCII text that a file's name can hold, the same for the same faults in any notation."""
     missing = _link_parts(topology, cut) + _rank_parts(topology, np.flatnonzero(dead[: topology.nranks]).tolist())
     missing += [f"switch:{topology.switches[i]}" for i in np.flatnonzero(dead[topology.nranks :]).tolist()]
-    slow = []
+    slowed = []
     for amount in sorted({fault.amount for fault in slower}):
-        these = [fault for fault in slower if fault.amount == amount]
+        same_faults = [fault for fault in slower if fault.amount == amount]
         links = np.zeros(topology.nlinks, dtype=bool)
         ranks: set[int] = set()
-        for fault in these:
+        for fault in same_faults:
             if fault.kind == "link":
                 links[links_at(topology, fault, "--degrade")] = True
             elif fault.kind == "rank":
                 ranks.update(vertices_at(topology, fault, "--degrade").tolist())
         parts = _link_parts(topology, links & ~gone)
         parts += _rank_parts(topology, sorted(rank for rank in ranks if not dead[rank]))
-        parts += sorted({str(fault) for fault in these if fault.kind in ("switch", "limit")})
-        slow += [f"{part}={amount}" for part in parts]
-    lists = [(word, parts) for word, parts in (("without", missing), ("degraded", slow)) if parts]
+        parts += sorted({str(fault) for fault in same_faults if fault.kind in ("switch", "limit")})
+        slowed += [f"{part}={amount}" for part in parts]
+    lists = [(word, parts) for word, parts in (("without", missing), ("degraded", slowed)) if parts]
     text = " ".join(f"{word} {','.join(parts)}" for word, parts in lists)
     plain = re.sub(r"[^A-Za-z0-9_.:,=% -]+", "_", text)
     if len(text) <= _LONG_NAME and plain == text:
         return text
-    # what a short name cannot tell apart, the checksum does
+    # The checksum distinguishes faults whose short names are equal.
     checksum = f"{zlib.crc32(text.encode()):08x}"
     if len(plain) <= _LONG_NAME:
         return f"{plain} {checksum}"
@@ -151,20 +159,20 @@ def _faults_text(topology: Topology, cut: Bools, dead: Bools, slower: Sequence[F
 
 
 def _rank_parts(topology: Topology, ranks: Sequence[int]) -> list[str]:
-    """rank:3, rank:8-15, ascending."""
+    """Return the ranks as parts such as rank:3 and rank:8-15, ascending."""
     return [f"rank:{run}" for run in format_set(ranks, topology.nranks, ()).split(",") if run]
 
 
 def _link_parts(topology: Topology, links: Bools) -> list[str]:
-    """link:0-1 where both directions are among the links, else link:0to1; by their ends."""
+    """Return the links as parts, sorted by ends: link:0-1 where both directions are among them, else link:0to1."""
     chosen = np.flatnonzero(links)
     src, dst = topology.link_src[chosen].tolist(), topology.link_dst[chosen].tolist()
     ends = set(zip(src, dst, strict=True))
     parts = []
     for a, b in sorted(ends):
-        one, other = topology.vertex_name(a), topology.vertex_name(b)
+        first_name, second_name = topology.vertex_name(a), topology.vertex_name(b)
         if (b, a) not in ends:
-            parts.append(f"link:{one}to{other}")
+            parts.append(f"link:{first_name}to{second_name}")
         elif a < b:
-            parts.append(f"link:{one}-{other}")
+            parts.append(f"link:{first_name}-{second_name}")
     return parts

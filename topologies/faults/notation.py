@@ -1,4 +1,4 @@
-"""Faults as they are written, link:3-5, rank:17, switch:leaf0=50%, and the parts of a topology that they name.
+"""The notation of faults, link:3-5, rank:17, switch:leaf0=50%, and the parts of a topology that they name.
 
 The forms are at `topologies.faults.apply`.
 """
@@ -25,34 +25,52 @@ _RANKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault as written."""
+    """A fault as written.
 
-    kind: str  # link, rank, switch or limit
-    where: str  # what follows the kind: "3-5", "3>5", "17", "8-15", a switch's or a limit's name
-    percent: float | None = None  # what is left of the bandwidth, above 0 and below 100
-    gbs: float | None = None  # the bandwidth that is left
+    Attributes:
+        kind: "link", "rank", "switch" or "limit".
+        where: Text after the kind: "3-5", "3>5", "17", "8-15", or a switch's or limit's name.
+        percent: Remaining percentage of the bandwidth, above 0 and below 100.
+        gbs: Remaining bandwidth in GB/s.
+    """
+
+    kind: str
+    where: str
+    percent: float | None = None
+    gbs: float | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.where}"
 
     @property
     def amount(self) -> str:
-        """What is left, in words; "" where the part is gone. Without a slash: it becomes part of a name."""
+        """Return the remaining bandwidth in words, or "" where the part is removed.
+
+        The text has no slash, because it becomes part of a file's name.
+        """
         if self.percent is not None:
             return f"{self.percent:.12g}%"
         return "" if self.gbs is None else f"{self.gbs:.12g}GBps"
 
 
 def parse_fault(text: str, option: str) -> Fault:
-    """One fault of its text, such as link:3-5 or rank:3=50%; `option` names it in errors. Raises InputError."""
-    kind, _, rest = text.strip().partition(":")
+    """Return the fault of a text such as link:3-5 or rank:3=50%.
+
+    Args:
+        text: The text.
+        option: Name of the option in error messages.
+
+    Raises:
+        InputError: The text is no fault.
+    """
+    kind, _, body = text.strip().partition(":")
     kind = kind.strip()
     if kind not in _KINDS:
         raise InputError(
             f"{option}: {shown(text.strip())} does not say what it is; it must be link:3-5, rank:17, switch:NAME"
             + (" or limit:NAME, each with =50%" if option == "--degrade" else "")
         )
-    where, equals, amount = (part.strip() for part in rest.rpartition("="))
+    where, equals, amount = (part.strip() for part in body.rpartition("="))
     if not equals:
         where, amount = amount, ""
     if not where:
@@ -65,18 +83,20 @@ def parse_fault(text: str, option: str) -> Fault:
         raise InputError(f"{place}: {shown(amount)} is no bandwidth that is left; it must be =50% or =12.5GB/s")
     value, percent = float(number[1]), number[2] == "%"
     if not 0 < value < (100 if percent else np.inf):
-        what, right = (f"{value:g}%", "above 0% and below 100%") if percent else ("0 GB/s", "above 0")
-        raise InputError(f"{place}: {what} is out of range; it must be {right} (what is gone goes to --without)")
+        shown_amount, right = (f"{value:g}%", "above 0% and below 100%") if percent else ("0 GB/s", "above 0")
+        raise InputError(
+            f"{place}: {shown_amount} is out of range; it must be {right} (what is gone goes to --without)"
+        )
     return Fault(kind, where, value) if percent else Fault(kind, where, gbs=value)
 
 
 def _parsed(texts: Sequence[str], option: str) -> list[Fault]:
-    """All faults of an option that can be given several times, each a list with commas."""
+    """Return all faults of an option that can be repeated and whose every text is a list with commas."""
     faults = []
     for text in texts:
         items: list[str] = []
         for part in text.split(","):
-            # only a limit's name can have a comma in it
+            # Only a limit's name can contain a comma.
             if items and items[-1].startswith("limit:") and part.strip().partition(":")[0] not in _KINDS:
                 items[-1] += "," + part
             else:
@@ -86,7 +106,11 @@ def _parsed(texts: Sequence[str], option: str) -> list[Fault]:
 
 
 def removals(texts: Sequence[str]) -> list[Fault]:
-    """All faults of --without. Raises InputError for one that does not take a part out."""
+    """Return all faults of --without.
+
+    Raises:
+        InputError: A text is no fault, or the fault does not remove a part.
+    """
     faults = _parsed(texts, "--without")
     for fault in faults:
         if fault.kind == "limit":
@@ -100,7 +124,11 @@ def removals(texts: Sequence[str]) -> list[Fault]:
 
 
 def slowdowns(texts: Sequence[str]) -> list[Fault]:
-    """All faults of --degrade. Raises InputError for one that does not say what is left."""
+    """Return all faults of --degrade.
+
+    Raises:
+        InputError: A text is no fault, or the fault does not say how much bandwidth remains.
+    """
     faults = _parsed(texts, "--degrade")
     for fault in faults:
         if not fault.amount:
@@ -116,15 +144,23 @@ def slowdowns(texts: Sequence[str]) -> list[Fault]:
 
 
 def touched_links(topology: Topology, fault: Fault) -> Ints:
-    """Physical links that a --degrade of a link, rank or switch is about. Raises InputError where there is none."""
+    """Return the physical links that a --degrade of a link, rank or switch slows down.
+
+    Raises:
+        InputError: The topology has no such part.
+    """
     if fault.kind == "link":
         return links_at(topology, fault, "--degrade")
-    mine = marked(topology.nvertices, vertices_at(topology, fault, "--degrade"))
-    return np.flatnonzero(mine[topology.link_src] | mine[topology.link_dst])
+    is_named = marked(topology.nvertices, vertices_at(topology, fault, "--degrade"))
+    return np.flatnonzero(is_named[topology.link_src] | is_named[topology.link_dst])
 
 
 def vertices_at(topology: Topology, fault: Fault, option: str) -> Ints:
-    """Vertices of rank:17, rank:8-15 or switch:NAME; `option` is what names it in errors. Raises InputError."""
+    """Return the vertices of rank:17, rank:8-15 or switch:NAME; `option` names the option in error messages.
+
+    Raises:
+        InputError: The topology has no such rank or switch.
+    """
     if fault.kind == "switch":
         if fault.where not in topology.switches:
             raise InputError(f"{option} {fault}: {_no_switch(topology, fault.where)}")
@@ -141,7 +177,11 @@ def vertices_at(topology: Topology, fault: Fault, option: str) -> Ints:
 
 
 def limit_at(topology: Topology, fault: Fault) -> Ints:
-    """The limit of that name, one entry. Raises InputError where there is none."""
+    """Return the index of the limit that the fault names: int64 (1,).
+
+    Raises:
+        InputError: The topology has no such limit.
+    """
     names = [x.name for x in topology.limits]
     if fault.where not in names:
         raise InputError(
@@ -158,52 +198,58 @@ def _no_switch(topology: Topology, name: str) -> str:
     return f"{topology.name} has no switch {shown(name)}; {_right_names('switches', name, topology.switches)}"
 
 
-def _right_names(what: str, name: str, names: Sequence[str]) -> str:
-    """What can be meant instead."""
+def _right_names(kinds: str, name: str, names: Sequence[str]) -> str:
+    """Return the names that can be meant instead."""
     if not names:
-        return f"it has no {what}"
-    listed = f"its {what} are {', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
+        return f"it has no {kinds}"
+    listed = f"its {kinds} are {', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
     return did_you_mean(name, names) or listed
 
 
 def _vertex(topology: Topology, name: str) -> int | None:
+    """Return the vertex of a rank's number or a switch's name, or None where there is none."""
     if re.fullmatch(r"[0-9]{1,9}", name):
         return int(name) if int(name) < topology.nranks else None
     return topology.nranks + topology.switches.index(name) if name in topology.switches else None
 
 
 def links_at(topology: Topology, fault: Fault, option: str) -> Ints:
-    """Physical links of "3-5" (both directions, at least one there) or "3>5". Raises InputError."""
+    """Return the physical links of "3-5" (both directions, of which at least one must exist) or "3>5".
+
+    Raises:
+        InputError: The text names no two vertices, can be read in two ways, or there is no such link.
+    """
     where = fault.where.replace("→", ">").replace("->", ">")
     directed = ">" in where
-    found = []
-    for left, right in _cuts(where, ">" if directed else "-"):
-        a, b = _vertex(topology, left), _vertex(topology, right)
+    matches = []
+    for source, destination in _cuts(where, ">" if directed else "-"):
+        a, b = _vertex(topology, source), _vertex(topology, destination)
         if a is not None and b is not None:
-            ways = ((a, b),) if directed else ((a, b), (b, a))
-            links = [np.flatnonzero((topology.link_src == s) & (topology.link_dst == d)) for s, d in ways]
-            found.append((a, b, np.concatenate(links)))
-    if len(found) > 1:  # a switch's name can have a - in it
-        found = [x for x in found if len(x[2])] or found[:1]
-    if len(found) > 1:
-        readings = " or ".join(f"{topology.vertex_name(a)}>{topology.vertex_name(b)}" for a, b, _ in found)
-        raise InputError(f"{option} {fault}: is ambiguous; it must be link:{readings}, and its other direction")
-    if not found:
+            directions = ((a, b),) if directed else ((a, b), (b, a))
+            links = [np.flatnonzero((topology.link_src == s) & (topology.link_dst == d)) for s, d in directions]
+            matches.append((a, b, np.concatenate(links)))
+    if len(matches) > 1:  # A switch's name can contain the sign.
+        matches = [reading for reading in matches if len(reading[2])] or matches[:1]
+    if len(matches) > 1:
+        choices = " or ".join(f"{topology.vertex_name(a)}>{topology.vertex_name(b)}" for a, b, _ in matches)
+        raise InputError(f"{option} {fault}: is ambiguous; it must be link:{choices}, and its other direction")
+    if not matches:
         raise InputError(f"{option} {fault}: {_unreadable(topology, where, '>' if directed else '-')}")
-    a, b, there = found[0]
-    if not len(there):
+    a, b, chosen_links = matches[0]
+    if not len(chosen_links):
         raise InputError(f"{option} {fault}: {_no_link(topology, a, b, directed)}")
-    return there
+    return chosen_links
 
 
 def _cuts(text: str, sign: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts before and after each `sign` in a text."""
     for at, letter in enumerate(text):
         if letter == sign:
             yield text[:at].strip(), text[at + 1 :].strip()
 
 
 def _unreadable(topology: Topology, where: str, sign: str) -> str:
-    """Why "3-99" or "leaf-0-5" names no two vertices."""
+    """Return why "3-99" or "leaf-0-5" names no two vertices."""
     ends = list(_cuts(where, sign))
     if not ends:
         return f"{shown(where)} does not name two ends; {_LINK}"
@@ -218,49 +264,70 @@ def _unreadable(topology: Topology, where: str, sign: str) -> str:
 
 
 def _no_link(topology: Topology, a: int, b: int, directed: bool) -> str:
-    near = topology.link_dst[topology.link_src == a]
+    """Return that a vertex has no link to another, and to which vertices it has links."""
+    neighbours = topology.link_dst[topology.link_src == a]
     if not directed:
-        near = np.union1d(near, topology.link_src[topology.link_dst == a])
+        neighbours = np.union1d(neighbours, topology.link_src[topology.link_dst == a])
     kind = "rank " if a < topology.nranks else "switch "
-    what = f"{kind}{topology.vertex_name(a)} has no link to {topology.vertex_name(b)}"
-    if not len(near):
-        return f"{what}, nor to any other"
-    listed = format_set(np.sort(near).tolist(), topology.nranks, topology.switches).replace(",", ", ")
-    return f"{what}; it has links to {listed if len(listed) <= 80 else listed[:80] + '…'}"
+    problem = f"{kind}{topology.vertex_name(a)} has no link to {topology.vertex_name(b)}"
+    if not len(neighbours):
+        return f"{problem}, nor to any other"
+    listed = format_set(np.sort(neighbours).tolist(), topology.nranks, topology.switches).replace(",", ", ")
+    return f"{problem}; it has links to {listed if len(listed) <= 80 else listed[:80] + '…'}"
 
 
 def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
-    """Ranks that `--without rank:…` takes out, ascending. Raises InputError as `apply.degraded` does."""
-    found: set[int] = set()
+    """Return the ranks that `--without rank:…` removes, ascending.
+
+    Raises:
+        InputError: A text is no fault or names no part, as in `apply.degraded`.
+    """
+    ranks: set[int] = set()
     for fault in removals(without):
         if fault.kind == "rank":
-            found.update(vertices_at(topology, fault, "--without").tolist())
-    return tuple(sorted(found))
+            ranks.update(vertices_at(topology, fault, "--without").tolist())
+    return tuple(sorted(ranks))
 
 
 def live_ranks(topology: Topology, dead: Sequence[int], group: Sequence[int] | None, option: str) -> tuple[int, ...]:
-    """The group; all ranks that are not dead where there is none. option: what gave the group, for errors ("--group").
+    """Return the group, or all live ranks where there is no group.
 
-    Raises InputError where the group names a dead rank.
+    Args:
+        topology: The topology.
+        dead: Ranks that faults remove.
+        group: Ranks that take part; None for all live ranks.
+        option: Name of the group's option in error messages ("--group").
+
+    Raises:
+        InputError: The group names a dead rank.
     """
-    lost = set(dead)
+    dead_set = set(dead)
     if group is None:
-        return tuple(rank for rank in range(topology.nranks) if rank not in lost)
+        return tuple(rank for rank in range(topology.nranks) if rank not in dead_set)
     for rank in group:
-        if rank in lost:
+        if rank in dead_set:
             raise InputError(
                 f"{option}: rank {rank} is taken out (--without rank:{rank}); it must be left out here too"
             )
     return tuple(group)
 
 
-def relay_ranks(topology: Topology, dead: Sequence[int], relay: Sequence[int] | str, taken: Iterable[int]) -> list[int]:
-    """Who may forward: "none", "all" that live and are not `taken`, or these ranks.
+def relay_ranks(
+    topology: Topology, dead: Sequence[int], relay: Sequence[int] | str, members: Iterable[int]
+) -> list[int]:
+    """Return the ranks that may forward without taking part in the collective.
 
-    Raises InputError where there is no such rule, or a rank is dead.
+    Args:
+        topology: The topology.
+        dead: Ranks that faults remove.
+        relay: "none", "all" for all live ranks that are not members, or the ranks themselves.
+        members: Ranks that take part in the collective.
+
+    Raises:
+        InputError: There is no such rule, or a rank is dead.
     """
     if not isinstance(relay, str):
         return list(live_ranks(topology, dead, relay, "relay"))
     if relay not in ("none", "all"):
         raise InputError(f"relay: {relay!r} is not known; it is none, all or ranks")
-    return sorted(set(range(topology.nranks)) - {*taken, *dead}) if relay == "all" else []
+    return sorted(set(range(topology.nranks)) - {*members, *dead}) if relay == "all" else []

@@ -1,1 +1,1 @@
-"""Levels of a topology, as racks, nodes and GPUs."""
+"""Levels of a topology, such as racks, nodes and GPUs."""

@@ -11,49 +11,57 @@ import numpy as np
 from topologies.arrays import Floats, Ints, components
 from topologies.topology import Topology
 
-# Figures of one class are no further apart than this, one to the next: measured links of one kind differ by less.
+# Largest factor between neighbouring figures of one class; measured links of one kind differ by less.
 _SAME_KIND = 1.25
-_MOST_SQUARED = 4096  # vertices of a graph whose triangles are counted
+_MOST_SQUARED = 4096  # Most vertices of a graph whose triangles are counted.
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Ranks in parts: `of_rank`, int64 (ranks,), the part of each, numbered by their first ranks."""
+    """A division of the ranks into parts.
+
+    Attributes:
+        of_rank: Part of each rank, numbered by the parts' first ranks: int64 (ranks,).
+        what: The parts in words, as messages name them.
+        is_chassis: Whether the parts are chassis.
+        is_grid: Whether the parts are blocks of a grid.
+    """
 
     of_rank: Ints
-    what: str  # the parts, in words
+    what: str
     is_chassis: bool = False
     is_grid: bool = False
 
     @cached_property
     def sizes(self) -> Ints:
-        """Ranks of each part."""
+        """Return the number of ranks of each part."""
         return np.bincount(self.of_rank)
 
     @property
     def count(self) -> int:
-        """Number of parts."""
+        """Return the number of parts."""
         return len(self.sizes)
 
     @property
     def is_regular(self) -> bool:
-        """Whether all parts are equally large."""
+        """Return whether all parts have the same size."""
         return bool((self.sizes == self.sizes[0]).all())
 
-    def nests_with(self, other: Partition) -> bool:
-        """Whether one of the two is strictly finer than the other."""
-        coarse, fine = sorted((self, other), key=lambda part: part.count)
+    def nests_with(self, partition: Partition) -> bool:
+        """Return whether one of the two partitions is strictly finer than the other."""
+        coarse, fine = sorted((self, partition), key=lambda part: part.count)
         if coarse.count == fine.count:
             return False
         pairs = np.unique(fine.of_rank * coarse.count + coarse.of_rank)
         return len(pairs) == fine.count
 
 
-def _partition(labels: Ints, what: str, is_chassis: bool = False, is_grid: bool = False) -> Partition:
+def _partition(labels: Ints, parts_name: str, is_chassis: bool = False, is_grid: bool = False) -> Partition:
+    """Return the partition of ranks by label, its parts numbered by their first ranks."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     by_first = np.empty(len(first), dtype=np.int64)
     by_first[np.argsort(first)] = np.arange(len(first))
-    return Partition(by_first[inverse.reshape(-1)], what, is_chassis, is_grid)
+    return Partition(by_first[inverse.reshape(-1)], parts_name, is_chassis, is_grid)
 
 
 def _is_proper(partition: Partition) -> bool:
@@ -61,18 +69,18 @@ def _is_proper(partition: Partition) -> bool:
 
 
 def chassis(topology: Topology) -> Iterator[Partition]:
-    """The partition into nodes, where the topology names several."""
-    found = _partition(topology.nodes, "nodes", is_chassis=True)
-    if _is_proper(found):
-        yield found
+    """Yield the partition into nodes, where the topology names several."""
+    partition = _partition(topology.nodes, "nodes", is_chassis=True)
+    if _is_proper(partition):
+        yield partition
 
 
 def connected_parts(topology: Topology, triangles: bool = False) -> Iterator[Partition]:
-    """What stays connected when links are added kind by kind, finest first.
+    """Yield the partitions into connected parts as links are added kind by kind, finest first.
 
-    Kinds, in this order: the bandwidth that ranks can have over a link, highest first; how many switches are between
-    its ends and the ranks, fewest first; α, lowest first; with `triangles` links that are in one before those that are
-    in none (in a dragonfly that tells the links of a group from those between groups).
+    The kinds are ordered by: the bandwidth that ranks can reach over a link, highest first; the number of switches
+    between its ends and the ranks, fewest first; α, lowest first; and, with `triangles`, links that are in a triangle
+    before links that are in none (in a dragonfly this separates the links of a group from those between groups).
     """
     src, dst = topology.link_src, topology.link_dst
     if not len(src):
@@ -83,20 +91,20 @@ def connected_parts(topology: Topology, triangles: bool = False) -> Iterator[Par
     kinds, kind = np.unique(np.column_stack(keys), axis=0, return_inverse=True)
     kind = kind.reshape(-1)
     last = -1
-    for upto in range(len(kinds)):
-        use = kind <= upto
-        labels = components(topology.nvertices, src[use], dst[use])[: topology.nranks]
-        slowest = float(gbs[use].min())
-        found = _partition(labels, f"parts joined at {slowest:g} GB/s")
-        if _is_proper(found) and found.count != last:
-            yield found
-        last = found.count
+    for highest in range(len(kinds)):
+        is_used = kind <= highest
+        labels = components(topology.nvertices, src[is_used], dst[is_used])[: topology.nranks]
+        slowest = float(gbs[is_used].min())
+        partition = _partition(labels, f"parts joined at {slowest:g} GB/s")
+        if _is_proper(partition) and partition.count != last:
+            yield partition
+        last = partition.count
 
 
 def grid_blocks(topology: Topology) -> Iterator[Partition]:
-    """Blocks of consecutive ranks where the graph is the Cartesian product of a block and the graph of blocks.
+    """Yield the blocks of consecutive ranks where the graph is the Cartesian product of a block and a graph of blocks.
 
-    Only of a topology without switches: in a torus or mesh, numbered by coordinates, every dimension gives one.
+    Only topologies without switches have them: in a torus or mesh, numbered by coordinates, every dimension gives one.
     """
     n = topology.nranks
     if len(topology.switches) or not topology.nlinks:
@@ -107,7 +115,7 @@ def grid_blocks(topology: Topology) -> Iterator[Partition]:
 
 
 def _is_product(topology: Topology, block: int) -> bool:
-    """Whether every link changes one of (rank // block, rank % block), in the same way whatever the other is."""
+    """Return whether every link changes one of (rank // block, rank % block), equally for every value of the other."""
     high_src, low_src = np.divmod(topology.link_src, block)
     high_dst, low_dst = np.divmod(topology.link_dst, block)
     if ((high_src != high_dst) & (low_src != low_dst)).any():
@@ -128,16 +136,19 @@ def _is_product(topology: Topology, block: int) -> bool:
 
 
 def _classes(values: Floats, descending: bool = False) -> Ints:
-    """A number for each value, equal for those that are of one kind, in their order."""
-    found, inverse = np.unique(values, return_inverse=True)
-    number = np.zeros(len(found), dtype=np.int64)
-    number[1:] = np.cumsum(found[1:] > found[:-1] * _SAME_KIND)
+    """Return a class for each value, in the order of the values.
+
+    Neighbouring values within a factor of _SAME_KIND have the same class.
+    """
+    distinct, inverse = np.unique(values, return_inverse=True)
+    number = np.zeros(len(distinct), dtype=np.int64)
+    number[1:] = np.cumsum(distinct[1:] > distinct[:-1] * _SAME_KIND)
     number = number[inverse.reshape(-1)]
     return number.max() - number if descending else number
 
 
 def _reachable_gbs(topology: Topology) -> Floats:
-    """Of each link the rate that a rank's data can have on it: no higher than on the way there from any rank.
+    """Return the rate in GB/s at which a rank's data can use each link: at most the widest path from any rank to it.
 
     So a fat trunk between switches counts as the ports below it.
     """
@@ -152,12 +163,12 @@ def _reachable_gbs(topology: Topology) -> Floats:
         np.maximum.at(width, topology.link_dst, np.minimum(gbs, width[topology.link_src]))
         if (width == before).all():
             break
-    # A rank sends at any rate; where it is reached from does not narrow what leaves it.
+    # A rank's own data are not limited by the links that lead to the rank.
     return np.minimum(gbs, width[topology.link_src])
 
 
 def _heights(topology: Topology) -> Ints:
-    """Of every vertex the number of hops to the nearest rank."""
+    """Return the number of hops from every vertex to the nearest rank."""
     height = np.full(topology.nvertices, topology.nvertices, dtype=np.int64)
     height[: topology.nranks] = 0
     while True:
@@ -168,9 +179,9 @@ def _heights(topology: Topology) -> Ints:
 
 
 def _lone(topology: Topology) -> Ints:
-    """1 for each link of two ranks, or two switches, that have no neighbour of their kind in common; else 0.
+    """Return 1 for each link of two ranks, or two switches, without a common neighbour of their kind; else 0.
 
-    All 0 where the graph is too large to look.
+    All are 0 where the graph is too large to look.
     """
     lone = np.zeros(topology.nlinks, dtype=np.int64)
     n, size = topology.nranks, topology.nvertices

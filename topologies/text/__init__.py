@@ -1,1 +1,1 @@
-"""Reader and writer of our TOML."""
+"""The text form of topologies (TOML): its reader, its writer, and the safe reading of files."""

@@ -1,4 +1,4 @@
-"""Reads and writes the [costs] of a text form, a table a protocol: [costs.LL], [costs.LL128], [costs.Simple]."""
+"""Reader and writer of [costs] in a text form, a table per protocol: [costs.LL], [costs.LL128], [costs.Simple]."""
 
 from __future__ import annotations
 
@@ -11,27 +11,35 @@ from topologies.text.fields import Fields, parse_toml
 from topologies.text.files import origin_of, read_text
 from topologies.topology import MAX_GBS, MIN_GBS
 
-_MAX_FILE_BYTES = 16 << 20  # as of a topology's: a machine's file is one
+_MAX_FILE_BYTES = 16 << 20  # The same as for a topology's file, because a machine's file is one.
 _BY_KIND = (
     ("latency_us", 0.0, MAX_COST_US, "µs"),
     ("efficiency", MIN_EFFICIENCY, 1.0, ""),
     ("gap_us", 0.0, MAX_COST_US, "µs"),
 )
-_OF_SWITCHES = _BY_KIND[:2]  # of their operations, in the order of `SwitchCosts`
+_OF_SWITCHES = _BY_KIND[:2]  # The fields of `SwitchCosts`, in their order.
 
 
 def read_costs_file(path: str | Path) -> Costs:
-    """The [costs] of a file, which may be a machine's. Raises InputError (one line) where it states none."""
+    """Return the [costs] of a file, which may be a machine's.
+
+    Raises:
+        InputError: The file cannot be read or states no [costs]; the message is one line.
+    """
     origin = origin_of(path)
     top = parse_toml(read_text(path, "a .toml file with [costs]", _MAX_FILE_BYTES), origin, "a table [costs]")
-    found = read_costs(top)
-    if found is None:
+    costs = read_costs(top)
+    if costs is None:
         top.fail("costs", "missing; it must be a table [costs], with one such as [costs.Simple] for each protocol")
-    return found
+    return costs
 
 
 def read_costs(top: Fields) -> Costs | None:
-    """What [costs] states; None where there is none. Raises InputError with the place of what is wrong."""
+    """Return the costs that [costs] states, or None where there is no such table.
+
+    Raises:
+        InputError: A value is wrong; the message names its place.
+    """
     table = top.sub("costs")
     if table is None:
         return None
@@ -75,37 +83,37 @@ def _switch_ops(table: Fields | None) -> SwitchCosts | None:
 
 
 def costs_lines(costs: Costs) -> list[str]:
-    """The lines of [costs], which begin with an empty one; `read_costs` gives equal costs back."""
+    """Return the lines of [costs], the first one empty; `read_costs` gives equal costs back."""
     lines = ["", "[costs]"]
     if costs.source:
         lines.append(f"source = {quoted(costs.source)}")
-    for name, one in costs.protocols.items():
+    for name, protocol in costs.protocols.items():
         lines += ["", f"[costs.{name}]"]
-        if one.note:
-            lines.append(f"note = {quoted(one.note)}")
-        if one.start_us:
-            lines.append(f"start_us = {format_number(one.start_us)}")
-        if one.threadblock_gbs < math.inf:
-            lines.append(f"threadblock_gbs = {format_number(one.threadblock_gbs)}")
+        if protocol.note:
+            lines.append(f"note = {quoted(protocol.note)}")
+        if protocol.start_us:
+            lines.append(f"start_us = {format_number(protocol.start_us)}")
+        if protocol.threadblock_gbs < math.inf:
+            lines.append(f"threadblock_gbs = {format_number(protocol.threadblock_gbs)}")
         for key, *_ in _BY_KIND:
-            by_kind = getattr(one, key)
+            by_kind = getattr(protocol, key)
             if by_kind:
                 items = ", ".join(f"{kind} = {format_number(by_kind[kind])}" for kind in KINDS if kind in by_kind)
                 lines.append(f"{key} = {{{items}}}")
-        if one.switch_ops is not None:
-            latency, efficiency = map(format_number, (one.switch_ops.latency_us, one.switch_ops.efficiency))
+        if protocol.switch_ops is not None:
+            latency, efficiency = map(format_number, (protocol.switch_ops.latency_us, protocol.switch_ops.efficiency))
             lines.append(f"switch_ops = {{latency_us = {latency}, efficiency = {efficiency}}}")
-        if one.links != KINDS:
-            lines.append(f"links = [{', '.join(map(quoted, one.links))}]")
+        if protocol.links != KINDS:
+            lines.append(f"links = [{', '.join(map(quoted, protocol.links))}]")
     return lines
 
 
 def format_number(value: float) -> str:
-    """A number as TOML, to its last bit."""
+    """Return a number as TOML, exact to the last bit."""
     value = float(value)
     return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
 
 
 def quoted(text: str) -> str:
-    """A text as TOML."""
+    """Return a text as a TOML string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,6 +1,6 @@
-"""TOML from a stranger, parsed within bounded memory, and typed reading of its tables.
+"""Parsing of a stranger's TOML within bounded memory, and typed reading of its tables.
 
-A wrong value becomes one line with its place and remedy.
+A wrong value raises an error of one line with its place and remedy.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, NoReturn
 
 from topologies.errors import InputError, did_you_mean
 
-MOST_BYTES = 600 << 20  # that tomllib may take
-MOST_DOTS = 8  # tomllib takes the square of a key's length
-# What tomllib takes for one of each, at most: a table, a value, an inline table, an array, a part of a key; an item of
-# an array takes less, but some µs each.
+MOST_BYTES = 600 << 20  # Memory that tomllib may take.
+MOST_DOTS = 8  # tomllib's time grows with the square of a key's length.
+# Upper bounds on the bytes that tomllib takes for a table, a value, an inline table, an array, a part of a key and an
+# item of an array. An item takes less memory, but some µs.
 _TABLE, _VALUE, _INLINE, _ARRAY, _PART, _ITEM = 1100, 300, 100, 70, 500, 240
-MOST_DIGITS = 20_000  # of a number; what reads it makes many objects of each digit
+MOST_DIGITS = 20_000  # Most digits of a number; reading creates many objects per digit.
 _DIGITS = re.compile(rf"(?<![A-Za-z0-9_])(?:0[xob])?[0-9A-Fa-f_]{{{MOST_DIGITS + 1}}}")
 _HEAD = re.compile(r"^[ \t]*\[", re.MULTILINE)
-# Possessive, so that no text makes the search go back and forth.
+# The quantifiers are possessive, so that no text makes the search backtrack.
 _PIECE = r"(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
 _DOTTED = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PIECE}[ \t]*+\.[ \t]*+){{{MOST_DOTS + 1}}}")
 
 
 def shown(value: object) -> str:
-    """The value as one short line for an error message."""
+    """Return a value as one short line for an error message."""
     if isinstance(value, str):
         text = repr(value[:80])
     elif isinstance(value, dict):
@@ -45,9 +45,14 @@ def shown(value: object) -> str:
 
 
 class Fields:
-    """One table of a document: what tomllib read, and for places in errors the document's whole text and name.
+    """A table of a TOML document, with the document's text and name, so that errors can name a place.
 
-    table: "" for the top, else "nic" or "links"; index: which of several [[links]], from 0.
+    Attributes:
+        values: The table as tomllib read it.
+        text: The whole document.
+        origin: Name of the document in errors.
+        table: Name of the table, such as "nic" or "links"; "" for the top table.
+        index: Number of this table among several [[links]], from 0; None for a single table.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class Fields:
         self.values, self.text, self.origin, self.table, self.index = values, text, origin, table, index
 
     def fail(self, key: str, problem: str) -> NoReturn:
-        """Raises InputError: place, field, `problem` (which ends with what would be right)."""
+        """Raise InputError with the place, the field and the problem, which ends with what would be right."""
         place = self.origin
         line = self._line(key)
         if line:
@@ -68,35 +73,48 @@ class Fields:
         raise InputError(f"{place}: {key}: {problem}" if key else f"{place}: {problem}")
 
     def only(self, allowed: Sequence[str]) -> None:
-        """Raises InputError for a key that is not in `allowed`, with the nearest that is."""
+        """Raise InputError for a key that is not in `allowed`, with the most similar allowed key."""
         for key in self.values:
             if key not in allowed:
                 right = did_you_mean(key, allowed) or f"it must be one of {', '.join(allowed)}"
                 self.fail(shown(key), f"unknown key; {right}")
 
     def string(self, key: str, default: str | None = None) -> str:
-        """Text of `key`; raises InputError where it is missing without a default, or no text."""
+        """Return the text of `key`.
+
+        Raises:
+            InputError: The value is no text, or it is missing and there is no default.
+        """
         value = self._get(key, default, 'a text, such as "0-7"' if self.table else "a text")
         if type(value) is not str:
             self.fail(key, f"{shown(value)} is no text; it must be one, in quotes")
         return value
 
     def matching(self, key: str, pattern: str, right: str) -> str:
-        """Text of `key` that a regular expression matches, "" where it is missing; right: what it looks like."""
+        """Return the text of `key`, "" where it is missing.
+
+        Args:
+            key: The key.
+            pattern: Regular expression that the text must match.
+            right: Description of a right text, for the error message.
+
+        Raises:
+            InputError: The text does not match.
+        """
         value = self.string(key, "")
         if value and not re.fullmatch(pattern, value):
             self.fail(key, f"{shown(value)}; it must be {right}")
         return value
 
     def boolean(self, key: str, default: bool) -> bool:
-        """true or false of `key`."""
+        """Return the value true or false of `key`."""
         value = self._get(key, default, "true or false")
         if type(value) is not bool:
             self.fail(key, f"{shown(value)} is neither true nor false; it must be one of these, without quotes")
         return value
 
     def integer(self, key: str, low: int, high: int) -> int:
-        """Whole number of `key`, low to high."""
+        """Return the whole number of `key`, which must be from `low` to `high`."""
         value = self._get(key, None, f"a whole number from {low} to {high}")
         if type(value) is not int:
             self.fail(key, f"{shown(value)} is no whole number; it must be one from {low} to {high}")
@@ -105,7 +123,7 @@ class Fields:
         return value
 
     def number(self, key: str, low: float, high: float, unit: str) -> float:
-        """Number of `key`, low to high; NaN and infinities are refused."""
+        """Return the number of `key`, which must be from `low` to `high`; NaN and infinities are refused."""
         value = self._get(key, None, f"a number in {unit}")
         if type(value) not in (int, float):
             self.fail(key, f"{shown(value)} is no number; it must be one in {unit}, without quotes")
@@ -114,7 +132,7 @@ class Fields:
         return float(value)
 
     def strings(self, key: str, default: Sequence[str] | None = None) -> list[str]:
-        """Array of texts of `key`."""
+        """Return the array of texts of `key`."""
         value = self._get(key, default, 'an array of texts, such as ["a", "b"]')
         if not isinstance(value, (list, tuple)):
             self.fail(key, f'{shown(value)} is no array; it must be an array of texts, such as ["a", "b"]')
@@ -124,14 +142,14 @@ class Fields:
         return list(value)
 
     def tables(self, key: str) -> list[Fields]:
-        """The [[key]] tables, in order."""
+        """Return the [[key]] tables in their order."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
             self.fail(key, f"{shown(value)} is no array of tables; it must be one, each begun by a line [[{key}]]")
         return [Fields(item, self.text, self.origin, key, i) for i, item in enumerate(value)]
 
     def sub(self, key: str) -> Fields | None:
-        """The table [key], None where there is none."""
+        """Return the table [key], or None where there is none."""
         if key not in self.values:
             return None
         value = self.values[key]
@@ -140,6 +158,7 @@ class Fields:
         return Fields(value, self.text, self.origin, f"{self.table}.{key}" if self.table else key)
 
     def _get(self, key: str, default: Any, right: str) -> Any:
+        """Return the value of `key`, or the default; an error describes a right value as `right`."""
         if key in self.values:
             return self.values[key]
         if default is None:
@@ -147,9 +166,9 @@ class Fields:
         return default
 
     def _line(self, key: str) -> int:
-        """Line of the field, or of its table's header; 0 where neither stands on a line of its own."""
+        """Return the line of a field, or of its table's header, or 0 where neither is on a line of its own."""
         lines = self.text.split("\n")
-        start = 0  # lines before the table's first field
+        start = 0  # Number of lines before the table's first field.
         if self.table:
             head = f"[[{self.table}]]" if self.index is not None else f"[{self.table}]"
             heads = [i for i, line in enumerate(lines) if line.split("#")[0].replace(" ", "").strip() == head]
@@ -158,10 +177,10 @@ class Fields:
             start = heads[self.index or 0] + 1
         pattern = re.compile(r"\s*[\"']?" + re.escape(key.strip("'\"")) + r"[\"']?\s*[=.]")
         for number, line in enumerate(lines[start:], start + 1):
-            # A row of a matrix also starts with a bracket, but then the field stands before it.
-            head_here = re.match(r"\s*\[+\s*([A-Za-z_\"']+)", line)
-            if head_here is not None:
-                if not self.table and head_here[1] == key:
+            # A row of a matrix also starts with a bracket, but its field is on an earlier line.
+            any_head = re.match(r"\s*\[+\s*([A-Za-z_\"']+)", line)
+            if any_head is not None:
+                if not self.table and any_head[1] == key:
                     return number
                 break
             if pattern.match(line):
@@ -170,14 +189,19 @@ class Fields:
 
 
 def parse_toml(text: str, origin: str, right: str) -> Fields:
-    """The document that `text` is, as its top table.
+    """Parse a TOML document and return its top table.
 
-    right: what it must be, for the complaint about one that is nested too deeply or too large.
-    Raises InputError (one line, which begins with `origin`) where it is not TOML or is no sensible document.
+    Args:
+        text: The document.
+        origin: Name of the document, with which errors begin.
+        right: Description of a right document, for the error about one that is nested too deeply or too large.
+
+    Raises:
+        InputError: The text is no TOML, or it would take too much memory or time; the message is one line.
     """
-    deep = _DOTTED.search(text)
-    if deep is not None:
-        line = text.count("\n", 0, deep.start()) + 1
+    long_key = _DOTTED.search(text)
+    if long_key is not None:
+        line = text.count("\n", 0, long_key.start()) + 1
         raise InputError(f"{origin}:{line}: a key of more than {MOST_DOTS} dots; it must be {right}")
     long_number = _DIGITS.search(text)
     if long_number is not None:
@@ -194,20 +218,20 @@ def parse_toml(text: str, origin: str, right: str) -> Fields:
 
 
 def _estimate(text: str) -> int:
-    """Bytes that tomllib takes for the text, at most."""
-    counted = {mark: text.count(mark) for mark in "={[.,"}
+    """Return an upper bound on the bytes that tomllib takes for the text."""
+    counts = {mark: text.count(mark) for mark in "={[.,"}
     return (
         len(_HEAD.findall(text)) * _TABLE
-        + counted["="] * _VALUE
-        + counted["{"] * _INLINE
-        + counted["["] * _ARRAY
-        + counted["."] * _PART
-        + counted[","] * _ITEM
+        + counts["="] * _VALUE
+        + counts["{"] * _INLINE
+        + counts["["] * _ARRAY
+        + counts["."] * _PART
+        + counts[","] * _ITEM
     )
 
 
 def _complaint(text: str, origin: str, problem: str) -> str:
-    """tomllib's complaint with its line where errors have it, after the file's name."""
+    """Return tomllib's complaint with its line after the document's name, as in all errors."""
     place = re.search(r" \(at line (\d+), column (\d+)\)$", problem)
     if place is not None:
         return f"{origin}:{place[1]}: not TOML: {problem[: place.start()]}, column {place[2]}"

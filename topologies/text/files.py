@@ -1,7 +1,7 @@
-"""The one reader of files that somebody else wrote: regular files only, within limits, every refusal one line.
+"""The one reader of files from strangers: regular files only, within limits, and every refusal is one line.
 
-A file is looked at before it is opened and again when it is open, so that neither a pipe nor a device holds the reader
-for ever. Below a library's folder no symbolic link is followed, whoever put it there.
+A file is examined before it is opened and again when it is open, so that neither a pipe nor a device can block the
+reader forever. Below a library's folder no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 
 from topologies.errors import InputError
 
-MOST_LINES = 1_000_000  # of a text
-MOST_DEPTH = 64  # of lists and objects in each other in JSON
-MOST_PARSED_BYTES = 450 << 20  # that parsed JSON may take
-_BLOCK = 1 << 20  # characters that are scanned for brackets at a time
+MOST_LINES = 1_000_000  # Most lines of a text.
+MOST_DEPTH = 64  # Most levels of nested lists and objects in JSON.
+MOST_PARSED_BYTES = 450 << 20  # Memory that parsed JSON may take.
+_BLOCK = 1 << 20  # Characters that are scanned for brackets at a time.
 _CHECKED = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def origin_of(path: str | Path) -> str:
-    """Return a path as messages name it: one line, not too long."""
+    """Return a path as messages show it: one line, not too long."""
     text = str(path) if len(str(path)) <= 200 else "…" + str(path)[-200:]
     return text if text.isprintable() else repr(text)
 
 
-def opened(path: str | Path, wanted: str, inside: str | Path | None = None) -> BufferedReader:
+def opened(path: str | Path, expected: str, inside: str | Path | None = None) -> BufferedReader:
     """Open a regular file for reading.
 
     Args:
         path: The file; a symbolic link to a regular file is followed unless `inside` is given.
-        wanted: What the file must be ("a pattern's .toml file"), as errors say.
+        expected: What the file must be ("a pattern's .toml file"), as errors say.
         inside: The library's folder that the file must be in; no link below that folder is followed.
 
     Raises:
@@ -45,24 +45,24 @@ def opened(path: str | Path, wanted: str, inside: str | Path | None = None) -> B
     try:
         if inside is not None:
             check_below(inside, where)
-        found = os.stat(where, follow_symlinks=inside is None)
-        if stat.S_ISREG(found.st_mode):
+        status = os.stat(where, follow_symlinks=inside is None)
+        if stat.S_ISREG(status.st_mode):
             handle = os.open(where, _CHECKED) if inside is None else _open_below(Path(inside), where)
-            if stat.S_ISREG(os.fstat(handle).st_mode):  # another may stand there by now
+            if stat.S_ISREG(os.fstat(handle).st_mode):  # Another file may have taken its place.
                 return os.fdopen(handle, "rb")
             os.close(handle)
-        problem = "a directory" if stat.S_ISDIR(found.st_mode) else "not a plain file"
+        problem = "a directory" if stat.S_ISDIR(status.st_mode) else "not a plain file"
     except FileNotFoundError:
         problem = "no such file"
     except InputError:
         raise
     except (OSError, ValueError) as error:
         problem = _unreadable(error)
-    raise InputError(f"{origin_of(path)}: {problem}; it must be {wanted}")
+    raise InputError(f"{origin_of(path)}: {problem}; it must be {expected}")
 
 
 def check_below(folder: str | Path, path: str | Path) -> None:
-    """Check that no part of a path below a folder is a symbolic link; what is not there is no link.
+    """Check that no existing part of a path below a folder is a symbolic link.
 
     Raises:
         InputError: One part is a link, or the path is not below the folder.
@@ -72,7 +72,7 @@ def check_below(folder: str | Path, path: str | Path) -> None:
         part = base.joinpath(*parts[:count])
         try:
             is_link = stat.S_ISLNK(os.lstat(part).st_mode)
-        except (OSError, ValueError):  # what reads or writes the file says why
+        except (OSError, ValueError):  # The later attempt to read or write the file says why.
             return
         if is_link:
             raise InputError(
@@ -81,78 +81,92 @@ def check_below(folder: str | Path, path: str | Path) -> None:
             )
 
 
-def read_bytes(path: str | Path, wanted: str, most_bytes: int, inside: str | Path | None = None) -> bytes:
-    """Return all of a regular file.
+def read_bytes(path: str | Path, expected: str, most_bytes: int, inside: str | Path | None = None) -> bytes:
+    """Return the bytes of a regular file.
 
     Raises:
         InputError: The file cannot be opened (see `opened`), or it is larger than `most_bytes`.
     """
-    with opened(path, wanted, inside) as stream:
+    with opened(path, expected, inside) as stream:
         try:
-            size = os.fstat(stream.fileno()).st_size  # reading allocates what it is asked for
+            size = os.fstat(stream.fileno()).st_size  # `read` allocates as much as is requested.
             data = stream.read(min(most_bytes, size or most_bytes) + 1)
         except (OSError, ValueError) as error:
-            raise InputError(f"{origin_of(path)}: {_unreadable(error)}; it must be {wanted}") from None
+            raise InputError(f"{origin_of(path)}: {_unreadable(error)}; it must be {expected}") from None
     if data is None or len(data) > most_bytes:
-        raise InputError(f"{origin_of(path)}: too large; it must be {wanted} of at most {most_bytes >> 20} MiB")
+        raise InputError(f"{origin_of(path)}: too large; it must be {expected} of at most {most_bytes >> 20} MiB")
     return data
 
 
 def read_text(
     path: str | Path,
-    wanted: str,
+    expected: str,
     most_bytes: int,
     inside: str | Path | None = None,
     most_lines: int | None = MOST_LINES,
 ) -> str:
-    """Return the text (UTF-8) of a regular file, with \\n at the end of each line; most_lines: None for any number.
+    r"""Return the text (UTF-8) of a regular file, with \n at the end of each line.
+
+    Args:
+        path: The file.
+        expected: What the file must be, as errors say.
+        most_bytes: Size limit in bytes.
+        inside: The library's folder that the file must be in (see `opened`).
+        most_lines: Limit on the number of lines; None for any number.
 
     Raises:
         InputError: The file cannot be read (see `read_bytes`), is not UTF-8, or has too many lines.
     """
-    data = read_bytes(path, wanted, most_bytes, inside)
+    data = read_bytes(path, expected, most_bytes, inside)
     if most_lines is not None and data.count(b"\n") > most_lines:
         raise InputError(
-            f"{origin_of(path)}: more than {most_lines} lines; it must be {wanted} of at most {most_lines} lines"
+            f"{origin_of(path)}: more than {most_lines} lines; it must be {expected} of at most {most_lines} lines"
         )
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        what = f"byte {data[error.start]:#04x} is not UTF-8"
-        raise InputError(f"{origin_of(path)}:{line}: {what}; it must be saved as UTF-8") from None
+        problem = f"byte {data[error.start]:#04x} is not UTF-8"
+        raise InputError(f"{origin_of(path)}:{line}: {problem}; it must be saved as UTF-8") from None
 
 
-def parse_json(text: str, origin: str, wanted: str, constants: bool = False) -> Any:
-    """Return what a JSON text holds; constants: whether NaN and infinities are taken, for a reader that looks at each.
+def parse_json(text: str, origin: str, expected: str, constants: bool = False) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: The text.
+        origin: Name of the text in errors.
+        expected: What the text must be, as errors say.
+        constants: Whether NaN and infinities are accepted, for a reader that checks each number.
 
     Raises:
-        InputError: The text is not JSON, gives a key twice, states NaN, an infinity or an integer of more digits than
+        InputError: The text is not JSON, repeats a key, states NaN, an infinity or an integer of more digits than
             Python reads (4300), is nested more than MOST_DEPTH deep, or would take more than MOST_PARSED_BYTES.
     """
     if _parsed_bytes(text) > MOST_PARSED_BYTES:
         raise InputError(
-            f"{origin}: too many values: parsed it must take at most {MOST_PARSED_BYTES >> 20} MiB; it must be {wanted}"
+            f"{origin}: too many values: parsed it must take at most {MOST_PARSED_BYTES >> 20} MiB;"
+            f" it must be {expected}"
         )
     if nested_too_deeply(text):
-        raise InputError(f"{origin}: not JSON of at most {MOST_DEPTH} levels: nested too deeply; it must be {wanted}")
+        raise InputError(f"{origin}: not JSON of at most {MOST_DEPTH} levels: nested too deeply; it must be {expected}")
     loads: Callable[..., Any] = json.loads
     refused = None if constants else _refused_constant
     try:
         return loads(text, parse_constant=refused, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
         words = " ".join(str(error).split())[:120]
-        raise InputError(f"{origin}: not JSON ({words}); it must be {wanted}") from None
+        raise InputError(f"{origin}: not JSON ({words}); it must be {expected}") from None
 
 
 def nested_too_deeply(text: str) -> bool:
-    """Return whether brackets and braces outside texts in quotes are open more than MOST_DEPTH deep somewhere.
+    """Return whether brackets and braces outside of quoted texts are nested more than MOST_DEPTH deep.
 
-    The scan is by columns, because hostile texts have millions of brackets.
+    The scan works on NumPy columns, because hostile texts have millions of brackets.
     """
     if text.count("[") + text.count("{") <= MOST_DEPTH:
         return False
-    import numpy as np  # the command's start does not wait for it
+    import numpy as np  # Imported late, so that the command starts faster.
 
     if "\\" in text:
         text = text.replace("\\\\", "__").replace('\\"', "__")
@@ -171,10 +185,12 @@ def nested_too_deeply(text: str) -> bool:
 
 
 def _refused_constant(name: str) -> None:
+    """Raise ValueError for NaN and infinities."""
     raise ValueError(f"{name} is no number here")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs as a dictionary, or raise ValueError where a key is repeated."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a key is given twice")
@@ -182,16 +198,16 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parsed_bytes(text: str) -> int:
-    """Return what Python takes for a JSON text and its values, at most: objects, their keys, arrays, numbers."""
+    """Return an upper bound on the bytes that Python takes for a JSON text and its parsed values."""
     size = len(text) if text.isascii() else 4 * len(text)
     marks = (("{", 80), (":", 130), ("[", 72), (",", 48))
-    return size + sum(text.count(mark) * each for mark, each in marks)
+    return size + sum(text.count(mark) * size_of_mark for mark, size_of_mark in marks)
 
 
 def _base_and_parts(folder: Path, path: Path) -> tuple[Path, tuple[str, ...]]:
-    """Return where the walk to a path begins, and the names of what it enters from there.
+    """Return the folder at which the walk to a path begins, and the names on the path from there.
 
-    A failure's folder names files of the healthy library two folders up: the walk then begins there.
+    The folder of a failure names files of the healthy library up to two folders above it; the walk then begins there.
     """
     try:
         parts = path.relative_to(folder).parts
@@ -206,18 +222,19 @@ def _base_and_parts(folder: Path, path: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def _open_below(folder: Path, path: Path) -> int:
-    """Open a file by walking from the folder, so that a link put there meanwhile is not followed either."""
+    """Open a file by walking from the folder, so that a link which appears meanwhile is not followed either."""
     base, parts = _base_and_parts(folder, path)
-    here = os.open(base, _PASSED)
+    directory = os.open(base, _PASSED)
     try:
         for name in parts[:-1]:
-            below = os.open(name, _PASSED | os.O_NOFOLLOW, dir_fd=here)
-            os.close(here)
-            here = below
-        return os.open(parts[-1], _CHECKED | os.O_NOFOLLOW, dir_fd=here)
+            subdirectory = os.open(name, _PASSED | os.O_NOFOLLOW, dir_fd=directory)
+            os.close(directory)
+            directory = subdirectory
+        return os.open(parts[-1], _CHECKED | os.O_NOFOLLOW, dir_fd=directory)
     finally:
-        os.close(here)
+        os.close(directory)
 
 
 def _unreadable(error: Exception) -> str:
+    """Return the reason why a file cannot be read."""
     return f"cannot be read ({getattr(error, 'strerror', None) or error})"

@@ -1,4 +1,4 @@
-"""Reads the text form of a topology; every wrong value is one line that names its place."""
+"""Reader of the text form of a topology; every wrong value raises an error of one line that names its place."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from topologies.topology import (
     Topology,
 )
 
-_KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
-_REMARKS = 100  # at most, lines
+_MOST_GATHERED = 100_000  # Most sets remembered, and most single pairs gathered, of a list of pairs.
+_MOST_REMARKS = 100  # Most lines.
 _TOP = (
     "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability", "gcn", "platform",
     "nodes", "links", "limits", "switch_ops", "nic", "costs",
@@ -45,12 +45,24 @@ _NIC = ("count", "serves", "sends", "receives", "gbs", "alpha_us", "kind", "assu
 
 
 def from_toml(text: str, origin: str) -> Topology:
-    """Topology of its text form. `origin` names the text in errors (a file's path). Raises InputError."""
+    """Return the topology of a text form.
+
+    Args:
+        text: The text form (TOML).
+        origin: Name of the text in errors, such as a file's path.
+
+    Raises:
+        InputError: The text describes no topology.
+    """
     return read_machine(text, origin).topology
 
 
 def read_machine(text: str, origin: str) -> Machine:
-    """The machine that `text` (TOML) describes. Raises InputError (one line) for anything that is not one."""
+    """Return the machine that a text form (TOML) describes; `origin` names the text in errors.
+
+    Raises:
+        InputError: The text describes no machine; the message is one line.
+    """
     top = parse_toml(text, origin, "a topology's tables and arrays, two levels at most")
     top.only(_TOP)
     name = top.string("name")
@@ -89,14 +101,19 @@ def read_machine(text: str, origin: str) -> Machine:
 
 
 def _remarks(text: str) -> tuple[str, ...]:
-    """The comments that a text begins with: where its figures come from, as what was imported has them."""
-    lines = takewhile(lambda line: line.startswith("#"), text.split("\n", _REMARKS)[:_REMARKS])
+    """Return the comments at the head of a text, which say where an imported machine's figures come from."""
+    lines = takewhile(lambda line: line.startswith("#"), text.split("\n", _MOST_REMARKS)[:_MOST_REMARKS])
     return tuple(line[1:].strip() for line in lines)
 
 
 @dataclass(frozen=True)
 class _Vertices:
-    """Ranks 0..nranks-1 and the number of each switch, after them."""
+    """The ranks 0..nranks-1 and the switches after them.
+
+    Attributes:
+        nranks: Number of ranks.
+        switches: Vertex of each switch by name.
+    """
 
     nranks: int
     switches: dict[str, int] = field(default_factory=dict)
@@ -105,20 +122,21 @@ class _Vertices:
         return self.nranks + len(self.switches)
 
     def key(self, src: Ints, dst: Ints) -> Ints:
-        """A number for each pair, the same for the same pair."""
+        """Return a number that identifies each pair of vertices: int64 (pairs,)."""
         return src * len(self) + dst
 
     def pair(self, key: int) -> str:
-        """The pair of that number as "0>nvswitch"."""
+        """Return the pair of a key in the form "0>nvswitch"."""
         names = list(self.switches)
         return ">".join(str(v) if v < self.nranks else names[v - self.nranks] for v in divmod(key, len(self)))
 
     def set(self, table: Fields, key: str, text: str) -> Ints:
-        """Vertices of "0-7,nvswitch", which stands in the table's field `key`."""
+        """Return the vertices of a text such as "0-7,nvswitch", which is the table's field `key`."""
         return _set(table, key, text, self.nranks, self.switches)
 
 
 def _set(table: Fields, key: str, text: str, nranks: int, switches: Mapping[str, int]) -> Ints:
+    """Return the vertices of a text; an error names the table's field `key`."""
     try:
         return parse_set(text, nranks, switches)
     except InputError as error:
@@ -126,6 +144,7 @@ def _set(table: Fields, key: str, text: str, nranks: int, switches: Mapping[str,
 
 
 def _read_switches(top: Fields, vertices: _Vertices) -> None:
+    """Add the document's switches to the vertices."""
     for item in top.strings("switches", ()):
         try:
             names = expand_names(item, MAX_RANKS - len(vertices.switches))
@@ -138,6 +157,7 @@ def _read_switches(top: Fields, vertices: _Vertices) -> None:
 
 
 def _nodes(top: Fields, nranks: int) -> Ints:
+    """Return the chassis of each rank: int64 (nranks,)."""
     if "nodes" not in top.values:
         return np.zeros(nranks, dtype=np.int64)
     nodes = np.full(nranks, -1, dtype=np.int64)
@@ -155,33 +175,38 @@ def _nodes(top: Fields, nranks: int) -> Ints:
 
 
 def _pairs(table: Fields, vertices: _Vertices, budget: int) -> tuple[Ints, Ints]:
-    """Sources and destinations of "0>1,2 3>nvswitch"; a set on both sides means every pair but v>v."""
-    known: dict[str, Ints] = {}
+    """Return the sources and destinations of "0>1,2 3>nvswitch", at most `budget` pairs.
+
+    Sets on both sides of the sign mean every pair of different vertices.
+    """
+    vertices_of_text: dict[str, Ints] = {}
 
     def members(text: str) -> Ints:
-        if text not in known:
-            if len(known) >= _KNOWN:
-                known.clear()
-            known[text] = vertices.set(table, "pairs", text)
-        return known[text]
+        """Return the vertices of a set's text, remembering them for the next pair."""
+        if text not in vertices_of_text:
+            if len(vertices_of_text) >= _MOST_GATHERED:
+                vertices_of_text.clear()
+            vertices_of_text[text] = vertices.set(table, "pairs", text)
+        return vertices_of_text[text]
 
     parts: list[tuple[Ints, Ints]] = []
     singles: list[tuple[int, int]] = []
 
     def gather() -> None:
+        """Add the single pairs so far to the parts, as columns."""
         columns = np.array(singles, dtype=np.int64).reshape(-1, 2)
         parts.append((columns[:, 0].copy(), columns[:, 1].copy()))
         singles.clear()
 
     for token in re.finditer(r"\S+", table.string("pairs")):
-        left, arrow, right = token[0].partition(">")
+        sources, arrow, destinations = token[0].partition(">")
         if not arrow:
             table.fail("pairs", f'{shown(token[0])} is no pair; it must be source>destination, such as "0>1"')
-        a, b = members(left), members(right)
+        a, b = members(sources), members(destinations)
         budget -= len(a) * len(b)
-        if len(a) == len(b) == 1 and budget >= 0 and a[0] != b[0]:  # arrays of one would fill the memory
+        if len(a) == len(b) == 1 and budget >= 0 and a[0] != b[0]:  # Arrays of length one would fill the memory.
             singles.append((int(a[0]), int(b[0])))
-            if len(singles) == _KNOWN:
+            if len(singles) == _MOST_GATHERED:
                 gather()
             continue
         gather()
@@ -194,16 +219,18 @@ def _pairs(table: Fields, vertices: _Vertices, budget: int) -> tuple[Ints, Ints]
 
 
 def _product(table: Fields, key: str, a: Ints, b: Ints, budget: int) -> tuple[Ints, Ints]:
+    """Return the sources and destinations of all pairs of different vertices, one of `a` and one of `b`."""
     if budget < 0:
         table.fail(key, f"too many links; it must be at most {MAX_LINKS}")
     x, y = np.repeat(a, len(b)), np.tile(b, len(a))
-    apart = x != y
-    if not apart.any():
+    differs = x != y
+    if not differs.any():
         table.fail(key, f"vertex {int(a[0])} to itself is no link; it must be between two different vertices")
-    return x[apart], y[apart]
+    return x[differs], y[differs]
 
 
 def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]:
+    """Return the sources, destinations and GB/s of a square matrix of links, `gbs` each."""
     rows = table.values["matrix"]
     right = f"it must be {nranks} rows of {nranks} numbers: links from row to column"
     if not isinstance(rows, list) or len(rows) != nranks:
@@ -221,13 +248,13 @@ def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]
                 wrong = f"it must come to at least {MIN_GBS:g} GB/s"
             if wrong:
                 table.fail("matrix", f"row {i} column {j} is {shown(value)}; {wrong}")
-    many = np.array(rows, dtype=np.float64)
-    src, dst = np.nonzero(many)
-    return src.astype(np.int64), dst.astype(np.int64), many[src, dst] * gbs
+    counts = np.array(rows, dtype=np.float64)
+    src, dst = np.nonzero(counts)
+    return src.astype(np.int64), dst.astype(np.int64), counts[src, dst] * gbs
 
 
 def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats, Ints, bool]:
-    """(source, destination, α in µs, GB/s, kind, whether some α is assumed) of all [[links]]."""
+    """Return (source, destination, α in µs, GB/s, kind, whether some α is assumed) of all [[links]]."""
     columns: list[tuple[Ints, Ints, Floats, Floats, Ints]] = []
     tables = top.tables("links")
     total, assumed = 0, False
@@ -238,14 +265,14 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
         kind = _kind(table, "other")
         assumed |= table.boolean("assumed", False)
         table.string("note", "")
-        given = [key for key in ("from", "pairs", "matrix") if key in table.values]
-        if len(given) != 1 or ("to" in table.values) != ("from" in table.values):
+        forms = [key for key in ("from", "pairs", "matrix") if key in table.values]
+        if len(forms) != 1 or ("to" in table.values) != ("from" in table.values):
             table.fail("", "it must have exactly one of: from and to, pairs, matrix")
         budget = MAX_LINKS - total
-        if given[0] == "matrix":
+        if forms[0] == "matrix":
             src, dst, rates = _matrix(table, vertices.nranks, gbs)
         else:
-            if given[0] == "pairs":
+            if forms[0] == "pairs":
                 src, dst = _pairs(table, vertices, budget)
             else:
                 a, b = (vertices.set(table, key, table.string(key)) for key in ("from", "to"))
@@ -258,14 +285,15 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
         if total > MAX_LINKS:
             table.fail("", f"too many links; it must be at most {MAX_LINKS}")
     if not columns:
-        none = np.zeros(0, dtype=np.int64)
-        return none, none, np.zeros(0), np.zeros(0), none, assumed
+        no_links = np.zeros(0, dtype=np.int64)
+        return no_links, no_links, np.zeros(0), np.zeros(0), no_links, assumed
     all_src, all_dst, all_alpha, all_gbs, all_kind = map(np.concatenate, zip(*columns, strict=True))
     _refuse_repeats(tables, [len(c[0]) for c in columns], vertices.key(all_src, all_dst), vertices)
     return all_src, all_dst, all_alpha, all_gbs, all_kind, assumed
 
 
 def _kind(table: Fields, default: str) -> str:
+    """Return the kind of links that a table states, or the default."""
     name = table.string("kind", default)
     if name not in KINDS:
         table.fail("kind", f"{shown(name)} is no kind of link; it must be one of {', '.join(KINDS)}")
@@ -273,25 +301,27 @@ def _kind(table: Fields, default: str) -> str:
 
 
 def _refuse_repeats(tables: Sequence[Fields], lengths: Sequence[int], key: Ints, vertices: _Vertices) -> None:
+    """Raise InputError if a pair of vertices has two links."""
     order = np.argsort(key, kind="stable")
     same = np.flatnonzero(np.diff(key[order]) == 0)
     if not len(same):
         return
-    which = row_of_entry(np.cumsum([0, *lengths]))
-    first, again = order[same[0]], order[same[0] + 1]
-    tables[which[again]].fail(
+    table_of_link = row_of_entry(np.cumsum([0, *lengths]))
+    first, second = order[same[0]], order[same[0] + 1]
+    tables[table_of_link[second]].fail(
         "",
-        f"link {vertices.pair(int(key[first]))} was already given by [[links]] number {int(which[first]) + 1}; "
+        f"link {vertices.pair(int(key[first]))} was already given by [[links]] number {int(table_of_link[first]) + 1}; "
         "it must be one link with the sum of both (with both = true each pair is written once)",
     )
 
 
 def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Limit, ...]:
+    """Return the limits of all [[limits]]; `src` and `dst` are the links' vertices."""
     limits: list[Limit] = []
     key = vertices.key(src, dst)
     order = np.argsort(key, kind="stable")
     names: set[str] = set()
-    left = 2 * MAX_LINKS
+    remaining = 2 * MAX_LINKS
     for table in top.tables("limits"):
         table.only(_LIMITS)
         table.string("note", "")
@@ -300,23 +330,24 @@ def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Lim
             table.fail("name", f"{shown(name)} must be printable, not empty and not another limit's name")
         names.add(name)
         gbs = table.number("gbs", MIN_GBS, MAX_GBS, "GB/s")
-        wanted = vertices.key(*_pairs(table, vertices, MAX_LINKS))
-        left -= len(wanted)
-        if left < 0:
+        limited = vertices.key(*_pairs(table, vertices, MAX_LINKS))
+        remaining -= len(limited)
+        if remaining < 0:
             table.fail("pairs", f"the limits up to here name more than {2 * MAX_LINKS} links in all; it must be fewer")
-        at = np.searchsorted(key, wanted, sorter=order)
-        found = np.zeros(len(wanted), dtype=bool)
+        at = np.searchsorted(key, limited, sorter=order)
+        is_link = np.zeros(len(limited), dtype=bool)
         inside = at < len(key)
-        found[inside] = key[order[at[inside]]] == wanted[inside]
-        if not found.all():
-            lost = vertices.pair(int(wanted[np.argmin(found)]))
-            table.fail("pairs", f"{lost} is no link of this topology; it must be one that [[links]] gives")
+        is_link[inside] = key[order[at[inside]]] == limited[inside]
+        if not is_link.all():
+            missing_pair = vertices.pair(int(limited[np.argmin(is_link)]))
+            table.fail("pairs", f"{missing_pair} is no link of this topology; it must be one that [[links]] gives")
         limits.append(Limit(name, order[at], gbs))
     return tuple(limits)
 
 
 def _switch_ops(top: Fields, vertices: _Vertices) -> Iterator[SwitchOps]:
-    seen: set[str] = set()
+    """Yield the operations of the switches in all [[switch_ops]]."""
+    named: set[str] = set()
     for table in top.tables("switch_ops"):
         table.only(_SWITCH_OPS)
         table.string("note", "")
@@ -335,13 +366,14 @@ def _switch_ops(top: Fields, vertices: _Vertices) -> Iterator[SwitchOps]:
                 if name not in vertices.switches:
                     hint = did_you_mean(name, list(vertices.switches)) or "it must be one that `switches` names"
                     table.fail("switches", f"{shown(name)} is no switch of this topology; {hint}")
-                if name in seen:
+                if name in named:
                     table.fail("switches", f"{shown(name)} is named twice; it must be once")
-                seen.add(name)
+                named.add(name)
                 yield SwitchOps(name, *parts)
 
 
 def _nics(table: Fields, nranks: int) -> Nics:
+    """Return the NICs of the table [nic]."""
     table.only(_NIC)
     table.string("note", "")
     if "serves" in table.values:
@@ -384,12 +416,12 @@ def _nics(table: Fields, nranks: int) -> Nics:
 
 
 def _nic_sets(table: Fields, key: str, nranks: int) -> tuple[Ints, ...]:
-    """The ranks of each NIC, none on two of them."""
+    """Return the ranks of each NIC; no rank is on two NICs."""
     sets: list[Ints] = []
-    taken = np.zeros(nranks, dtype=bool)
+    is_served = np.zeros(nranks, dtype=bool)
     for item in table.strings(key):
         sets.append(_set(table, key, item, nranks, {}))
-        if taken[sets[-1]].any():
+        if is_served[sets[-1]].any():
             table.fail(key, "a rank is on two NICs; it must be on one")
-        taken[sets[-1]] = True
+        is_served[sets[-1]] = True
     return tuple(sets)

@@ -1,4 +1,4 @@
-"""Short syntax for sets of vertices in the text form: "0-7,12", "nvswitch", "leaf[0-3]"."""
+"""Short notation for sets of vertices in the text form: "0-7,12", "nvswitch", "leaf[0-3]"."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _NUMBERED = re.compile(rf"({SWITCH_NAME}?)(0|[1-9][0-9]{{0,8}})")
 
 
 def expand_names(item: str, most: int) -> list[str]:
-    """Switch names of "nvswitch" or of the series "leaf[0-3]", at most `most`.
+    """Return the switch names of "nvswitch" or of a series "leaf[0-3]", which may have `most` names.
 
-    Raises InputError (as all here) without the place of the text, which the caller adds.
+    Raises:
+        InputError: The item is no name or series. As in all functions of this module, the caller adds the place of the
+            text.
     """
     series = _SERIES.fullmatch(item)
     if series is not None:
@@ -38,12 +40,16 @@ def expand_names(item: str, most: int) -> list[str]:
 
 
 def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArray[np.int64]:
-    """Vertices of "0-7,12,nvswitch", int64, in the order written. Raises InputError (also for a repeat)."""
-    if text.isdecimal() and len(text) < 10 and int(text) < nranks:  # as most of a million are
+    """Return the vertices of "0-7,12,nvswitch" in the order of the text: int64 (vertices,).
+
+    Raises:
+        InputError: A vertex does not exist or is repeated.
+    """
+    if text.isdecimal() and len(text) < 10 and int(text) < nranks:  # A fast path for a million single ranks.
         return np.array([int(text)], dtype=np.int64)
     parts: list[NDArray[np.int64]] = []
-    left = nranks + len(switch_vertex)
-    twice = InputError(f"{text[:60]!r} names a vertex twice; it must name each once")
+    remaining = nranks + len(switch_vertex)
+    repeated = InputError(f"{text[:60]!r} names a vertex twice; it must name each once")
     for item in text.split(","):
         ranks = _RANKS.fullmatch(item)
         if ranks is not None:
@@ -52,33 +58,37 @@ def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArr
                 raise InputError(f"{item!r} counts down; it must have the smaller rank first")
             if high >= nranks:
                 raise InputError(f"rank {high} does not exist; it must be 0 to {nranks - 1}")
-            left -= high + 1 - low
-            if left < 0:  # the same range again and again would fill the memory
-                raise twice
+            remaining -= high + 1 - low
+            if remaining < 0:  # A range that is repeated many times would fill the memory.
+                raise repeated
             parts.append(np.arange(low, high + 1, dtype=np.int64))
             continue
         names = expand_names(item, len(switch_vertex) + 1) if "[" in item else [item]
         for name in names:
             if name not in switch_vertex:
                 raise InputError(_unknown(name, list(switch_vertex)))
-        left -= len(names)
-        if left < 0:
-            raise twice
+        remaining -= len(names)
+        if remaining < 0:
+            raise repeated
         parts.append(np.array([switch_vertex[name] for name in names], dtype=np.int64))
     vertices = np.concatenate(parts)
     if len(np.unique(vertices)) < len(vertices):
-        raise twice
+        raise repeated
     return vertices
 
 
 def _unknown(name: str, switches: Sequence[str]) -> str:
+    """Return the message about a name that is no rank and no switch."""
     listed = ", ".join(switches[:4]) or "none here"
     right = did_you_mean(name, switches) or f"it must be a rank as in 0-7 or 3, or a switch by name ({listed})"
     return f"{name[:60]!r} is no rank and no switch; {right}"
 
 
 def _runs(numbered: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
-    """(prefix, first, last) of each run of consecutive numbers of one prefix; -1 is no number and a run alone."""
+    """Return (prefix, first, last) of each run of consecutive numbers of one prefix.
+
+    The number -1 stands for none; it is a run of its own.
+    """
     runs: list[tuple[str, int, int]] = []
     for prefix, number in numbered:
         if runs and runs[-1][0] == prefix and 0 <= runs[-1][2] == number - 1:
@@ -89,7 +99,7 @@ def _runs(numbered: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
 
 
 def format_names(names: Sequence[str]) -> list[str]:
-    """Items that `expand_names` turns back into exactly these names in this order, series made short."""
+    """Return short items for a list of names, from which `expand_names` restores exactly these names in this order."""
     matches = [(_NUMBERED.fullmatch(name), name) for name in names]
     return [
         prefix if low < 0 else f"{prefix}{low}" if low == high else f"{prefix}[{low}-{high}]"
@@ -98,7 +108,7 @@ def format_names(names: Sequence[str]) -> list[str]:
 
 
 def format_set(vertices: Sequence[int], nranks: int, switches: Sequence[str]) -> str:
-    """Text of a sorted sequence of vertices; `parse_set` gives the same vertices back."""
+    """Return the text of a sorted sequence of vertices, from which `parse_set` restores the same vertices."""
     if len(vertices) == 1 and vertices[0] < nranks:
         return str(vertices[0])
     ranks = _runs(("", v) for v in vertices if v < nranks)

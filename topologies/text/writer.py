@@ -1,4 +1,4 @@
-"""Writes the text form of a topology, repeated structure made short."""
+"""Writer of the text form of a topology, with repeated structure shortened."""
 
 from __future__ import annotations
 
@@ -16,59 +16,63 @@ from topologies.topology import NAMED, Topology
 
 
 def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str] = ()) -> str:
-    """Text form (TOML) of `topology`; `from_toml` gives an equal topology back, figures to the last bit.
+    """Return the text form (TOML) of a topology, from which `from_toml` restores an equal one, exact to the last bit.
 
-    nics: by which nodes of it are joined to a cluster, if any. remarks: lines on its figures, which stand first.
+    Args:
+        topology: The topology.
+        nics: NICs that join nodes of it to a cluster, if any.
+        remarks: Lines about the figures, which stand first as comments.
     """
-    t = topology
+    topo = topology
     lines = [
         *(f"# {' '.join(remark.split())}" for remark in remarks),
-        f"name = {quoted(t.name)}",
-        f"ranks = {t.nranks}",
+        f"name = {quoted(topo.name)}",
+        f"ranks = {topo.nranks}",
     ]
-    if t.switches:
-        lines.append(f"switches = {_array(format_names(t.switches))}")
-    for word, words in (("summary", t.summary), ("source", t.source)):
+    if topo.switches:
+        lines.append(f"switches = {_array(format_names(topo.switches))}")
+    for word, words in (("summary", topo.summary), ("source", topo.source)):
         if words:
             lines.append(f"{word} = {quoted(words)}")
-    if t.alpha_assumed:
+    if topo.alpha_assumed:
         lines.append("alpha_assumed = true")
-    if t.sms:
-        lines.append(f"sms = {t.sms}")
-    if t.compute_capability:
-        lines.append(f"compute_capability = {t.compute_capability}")
-    lines += [f"{key} = {quoted(value)}" for key, _, _ in NAMED if (value := getattr(t, key))]
-    if t.nodes.any():
-        lines.append(f"nodes = {_array(_node_sets(t))}")
-    for index in _groups(t):
-        src, dst = t.link_src[index], t.link_dst[index]
-        key = src * t.nvertices + dst
-        both = bool(np.isin(dst * t.nvertices + src, key).all())
-        if both:
+    if topo.sms:
+        lines.append(f"sms = {topo.sms}")
+    if topo.compute_capability:
+        lines.append(f"compute_capability = {topo.compute_capability}")
+    lines += [f"{key} = {quoted(value)}" for key, _, _ in NAMED if (value := getattr(topo, key))]
+    if topo.nodes.any():
+        lines.append(f"nodes = {_array(_node_sets(topo))}")
+    for index in _groups(topo):
+        src, dst = topo.link_src[index], topo.link_dst[index]
+        key = src * topo.nvertices + dst
+        is_symmetric = bool(np.isin(dst * topo.nvertices + src, key).all())
+        if is_symmetric:
             src, dst = src[src < dst], dst[src < dst]
-        lines += ["", "[[links]]", f"pairs = {_pairs(t, src, dst)}"]
-        if both:
+        lines += ["", "[[links]]", f"pairs = {_pairs(topo, src, dst)}"]
+        if is_symmetric:
             lines.append("both = true")
-        lines.append(f"gbs = {format_number(t.bandwidth_gbs[index[0]])}")
-        lines.append(f"alpha_us = {format_number(t.alpha_us[index[0]])}")
-        if t.link_kind[index[0]]:
-            lines.append(f'kind = "{KINDS[t.link_kind[index[0]]]}"')
-    for limit in t.limits:
-        pairs = _pairs(t, t.link_src[limit.links], t.link_dst[limit.links])
+        lines.append(f"gbs = {format_number(topo.bandwidth_gbs[index[0]])}")
+        lines.append(f"alpha_us = {format_number(topo.alpha_us[index[0]])}")
+        if topo.link_kind[index[0]]:
+            lines.append(f'kind = "{KINDS[topo.link_kind[index[0]]]}"')
+    for limit in topo.limits:
+        pairs = _pairs(topo, topo.link_src[limit.links], topo.link_dst[limit.links])
         lines += ["", "[[limits]]", f"name = {quoted(limit.name)}", f"pairs = {pairs}"]
         lines.append(f"gbs = {format_number(limit.bandwidth_gbs)}")
-    for multicast, reduce in dict.fromkeys((ops.multicast, ops.reduce) for ops in t.switch_ops):
-        names = [ops.switch for ops in t.switch_ops if (ops.multicast, ops.reduce) == (multicast, reduce)]
+    for multicast, reduce in dict.fromkeys((ops.multicast, ops.reduce) for ops in topo.switch_ops):
+        names = [ops.switch for ops in topo.switch_ops if (ops.multicast, ops.reduce) == (multicast, reduce)]
         lines += ["", "[[switch_ops]]", f"switches = {_array(format_names(names))}"]
         lines += [f"multicast = {format_number(multicast)}", f"reduce = {format_number(reduce)}"]
     if nics is not None:
-        lines += ["", "[nic]", *_nic_lines(nics, t.nranks)]
-    if t.costs is not None:
-        lines += costs_lines(t.costs)
+        lines += ["", "[nic]", *_nic_lines(nics, topo.nranks)]
+    if topo.costs is not None:
+        lines += costs_lines(topo.costs)
     return "\n".join(lines) + "\n"
 
 
 def _nic_lines(nics: Nics, nranks: int) -> list[str]:
+    """Return the lines of the table [nic]."""
     sends, receives = (
         _array([format_set(ranks.tolist(), nranks, ()) for ranks in sets]) for sets in (nics.sends, nics.receives)
     )
@@ -83,7 +87,7 @@ def _nic_lines(nics: Nics, nranks: int) -> list[str]:
 
 
 def _groups(t: Topology) -> list[Ints]:
-    """Links of equal figures, groups in order of their first link."""
+    """Return the links of equal figures, a column of links per group, groups in the order of their first links."""
     if not t.nlinks:
         return []
     figures = np.stack([t.bandwidth_gbs, t.alpha_us, t.link_kind], axis=1)
@@ -94,7 +98,7 @@ def _groups(t: Topology) -> list[Ints]:
 
 
 def _pairs(t: Topology, src: Ints, dst: Ints) -> str:
-    """Pairs as sets: sources that reach the same destinations stand together."""
+    """Return pairs of vertices as a quoted text, in which sources with equal destinations form one set."""
     order = np.lexsort((dst, src))
     src, dst = src[order], dst[order]
     starts = np.flatnonzero(np.diff(src, prepend=-1))
@@ -108,9 +112,11 @@ def _pairs(t: Topology, src: Ints, dst: Ints) -> str:
 
 
 def _node_sets(t: Topology) -> list[str]:
+    """Return the ranks of each chassis as a text."""
     ptr, order = grouped(t.nodes, int(t.nodes.max()) + 1)
     return [format_set(part.tolist(), t.nranks, ()) for part in np.split(order, ptr[1:-1])]
 
 
 def _array(items: list[str]) -> str:
+    """Return a TOML array of texts."""
     return "[" + ", ".join(quoted(item) for item in items) + "]"
