@@ -90,7 +90,7 @@ def _check_left(topology: Topology, gone: Bools, dead: Bools) -> None:
     """Raise InputError if fewer than two live ranks or no link would remain."""
     live = np.flatnonzero(~dead[: topology.nranks])
     if len(live) < 2:
-        remaining = f"rank {live[0]} alone is left" if len(live) else "no rank is left"
+        remaining = f"only rank {live[0]} is left" if len(live) else "no rank is left"
         raise InputError(f"--without: {remaining} of {topology.name}'s {topology.nranks}; it must be at least 2")
     if gone.all():
         raise InputError(f"--without: no link is left of {topology.name}'s {topology.nlinks}; it must be at least one")

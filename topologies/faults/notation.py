@@ -85,7 +85,7 @@ def parse_fault(text: str, option: str) -> Fault:
     if not 0 < value < (100 if percent else np.inf):
         shown_amount, right = (f"{value:g}%", "above 0% and below 100%") if percent else ("0 GB/s", "above 0")
         raise InputError(
-            f"{place}: {shown_amount} is out of range; it must be {right} (what is gone goes to --without)"
+            f"{place}: {shown_amount} is out of range; it must be {right} (a removed part belongs in --without)"
         )
     return Fault(kind, where, value) if percent else Fault(kind, where, gbs=value)
 

@@ -1,4 +1,7 @@
-"""The formats of files that state a topology, a row each: a new one is its reader, beside this file, and its row."""
+"""The registry of file formats that state a topology.
+
+A new format is a reader in this folder and a row here.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,27 @@ from topologies.importers.slurm import is_slurm, read_slurm
 from topologies.importers.topograph import is_topograph, read_topograph
 from topologies.text.reader import read_machine
 
-MAX_FILE_BYTES = 16 * 2**20  # of a file that states a topology
+MAX_FILE_BYTES = 16 * 2**20  # Largest file that states a topology.
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format of files."""
+    r"""A format of files that state a topology.
 
-    name: str  # for the reader of an error
-    suffix: str  # what a file's name ends in ("" for none of its own); a topology named so is a file
-    matches: Callable[[str], bool]  # whether a text (UTF-8, line ends \n) is of this format, told by its content
-    read: Callable[[str, str], Machine]  # a text and its name in errors; raises InputError
+    Attributes:
+        name: Name of the format in error messages.
+        suffix: End of the names of such files ("" for none); a topology's name that ends so is a file.
+        matches: Function that returns whether a text (UTF-8, line ends \n) has this format, by its content.
+        read: Function that reads a machine from a text and its name in errors, and raises InputError.
+    """
+
+    name: str
+    suffix: str
+    matches: Callable[[str], bool]
+    read: Callable[[str, str], Machine]
 
 
-# The first that matches reads the file. Our own form is the last: of a text that is nothing else it says what is wrong.
+# The first format that matches reads the file. TOML is the last, and its reader reports the errors of unknown texts.
 FORMATS: list[Format] = [
     Format("GraphML, GML or node-link JSON", ".graphml", is_graph_text, read_graph),
     Format("NCCL's or RCCL's XML", ".xml", is_nccl_xml, read_nccl_xml),
@@ -44,5 +54,5 @@ FORMATS: list[Format] = [
 
 
 def format_of(text: str) -> Format:
-    """The format of a file's text."""
+    """Return the format of a file's text."""
     return next(row for row in FORMATS if row.matches(text))

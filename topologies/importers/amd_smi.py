@@ -1,4 +1,4 @@
-"""Reads what `amd-smi topology` prints: tables, or with --json or --csv."""
+"""Reader of the output of `amd-smi topology`: tables, or the output with --json or --csv."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ _RIGHT = "the whole output of amd-smi topology, with link types"
 
 
 def is_amd_smi(text: str) -> bool:
-    """Whether a text has the table of link types, or such a key or column."""
+    """Return whether a text has the table of link types, or such a key or column."""
     return re.search(r'^[ \t]*LINK TYPE TABLE:|"link_type"\s*:|^gpu,.*\blink_type_gpu_', text, re.MULTILINE) is not None
 
 
 def read_amd_smi(text: str, origin: str) -> Machine:
-    """The machine of any of the three forms. Raises InputError (one line)."""
+    """Return the machine of an output in any of the three forms.
+
+    Raises:
+        InputError: The text states no machine; the message is one line.
+    """
     pairs = Pairs(origin, _RIGHT)
     if text.lstrip()[:1] in ("[", "{"):
         _read_json(text, pairs)
@@ -40,6 +44,7 @@ def read_amd_smi(text: str, origin: str) -> Machine:
 
 
 def _read_text(text: str, pairs: Pairs) -> None:
+    """Add the cells of an output's tables to `pairs`."""
     table = ""
     columns: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -61,6 +66,7 @@ def _read_text(text: str, pairs: Pairs) -> None:
 
 
 def _read_csv(text: str, pairs: Pairs) -> None:
+    """Add the cells of a CSV output to `pairs`."""
     lines = text.split("\n")
     heads = (i for i, line in enumerate(lines) if line.startswith("gpu,") and "link_type_gpu_" in line)
     start = next(heads, None)
@@ -79,7 +85,11 @@ def _read_csv(text: str, pairs: Pairs) -> None:
 
 
 def _read_json(text: str, pairs: Pairs) -> None:
-    """A list of devices: with `links`, or of old with a mapping a table, whose keys are gpu_0 and so on."""
+    """Add the cells of a JSON output to `pairs`.
+
+    The output is a list of devices. Each has `links`, or in old versions a mapping per table with the keys gpu_0 and so
+    on.
+    """
     document = parse_json(text, pairs.origin, _RIGHT)
     if isinstance(document, dict):
         document = next((value for value in document.values() if isinstance(value, list)), [])
@@ -102,6 +112,7 @@ def _read_json(text: str, pairs: Pairs) -> None:
 
 
 def _device(value: object, place: str) -> int:
+    """Return a device's number."""
     if not re.fullmatch(r"[0-9]{1,4}", str(value)):
         raise InputError(f"{place}: device {str(value)[:20]!r}; it must be a number, as in {_RIGHT}")
     return int(str(value))

@@ -1,4 +1,4 @@
-"""Several files of one machine or cluster as one topology: what was dumped on each node, or by two tools on one."""
+"""Import of several files as one topology: dumps of a cluster's nodes, or of one node by two tools."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from topologies.text.files import origin_of, read_text
 from topologies.text.writer import to_toml
 
 _MOST_FILES = 4096
-_ASSIGNS = re.compile(r"^[ \t]*[\w-]{1,40}[ \t]*=", re.MULTILINE)  # as TOML does
-_SWITCH = "fabric"  # that joins nodes where no file says what does
-# by their formats, what reads a network between nodes
+_ASSIGNS = re.compile(r"^[ \t]*[\w-]{1,40}[ \t]*=", re.MULTILINE)  # An assignment, as TOML has it.
+_SWITCH = "fabric"  # Name of the assumed switch that joins nodes.
+# Readers of a network between nodes, by the names of their formats.
 _FABRICS: dict[str, Callable[[str, str], Fabric]] = {
     "ibnetdiscover": ibnetdiscover.fabric_of,
     "Slurm's topology.conf": slurm.fabric_of,
@@ -28,30 +28,38 @@ _FABRICS: dict[str, Callable[[str, str], Fabric]] = {
 
 
 def import_files(paths: Sequence[str | Path], name: str | None = None, node: Machine | None = None) -> Machine:
-    """One machine of one dump a node, by a name (None: the first file's), joined by their NICs.
+    """Return one machine from the dumps of its nodes, which their NICs join.
 
-    What NVLinks' status says goes with the matrix that is given beside it. Of a fabric's file and one node's, or
-    `node`, each host of the fabric is that node; of a fabric's and several, each NIC is on its own port. Raises
-    InputError (one line): a file that cannot be read, nodes without NICs, NICs that the fabric does not have.
+    A status of NVLinks belongs to the matrix that is given with it. With a fabric's file and one node's file, or
+    `node`, each host of the fabric is that node. With a fabric's file and several nodes' files, each NIC is on its own
+    port.
+
+    Args:
+        paths: The files.
+        name: Name of the machine; None for the first file's.
+        node: The node that each host of a fabric is.
+
+    Raises:
+        InputError: A file cannot be read, a node has no NICs, or the fabric does not have a node's NICs; one line.
     """
     if not 1 <= len(paths) <= _MOST_FILES:
         raise InputError(f"{len(paths)} files; it must be 1 to {_MOST_FILES}")
     texts = {path: read_text(path, "what a tool prints of a machine", MAX_FILE_BYTES) for path in map(Path, paths)}
     fabrics = {path: _FABRICS[kind] for path, text in texts.items() if (kind := format_of(text).name) in _FABRICS}
-    others = {path: text for path, text in texts.items() if path not in fabrics}
+    node_texts = {path: text for path, text in texts.items() if path not in fabrics}
     if fabrics and (node is not None or len(texts) > 1):
-        (fabric, read), *more = fabrics.items()
-        if more or (node is not None) == (len(others) > 0):
+        (fabric, read), *other_fabrics = fabrics.items()
+        if other_fabrics or (node is not None) == (len(node_texts) > 0):
             raise InputError(
                 f"{origin_of(fabric)}: with {len(texts) - 1} other files{' and a node' if node else ''}; it must be one"
                 " fabric and its nodes, or --node"
             )
-        called, net = name or fabric.stem or "fabric", read(texts[fabric], origin_of(fabric))
-        nodes = _read_nodes(others) if node is None else [(fabric, node)]
+        machine_name, net = name or fabric.stem or "fabric", read(texts[fabric], origin_of(fabric))
+        nodes = _read_nodes(node_texts) if node is None else [(fabric, node)]
         if len(nodes) == 1:
-            return net.cluster(nodes[0][1], called, origin_of(fabric))
-        dumped = [Dumped(origin_of(path), path.stem, machine) for path, machine in nodes]
-        return net.join(dumped, called, origin_of(fabric))
+            return net.cluster(nodes[0][1], machine_name, origin_of(fabric))
+        dumps = [Dumped(origin_of(path), path.stem, machine) for path, machine in nodes]
+        return net.join(dumps, machine_name, origin_of(fabric))
     if node is not None:
         raise InputError(
             f"--node: {origin_of(next(iter(texts)))} is no fabric; it must be with one, as of ibnetdiscover"
@@ -60,44 +68,49 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
 
 
 def _read_nodes(texts: Mapping[Path, str]) -> list[tuple[Path, Machine]]:
-    """Of each file its machine; of a matrix and the status beside it one."""
+    """Return the machine of each file; a matrix and the status that is given with it are one machine."""
     status = [path for path, text in texts.items() if is_status(text)]
     if len(status) == 1 and len(texts) == 2:
         (matrix,) = texts.keys() - set(status)
         texts = {matrix: f"{texts[matrix]}\n{texts[status[0]]}"}
     for path, text in texts.items():
-        if format_of(text) is FORMATS[-1] and not _ASSIGNS.search(text):  # nor in our own form
-            known = ", ".join(row.name for row in FORMATS)
-            raise InputError(f"{origin_of(path)}: is of no form that is read here; it must be of {known}")
+        if format_of(text) is FORMATS[-1] and not _ASSIGNS.search(text):  # The text is no TOML either.
+            formats = ", ".join(row.name for row in FORMATS)
+            raise InputError(f"{origin_of(path)}: has no known format; it must be one of {formats}")
     return [(path, format_of(text).read(text, origin_of(path))) for path, text in texts.items()]
 
 
 def _side_by_side(nodes: Sequence[tuple[Path, Machine]], name: str | None) -> Machine:
-    """One node as it is; several on one switch, which is assumed."""
-    (path, first), *more = nodes
-    called = name or (f"{first.topology.name}:{len(nodes)}" if more else first.topology.name)
-    if not more:
-        return replace(first, topology=replace(first.topology, name=called))
-    unlike = [(other, machine) for other, machine in more if _stated(machine) != _stated(first)]
-    if not unlike:
-        return Machine(join(first, len(nodes), called), None, first.remarks)
+    """Return the machine of one node as it is, or of several nodes on one assumed switch."""
+    (path, first), *other_nodes = nodes
+    machine_name = name or (f"{first.topology.name}:{len(nodes)}" if other_nodes else first.topology.name)
+    if not other_nodes:
+        return replace(first, topology=replace(first.topology, name=machine_name))
+    different = [(node_path, machine) for node_path, machine in other_nodes if _stated(machine) != _stated(first)]
+    if not different:
+        return Machine(join(first, len(nodes), machine_name), None, first.remarks)
     net = Fabric()
-    dumped: list[Dumped] = []
-    for i, (other, machine) in enumerate(nodes):
+    dumps: list[Dumped] = []
+    for i, (node_path, machine) in enumerate(nodes):
         if machine.nics is None:
-            raise InputError(f"{origin_of(other)}: states no NICs, by which it would be joined to others; it must")
+            raise InputError(
+                f"{origin_of(node_path)}: states no NICs that could join it to other nodes; it must state them"
+            )
         net.hosts[f"node {i}"] = [
-            Port(nic.name, _SWITCH, machine.nics.gbs / len(drawn)) for drawn in ports_of(machine.nics) for nic in drawn
+            Port(nic.name, _SWITCH, machine.nics.gbs / len(physical_nics))
+            for physical_nics in ports_of(machine.nics)
+            for nic in physical_nics
         ]
-        dumped.append(Dumped(origin_of(other), f"node {i}", machine))
-    for other, machine in unlike:
-        told = compare(machine, first)
-        net.remarks.append(f"{origin_of(other)} is not like {origin_of(path)}: {told[0] if told else 'other links'}")
-    return net.join(dumped, called, origin_of(path))
+        dumps.append(Dumped(origin_of(node_path), f"node {i}", machine))
+    for node_path, machine in different:
+        differences = compare(machine, first)
+        difference = differences[0] if differences else "other links"
+        net.remarks.append(f"{origin_of(node_path)} is not like {origin_of(path)}: {difference}")
+    return net.join(dumps, machine_name, origin_of(path))
 
 
 def _stated(machine: Machine) -> str:
-    """All of a node but what it is called and what is known of its devices and platform beside their links."""
+    """Return a node as text, except its name and the properties of its devices and platform apart from links."""
     return to_toml(
         replace(machine.topology, name="node", summary="", source="", sms=0, compute_capability=0, gcn="", platform=""),
         machine.nics,

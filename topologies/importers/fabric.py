@@ -1,7 +1,7 @@
-"""A network between nodes as a tool prints it: its switches, the links between them, and what hosts hang on.
+"""A network between nodes as a tool prints it: switches, the links between them, and the hosts on them.
 
-By itself it is a topology of its hosts' ports; with a machine, each host is one; with what was dumped on each node,
-each NIC of these is on its port.
+A fabric by itself is a topology of its hosts' ports. With a machine, each host is one such machine. With dumps of the
+nodes, each of their NICs is on its own port.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, SwitchOps, Topology, is_switch_name
 
-_LONGEST_NAME = 255  # letters of a host's or switch's name
-_LONGEST_PART = 1 << 20  # of a list: one name with its brackets
-_EXPANDED = 200_000  # names that one list in brackets may stand for
+_LONGEST_NAME = 255  # Most letters of a host's or switch's name.
+_LONGEST_PART = 1 << 20  # Most letters of one name with its brackets in a list.
+_EXPANDED = 200_000  # Most names that one list in brackets may stand for.
 _SERIES = re.compile(r"([^\[\],]*)\[([0-9,\-]+)\]([^\[\],]*)")
-_LEAST_GUID = 1 << 24  # less stands for none (virtual NICs have 0 or 1)
-HOP_ALPHA_US = 0.1  # of a link between switches
+_LEAST_GUID = 1 << 24  # A smaller number is no GUID (virtual NICs have 0 or 1).
+HOP_ALPHA_US = 0.1  # Latency of a link between switches.
 
 
 @dataclass(frozen=True)
 class Port:
-    """Of a host: its name, the switch that it is on, GB/s each way, and the GUIDs that it or its HCA goes by."""
+    """A port of a host.
+
+    Attributes:
+        name: Name of the port.
+        switch: Switch that the port is on.
+        gbs: Bandwidth in GB/s, per direction.
+        guids: GUIDs of the port or its HCA.
+    """
 
     name: str
     switch: str
@@ -41,7 +48,13 @@ class Port:
 
 @dataclass(frozen=True)
 class Dumped:
-    """What was read of one node: the file, as errors name it, the host that it is of, if that is known, and it."""
+    """A dump of a node.
+
+    Attributes:
+        label: Name of the file in errors.
+        host: Host that the dump is of, if that is known.
+        machine: The node.
+    """
 
     label: str
     host: str
@@ -50,7 +63,15 @@ class Dumped:
 
 @dataclass(frozen=True)
 class _Attached:
-    """A NIC on the fabric: its switch, the ranks that send and that receive by it, GB/s each way, µs to the switch."""
+    """A NIC on the fabric.
+
+    Attributes:
+        switch: Switch that the NIC is on.
+        sends: Ranks that send by it.
+        receives: Ranks that receive by it.
+        gbs: Bandwidth in GB/s, per direction.
+        alpha_us: Latency in µs between a rank and the switch.
+    """
 
     switch: str
     sends: Ints
@@ -61,7 +82,13 @@ class _Attached:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A node on the fabric: its chassis, its topology and its NICs."""
+    """A node on the fabric.
+
+    Attributes:
+        chassis: Number of its chassis.
+        topology: Its topology.
+        nics: Its NICs.
+    """
 
     chassis: int
     topology: Topology
@@ -70,10 +97,16 @@ class _Placed:
 
 @dataclass
 class Fabric:
-    """Switches by name; `links`: GB/s from one to the other, each way; `hosts`: the ports of each, in order.
+    """A network between nodes: switches, links between them, and hosts.
 
-    assumed_gbs: that hosts' links are assumed to have, and those above as much as all hosts below; 0: rates are read.
-    Where a host has one assumed port, that stands for all of its NICs.
+    Where a host has one port with an assumed rate, the port stands for all NICs of the host.
+
+    Attributes:
+        links: GB/s between two switches by name, per direction.
+        hosts: Ports of each host, in their order.
+        remarks: Sources of the figures, a line each.
+        assumed_gbs: Rate in GB/s that hosts' links are assumed to have; links between switches then carry as much as
+            all hosts below them. 0: the rates are read.
     """
 
     links: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -81,53 +114,76 @@ class Fabric:
     remarks: list[str] = field(default_factory=list)
     assumed_gbs: float = 0.0
 
-    def add_link(self, one: str, other: str, gbs: float) -> None:
-        """One more between two switches, each way."""
-        pair = (min(one, other), max(one, other))
+    def add_link(self, first: str, second: str, gbs: float) -> None:
+        """Add the bandwidth of one more link between two switches, per direction."""
+        pair = (min(first, second), max(first, second))
         self.links[pair] = self.links.get(pair, 0.0) + gbs
 
     def machine(self, name: str, source: str) -> Machine:
-        """A rank for each port of each host, which is a chassis. Raises InputError where there are none."""
-        nothing, no_figures = np.zeros(0, dtype=np.int64), np.zeros(0)
-        one = Topology("host", 1, (), nothing, nothing, no_figures, no_figures, summary="a port each")
+        """Return the machine with a rank for each port of each host, which is a chassis.
+
+        Raises:
+            InputError: There are no ports, or too many.
+        """
+        no_vertices, no_figures = np.zeros(0, dtype=np.int64), np.zeros(0)
+        port_topology = Topology("host", 1, (), no_vertices, no_vertices, no_figures, no_figures, summary="a port each")
         first = np.zeros(1, dtype=np.int64)
         placed = [
-            _Placed(i, one, [_Attached(port.switch, first, first, port.gbs, NIC_ALPHA_US / 2)])
+            _Placed(i, port_topology, [_Attached(port.switch, first, first, port.gbs, NIC_ALPHA_US / 2)])
             for i, ports in enumerate(self.hosts.values())
             for port in ports
         ]
         return self._of_nodes(name, source, placed)
 
     def cluster(self, machine: Machine, name: str, source: str) -> Machine:
-        """Each host as the machine, whose NICs are the host's ports, by name or in order.
+        """Return the cluster in which each host is a given machine.
 
-        Hosts that have no ports of these names, nor as many, are left out. Raises InputError: no NICs, or no host fits.
+        The machine's NICs are the host's ports, by name or in order. Hosts without ports of these names, and without as
+        many ports, are left out.
+
+        Args:
+            machine: The machine that each host is.
+            name: Name of the cluster.
+            source: Name of the fabric's file.
+
+        Raises:
+            InputError: The machine has no NICs, or no host fits it.
         """
         nics = _nics_of(machine, source)
         if self.assumed_gbs:
             self._widen([nics])
         placed: list[_Placed] = []
         for ports in self.hosts.values():
-            found = [ports] * len(nics.sends) if self._is_one(ports) else _by_name(ports, nics)
-            if found is not None:
-                placed.append(_Placed(len(placed), machine.topology, _on_ports(nics, found, bool(self.assumed_gbs))))
+            ports_of_nic = [ports] * len(nics.sends) if self._is_one(ports) else _by_name(ports, nics)
+            if ports_of_nic is not None:
+                placed.append(
+                    _Placed(len(placed), machine.topology, _on_ports(nics, ports_of_nic, bool(self.assumed_gbs)))
+                )
         if not placed:
-            usual = Counter(map(len, self.hosts.values())).most_common(1)
+            port_counts = Counter(map(len, self.hosts.values())).most_common(1)
             raise InputError(
                 f"{source}: no host has the {len(nics.sends)} NICs of {machine.topology.name}; most have"
-                f" {usual[0][0] if usual else 'none'}; they must have as many, or of the same names"
+                f" {port_counts[0][0] if port_counts else 'none'}; it must have as many, or ports of the same names"
             )
         if len(placed) < len(self.hosts):
-            left = len(self.hosts) - len(placed)
-            self.remarks.append(f"{left} hosts are left out: they have not the {len(nics.sends)} ports")
+            omitted = len(self.hosts) - len(placed)
+            self.remarks.append(f"{omitted} hosts are left out: they do not have {len(nics.sends)} ports")
         self.remarks += machine.remarks
         return self._of_nodes(name, source, placed)
 
     def join(self, nodes: Sequence[Dumped], name: str, source: str) -> Machine:
-        """What was dumped on each node, in order: each NIC on the port that has its GUID.
+        """Return the cluster of dumped nodes, in order, with each NIC on the port that has its GUID.
 
-        Where that is not known, on the port of its name at the host that the dump is of. What is in no dump is left
-        out. Raises InputError: a node has no NICs or none of them is here, or two have the same.
+        Where the GUID is unknown, the NIC is on the port of its name at the dump's host. Nodes without a dump are left
+        out.
+
+        Args:
+            nodes: The dumps.
+            name: Name of the cluster.
+            source: Name of the fabric's file.
+
+        Raises:
+            InputError: A node has no NICs, none of its NICs is on the fabric, or two nodes have the same NIC.
         """
         if self.assumed_gbs:
             self._widen([_nics_of(node.machine, node.label) for node in nodes])
@@ -139,34 +195,45 @@ class Fabric:
         placed: list[_Placed] = []
         for node in nodes:
             nics = _nics_of(node.machine, node.label)
-            beside = self.hosts.get(node.host, [])
-            if self._is_one(beside):
-                found = [beside] * len(nics.sends)
+            host_ports = self.hosts.get(node.host, [])
+            if self._is_one(host_ports):
+                ports_of_nic = [host_ports] * len(nics.sends)
             else:
-                found = [_claim(drawn, by_guid, beside, node, holder) for drawn in ports_of(nics)]
-            if not any(found):
+                ports_of_nic = [
+                    _claim(physical_nics, by_guid, host_ports, node, holder) for physical_nics in ports_of(nics)
+                ]
+            if not any(ports_of_nic):
                 raise InputError(
-                    f"{node.label}: no NIC of it is in {source}, by GUID or as of a host {node.host[:40]}; it must be,"
-                    " or the file must be called as its host is there"
+                    f"{node.label}: no NIC of it is in {source}, neither by GUID nor at a host {node.host[:40]}; the"
+                    " file must be named after its host in the fabric, or state the GUIDs of the fabric's ports"
                 )
-            lost = [drawn[0].name for drawn, ports in zip(ports_of(nics), found, strict=True) if not ports]
-            if lost:
-                self.remarks.append(f"{node.host}: NICs left out, which the fabric does not have: {', '.join(lost)}")
-            placed.append(_Placed(len(placed), node.machine.topology, _on_ports(nics, found, bool(self.assumed_gbs))))
+            missing_names = [
+                physical_nics[0].name
+                for physical_nics, ports in zip(ports_of(nics), ports_of_nic, strict=True)
+                if not ports
+            ]
+            if missing_names:
+                self.remarks.append(
+                    f"{node.host}: NICs that the fabric does not have are left out: {', '.join(missing_names)}"
+                )
+            placed.append(
+                _Placed(len(placed), node.machine.topology, _on_ports(nics, ports_of_nic, bool(self.assumed_gbs)))
+            )
         self.remarks += dict.fromkeys(remark for node in nodes for remark in node.machine.remarks)
         return self._of_nodes(name, source, placed)
 
     def _is_one(self, ports: Sequence[Port]) -> bool:
+        """Return whether a single assumed port stands for all NICs of a host."""
         return self.assumed_gbs > 0 and len(ports) == 1
 
-    def _widen(self, several: Sequence[Nics]) -> None:
-        """Assumed rates of links between switches become those of hosts with the fastest of these NICs."""
+    def _widen(self, all_nics: Sequence[Nics]) -> None:
+        """Update assumed rates of links between switches for hosts that have the fastest of these NICs."""
         ports = max(map(len, self.hosts.values()), default=1)
-        gbs = max(len(nics.sends) * nics.gbs for nics in several) / ports
+        gbs = max(len(nics.sends) * nics.gbs for nics in all_nics) / ports
         self.links = {pair: rate * gbs / self.assumed_gbs for pair, rate in self.links.items()}
 
     def _of_nodes(self, name: str, source: str, placed: Sequence[_Placed]) -> Machine:
-        """All nodes side by side, their NICs on the switches."""
+        """Return the machine of all nodes, whose NICs are on the fabric's switches."""
         ranks = sum(node.topology.nranks for node in placed)
         if not 1 <= ranks <= MAX_RANKS:
             raise InputError(f"{source}: {ranks} ranks; it must be 1 to {MAX_RANKS}")
@@ -179,26 +246,26 @@ class Fabric:
         network = KINDS.index("network")
         limits: list[Limit] = []
         first, first_switch = 0, ranks
-        for i, here in enumerate(placed):
-            node = here.topology
+        for i, placed_node in enumerate(placed):
+            node = placed_node.topology
             vertex = np.arange(node.nvertices)
             vertex = np.where(vertex < node.nranks, vertex + first, vertex - node.nranks + first_switch)
             start = len(rows)
             columns = (vertex[node.link_src], vertex[node.link_dst], node.bandwidth_gbs, node.alpha_us, node.link_kind)
             rows += zip(*(column.tolist() for column in columns), strict=True)
             limits += [Limit(f"{x.name}.{i}", x.links + start, x.bandwidth_gbs) for x in node.limits]
-            for j, nic in enumerate(here.nics):
-                for way, group in (("out", nic.sends), ("in", nic.receives)):
+            for j, nic in enumerate(placed_node.nics):
+                for direction, group in (("out", nic.sends), ("in", nic.receives)):
                     at = len(rows)
                     for rank in (group + first).tolist():
-                        ends = (rank, number[nic.switch]) if way == "out" else (number[nic.switch], rank)
+                        ends = (rank, number[nic.switch]) if direction == "out" else (number[nic.switch], rank)
                         rows.append((*ends, nic.gbs, nic.alpha_us, network))
                     if len(group) > 1:
-                        limits.append(Limit(f"nic{j}.{i} {way}", np.arange(at, len(rows)), nic.gbs))
+                        limits.append(Limit(f"nic{j}.{i} {direction}", np.arange(at, len(rows)), nic.gbs))
             first += node.nranks
             first_switch += len(node.switches)
-        for (one, other), gbs in self.links.items():
-            for a, b in ((one, other), (other, one)):
+        for (first_switch_name, second_switch_name), gbs in self.links.items():
+            for a, b in ((first_switch_name, second_switch_name), (second_switch_name, first_switch_name)):
                 rows.append((number[a], number[b], gbs, HOP_ALPHA_US, network))
         table = np.array(rows, dtype=np.float64).reshape(-1, 5)
         kinds = list(dict.fromkeys(node.topology.summary for node in placed))
@@ -215,8 +282,8 @@ class Fabric:
             limits=tuple(limits),
             alpha_assumed=True,
             nodes=np.repeat([node.chassis for node in placed], [node.topology.nranks for node in placed]),
-            sms=min(sms),  # what all have; 0, not known, where it is not of one
-            compute_capability=min(node.topology.compute_capability for node in placed),  # NCCL goes by the least
+            sms=min(sms),  # All devices have as many; 0 (unknown) where one device's number is unknown.
+            compute_capability=min(node.topology.compute_capability for node in placed),  # NCCL uses the least.
             gcn=model.gcn if all(node.topology.gcn == model.gcn for node in placed) else "",
             platform=model.platform if all(node.topology.platform == model.platform for node in placed) else "",
             summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
@@ -233,6 +300,7 @@ class Fabric:
         return Machine(topology, None, tuple(dict.fromkeys((*self.remarks, "every α is assumed"))))
 
     def _switch_names(self, source: str, placed: Sequence[_Placed]) -> list[str]:
+        """Return the names of all switches, sorted, or raise InputError for a name that no switch can have."""
         switches = sorted(
             {end for pair in self.links for end in pair} | {nic.switch for node in placed for nic in node.nics}
         )
@@ -245,76 +313,106 @@ class Fabric:
 
 
 def ports_of(nics: Nics) -> Sequence[Sequence[NicPort]]:
-    """For each NIC those that are drawn as it; where no tool said, one by its number."""
+    """Return the physical NICs that each NIC stands for; where no tool stated them, one with the NIC's number."""
     return nics.ports or [(NicPort(f"nic{i}"),) for i in range(len(nics.sends))]
 
 
 def _nics_of(machine: Machine, source: str) -> Nics:
+    """Return a machine's NICs, or raise InputError where it has none."""
     if machine.nics is None:
         raise InputError(
-            f"{source}: {machine.topology.name} states no NICs ([nic]), by which it would hang on a fabric; it must"
+            f"{source}: {machine.topology.name} states no NICs ([nic]) that could join it to a fabric; it must state"
+            " them"
         )
     return machine.nics
 
 
 def _by_name(ports: Sequence[Port], nics: Nics) -> list[list[Port]] | None:
-    """For each NIC its ports of a host: by their names where it has all of these, else in order where as many."""
-    here = {port.name: port for port in ports}
-    if nics.ports and all(port.name in here for drawn in nics.ports for port in drawn):
-        return [[here[port.name] for port in drawn] for drawn in nics.ports]
-    counts = [len(drawn) for drawn in ports_of(nics)]
+    """Return a host's ports for each NIC, or None where they do not fit.
+
+    They are matched by name where the host has all names, else in order where the numbers agree.
+    """
+    port_of_name = {port.name: port for port in ports}
+    if nics.ports and all(port.name in port_of_name for physical_nics in nics.ports for port in physical_nics):
+        return [[port_of_name[port.name] for port in physical_nics] for physical_nics in nics.ports]
+    counts = [len(physical_nics) for physical_nics in ports_of(nics)]
     if len(ports) != sum(counts):
         return None
-    rest = iter(ports)
-    return [[next(rest) for _ in range(count)] for count in counts]
+    remaining_ports = iter(ports)
+    return [[next(remaining_ports) for _ in range(count)] for count in counts]
 
 
 def _claim(
-    drawn: Sequence[NicPort],
+    physical_nics: Sequence[NicPort],
     by_guid: Mapping[int, Sequence[Port]],
-    beside: Sequence[Port],
+    host_ports: Sequence[Port],
     node: Dumped,
     holder: dict[int, Dumped],
 ) -> list[Port]:
-    """The ports of what is drawn as one NIC, which `node` holds from now on. Raises InputError: another does."""
+    """Return the ports of a NIC, and record that `node` holds them.
+
+    Args:
+        physical_nics: Physical NICs that the NIC stands for.
+        by_guid: Ports by GUID.
+        host_ports: Ports of the dump's host.
+        node: The dump of the NIC's node.
+        holder: Dump that holds each port, by the port's id.
+
+    Raises:
+        InputError: Another node holds the NIC.
+    """
     ports: list[Port] = []
-    for nic in drawn:
-        able = [port for guid in _orders(nic.guid) for port in by_guid.get(guid, ())]
-        able = able or [port for port in beside if port.name == nic.name]
-        free = [port for port in able if id(port) not in holder]
+    for nic in physical_nics:
+        matching = [port for guid in _orders(nic.guid) for port in by_guid.get(guid, ())]
+        matching = matching or [port for port in host_ports if port.name == nic.name]
+        free = [port for port in matching if id(port) not in holder]
         if free:
             holder[id(free[0])] = node
             ports.append(free[0])
-        elif able and holder[id(able[0])] is not node:
-            other = holder[id(able[0])].label
-            raise InputError(f"{node.label}: NIC {nic.name} is in {other} too; it must be on one node")
+        elif matching and holder[id(matching[0])] is not node:
+            holder_name = holder[id(matching[0])].label
+            raise InputError(f"{node.label}: NIC {nic.name} is in {holder_name} too; it must be on one node")
     return ports
 
 
-def _on_ports(nics: Nics, found: Sequence[Sequence[Port]], assumed: bool) -> list[_Attached]:
-    """Each NIC on each of its ports, at the rate of the slower one (assumed: the NIC's)."""
+def _on_ports(nics: Nics, ports_of_nic: Sequence[Sequence[Port]], assumed: bool) -> list[_Attached]:
+    """Return each NIC attached to each of its ports, at the lower of the two rates.
+
+    Where the ports' rates are assumed, the NIC's rate holds.
+    """
     return [
         _Attached(
-            port.switch, out, into, min(nics.gbs / len(ports), math.inf if assumed else port.gbs), nics.alpha_us / 2
+            port.switch,
+            senders,
+            receivers,
+            min(nics.gbs / len(ports), math.inf if assumed else port.gbs),
+            nics.alpha_us / 2,
         )
-        for out, into, ports in zip(nics.sends, nics.receives, found, strict=True)
+        for senders, receivers, ports in zip(nics.sends, nics.receives, ports_of_nic, strict=True)
         for port in ports
     ]
 
 
 def _orders(guid: int) -> tuple[int, ...]:
-    """A GUID as tools print it: NCCL has its bytes as they lie in memory, the last one first. None for what is none."""
+    """Return a GUID in the byte orders in which tools print it, or none where it is no GUID.
+
+    NCCL prints its bytes in their order in memory, the last one first.
+    """
     if guid < _LEAST_GUID:
         return ()
     return guid, int.from_bytes(guid.to_bytes(8, "big"), "little")
 
 
 def expand(text: str, place: str) -> list[str]:
-    """`n[1-3,7],m` as its names, as Slurm writes them. Raises InputError, which begins with `place`."""
+    """Return the names of a list such as `n[1-3,7],m`, as Slurm writes it; errors begin with `place`.
+
+    Raises:
+        InputError: The text is no such list, or stands for too many names.
+    """
     names: list[str] = []
     for part in _list_parts(text):
         if len(names) >= _EXPANDED:
-            raise InputError(f"{place}: more names than {_EXPANDED}; it must be at most so many")
+            raise InputError(f"{place}: more than {_EXPANDED} names; it must be fewer")
         if len(part) > _LONGEST_PART:
             raise InputError(
                 f"{place}: {part[:40]!r} is part of a list longer than {_LONGEST_PART} letters; it must be shorter"
@@ -345,7 +443,7 @@ def _list_parts(text: str) -> Iterator[str]:
         comma = text.find(",", start)
         comma = end if comma < 0 else comma
         bracket = text.find("[", start, comma)
-        if bracket >= 0:  # up to the first comma behind the bracket that closes it
+        if bracket >= 0:  # The part ends at the first comma after the closing bracket.
             closing = text.find("]", bracket)
             comma = end if closing < 0 else text.find(",", closing)
             comma = end if comma < 0 else comma
@@ -355,7 +453,7 @@ def _list_parts(text: str) -> Iterator[str]:
 
 
 def natural(names: Iterable[str]) -> list[str]:
-    """In order, numbers by what they are: mlx5_2 before mlx5_10."""
+    """Return the names sorted with numbers by value: mlx5_2 before mlx5_10."""
     return sorted(
         names,
         key=lambda name: [

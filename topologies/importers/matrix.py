@@ -1,7 +1,7 @@
-"""What a matrix of nearness says of PCIe: who shares a switch, a host bridge or a NUMA node.
+"""PCIe trees from a matrix of nearness: the devices that share a switch, a host bridge or a NUMA node.
 
-Levels of nvidia-smi's `topo -m`, the nearest first. A device that meets another at a level, and through it all that
-these meet, hangs below one vertex there.
+The levels are those of nvidia-smi's `topo -m`, the nearest first. Devices that meet at a level, directly or through
+other devices, hang below one vertex of that level.
 """
 
 from __future__ import annotations
@@ -16,29 +16,35 @@ _NAMES = ("switch", "switches", "bridge", "socket", "machine")
 
 
 def place_pcie(node: Node, nearness: Mapping[tuple[Vertex, Vertex], int], gbs: float) -> None:
-    """Hang the devices below switches, host bridges and sockets.
+    """Add the switches, host bridges and sockets above the devices to a node's PCIe links.
 
-    nearness: of pairs of devices and NICs the place of their level in LEVELS. gbs: of a device's link, each way. What
-    leaves a switch upwards has as much; within a socket there is room for all; sockets share what joins them.
+    A switch's upward link has the rate of one device. Within a socket there is room for all devices. Sockets share the
+    link that joins them.
+
+    Args:
+        node: The node.
+        nearness: Index in LEVELS of the level at which two devices or NICs meet.
+        gbs: Bandwidth of a device's link in GB/s, per direction.
     """
     members: dict[Vertex, Vertex] = {rank: rank for rank in range(node.devices)}
     for pair in nearness:
         for end in pair:
             members.setdefault(end, end)
-    top: dict[Vertex, Vertex] = dict(members)  # the vertex of the last level below which it hangs
+    top: dict[Vertex, Vertex] = dict(members)  # The highest vertex so far above each member.
     capacity: dict[Vertex, float] = dict.fromkeys(members, gbs)
     for level, word in enumerate(_NAMES):
         group: dict[Vertex, Vertex] = {vertex: vertex for vertex in top.values()}
 
         def find(vertex: Vertex, group: dict[Vertex, Vertex] = group) -> Vertex:
+            """Return the root of a vertex's group."""
             while group[vertex] != vertex:
                 vertex = group[vertex]
             return vertex
 
         for (a, b), at in nearness.items():
             if at <= level:
-                one, other = find(top[a]), find(top[b])
-                group[other] = one
+                first_root, second_root = find(top[a]), find(top[b])
+                group[second_root] = first_root
         sets: dict[Vertex, list[Vertex]] = {}
         for vertex in group:
             sets.setdefault(find(vertex), []).append(vertex)
@@ -56,5 +62,5 @@ def place_pcie(node: Node, nearness: Mapping[tuple[Vertex, Vertex], int], gbs: f
                 if above in below:
                     top[member] = name
     for member in members:
-        if isinstance(member, str):  # a NIC holds nothing
+        if isinstance(member, str):  # A NIC holds no data, so it is no vertex.
             node.pcie = {pair: rate for pair, rate in node.pcie.items() if member not in pair}

@@ -1,7 +1,7 @@
-"""A node as a tool prints it, and what becomes of it: ranks, switches and links, and the NICs that join it to others.
+"""A node as a tool prints it, and its topology: ranks, switches and links, and the NICs that join it to other nodes.
 
-NVLink and xGMI are drawn as they are. Where they join all devices, PCIe is left out, as executors do; else it is
-there with its switches, host bridges and sockets, which devices share.
+NVLink and xGMI are drawn as they are. Where they join all devices, PCIe is left out, as executors do. Otherwise PCIe is
+included with its switches, host bridges and sockets, which devices share.
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ from topologies.errors import InputError
 from topologies.importers.rates import FAST_ALPHA_US, INNER_ALPHA_US, NIC_ALPHA_US, PCIE_ALPHA_US
 from topologies.topology import MAX_SMS, SwitchOps, Topology
 
-MOST_DEVICES = 1024  # of one dump; a rack has some seventy
-_SHARP = 90  # compute capability since which
-Vertex = int | str  # a device by its rank, or a switch by its name
+MOST_DEVICES = 1024  # Most devices of one dump; a rack has some seventy.
+_SHARP = 90  # Least compute capability with NVLink SHARP.
+Vertex = int | str  # A device by its rank, or a switch by its name.
 
 
 @dataclass(frozen=True)
 class Nic:
-    """A NIC; `distance` of each device to it, by any measure; gbs each way, 0: not known; guid, 0: not known."""
+    """A NIC of a node.
+
+    Attributes:
+        name: Name of the NIC.
+        gbs: Bandwidth in GB/s, per direction; 0: unknown.
+        distance: Distance of each device to the NIC, in any measure.
+        guid: GUID of the NIC; 0: unknown.
+    """
 
     name: str
     gbs: float
@@ -37,15 +44,20 @@ class Nic:
 
 @dataclass
 class Node:
-    """What a tool prints of one node, or of one rack that its links join.
+    """A node, or a rack whose own links join its devices, as a tool prints it.
 
     Attributes:
-        devices: how many; they are the ranks.
-        fast: GB/s of what goes from one vertex to another over NVLink or xGMI; switches by their names.
-        pcie: GB/s, each way, of what joins two vertices over PCIe and between sockets.
-        hosts: of each device the chassis, from 0; empty: one.
-        kind: of the fast links, for the summary. sms, compute_capability, gcn: of a device, 0 and "": not known.
-        remarks, pcie_remarks: where its figures come from, a line each; those of PCIe by themselves.
+        devices: Number of devices, which are the ranks.
+        fast: GB/s from one vertex to another over NVLink or xGMI; switches are vertices by name.
+        pcie: GB/s between two vertices over PCIe and between sockets, per direction.
+        nics: The NICs.
+        hosts: Chassis of each device, from 0; empty for one chassis.
+        kind: Kind of the fast links, for the summary.
+        sms: SMs of a device; 0: unknown.
+        compute_capability: Compute capability of a device; 0: unknown.
+        gcn: Architecture of a device; "": unknown.
+        remarks: Sources of the figures, a line each.
+        pcie_remarks: Sources of the figures of PCIe, a line each.
     """
 
     devices: int
@@ -61,7 +73,11 @@ class Node:
     pcie_remarks: list[str] = field(default_factory=list)
 
     def machine(self, name: str, source: str) -> Machine:
-        """As a machine. Raises InputError: no path joins the devices."""
+        """Return the node as a machine.
+
+        Raises:
+            InputError: No path joins the devices.
+        """
         links: dict[tuple[Vertex, Vertex], tuple[float, float, int]] = {}
         fast, slow = KINDS.index("nvlink" if self.kind == "NVLink" else "other"), KINDS.index("pcie")
         for (a, b), gbs in self.fast.items():
@@ -105,7 +121,7 @@ class Node:
         return Machine(topology, self._joining_nics(), tuple(self.remarks))
 
     def _switch_ops(self) -> tuple[SwitchOps, ...]:
-        """NVLink SHARP, by the devices: since Hopper they multicast and reduce in NVSwitches."""
+        """Return the operations of NVSwitches (NVLink SHARP), which multicast and reduce for devices since Hopper."""
         switches = sorted({end for pair in self.fast for end in pair if isinstance(end, str)})
         if self.compute_capability < _SHARP or not switches:
             return ()
@@ -115,6 +131,7 @@ class Node:
         return tuple(SwitchOps(switch) for switch in switches)
 
     def _summary(self, switches: Sequence[str], joined: bool) -> str:
+        """Return a short description of the node."""
         count = "1 device" if self.devices == 1 else f"{self.devices} devices"
         if not joined:
             return f"{count}, {self.kind} and PCIe" if self.fast else f"{count}, PCIe"
@@ -127,10 +144,13 @@ class Node:
         return f"{count}, {through}, {span} GB/s each way a device" if self.fast else count
 
     def _joining_nics(self) -> Nics | None:
-        """Each device on the nearest NIC; those that are near to none, or slower than others, are left out."""
-        known = [nic for nic in self.nics if nic.gbs > 0]
-        gbs = max((nic.gbs for nic in known), default=0.0)
-        usable = [nic for nic in known if nic.gbs == gbs]
+        """Return the NICs with each device on the nearest one, or None where no NIC is known.
+
+        NICs that are nearest to no device, or slower than others, are left out.
+        """
+        rated = [nic for nic in self.nics if nic.gbs > 0]
+        gbs = max((nic.gbs for nic in rated), default=0.0)
+        usable = [nic for nic in rated if nic.gbs == gbs]
         if not usable or len(set(self.hosts)) > 1:
             return None
         least = [min(nic.distance[rank] for nic in usable) for rank in range(self.devices)]
@@ -139,29 +159,29 @@ class Node:
         serves: dict[str, list[int]] = {nic.name: [] for nic, _ in chosen}
         drawn: dict[str, list[str]] = {nic.name: [nic.name] for nic, _ in chosen}
         share = 1
-        if len(chosen) >= self.devices:  # NICs of their own, of which a device may have several
-            mine: list[list[str]] = [[] for _ in range(self.devices)]
-            for nic, ranks in sorted(chosen, key=lambda one: len(one[1])):
-                mine[min(ranks, key=lambda rank: len(mine[rank]))].append(nic.name)
-            share = min(map(len, mine))
+        if len(chosen) >= self.devices:  # Each device has one or more NICs of its own.
+            names_of_device: list[list[str]] = [[] for _ in range(self.devices)]
+            for nic, ranks in sorted(chosen, key=lambda nic_and_ranks: len(nic_and_ranks[1])):
+                names_of_device[min(ranks, key=lambda rank: len(names_of_device[rank]))].append(nic.name)
+            share = min(map(len, names_of_device))
             if share:
-                serves = {names[0]: [rank] for rank, names in enumerate(mine)}
-                drawn = {names[0]: names[:share] for names in mine}
+                serves = {names[0]: [rank] for rank, names in enumerate(names_of_device)}
+                drawn = {names[0]: names[:share] for names in names_of_device}
         if not share or len(chosen) < self.devices:
             share, serves = 1, {nic.name: [] for nic, _ in chosen}
             for rank in range(self.devices):
-                able = [nic.name for nic, ranks in chosen if rank in ranks]
-                serves[min(able, key=lambda name: len(serves[name]))].append(rank)
+                near_names = [nic.name for nic, ranks in chosen if rank in ranks]
+                serves[min(near_names, key=lambda name: len(serves[name]))].append(rank)
         sets = {name: ranks for name, ranks in serves.items() if ranks}
-        several = f"{share} of {gbs:g} GB/s a device, drawn as one" if share > 1 else f"{gbs:g} GB/s each way"
-        self.remarks.append(f"NICs {', '.join(sets)}: {several}; that one switch joins them is assumed")
-        taken = {name for first in sets for name in drawn[first]}
-        unused = [nic.name for nic in self.nics if nic.name not in taken]
+        rate_text = f"{share} of {gbs:g} GB/s a device, drawn as one" if share > 1 else f"{gbs:g} GB/s each way"
+        self.remarks.append(f"NICs {', '.join(sets)}: {rate_text}; that one switch joins them is assumed")
+        used_names = {name for first in sets for name in drawn[first]}
+        unused = [nic.name for nic in self.nics if nic.name not in used_names]
         if unused:
-            self.remarks.append(f"NICs left out, since others are nearer or faster: {', '.join(unused)}")
+            self.remarks.append(f"NICs are left out because others are nearer or faster: {', '.join(unused)}")
         room = min((self._pcie_gbs(ranks[0]) for ranks in sets.values() if len(ranks) == 1), default=np.inf)
         if gbs * share > room and len(sets) == self.devices:
-            self.remarks.append(f"a device's NICs have no more than its PCIe link, {room:.4g} GB/s")
+            self.remarks.append(f"a device's NICs are limited by its PCIe link to {room:.4g} GB/s")
             gbs = room / share
         ranks_of = tuple(np.array(ranks, dtype=np.int64) for ranks in sets.values())
         guids = {nic.name: nic.guid for nic in self.nics}
@@ -169,34 +189,38 @@ class Node:
         return Nics(ranks_of, ranks_of, gbs * share, NIC_ALPHA_US, True, 1, ports)
 
     def _pcie_gbs(self, rank: int) -> float:
-        """Of a device's own link; infinite where nothing is known of it."""
+        """Return the GB/s of a device's own PCIe link; infinite where it is unknown."""
         return max((gbs for pair, gbs in self.pcie.items() if rank in pair), default=np.inf)
 
 
 def distances(pcie: Iterable[tuple[Vertex, Vertex]], devices: int) -> Callable[[Vertex], tuple[int, ...]]:
-    """Links of the shortest path from a vertex to each device; many where there is none."""
-    ways: dict[Vertex, list[Vertex]] = defaultdict(list)
+    """Return a function that computes the number of links from a vertex to each device on the shortest path.
+
+    The number is larger than any path's where no path exists.
+    """
+    neighbours: dict[Vertex, list[Vertex]] = defaultdict(list)
     for a, b in pcie:
-        ways[a].append(b)
-        ways[b].append(a)
+        neighbours[a].append(b)
+        neighbours[b].append(a)
 
     @cache
     def far_from(start: Vertex) -> tuple[int, ...]:
-        far = {start: 0}
+        """Return the number of links from a vertex to each device."""
+        hops = {start: 0}
         waiting = deque([start])
         while waiting:
-            here = waiting.popleft()
-            for there in ways.get(here, ()):
-                if there not in far:
-                    far[there] = far[here] + 1
-                    waiting.append(there)
-        return tuple(far.get(rank, len(ways) + 1) for rank in range(devices))
+            vertex = waiting.popleft()
+            for neighbour in neighbours.get(vertex, ()):
+                if neighbour not in hops:
+                    hops[neighbour] = hops[vertex] + 1
+                    waiting.append(neighbour)
+        return tuple(hops.get(rank, len(neighbours) + 1) for rank in range(devices))
 
     return far_from
 
 
 def _joins_all(devices: int, links: Iterable[tuple[Vertex, Vertex]]) -> bool:
-    """Whether all devices reach each other, links taken either way."""
+    """Return whether links in either direction connect all devices."""
     pairs = list(links)
     vertices = dict.fromkeys([*range(devices), *(end for pair in pairs for end in pair)])
     number = {vertex: i for i, vertex in enumerate(vertices)}
@@ -205,22 +229,25 @@ def _joins_all(devices: int, links: Iterable[tuple[Vertex, Vertex]]) -> bool:
 
 
 def _pruned(pcie: dict[tuple[Vertex, Vertex], float]) -> dict[tuple[Vertex, Vertex], float]:
-    """Without switches that lead nowhere; those with two sides are one link with what carries less."""
-    ways: dict[Vertex, dict[Vertex, float]] = defaultdict(dict)
+    """Return the PCIe links without switches that lead nowhere.
+
+    A switch with two neighbours becomes one link with the lower of the two rates.
+    """
+    rates_of: dict[Vertex, dict[Vertex, float]] = defaultdict(dict)
     for (a, b), gbs in pcie.items():
-        ways[a][b] = ways[b][a] = gbs
-    waiting = deque(vertex for vertex in ways if isinstance(vertex, str))
+        rates_of[a][b] = rates_of[b][a] = gbs
+    waiting = deque(vertex for vertex in rates_of if isinstance(vertex, str))
     while waiting:
-        here = waiting.popleft()
-        around = list(ways.get(here, ()))
-        if here not in ways or len(around) > 2 or (len(around) == 2 and around[1] in ways[around[0]]):
+        switch = waiting.popleft()
+        around = list(rates_of.get(switch, ()))
+        if switch not in rates_of or len(around) > 2 or (len(around) == 2 and around[1] in rates_of[around[0]]):
             continue
-        rates = ways.pop(here)
-        for other in around:
-            del ways[other][here]
-            if isinstance(other, str):
-                waiting.append(other)
+        rates = rates_of.pop(switch)
+        for neighbour in around:
+            del rates_of[neighbour][switch]
+            if isinstance(neighbour, str):
+                waiting.append(neighbour)
         if len(around) == 2:
             a, b = around
-            ways[a][b] = ways[b][a] = min(rates.values())
-    return {(a, b): gbs for a, others in ways.items() for b, gbs in others.items() if str(a) < str(b)}
+            rates_of[a][b] = rates_of[b][a] = min(rates.values())
+    return {(a, b): gbs for a, rates_to in rates_of.items() for b, gbs in rates_to.items() if str(a) < str(b)}

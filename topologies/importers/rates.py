@@ -1,33 +1,41 @@
-"""What a link carries by its kind, where a tool prints kinds and widths but no rates. GB/s each way, of one link."""
+"""The rates of links by kind, for tools that print kinds and widths but no rates.
+
+They are in GB/s of one link, per direction.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# By compute capability; NVIDIA's data sheets.
+# Rates by compute capability; from NVIDIA's data sheets.
 NVLINK_GBS = {60: 20.0, 70: 25.0, 72: 25.0, 75: 25.0, 80: 25.0, 86: 14.0625, 90: 25.0, 100: 50.0, 103: 50.0}
-BLACKWELL = re.compile(r"\bG?B[123]00\b")  # in the name of a device of compute capability 10
-NVLINKS = 18  # of a device, the most that any has: more in all lead to a switch
-BRIDGED_LINKS, BRIDGED_GBS = 4, 14.0625  # of two workstation cards (GA102): four links that all go to one other
+BLACKWELL = re.compile(r"\bG?B[123]00\b")  # Names of devices of compute capability 10.
+NVLINKS = 18  # The most NVLinks of any device; where a matrix states more in all, they lead to a switch.
+BRIDGED_LINKS, BRIDGED_GBS = 4, 14.0625  # Workstation cards (GA102) have four links, all to one other card.
 USUAL_NVLINK_GBS = 25.0
-SMS = {70: 80, 80: 108, 90: 132, 100: 148, 103: 152}  # of the largest device of a compute capability
-# By the number behind gfx (RCCL writes gfx90a as 910); AMD's data sheets.
+SMS = {70: 80, 80: 108, 90: 132, 100: 148, 103: 152}  # SMs of the largest device by compute capability.
+# Rates by the number after gfx (RCCL writes gfx90a as 910); from AMD's data sheets.
 XGMI_GBS = {"906": 46.0, "908": 46.0, "90a": 50.0, "910": 50.0, "940": 64.0, "941": 64.0, "942": 64.0, "950": 76.8}
 USUAL_XGMI_GBS = 50.0
-MESH_XGMI_GBS = 64.0  # where eight are all joined pairwise, as MI300X are
-USUAL_PCIE_GBS = 16 * 16 * 128 / 130 / 8  # 16 lanes of the fourth generation
+MESH_XGMI_GBS = 64.0  # Eight devices that are all joined pairwise, as MI300X are.
+USUAL_PCIE_GBS = 16 * 16 * 128 / 130 / 8  # 16 lanes of the fourth generation.
 USUAL_SMP_GBS = 16.0
 USUAL_NIC_GBS = 25.0
-# µs, published for none of these: an NVLink or xGMI, half of that each way through a switch; PCIe, at a device and
-# between switches; from rank to rank over the network
+# Latencies in µs, none of them published: an NVLink or xGMI link (half of it to or from a switch); a PCIe link at a
+# device, and between switches; from rank to rank over the network.
 FAST_ALPHA_US, PCIE_ALPHA_US, INNER_ALPHA_US, NIC_ALPHA_US = 0.7, 0.5, 0.1, 2.6
 
 _GT = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*GT/s\b.*")
 
 
 def pcie_gbs(speed: str, width: str) -> float | None:
-    """GB/s each way of a link by its generation's `16.0 GT/s PCIe` and lanes; None where either says nothing."""
+    """Return the GB/s of a PCIe link per direction, or None where its speed or width says nothing.
+
+    Args:
+        speed: The generation's speed, such as `16.0 GT/s PCIe`.
+        width: Number of lanes.
+    """
     rate = _GT.fullmatch(speed)
     if rate is None or not re.fullmatch(r"[0-9]{1,2}", width) or not int(width):
         return None
@@ -37,12 +45,16 @@ def pcie_gbs(speed: str, width: str) -> float | None:
 
 
 def xgmi_gbs(gcn: str) -> float | None:
-    """GB/s each way of one xGMI link of a device by its `gcn`, None where that is not known."""
+    """Return the GB/s of one xGMI link per direction by the device's `gcn`, or None where that is unknown."""
     return XGMI_GBS.get(gcn.removeprefix("gfx").split(":")[0])
 
 
 def smp_gbs(cpu: Mapping[str, str]) -> float:
-    """GB/s each way between two NUMA nodes, by a <cpu>'s arch, vendor and modelid: what NCCL assumes (graph/topo.h)."""
+    """Return the GB/s between two NUMA nodes per direction, as NCCL assumes it (graph/topo.h).
+
+    Args:
+        cpu: Attributes arch, vendor and modelid of a <cpu> element.
+    """
     vendor, model = cpu.get("vendor", ""), cpu.get("modelid", "")
     if cpu.get("arch") == "ppc64":
         return 32.0

@@ -1,4 +1,4 @@
-"""Reads what `rocm-smi --showtopo` prints, as text or with --json."""
+"""Reader of the output of `rocm-smi --showtopo`, as text or with --json."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ _RIGHT = "the whole output of rocm-smi --showtopo"
 
 
 def is_rocm_smi(text: str) -> bool:
-    """Whether a text has such a table, or such keys."""
+    """Return whether a text has such a table, or such keys."""
     return _TITLES["kind"].lower() in text.lower() or "between DRM devices" in text
 
 
 def read_rocm_smi(text: str, origin: str) -> Machine:
-    """The machine of either form. Raises InputError (one line)."""
+    """Return the machine of an output in either form.
+
+    Raises:
+        InputError: The text states no machine; the message is one line.
+    """
     pairs = Pairs(origin, _RIGHT)
     if text.lstrip().startswith("{"):
         _read_json(text, pairs)
@@ -34,6 +38,7 @@ def read_rocm_smi(text: str, origin: str) -> Machine:
 
 
 def _read_text(text: str, pairs: Pairs) -> None:
+    """Add the cells of an output's tables to `pairs`."""
     table, columns = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         if "====" in line:
@@ -58,6 +63,7 @@ def _read_text(text: str, pairs: Pairs) -> None:
 
 
 def _read_json(text: str, pairs: Pairs) -> None:
+    """Add the values of a JSON output to `pairs`."""
     document = parse_json(text, pairs.origin, _RIGHT)
     system = document.get("system") if isinstance(document, dict) else None
     for key, value in (system if isinstance(system, dict) else {}).items():

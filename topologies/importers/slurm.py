@@ -1,4 +1,4 @@
-"""Reads Slurm's topology.conf, as administrators and topograph write it: a tree of switches, or blocks of nodes."""
+"""Reader of Slurm's topology.conf, as administrators and topograph write it: a tree of switches, or blocks of nodes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ _RIGHT = "topology.conf: SwitchName=s Switches=… or Nodes=…, BlockName=b Nod
 
 
 def is_slurm(text: str) -> bool:
-    """Whether a text's first line that is no remark begins as topology.conf's do."""
+    """Return whether a text's first line that is no comment begins as topology.conf's do."""
     first = next((line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")), "")
     return _LINE.match(first) is not None
 
 
 def read_slurm(text: str, origin: str) -> Machine:
-    """The tree with a rank for each node."""
+    """Return the tree as a machine with a rank for each node."""
     return fabric_of(text, origin).machine(Path(origin).stem or "fabric", origin)
 
 
 def fabric_of(text: str, origin: str) -> Fabric:
-    """The tree. Raises InputError (one line, with the line of the file)."""
+    """Return the tree of a text as a fabric.
+
+    Raises:
+        InputError: The text is no topology.conf; the message is one line with the line of the file.
+    """
     tree = Tree(origin)
     for number, line in enumerate(text.split("\n"), 1):
         line, place = line.split("#")[0].strip(), f"{origin}:{number}"
@@ -36,7 +40,7 @@ def fabric_of(text: str, origin: str) -> Fabric:
         fields = {key.lower(): value for key, value in fields.items()}
         block = fields.get("blockname")
         name = fields.get("switchname") or block
-        empty = bool(block) and len(fields) == 1  # topograph fills levels of blocks up with such
+        empty = bool(block) and len(fields) == 1  # topograph pads levels of blocks with empty ones.
         if not name or (("switches" in fields) == ("nodes" in fields) and not empty):
             raise InputError(f"{place}: {line[:60]!r}; it must be {_RIGHT}")
         tree.add(name, place)

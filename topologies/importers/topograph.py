@@ -1,8 +1,8 @@
-"""Reads YAML and JSON that say how a cluster's nodes hang together.
+"""Reader of YAML and JSON that state how a cluster's nodes are connected.
 
-Slurm's topology.yaml (since 25.05); what NVIDIA topograph writes and is tested with: that, its models, its graphs, the
-labels that it gives to Kubernetes' nodes, a ConfigMap that holds a topology.conf; and the map of links that NetQ keeps,
-which topograph reads. YAML needs the library PyYAML; JSON does not.
+The forms are Slurm's topology.yaml (since 25.05); the files that NVIDIA topograph writes and is tested with
+(topology.yaml, its models, its graphs, the labels that it gives to Kubernetes' nodes, a ConfigMap with a
+topology.conf); and NetQ's map of links, which topograph reads. YAML needs the library PyYAML; JSON does not.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from topologies.importers.rates import USUAL_NIC_GBS
 from topologies.importers.tree import Tree
 from topologies.text.files import parse_json
 
-_MOST_YAML_BYTES = 2**20  # PyYAML reads some 200 KB in a second
-_MOST_YAML_MARKS = 60_000  # that begin or end keys and items, of which it reads some 12,000 in a second
+_MOST_YAML_BYTES = 2**20  # PyYAML reads some 200 KB per second.
+_MOST_YAML_MARKS = 60_000  # Marks at keys and items, of which PyYAML reads some 12,000 per second.
 _DEEPEST = 16
-_MOST_TOPOLOGIES = 1000  # of one file of Slurm
+_MOST_TOPOLOGIES = 1000  # Most topologies in a file of Slurm.
 _YAML = re.compile(
     r"(?:[ \t]*+(?:#[^\n]*+|---[^\n]*+)?+\n)*+"
     r"(?:- *topology|topology|switches|blocks|instances|apiVersion|kind|items|data|metadata)\s*:(?:\s|$)"
 )
 _JSON = re.compile(r"\s*(?:\[\s*)?\{")
-# Kubernetes' labels of the switches above a node, the nearest first: by topograph now and of old, by AWS, by Google
+# Kubernetes' labels of the switches above a node, the nearest first: by topograph (two versions), AWS and Google.
 _LABELS = (
     tuple(f"fabric.topograph.run/tier-{tier}" for tier in range(10)),
     tuple(f"network.topology.nvidia.com/{word}" for word in ("leaf", "block", "spine", "core", "datacenter")),
@@ -48,23 +48,31 @@ _RIGHT = (
 
 
 def is_topograph(text: str) -> bool:
-    """Whether a text begins as such YAML does, or is JSON, of whatever kind."""
+    """Return whether a text begins as such YAML does, or is JSON of any kind."""
     return _JSON.match(text) is not None or _YAML.match(text) is not None
 
 
 def read_topograph(text: str, origin: str) -> Machine:
-    """The fabric with a rank for each port of each node."""
+    """Return the fabric as a machine with a rank for each port of each node."""
     return fabric_of(text, origin).machine(Path(origin).stem or "fabric", origin)
 
 
 def fabric_of(text: str, origin: str) -> Fabric:
-    """The fabric. Raises InputError (one line)."""
+    """Return the fabric of a text.
+
+    Raises:
+        InputError: The text states no fabric; the message is one line.
+    """
     document = _loaded(text, origin)
-    if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping):  # a ConfigMap
-        held = [(key, value) for key, value in document["data"].items() if isinstance(value, str) and "topology" in key]
-        if len(held) != 1:
-            raise InputError(f"{origin}: data: {len(held)} keys that name a topology; it must be one, as topology.conf")
-        key, inner = held[0]
+    if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping):  # This is a ConfigMap.
+        texts = [
+            (key, value) for key, value in document["data"].items() if isinstance(value, str) and "topology" in key
+        ]
+        if len(texts) != 1:
+            raise InputError(
+                f"{origin}: data: {len(texts)} keys that name a topology; it must be one, as topology.conf"
+            )
+        key, inner = texts[0]
         if slurm.is_slurm(inner):
             return slurm.fabric_of(inner, f"{origin}: {key[:40]}")
         document = _loaded(inner, f"{origin}: {key[:40]}")
@@ -80,15 +88,19 @@ def fabric_of(text: str, origin: str) -> Fabric:
         if "items" in document or document.get("kind") == "Node":
             items = _list(document, "items", origin) if "items" in document else [document]
             return _of_instances([_instance(item, f"{origin}: items[{i}]") for i, item in enumerate(items)], origin)
-    raise InputError(f"{origin}: is none of what is read here; it must be {_RIGHT}")
+    raise InputError(f"{origin}: has no known form; it must be {_RIGHT}")
 
 
 def _loaded(text: str, origin: str) -> Any:
-    """JSON or YAML, whose scalars stay texts. Raises InputError."""
+    """Return the document of a JSON or YAML text, in which YAML's scalars stay texts.
+
+    Raises:
+        InputError: The text is neither, or too large, or PyYAML is missing.
+    """
     if _JSON.match(text):
         return parse_json(text, origin, _RIGHT)
     try:
-        import yaml  # optional: the extra `yaml`
+        import yaml  # An optional dependency, the extra `yaml`.
     except ImportError:
         raise InputError(
             f"{origin}: YAML needs PyYAML; it must be installed (pip install 'synth-collectives[yaml]')"
@@ -101,6 +113,7 @@ def _loaded(text: str, origin: str) -> Any:
     depth = 0
 
     def compose_node(loader: Any, parent: Any, index: Any) -> Any:
+        """Return a composed YAML node, or raise YAMLError for references and deep nesting."""
         nonlocal depth
         if loader.check_event(yaml.AliasEvent) or depth >= _DEEPEST:
             raise yaml.YAMLError(f"a reference (*), or more than {_DEEPEST} levels")
@@ -109,7 +122,7 @@ def _loaded(text: str, origin: str) -> Any:
         depth -= 1
         return node
 
-    # texts, lists and mappings, neither deep nor by reference
+    # This loader gives texts, lists and mappings only, neither deep nor by reference.
     plain: Any = type("Plain", (yaml.BaseLoader,), {"compose_node": compose_node})
     try:
         return yaml.load(text, Loader=plain)
@@ -118,7 +131,10 @@ def _loaded(text: str, origin: str) -> Any:
 
 
 def _of_slurm(document: list[Any], origin: str) -> Fabric:
-    """topology.yaml: of the topologies that say how nodes hang together the cluster's default, else the first."""
+    """Return the fabric of a topology.yaml.
+
+    Of the topologies with a tree or blocks it is the cluster's default, else the first.
+    """
     if len(document) > _MOST_TOPOLOGIES:
         raise InputError(f"{origin}: {len(document)} topologies; it must be at most {_MOST_TOPOLOGIES}")
     tables = [
@@ -127,7 +143,14 @@ def _of_slurm(document: list[Any], origin: str) -> Fabric:
     shaped = [(place, table) for place, table in tables if "tree" in table or "block" in table]
     if not shaped:
         raise InputError(f"{origin}: no tree and no block; it must be {_RIGHT}")
-    place, table = next((one for one in shaped if str(one[1].get("cluster_default")).lower() == "true"), shaped[0])
+    place, table = next(
+        (
+            place_and_table
+            for place_and_table in shaped
+            if str(place_and_table[1].get("cluster_default")).lower() == "true"
+        ),
+        shaped[0],
+    )
     tree = Tree(origin, joined="block" in table)
     if len(tables) > 1:
         tree.remarks.append(f"of {len(tables)} topologies {str(table.get('topology', '?'))[:60]!r} is read")
@@ -144,11 +167,14 @@ def _of_slurm(document: list[Any], origin: str) -> Fabric:
 
 
 def _of_model(document: Mapping[str, Any], origin: str) -> Fabric:
-    """A model of topograph's: `switches` with what hangs on each, `blocks` of nodes on a switch."""
+    """Return the fabric of a topograph model.
+
+    `switches` states the switches below each switch, `blocks` the nodes on a switch.
+    """
     tree = Tree(origin)
     for name, entry in _table(document.get("switches") or {}, f"{origin}: switches").items():
         at = f"{origin}: switches: {str(name)[:40]}"
-        below = [str(one) for one in _list(_table(entry or {}, at), "switches", at)]
+        below = [str(item) for item in _list(_table(entry or {}, at), "switches", at)]
         tree.switches.setdefault(str(name), at)
         tree.hang(below, str(name), at, nodes=False)
     for i, entry in enumerate(_list(document, "blocks", origin)):
@@ -156,25 +182,25 @@ def _of_model(document: Mapping[str, Any], origin: str) -> Fabric:
         row = _table(entry, at)
         switch = _text(row, "switch", at)
         tree.switches.setdefault(switch, at)
-        names = [name for one in _list(row, "nodes", at) for name in expand(str(one), at)]
+        names = [name for item in _list(row, "nodes", at) for name in expand(str(item), at)]
         tree.hang(names, switch, at, nodes=True)
-    for leaf, spine in tree.above.items():  # leaves need no entry of their own
+    for leaf, spine in tree.above.items():  # Leaves need no entry of their own.
         tree.switches.setdefault(leaf, tree.switches[spine])
     return tree.fabric(_RIGHT)
 
 
 def _instance(item: Any, at: str) -> dict[str, Any]:
-    """A node of Kubernetes as an instance of topograph's graph."""
+    """Return a Kubernetes node as an instance of a topograph graph."""
     data = _table(_table(item, at).get("metadata"), f"{at}: metadata")
     labels = _table(data.get("labels") or {}, f"{at}: labels")
-    layers = next((found for keys in _LABELS if (found := [labels[key] for key in keys if labels.get(key)])), [])
+    layers = next((switches for keys in _LABELS if (switches := [labels[key] for key in keys if labels.get(key)])), [])
     return {"id": data.get("name"), "network_layers": layers, "labels": labels}
 
 
 def _of_instances(instances: list[Any], origin: str) -> Fabric:
-    """Nodes, each with the switches above it, the nearest first; without any, with its accelerator's domain."""
+    """Return the fabric of nodes with the switches above each, the nearest first, or with its accelerator's domain."""
     tree = Tree(origin, joined=True)
-    loose = 0
+    unplaced = 0
     for i, entry in enumerate(instances):
         at = f"{origin}: instance {i + 1}"
         row = _table(entry, at)
@@ -183,7 +209,7 @@ def _of_instances(instances: list[Any], origin: str) -> Fabric:
         labels = _table(row.get("labels") or {}, f"{at}: labels")
         layers = layers or [str(labels[key]) for key in _DOMAINS if labels.get(key)][:1]
         if not layers:
-            loose += 1
+            unplaced += 1
             continue
         if name in tree.nodes:
             raise InputError(f"{at}: {name[:40]} stands twice; it must be once")
@@ -192,13 +218,13 @@ def _of_instances(instances: list[Any], origin: str) -> Fabric:
         tree.hang([name], layers[0], at, nodes=True)
         for below, above in pairwise(layers):
             tree.hang([below], above, at, nodes=False)
-    if loose:
-        tree.remarks.append(f"{loose} nodes are left out: they state no switch")
+    if unplaced:
+        tree.remarks.append(f"{unplaced} nodes are left out: they state no switch")
     return tree.fabric(_RIGHT)
 
 
 def _of_links(document: Mapping[str, Any], origin: str) -> Fabric:
-    """NetQ's links: switches, hosts and how many cables join two of them; a host has a port a cable."""
+    """Return the fabric of NetQ's links: switches, hosts and the cables between them; a host has a port per cable."""
     devices: dict[str, str] = {}
     switches: set[str] = set()
     for i, tier in enumerate(_list(document, "nodes", origin)):
@@ -212,43 +238,47 @@ def _of_links(document: Mapping[str, Any], origin: str) -> Fabric:
     for i, entry in enumerate(_list(document, "links", origin)):
         at = f"{origin}: links[{i}]"
         for cable in _list(_table(entry, at), "compounded_links", at):
-            ends = [_table(one, at) for one in _list(_table(cable, at), "interfaces", at)]
+            ends = [_table(interface, at) for interface in _list(_table(cable, at), "interfaces", at)]
             names = [devices.get(_text(end, "node", at), "") for end in ends]
             if len(names) != 2 or "" in names or not switches & set(names):
                 raise InputError(
-                    f"{at}: {' to '.join(names)[:60]!r} is no cable to a switch; it must join two of nodes"
+                    f"{at}: {' to '.join(names)[:60]!r} is no cable to a switch; it must join two of `nodes`, one of"
+                    " them a switch"
                 )
             if switches >= set(names):
                 net.add_link(names[0], names[1], USUAL_NIC_GBS)
                 continue
-            far = 0 if names[1] in switches else 1
-            port = Port(_text(ends[far], "interface", at), names[1 - far], USUAL_NIC_GBS)
-            net.hosts.setdefault(names[far], []).append(port)
+            host_end = 0 if names[1] in switches else 1
+            port = Port(_text(ends[host_end], "interface", at), names[1 - host_end], USUAL_NIC_GBS)
+            net.hosts.setdefault(names[host_end], []).append(port)
     if not net.hosts:
         raise InputError(f"{origin}: no host is on a switch; it must be {_RIGHT}")
     for host, ports in net.hosts.items():
         order = natural(port.name for port in ports)
         net.hosts[host] = sorted(ports, key=lambda port: order.index(port.name))
     net.hosts = {host: net.hosts[host] for host in natural(net.hosts)}
-    net.remarks.append(f"cables are read; {USUAL_NIC_GBS:g} GB/s each, or what a host's NICs have, is assumed")
+    net.remarks.append(f"cables are read; {USUAL_NIC_GBS:g} GB/s per cable, or the rate of a host's NICs, is assumed")
     return net
 
 
 def _table(value: Any, place: str) -> Mapping[str, Any]:
+    """Return the value, or raise InputError where it is no mapping."""
     if not isinstance(value, Mapping):
-        raise InputError(f"{place}: is no mapping; it must be, as in {_RIGHT}")
+        raise InputError(f"{place}: is no mapping; it must be one, as in {_RIGHT}")
     return value
 
 
 def _list(table: Mapping[str, Any], key: str, place: str) -> list[Any]:
+    """Return the list of `key`, empty where it is missing, or raise InputError where it is no list."""
     value = table.get(key)
     if value is not None and not isinstance(value, list):
-        raise InputError(f"{place}: {key} is no list; it must be, as in {_RIGHT}")
+        raise InputError(f"{place}: {key} is no list; it must be one, as in {_RIGHT}")
     return value or []
 
 
 def _text(table: Mapping[str, Any], key: str, place: str) -> str:
+    """Return the text of `key`, or raise InputError where it is no printable text."""
     value = table.get(key)
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise InputError(f"{place}: {key} is no text; it must be, as in {_RIGHT}")
+        raise InputError(f"{place}: {key} is no text; it must be one, as in {_RIGHT}")
     return value

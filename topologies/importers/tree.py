@@ -1,4 +1,4 @@
-"""What says what hangs on what, and no rates: a tree of switches, or blocks of nodes. The rates are assumed."""
+"""A tree of switches, or blocks of nodes, from files that state no rates; the rates are assumed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from topologies.importers.rates import USUAL_NIC_GBS
 from topologies.topology import is_switch_name
 
 _MOST_NAMES = 200_000
-_CORE = "core"  # that joins what no file says how
+_CORE = "core"  # Name of the assumed switch that joins the highest switches.
 
 
 @dataclass
 class Tree:
-    """Switches by name, each with its place in the file; `above`: what a switch hangs on; `nodes`: what a node does.
+    """A tree of switches and nodes.
 
-    joined: that one switch more, which is assumed, joins those that hang on nothing (blocks, which no switches do).
+    Attributes:
+        origin: Name of the file in errors.
+        switches: Place in the file of each switch by name.
+        above: Switch that each switch hangs on.
+        nodes: Switch that each node hangs on.
+        joined: Whether one assumed switch joins the switches that hang on nothing (blocks, which no switch joins).
+        remarks: Sources of the figures, a line each.
     """
 
     origin: str
@@ -30,69 +36,91 @@ class Tree:
     remarks: list[str] = field(default_factory=list)
 
     def add(self, name: str, place: str) -> None:
-        """A switch. Raises InputError: it stands twice."""
+        """Add a switch.
+
+        Raises:
+            InputError: The switch has been added before.
+        """
         if name in self.switches:
             raise InputError(f"{place}: {name[:40]} stands twice; it must be once")
         self.switches[name] = place
 
     def hang(self, below: Iterable[str], on: str, place: str, nodes: bool) -> None:
-        """Nodes or switches on a switch. Raises InputError: one of them hangs on another."""
-        held = self.nodes if nodes else self.above
+        """Add nodes or switches below a switch.
+
+        Args:
+            below: Names of the nodes or switches.
+            on: Name of the switch.
+            place: Place in the file, for errors.
+            nodes: Whether the names are nodes.
+
+        Raises:
+            InputError: One of them hangs on another switch already, has no name, or there are too many.
+        """
+        switch_of = self.nodes if nodes else self.above
         for name in below:
             if not re.search(r"\w", name):
                 raise InputError(f"{place}: {name[:40]!r} names nothing; it must be a name")
-            if len(held) >= _MOST_NAMES:
+            if len(switch_of) >= _MOST_NAMES:
                 raise InputError(f"{place}: {name[:40]} is one name too many; it must be at most {_MOST_NAMES}")
-            if held.setdefault(name, on) != on:
-                raise InputError(f"{place}: {name[:40]} hangs on {held[name][:40]} too; it must be on one")
+            if switch_of.setdefault(name, on) != on:
+                raise InputError(f"{place}: {name[:40]} hangs on {switch_of[name][:40]} too; it must be on one")
 
-    def fabric(self, wanted: str) -> Fabric:
-        """With assumed rates. Raises InputError, with what is wanted: no nodes, a switch without a line, a ring."""
+    def fabric(self, expected: str) -> Fabric:
+        """Return the fabric with assumed rates; errors describe a right file as `expected`.
+
+        Raises:
+            InputError: There are no nodes, a switch has no line of its own, or the switches form a ring.
+        """
         for below, name in self.above.items():
             if below not in self.switches:
-                raise InputError(f"{self.switches[name]}: {below[:40]} has no line; it must be {wanted}")
+                raise InputError(f"{self.switches[name]}: {below[:40]} has no line; it must be {expected}")
         if not self.nodes:
-            raise InputError(f"{self.origin}: names no nodes; it must be {wanted}")
+            raise InputError(f"{self.origin}: names no nodes; it must be {expected}")
         above = dict(self.above)
         roots = [name for name in self.switches if name not in above]
         if self.joined and len(roots) > 1:
             above.update(dict.fromkeys(roots, _CORE))
-        full = self._hosts_below(above)
-        called = {name: _printable(name) for name in full}
-        if len(set(called.values())) < len(called):
-            called = {name: f"s{i}" for i, name in enumerate(full)}
+        hosts_below = self._hosts_below(above)
+        name_of = {name: _printable(name) for name in hosts_below}
+        if len(set(name_of.values())) < len(name_of):
+            name_of = {name: f"s{i}" for i, name in enumerate(hosts_below)}
         net = Fabric(assumed_gbs=USUAL_NIC_GBS, remarks=list(self.remarks))
         for host, switch in self.nodes.items():
-            net.hosts[host] = [Port(host, called[switch], USUAL_NIC_GBS)]
+            net.hosts[host] = [Port(host, name_of[switch], USUAL_NIC_GBS)]
         for below, name in above.items():
-            if full[below]:
-                net.add_link(called[below], called[name], full[below] * USUAL_NIC_GBS)
+            if hosts_below[below]:
+                net.add_link(name_of[below], name_of[name], hosts_below[below] * USUAL_NIC_GBS)
         net.remarks.append(
-            f"what hangs on what is read; {USUAL_NIC_GBS:g} GB/s a host, or what its NICs have, and room for all of a"
-            " switch's hosts upwards are assumed"
+            f"connections are read; assumed are {USUAL_NIC_GBS:g} GB/s per host, or the rate of its NICs, and links"
+            " between switches that carry all hosts below them"
         )
         return net
 
     def _hosts_below(self, above: dict[str, str]) -> dict[str, int]:
-        """Of each switch how many, those of the switches below it too. Raises InputError: a ring."""
-        full = dict.fromkeys([*self.switches, *above.values()], 0)
-        waiting = dict.fromkeys(full, 0)
+        """Return the number of hosts below each switch, directly or through other switches.
+
+        Raises:
+            InputError: The switches form a ring.
+        """
+        counts = dict.fromkeys([*self.switches, *above.values()], 0)
+        waiting = dict.fromkeys(counts, 0)
         for name in above.values():
             waiting[name] += 1
         for switch in self.nodes.values():
-            full[switch] += 1
+            counts[switch] += 1
         ready = [name for name, count in waiting.items() if not count]
-        for name in ready:  # grows while it is walked: a switch when all below it are counted
+        for name in ready:  # The list grows: a switch is added when all below it are counted.
             if name in above:
-                full[above[name]] += full[name]
+                counts[above[name]] += counts[name]
                 waiting[above[name]] -= 1
                 if not waiting[above[name]]:
                     ready.append(above[name])
-        if len(ready) < len(full):
+        if len(ready) < len(counts):
             raise InputError(f"{self.origin}: switches hang on each other in a ring; it must be a tree")
-        return full
+        return counts
 
 
 def _printable(name: str) -> str:
-    """A name as a switch can have it."""
+    """Return a name as a switch can have it."""
     return name if is_switch_name(name) else "s" + re.sub(r"[^A-Za-z0-9_.:/-]", "_", name)

@@ -1,7 +1,7 @@
-"""What AMD's tools print of each two devices, rocm-smi and amd-smi alike: the kind of their link, its weight, its rate.
+"""The links between two devices as AMD's tools rocm-smi and amd-smi print them: kind, weight and rate.
 
-A weight is 15 for each xGMI link on the way and 20 for each of PCIe, and what the kernel says of a socket's link to
-another (ROCm's documentation of amd-smi); hops are not counted alike by all versions.
+A weight is 15 for each xGMI link on the path and 20 for each PCIe link, plus the kernel's figure for a link between
+sockets (ROCm's documentation of amd-smi). Versions count hops differently.
 """
 
 from __future__ import annotations
@@ -14,26 +14,39 @@ from topologies.importers import rates
 from topologies.importers.matrix import LEVELS, place_pcie
 from topologies.importers.node import Node, Vertex
 
-_MOST_DEVICES = 256  # of one node, which has some 16
+_MOST_DEVICES = 256  # A node has some 16.
 _ONE_LINK = 15
-_ONE_SOCKET = 40  # over PCIe from a device to a host and from there to the other
+_ONE_SOCKET = 40  # PCIe from a device to the host, and from the host to the other device.
 _RATE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _NONE = ("", "N/A")
 
 
 @dataclass
 class Pairs:
-    """Of each ordered pair of devices what is printed; `origin` and `wanted` stand in errors."""
+    """The printed figures of each ordered pair of devices.
+
+    Attributes:
+        origin: Name of the text in errors.
+        expected: Description of a right text, for errors.
+        kind: Kind of link: "XGMI", or any other for a path over the host.
+        weight: Weight of the path.
+        gbs: GB/s of all links between the two, where it is stated.
+        numa: NUMA node of each device.
+    """
 
     origin: str
-    wanted: str
-    kind: dict[tuple[int, int], str] = field(default_factory=dict)  # "XGMI", or else: over the host
+    expected: str
+    kind: dict[tuple[int, int], str] = field(default_factory=dict)
     weight: dict[tuple[int, int], int] = field(default_factory=dict)
-    gbs: dict[tuple[int, int], float] = field(default_factory=dict)  # of all links between the two, where it is stated
+    gbs: dict[tuple[int, int], float] = field(default_factory=dict)
     numa: dict[int, int] = field(default_factory=dict)
 
     def put(self, table: str, pair: tuple[int, int], cell: str, place: str) -> None:
-        """A cell of the table "kind", "weight" or "gbs". Raises InputError: it is no such figure."""
+        """Add a cell of the table "kind", "weight" or "gbs".
+
+        Raises:
+            InputError: The cell is no such figure.
+        """
         if max(pair) >= _MOST_DEVICES:
             raise InputError(f"{place}: device {max(pair)}; it must be less than {_MOST_DEVICES}")
         if pair[0] == pair[1]:
@@ -46,13 +59,15 @@ class Pairs:
             if not re.fullmatch(r"[0-9]{1,6}", cell):
                 raise InputError(f"{place}: weight {cell[:20]!r}; it must be a whole number")
             self.weight[pair] = int(cell)
-        elif (
-            table == "gbs" and (rate := _RATE.fullmatch(cell)) is not None and int(rate[2])
-        ):  # what one link and all do
-            self.gbs[pair] = int(rate[2]) / 1000  # MB/s
+        elif table == "gbs" and (rate := _RATE.fullmatch(cell)) is not None and int(rate[2]):
+            self.gbs[pair] = int(rate[2]) / 1000  # The cell is MIN-MAX in MB/s; the maximum is that of all links.
 
     def node(self) -> Node:
-        """What it comes to. Raises InputError: a pair of which nothing is said, or not the same both ways."""
+        """Return the node of these pairs.
+
+        Raises:
+            InputError: A pair is missing, or its two directions differ.
+        """
         devices = 1 + max((rank for pair in self.kind for rank in pair), default=0)
         node = Node(devices, kind="xGMI")
         direct = []
@@ -61,13 +76,13 @@ class Pairs:
             kind, back = self.kind.get(pair), self.kind.get(pair[::-1])
             if kind is None or back is None:
                 raise InputError(
-                    f"{self.origin}: nothing between GPU{pair[0]} and GPU{pair[1]}; it must be {self.wanted}"
+                    f"{self.origin}: nothing between GPU{pair[0]} and GPU{pair[1]}; it must be {self.expected}"
                 )
             if kind != back:
                 raise InputError(
-                    f"{self.origin}: GPU{pair[0]} to GPU{pair[1]} is {kind}, and the other way {back}; it must be even"
+                    f"{self.origin}: GPU{pair[0]} to GPU{pair[1]} is {kind}, but the other way {back}; both must agree"
                 )
-            weight = self.weight.get(pair, 0)  # a virtual machine may say 0
+            weight = self.weight.get(pair, 0)  # A virtual machine may state 0.
             if kind == "XGMI" and (weight == _ONE_LINK or (not weight and (pair in self.gbs or not self.gbs))):
                 direct.append(pair)
             nearness[pair] = LEVELS.index("NODE" if self._one_socket(pair) else "SYS")
@@ -82,11 +97,13 @@ class Pairs:
         return node
 
     def _one_socket(self, pair: tuple[int, int]) -> bool:
+        """Return whether two devices are on one socket."""
         if pair[0] in self.numa and pair[1] in self.numa:
             return self.numa[pair[0]] == self.numa[pair[1]]
         return self.kind[pair] == "XGMI" or 0 < self.weight.get(pair, 0) <= _ONE_SOCKET
 
     def _place_links(self, node: Node, direct: list[tuple[int, int]]) -> None:
+        """Add the xGMI links of directly joined pairs to the node."""
         mesh = node.devices == 8 and len(direct) == node.devices * (node.devices - 1)
         usual = rates.MESH_XGMI_GBS if mesh else rates.USUAL_XGMI_GBS
         node.fast.update({pair: self.gbs.get(pair, usual) for pair in direct})

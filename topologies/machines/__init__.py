@@ -1,1 +1,1 @@
-
+"""The text forms of machines that come with the package."""

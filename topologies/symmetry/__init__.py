@@ -1,1 +1,1 @@
-"""Automorphisms and translations of a network."""
+"""Symmetries of a network: automorphisms and translations."""

@@ -1,6 +1,6 @@
-"""Symmetry of a network: permutations of ranks that keep links, figures and shared capacities.
+"""Automorphisms of a network: permutations of ranks that keep links, figures and shared capacities.
 
-And groups of them that leave no member in place: one orbit is planned, the rest are its images.
+Also groups of them that leave no member in place, so that one orbit can be planned and the other orbits are its images.
 """
 
 from __future__ import annotations
@@ -19,25 +19,34 @@ from topologies.symmetry.tuning import TUNING
 
 
 class _SpentError(Exception):
-    """The budget is gone; what was found so far stands."""
+    """An error that ends a search whose budget is spent; its results so far stand."""
 
 
 class _Search:
-    """What all steps of one call share: the structure, the classes and the budget."""
+    """The structure, the classes and the budget that all steps of one call share.
+
+    Attributes:
+        structure: The network prepared for refinement.
+        classes: Class of each rank, which an automorphism must keep: int64 (nranks,).
+        budget: Remaining work in elements touched.
+        root: Colours of the network with these classes.
+    """
 
     def __init__(self, net: Network, classes: Ints, budget: float) -> None:
         self.structure = Structure(net)
         self.classes = classes
-        self.left = budget
+        self.budget = budget
         self.root = self.structure.refine(classes.astype(np.uint64) + np.uint64(1))
 
     def spend(self, units: int) -> None:
-        self.left -= units * self.structure.size
-        if self.left < 0:
+        """Reduce the budget by `units` times the network's size, or raise _SpentError where it is spent."""
+        self.budget -= units * self.structure.size
+        if self.budget < 0:
             raise _SpentError
 
     def accepts(self, p: Ints) -> bool:
-        # Cheap refusals first: most candidates die here and cost nothing.
+        """Return whether p is an automorphism that keeps the classes."""
+        # The cheap test comes first: it refuses most candidates.
         if (self.root.ranks[p] != self.root.ranks).any() or (self.classes[p] != self.classes).any():
             return False
         self.spend(TUNING.check_cost)
@@ -45,13 +54,24 @@ class _Search:
 
 
 def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 2000, budget_s: float = 1.0) -> list[Ints]:
-    """Automorphisms of the network, int64 (nranks,) each, p[i] the image of rank i; the identity first.
+    """Return automorphisms of the network, the identity first.
 
     Each maps links onto links of equal α and bandwidth, the links of every resource onto those of a resource of equal
-    capacity, and each set of `fixed` (local ranks) onto itself. Generators come next: rotations, XOR masks, reversals,
-    whole and by blocks; then those that a search found for further images of each set's first rank; then one for each
-    image of these ranks; then what all of them generate. At most `limit` in all. budget_s: rough seconds, counted as
-    work, so that every machine gives the same list. Raises InputError for a rank outside the network or limit < 1.
+    capacity, and each set of `fixed` onto itself. Generators come next: rotations, XOR masks and reversals, of all
+    ranks and by blocks; then those that a search found for further images of each set's first rank; then one
+    automorphism for each image of these ranks; then products of the generators.
+
+    Args:
+        net: The network.
+        fixed: Sets of local ranks.
+        limit: Most automorphisms.
+        budget_s: Rough time in seconds, counted as work, so that every machine gives the same list.
+
+    Returns:
+        int64 arrays (nranks,), each with the image of every rank.
+
+    Raises:
+        InputError: A set holds a rank outside the network, or the limit is below 1.
     """
     n = net.nranks
     if limit < 1:
@@ -74,20 +94,20 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
 
 
 def _natural(search: _Search, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:
-    """Adds every natural candidate that holds and that the earlier ones do not generate."""
+    """Add every natural candidate that is an automorphism and that the earlier generators do not generate."""
     n = len(search.classes)
-    known = {np.arange(n).tobytes()}
+    generated = {np.arange(n).tobytes()}
     for p in chain(_candidates(n), _class_rotations(n, fixed)):
-        if p.tobytes() in known or not search.accepts(p):
+        if p.tobytes() in generated or not search.accepts(p):
             continue
         generators.append(p)
-        # Closing the group after each find keeps powers and sums of what is known from being checked again.
-        if len(known) < limit:
-            known = {q.tobytes() for q in _generated(generators, n, limit)}
+        # The group is closed after each new generator, so that its products are not checked again.
+        if len(generated) < limit:
+            generated = {q.tobytes() for q in _generated(generators, n, limit)}
 
 
 def _candidates(n: int) -> Iterator[Ints]:
-    """Rotations, XOR masks, reversals and exchanges of equal digits, the whole range first."""
+    """Yield rotations, XOR masks, reversals and exchanges of equal digits, those of the whole range first."""
     i = np.arange(n, dtype=np.int64)
     divisors = [d for d in range(1, n + 1) if n % d == 0]
     blocks = [(b, unit) for b in reversed(divisors) for unit in divisors if unit < b and b % unit == 0]
@@ -111,7 +131,7 @@ def _candidates(n: int) -> Iterator[Ints]:
 
 
 def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
-    """One set rotated along its own order, the others left in place."""
+    """Yield rotations of one set along its own order, with all other ranks in place."""
     for members in fixed:
         at = np.asarray(members, dtype=np.int64)
         for unit in range(1, len(at)):
@@ -122,9 +142,9 @@ def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
 
 
 def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int], limit: int) -> None:
-    """Searches what brings each first rank to its other images, then does so for one more rank at a time.
+    """Find automorphisms that map each first rank to its other images, then the same for one more rank at a time.
 
-    Those before it stay fixed (a chain of stabilisers), which ends with generators of the whole group.
+    The earlier ranks stay fixed (a chain of stabilisers), so the search ends with generators of the whole group.
     """
     n = len(search.classes)
     for first in dict.fromkeys(firsts):
@@ -141,48 +161,50 @@ def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int]
 
 
 def _complete_orbit(search: _Search, root: Colours, first: int, generators: list[Ints], base: Sequence[int]) -> None:
-    """Adds generators that fix `base` until they bring `first` wherever such automorphisms can."""
+    """Add generators that fix `base` until they map `first` to every rank to which such automorphisms can map it."""
     n = len(search.classes)
 
     def stabiliser() -> list[Ints]:
+        """Return the generators that fix `base`."""
         return [g for g in generators if all(g[b] == b for b in base)]
 
-    reached, refused = _orbit(first, stabiliser(), n), set[int]()
+    images, refused = _orbit(first, stabiliser(), n), set[int]()
     for target in np.flatnonzero(root.ranks == root.ranks[first]).tolist():
-        if target in reached or target in refused:
+        if target in images or target in refused:
             continue
         p = _sending(search, root, first, target)
         if p is None:
             refused |= _orbit(target, stabiliser(), n)
         else:
             generators.append(p)
-            reached = _orbit(first, stabiliser(), n)
+            images = _orbit(first, stabiliser(), n)
 
 
 def _orbit(start: int, generators: Sequence[Ints], n: int) -> set[int]:
-    """Ranks that products of the generators bring `start` to, itself included."""
+    """Return the ranks to which products of the generators map `start`, itself included."""
     images = np.concatenate(generators) if generators else np.arange(n)
-    found = reached(n, np.tile(np.arange(n), len(images) // n), images, start)
-    return set(np.flatnonzero(found).tolist())
+    is_reached = reached(n, np.tile(np.arange(n), len(images) // n), images, start)
+    return set(np.flatnonzero(is_reached).tolist())
 
 
 def _in_smallest_cell(colours: Colours) -> int | None:
-    """The first rank of those that share their colour with the fewest others; None where all colours differ."""
+    """Return the first rank of the smallest set of ranks with one colour, or None where all colours differ."""
     _, cell, sizes = np.unique(colours.ranks, return_inverse=True, return_counts=True)
     size = sizes[cell.reshape(-1)]
     return int(np.argmin(np.where(size > 1, size, len(size) + 1))) if size.max() > 1 else None
 
 
 def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | None:
-    """An automorphism with first → target that keeps the colours of `root`, None where there is none."""
+    """Return an automorphism that maps `first` to `target` and keeps the colours of `root`, or None."""
     structure = search.structure
 
     def refined(c: Colours, vertex: int, rounds: int = 0) -> Colours:
+        """Return the colours after a vertex is marked, and count the work."""
         search.spend(TUNING.refine_cost * (rounds or 2))
         return structure.refine(mark(c.ranks, vertex), c.links, c.resources, rounds)
 
-    # The left side always marks the same ranks, so its colours depend on the depth alone.
-    left = [refined(root, first)]
+    # The first side always marks the same ranks, so its colours depend only on the depth.
+    first_side = [refined(root, first)]
     trail: list[tuple[Colours, Iterator[int]]] = [(root, iter([target]))]
     while trail:
         colours, choices = trail[-1]
@@ -190,27 +212,27 @@ def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | 
         if choice is None:
             trail.pop()
             continue
-        here = left[len(trail) - 1]
-        right = refined(colours, choice, here.rounds)
-        a, b = np.argsort(here.ranks, kind="stable"), np.argsort(right.ranks, kind="stable")
-        if (here.ranks[a] != right.ranks[b]).any():
+        first_colours = first_side[len(trail) - 1]
+        second_side = refined(colours, choice, first_colours.rounds)
+        a, b = np.argsort(first_colours.ranks, kind="stable"), np.argsort(second_side.ranks, kind="stable")
+        if (first_colours.ranks[a] != second_side.ranks[b]).any():
             continue
         p = np.empty(len(a), dtype=np.int64)
         p[a] = b
-        # Also before all ranks are told apart: in a very symmetric network the plain guess is often right.
+        # The guess is tested before all colours differ, because in a very symmetric network it is often right.
         if (root.ranks[p] == root.ranks).all() and search.accepts(p):
             return p
-        vertex = _in_smallest_cell(here)
+        vertex = _in_smallest_cell(first_colours)
         if vertex is None:
             continue
-        if len(left) == len(trail):
-            left.append(refined(here, vertex))
-        trail.append((right, iter(np.flatnonzero(right.ranks == here.ranks[vertex]).tolist())))
+        if len(first_side) == len(trail):
+            first_side.append(refined(first_colours, vertex))
+        trail.append((second_side, iter(np.flatnonzero(second_side.ranks == first_colours.ranks[vertex]).tolist())))
     return None
 
 
 def _transversal(first: int, generators: Sequence[Ints], n: int) -> list[Ints]:
-    """For each rank that the generators bring `first` to, one product that does so; breadth first."""
+    """Return one product of generators for each rank to which they map `first`, breadth first."""
     by_image = {first: np.arange(n, dtype=np.int64)}
     queue = [first]
     for v in queue:
@@ -223,22 +245,23 @@ def _transversal(first: int, generators: Sequence[Ints], n: int) -> list[Ints]:
 
 
 def _generated(generators: Sequence[Ints], n: int, limit: int, firsts: Sequence[int] = ()) -> list[Ints]:
-    """Identity, generators, a product that leads to each image of `firsts`, then further products breadth first.
+    """Return the identity, the generators, a product for each image of `firsts`, then further products breadth first.
 
-    Each once; at most `limit`.
+    Each permutation occurs once, and there are at most `limit`.
     """
-    found: dict[bytes, Ints] = {}
+    by_bytes: dict[bytes, Ints] = {}
     queue: list[Ints] = []
 
     def add(p: Ints) -> None:
-        if len(found) < limit and found.setdefault(p.tobytes(), p) is p:
+        """Add a permutation unless it is there already or the limit is reached."""
+        if len(by_bytes) < limit and by_bytes.setdefault(p.tobytes(), p) is p:
             queue.append(p)
 
     images = (_transversal(first, generators, n) for first in firsts)
     for p in chain((np.arange(n, dtype=np.int64), *generators), *images):
         add(p)
     for p in queue:
-        if len(found) >= limit:
+        if len(by_bytes) >= limit:
             break
         for g in generators:
             add(g[p])
@@ -246,10 +269,17 @@ def _generated(generators: Sequence[Ints], n: int, limit: int, firsts: Sequence[
 
 
 def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
-    """The largest group found among `perms` (int64 (n,) each) whose every element but the identity moves every member.
+    """Return the largest group found among `perms` whose every element but the identity moves every member.
 
-    Closed under composition, its identity first, the rest as generated; its order divides len(members). Greedy from
-    several starts, so not proved largest unless it is transitive on an orbit. Raises InputError for no perms.
+    The group is closed under composition, its identity first, and its order divides len(members). The search is greedy
+    from several starts, so the group is proved largest only where it is transitive on an orbit.
+
+    Args:
+        perms: Automorphisms, int64 (n,) each.
+        members: Ranks that take part.
+
+    Raises:
+        InputError: There are no permutations.
     """
     if not perms:
         raise InputError("permutations: there are none; it must be at least the identity")
@@ -259,7 +289,7 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     if not len(where):
         return [identity]
     table = np.stack([np.asarray(p, dtype=np.int64) for p in perms])
-    # Cheap and exact for one step: an element that fixes some member is out, whatever its powers do.
+    # An element that fixes a member cannot be in a free group, whatever its powers do.
     moving = (table[:, where] != where).all(axis=1)
     candidates = [p for p, good in zip(table, moving, strict=True) if good]
     orders = [_order(p, where) for p in candidates]
@@ -267,7 +297,7 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     goal = _goal(perms, where)
     best = [identity]
     work = TUNING.subgroup_work
-    # Natural generators stand first in the list; then long cycles, the fewest steps to a large group.
+    # Natural generators come first; then elements of high order, which need the fewest steps to a large group.
     by_length = sorted(range(len(free)), key=lambda i: (-free[i][1], i))
     starts = list(dict.fromkeys([*range(min(8, len(free))), *by_length]))[: TUNING.subgroup_starts]
     for start in starts:
@@ -275,7 +305,7 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
         for p in [free[start][0], *(p for p, _ in free)]:
             if len(group) >= goal or work < 0:
                 break
-            # In a free group an element is known by the image of one member.
+            # In a free group the image of one member identifies an element.
             if any((p == q).all() for q in group if q[where[0]] == p[where[0]]):
                 continue
             larger, cost = _extended(group, [*generators, p], where, goal)
@@ -291,14 +321,14 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
 
 
 def _order(p: Ints, where: Ints) -> int:
-    """Order of p where all its powers but the identity move every member; 0 where they do not."""
+    """Return the order of p where all its powers but the identity move every member, else 0."""
     first = int(where[0])
     at, length = int(p[first]), 1
     while at != first:
         at, length = int(p[at]), length + 1
     if (_power(p, length) != np.arange(len(p))).any():
         return 0
-    # All cycles divide `length` now; one is shorter exactly where a power length / prime stands still.
+    # All cycles divide `length`; a member's cycle is shorter exactly where a power length / prime fixes the member.
     for prime in (d for d in range(2, length + 1) if length % d == 0 and all(d % e for e in range(2, d))):
         if (_power(p, length // prime)[where] == where).any():
             return 0
@@ -306,6 +336,7 @@ def _order(p: Ints, where: Ints) -> int:
 
 
 def _power(p: Ints, exponent: int) -> Ints:
+    """Return a power of a permutation."""
     result, square = np.arange(len(p), dtype=np.int64), p
     while exponent:
         if exponent & 1:
@@ -316,7 +347,7 @@ def _power(p: Ints, exponent: int) -> Ints:
 
 
 def _goal(perms: Sequence[Ints], where: Ints) -> int:
-    """A free group's order divides the size of every orbit of members: their greatest common divisor."""
+    """Return the greatest common divisor of the sizes of all orbits of members, which a free group's order divides."""
     before, orbit = where[:0], np.arange(len(perms[0]))
     while not np.array_equal(before, orbit):
         before = orbit
@@ -327,21 +358,24 @@ def _goal(perms: Sequence[Ints], where: Ints) -> int:
 
 
 def _extended(group: list[Ints], generators: list[Ints], where: Ints, goal: int) -> tuple[list[Ints] | None, int]:
-    """The group that `group` and the last of the generators generate, None where it is not free; entries composed."""
-    found = [*group, generators[-1]]
-    known = {int(q[where[0]]): q for q in found}
+    """Return the group that `group` and the last generator generate, and the number of entries composed.
+
+    The group is None where it is not free or its order does not divide the goal.
+    """
+    elements = [*group, generators[-1]]
+    element_of_image = {int(q[where[0]]): q for q in elements}
     cost = 0
-    for element in found:  # grows meanwhile
+    for element in elements:  # The list grows during the loop.
         for g in generators:
             product = g[element]
             cost += len(g)
             image = int(product[where[0]])
-            if image in known:
-                if (product != known[image]).any():
+            if image in element_of_image:
+                if (product != element_of_image[image]).any():
                     return None, cost
                 continue
-            if (product[where] == where).any() or len(found) >= goal:
+            if (product[where] == where).any() or len(elements) >= goal:
                 return None, cost
-            known[image] = product
-            found.append(product)
-    return None if goal % len(found) else found, cost
+            element_of_image[image] = product
+            elements.append(product)
+    return None if goal % len(elements) else elements, cost

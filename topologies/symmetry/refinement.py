@@ -1,6 +1,6 @@
-"""Colour refinement of a network, the permutation of links that one of ranks induces, and what it must keep.
+"""Colour refinement of a network, and the permutation of links that a permutation of ranks induces.
 
-Refinement gives ranks, links and resources colours that differ where what they touch differs.
+Refinement gives ranks, links and resources different colours where the elements that they touch differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OUT, _IN, _USE = np.uint64(0xA5A5A5A51), np.uint64(0x5A5A5A5A3), np.uint64(0x77
 
 
 def _mix(x: Hashes) -> Hashes:
-    """splitmix64: equal in, equal out, on every machine."""
+    """Return hashes of the values by splitmix64, which gives the same result on every machine."""
     x = x + _GOLD
     x = (x ^ (x >> _S30)) * _C1
     x = (x ^ (x >> _S27)) * _C2
@@ -32,14 +32,14 @@ def _mix(x: Hashes) -> Hashes:
 
 
 def mark(colours: Hashes, index: int) -> Hashes:
-    """A copy in which element `index` has a colour of its own."""
+    """Return a copy of the colours in which the element `index` has a colour of its own."""
     marked = colours.copy()
     marked[index : index + 1] = _mix(marked[index : index + 1] ^ _USE)
     return marked
 
 
 def _number(*columns: NDArray[np.float64]) -> Hashes:
-    """Equal rows get equal hashes; figures are compared bit by bit."""
+    """Return a hash for each row, equal for rows whose figures are equal bit by bit."""
     total = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
         total = _mix(total + np.ascontiguousarray(column + 0.0).view(np.uint64))
@@ -48,7 +48,14 @@ def _number(*columns: NDArray[np.float64]) -> Hashes:
 
 @dataclass(frozen=True, eq=False)
 class Colours:
-    """Hashes by element: equal where refinement cannot tell two elements apart. `rounds` it took."""
+    """The colours of all elements as hashes, equal where refinement cannot tell two elements apart.
+
+    Attributes:
+        ranks: Colour of each rank: uint64 (nranks,).
+        links: Colour of each link: uint64 (nlinks,).
+        resources: Colour of each resource: uint64 (nresources,).
+        rounds: Number of rounds of refinement.
+    """
 
     ranks: Hashes
     links: Hashes
@@ -56,14 +63,20 @@ class Colours:
     rounds: int
 
     def cells(self) -> int:
-        """Number of different colours."""
+        """Return the number of different colours."""
         return sum(len(np.unique(x)) for x in (self.ranks, self.links, self.resources))
 
 
 class LinkSets:
-    """A network prepared to check symmetries, by fixed random numbers of links (`salt`): equal sets have equal sums.
+    """A network prepared to check symmetries by sums of fixed random numbers, which are equal for equal sets of links.
 
-    user: the link of each entry of `uses_idx`. users, ptr: CSR by resource: the links that use it.
+    Attributes:
+        net: The network.
+        user: Link of each entry of `net.uses_idx`.
+        ptr: CSR by resource, together with `users`.
+        users: Links that use each resource.
+        salt: Random number of each link: uint64 (nlinks,).
+        sums: Sum of the random numbers of each resource's links: uint64 (nresources,).
     """
 
     def __init__(self, net: Network) -> None:
@@ -75,7 +88,7 @@ class LinkSets:
         self.sums = segment_sums(self.salt[self.users], self.ptr)
 
     def are_kept_by(self, image: Ints) -> bool:
-        """Whether l → image[l] keeps α and bandwidth, and sets of resources go to those of equal capacity."""
+        """Return whether l → image[l] keeps α and bandwidth, and maps sets of resources to sets of equal capacity."""
         net = self.net
         if (net.alpha_us[image] != net.alpha_us).any() or (net.bandwidth_gbs[image] != net.bandwidth_gbs).any():
             return False
@@ -85,13 +98,24 @@ class LinkSets:
             return False
         resource = np.empty(net.nresources, dtype=np.int64)
         resource[a] = b
-        here = self.user * net.nresources + net.uses_idx
-        there = image[self.user] * net.nresources + resource[net.uses_idx]
-        return bool((np.sort(there) == here).all())
+        uses = self.user * net.nresources + net.uses_idx
+        moved_uses = image[self.user] * net.nresources + resource[net.uses_idx]
+        return bool((np.sort(moved_uses) == uses).all())
 
 
 class Structure:
-    """A network prepared for refinement. `size` counts what one round touches."""
+    """A network prepared for refinement.
+
+    Attributes:
+        net: The network.
+        links: Hash of each link's figures.
+        resources: Hash of each resource's capacity.
+        sets: The sets of links that use each resource.
+        out_ptr: CSR by rank over the links, which are sorted by source.
+        by_dst: Links sorted by destination.
+        in_ptr: CSR by rank over `by_dst`.
+        size: Number of elements that a round of refinement touches.
+    """
 
     def __init__(self, net: Network) -> None:
         n = net.nranks
@@ -102,41 +126,47 @@ class Structure:
         self.out_ptr = np.searchsorted(net.src, np.arange(n + 1))
         self.by_dst = np.argsort(net.dst, kind="stable")
         self.in_ptr = np.searchsorted(net.dst[self.by_dst], np.arange(n + 1))
-        self.size = 500 + n + net.nlinks + len(net.uses_idx)  # NumPy takes a while for nothing, too
+        self.size = 500 + n + net.nlinks + len(net.uses_idx)  # The constant stands for NumPy's calls.
 
     def refine(
         self, ranks: Hashes, links: Hashes | None = None, resources: Hashes | None = None, rounds: int = 0
     ) -> Colours:
-        """Refines from these colours until no cell splits, or for exactly `rounds` where that is not 0."""
+        """Return the colours refined until no cell splits, or for exactly `rounds` rounds where that is not 0."""
         links, resources = self.links if links is None else links, self.resources if resources is None else resources
-        now = Colours(ranks, links, resources, 0)
+        colours = Colours(ranks, links, resources, 0)
         if rounds:
             for _ in range(rounds):
-                now = self._round(now)
-            return now
-        cells, more = 0, now.cells()
-        while more != cells:
-            now = self._round(now)
-            cells, more = more, now.cells()
-        return now
+                colours = self._round(colours)
+            return colours
+        cells, cells_after = 0, colours.cells()
+        while cells_after != cells:
+            colours = self._round(colours)
+            cells, cells_after = cells_after, colours.cells()
+        return colours
 
     def _round(self, c: Colours) -> Colours:
+        """Return the colours after one more round."""
         net = self.net
         used: Hashes = segment_sums(_mix(c.resources)[net.uses_idx], net.uses_ptr)
         ends = _mix(c.ranks ^ _OUT)[net.src] + _mix(c.ranks ^ _IN)[net.dst]
         links = _mix(c.links + _mix(ends) + used * _USE)
-        heard: Hashes = segment_sums(_mix(links)[self.sets.users], self.sets.ptr)
-        resources = _mix(c.resources + heard)
+        from_links: Hashes = segment_sums(_mix(links)[self.sets.users], self.sets.ptr)
+        resources = _mix(c.resources + from_links)
         out: Hashes = segment_sums(_mix(links ^ _OUT), self.out_ptr)
         into: Hashes = segment_sums(_mix(links ^ _IN)[self.by_dst], self.in_ptr)
         return Colours(_mix(c.ranks + out + into), links, resources, c.rounds + 1)
 
 
 def link_image(net: Network, p: Ints) -> Ints:
-    """The permutation of links that p induces: link l goes to link image[l].
+    """Return the permutation of links that a permutation of ranks induces: link l goes to link image[l].
 
-    Raises InputError where p is no permutation of the ranks or no automorphism of the network, or needs more than some
-    hundred tries between several equal links of one pair.
+    Args:
+        net: The network.
+        p: Image of each rank: int (nranks,).
+
+    Raises:
+        InputError: p is no permutation of the ranks or no automorphism of the network, or it needs more than some
+            hundred tries between equal links of one pair.
     """
     p = np.asarray(p)
     n = net.nranks
@@ -149,45 +179,48 @@ def link_image(net: Network, p: Ints) -> Ints:
 
 
 def find_link_image(structure: Structure, p: Ints) -> Ints | None:
-    """Images of links under p, None where p is no automorphism."""
+    """Return the images of links under p, or None where p is no automorphism."""
     net = structure.net
     n = net.nranks
-    here = net.src * n + net.dst
-    there = p[net.src] * n + p[net.dst]
-    a = np.lexsort((structure.links, there))
-    b = np.lexsort((structure.links, here))
-    if (there[a] != here[b]).any() or (structure.links[a] != structure.links[b]).any():
+    pair = net.src * n + net.dst
+    pair_of_image = p[net.src] * n + p[net.dst]
+    a = np.lexsort((structure.links, pair_of_image))
+    b = np.lexsort((structure.links, pair))
+    if (pair_of_image[a] != pair[b]).any() or (structure.links[a] != structure.links[b]).any():
         return None
-    same = (np.diff(here[b]) == 0) & (np.diff(structure.links[b]) == 0)
+    same = (np.diff(pair[b]) == 0) & (np.diff(structure.links[b]) == 0)
     if not same.any():
         return _confirmed(structure, a, b)
-    # Equal links of one pair: only what they share with others says which goes to which.
-    left = structure.refine(p.astype(np.uint64))
-    right = structure.refine(np.arange(n, dtype=np.uint64), rounds=left.rounds)
+    # Only the resources that they share with other links distinguish equal links of one pair.
+    colours = structure.refine(p.astype(np.uint64))
+    image_colours = structure.refine(np.arange(n, dtype=np.uint64), rounds=colours.rounds)
     tries = iter(range(TUNING.ambiguous_tries))
-    return _matched(structure, left, right, tries)
+    return _matched(structure, colours, image_colours, tries)
 
 
-def _matched(structure: Structure, left: Colours, right: Colours, tries: Iterator[int]) -> Ints | None:
-    a, b = np.argsort(left.links, kind="stable"), np.argsort(right.links, kind="stable")
-    if next(tries, None) is None or (left.links[a] != right.links[b]).any():
+def _matched(structure: Structure, colours: Colours, image_colours: Colours, tries: Iterator[int]) -> Ints | None:
+    """Return an image of links that maps the first colours to the second, or None; it tries equal links in turn."""
+    a, b = np.argsort(colours.links, kind="stable"), np.argsort(image_colours.links, kind="stable")
+    if next(tries, None) is None or (colours.links[a] != image_colours.links[b]).any():
         return None
-    found = _confirmed(structure, a, b)
-    same = np.flatnonzero(np.diff(left.links[a]) == 0)
-    if found is not None or not len(same):
-        return found
+    image = _confirmed(structure, a, b)
+    same = np.flatnonzero(np.diff(colours.links[a]) == 0)
+    if image is not None or not len(same):
+        return image
     first = int(a[same[0]])
-    marked = structure.refine(left.ranks, mark(left.links, first), left.resources)
-    for choice in np.flatnonzero(right.links == left.links[first]).tolist():
-        other = structure.refine(right.ranks, mark(right.links, choice), right.resources, marked.rounds)
-        found = _matched(structure, marked, other, tries)
-        if found is not None:
-            return found
+    marked = structure.refine(colours.ranks, mark(colours.links, first), colours.resources)
+    for choice in np.flatnonzero(image_colours.links == colours.links[first]).tolist():
+        marked_image = structure.refine(
+            image_colours.ranks, mark(image_colours.links, choice), image_colours.resources, marked.rounds
+        )
+        image = _matched(structure, marked, marked_image, tries)
+        if image is not None:
+            return image
     return None
 
 
 def _confirmed(structure: Structure, a: Ints, b: Ints) -> Ints | None:
-    """The image that sends link a[i] to b[i] where figures and resources stay (checked exactly)."""
+    """Return the image that sends link a[i] to b[i], or None where figures or resources differ (an exact check)."""
     image = np.empty(structure.net.nlinks, dtype=np.int64)
     image[a] = b
     return image if structure.sets.are_kept_by(image) else None

@@ -1,9 +1,10 @@
 """Translations: symmetries of a network that add to digits of the ranks' numbers, found without search or hints.
 
-A translation (stride s, extent e) adds one to the digit (r // s) % e of every rank r, modulo e and without carry;
-s·e divides the number of ranks. Translations of different digits commute, and no product of them but the identity
-leaves a rank in its place. Rings, tori, full meshes and circulants are kept by translations along their dimensions,
-hypercubes by those of single bits, clusters of equal nodes by that of the node's number, whoever described them.
+A translation (stride s, extent e) adds one to the digit (r // s) % e of every rank r, modulo e and without carry; s·e
+divides the number of ranks. Translations of different digits commute, and no product of them but the identity leaves a
+rank in its place. Translations along their dimensions keep rings, tori, full meshes and circulants; translations of
+single bits keep hypercubes; a translation of the node's number keeps clusters of equal nodes. This holds for every
+description of such a network.
 """
 
 from __future__ import annotations
@@ -21,27 +22,44 @@ from topologies.network import Network
 from topologies.symmetry.refinement import LinkSets
 from topologies.symmetry.tuning import TUNING
 
-Translations = tuple[tuple[int, int], ...]  # (stride, extent) each
+Translations = tuple[tuple[int, int], ...]  # (stride, extent) of each translation
 
-_ROUND_OFF = 1e-9  # relative: what sums of bandwidths may lose
+_ROUND_OFF = 1e-9  # Relative error of sums of bandwidths.
 
 
 @dataclass(frozen=True, eq=False)
 class Orbits:
-    """The classes of links and resources that a group of translations brings onto each other."""
+    """The classes of links and resources that a group of translations maps onto each other.
 
-    link_class: Ints  # (nlinks,): equal for links that the translations bring onto each other
-    link_first: Ints  # (classes,): the link of each class that leaves a representative rank
-    # (nresources,): equal for resources of equal capacity that the same classes of links use, and as often: those that
-    # translations bring onto each other, and others that every symmetric schedule loads in the same way
+    Attributes:
+        link_class: Class of each link: int64 (nlinks,).
+        link_first: Link of each class that leaves a representative rank: int64 (classes,).
+        resource_class: Class of each resource: int64 (nresources,). Resources of one class have equal capacity and are
+            used by the same classes of links equally often. These are resources that translations map onto each other,
+            and others that every symmetric schedule loads equally.
+        resource_first: First resource of each class: int64 (resource classes,).
+        times: Number of links of a class that use one resource, which is also the number of translates of a send that
+            use it at once: int64 (resource classes,).
+        uses: Rows (link class, resource class), sorted, for every class of links that uses a class of resources: int64
+            (m, 2).
+    """
+
+    link_class: Ints
+    link_first: Ints
     resource_class: Ints
-    resource_first: Ints  # (resource classes,): the first resource of each class
-    times: Ints  # (resource classes,): how many links of a class use one resource: so many translates of a send at once
-    uses: Ints  # (m, 2): rows (link class, resource class), sorted: who uses what
+    resource_first: Ints
+    times: Ints
+    uses: Ints
 
 
 def translate(translations: Translations, ranks: Ints, by: Sequence[int | Ints]) -> Ints:
-    """Where `ranks` go when the i-th translation is done by[i] times (one number, or one a rank; any sign)."""
+    """Return the images of ranks under translations.
+
+    Args:
+        translations: The translations.
+        ranks: The ranks.
+        by: Number of times that each translation is applied, any sign: a number, or one per rank.
+    """
     moved = np.asarray(ranks, dtype=np.int64)
     for (stride, extent), times in zip(translations, by, strict=True):
         digit = moved // stride % extent
@@ -50,13 +68,16 @@ def translate(translations: Translations, ranks: Ints, by: Sequence[int | Ints])
 
 
 def digits(translations: Translations, ranks: Ints) -> list[Ints]:
-    """The digit of every rank that each translation adds to."""
+    """Return the digit of every rank to which each translation adds."""
     ranks = np.asarray(ranks, dtype=np.int64)
     return [ranks // stride % extent for stride, extent in translations]
 
 
 def elements(translations: Translations, ranks: Ints) -> Ints:
-    """Which product of translations makes each rank of its representative; the first digit counts fastest."""
+    """Return the product of translations that maps its representative to each rank, as a number.
+
+    The first translation's digit counts fastest.
+    """
     number, weight = np.zeros(np.shape(ranks), dtype=np.int64), 1
     for digit, (_, extent) in zip(digits(translations, ranks), translations, strict=True):
         number += digit * weight
@@ -65,12 +86,16 @@ def elements(translations: Translations, ranks: Ints) -> Ints:
 
 
 def representatives(translations: Translations, nranks: int) -> Ints:
-    """One rank of every orbit, ascending: those with all of the translations' digits 0."""
+    """Return one rank of every orbit, ascending: those whose digits of all translations are 0."""
     return np.flatnonzero(elements(translations, np.arange(nranks)) == 0)
 
 
 def translate_links(net: Network, translations: Translations, links: Ints, by: Sequence[int]) -> Ints:
-    """Where `links` go under translations of the network (see `translate`). Raises InputError where to no link."""
+    """Return the images of links under translations of the network (see `translate`).
+
+    Raises:
+        InputError: The translations map a link to no link.
+    """
     pairs = _pairs(net)
     src, dst = (translate(translations, ends[links], by) for ends in (net.src, net.dst))
     moved = pairs.links_at(src, dst, np.asarray(pairs.place[links]))
@@ -80,24 +105,26 @@ def translate_links(net: Network, translations: Translations, links: Ints, by: S
 
 
 def orbits(net: Network, translations: Translations) -> Orbits:
-    """The classes of links and resources under translations of the network.
+    """Return the classes of links and resources under translations of the network.
 
-    Raises InputError where these bring a link where there is none, or let translates of one send crowd a
-    resource: a class of links uses it oftener than another, or together with more than its capacity.
+    Raises:
+        InputError: The translations map a link to no link, or the translates of one send crowd a resource: a class of
+            links uses it more often than another class, or with more than its capacity in sum.
     """
-    found = _orbits(_pairs(net), translations)
-    if found is None:
+    classes = _orbits(_pairs(net), translations)
+    if classes is None:
         raise InputError(f"the translations {translations} do not keep the network, or crowd one of its resources")
-    return found
+    return classes
 
 
 def find_translations(net: Network) -> Translations:
-    """Translations that keep the network and together make the largest group that was found; empty where none holds.
+    """Find translations that keep the network and generate the largest group; return none where no translation holds.
 
-    Strides ascend and each stride · extent divides the next stride. Each maps links onto links of equal α and bandwidth
-    and the links of every resource onto those of one of equal capacity (checked in full), and no resource is over
-    capacity when all translates of one send use it together (see `orbits`): after `Tuning.crowded_groups` that crowd
-    one the search ends empty. Of groups of one order the one with the fewest translations is taken.
+    Strides ascend, and each stride · extent divides the next stride. Each translation maps links onto links of equal α
+    and bandwidth, and the links of every resource onto those of one of equal capacity (an exact check). No resource is
+    over capacity when all translates of one send use it at once (see `orbits`); after `Tuning.crowded_groups` groups
+    that crowd a resource the search ends without a result. Of groups of equal order the one with the fewest
+    translations is returned.
     """
     if net.nlinks == 0:
         return ()
@@ -110,7 +137,7 @@ def find_translations(net: Network) -> Translations:
             if chain in refused:
                 continue
             if not all(candidates.holds(edge) for edge in chain):
-                break  # one edge fewer: the order of the chains is another now
+                break  # Without this translation the order of the chains changes.
             if _orbits(candidates.pairs, chain) is not None:
                 return chain
             refused.add(chain)
@@ -119,28 +146,43 @@ def find_translations(net: Network) -> Translations:
 
 
 def _chains(nranks: int, edges: Sequence[tuple[int, int]]) -> Iterator[Translations]:
-    """All chains of translations: the largest group first, then the fewest, then by strides; the empty one last."""
-    # best first over the divisors of nranks, bounded exactly by the largest product still to come
+    """Yield all chains of translations: the largest group first, then the fewest translations, then by strides.
+
+    The empty chain is last.
+    """
+    # The search is best first over the divisors of nranks, with the largest product still to come as exact bound.
     divisors = [d for d in range(1, nranks + 1) if nranks % d == 0]
-    rest = dict.fromkeys(divisors, 1)
+    largest_below = dict.fromkeys(divisors, 1)
     for d in reversed(divisors):
-        rest[d] = max((e * rest[s * e] for s, e in edges if s % d == 0), default=1)
-    heap: list[tuple[int, int, Translations, int, bool]] = [(-rest[1], 0, (), 1, False)]
+        largest_below[d] = max((e * largest_below[s * e] for s, e in edges if s % d == 0), default=1)
+    heap: list[tuple[int, int, Translations, int, bool]] = [(-largest_below[1], 0, (), 1, False)]
     while heap:
-        bound, length, chain, at, done = heapq.heappop(heap)
-        if done:
+        bound, length, chain, stride, is_complete = heapq.heappop(heap)
+        if is_complete:
             yield chain
             continue
-        product = -bound // rest[at]
-        heapq.heappush(heap, (-product, length, chain, at, True))
+        product = -bound // largest_below[stride]
+        heapq.heappush(heap, (-product, length, chain, stride, True))
         for s, e in edges:
-            if s % at == 0:
-                bound = -product * e * rest[s * e]
+            if s % stride == 0:
+                bound = -product * e * largest_below[s * e]
                 heapq.heappush(heap, (bound, length + 1, (*chain, (s, e)), s * e, False))
 
 
 class _Pairs:
-    """Links by their pair of ranks; several of one pair by α, bandwidth, number of resources, then their order."""
+    """The links by their pair of ranks.
+
+    Several links of one pair are sorted by α, bandwidth, number of resources, then their order.
+
+    Attributes:
+        net: The network.
+        sets: The sets of links that use each resource.
+        order: Links in the order of this table.
+        first: Place in `order` of the first link of each pair.
+        keys: Key of each pair.
+        count: Number of links of each pair.
+        place: Place of each link among those of its pair.
+    """
 
     def __init__(self, net: Network) -> None:
         self.net, self.sets = net, LinkSets(net)
@@ -152,22 +194,32 @@ class _Pairs:
         self.first = np.flatnonzero(np.diff(key[order], prepend=-1))
         self.keys = key[order][self.first]
         self.count = np.diff(np.append(self.first, net.nlinks))
-        self.place = np.empty(net.nlinks, dtype=np.int64)  # of each link among those of its pair
+        self.place = np.empty(net.nlinks, dtype=np.int64)
         self.place[order] = positions(self.count)
 
     def links_at(self, src: Ints, dst: Ints, place: Ints) -> Ints:
-        """The links at these places among those of their pairs, -1 where there is none."""
+        """Return the links at these places among those of their pairs, -1 where there is none."""
         key = src * self.net.nranks + dst
         i = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
-        there = (self.keys[i] == key) & (place < self.count[i])
-        return np.where(there, self.order[np.where(there, self.first[i] + place, 0)], -1)
+        exists = (self.keys[i] == key) & (place < self.count[i])
+        return np.where(exists, self.order[np.where(exists, self.first[i] + place, 0)], -1)
 
 
 _pairs = lru_cache(maxsize=4)(_Pairs)
 
 
 class _Candidates:
-    """Single translations: those that a look at a few ranks does not refuse, and the full check of one."""
+    """The single translations that may keep the network: those that pass a quick look at a few ranks.
+
+    Attributes:
+        pairs: The links by pair of ranks.
+        dst: Destination of each link in the order of `pairs`.
+        ptr: First link of each rank in the order of `pairs`.
+        salt: Random number of each rank.
+        sums: Sum of the random numbers of each rank's neighbours.
+        open: Translations (stride, extent) that nothing has refused.
+        checked: Translations that passed the full check.
+    """
 
     def __init__(self, pairs: _Pairs) -> None:
         self.pairs, net = pairs, pairs.net
@@ -182,19 +234,22 @@ class _Candidates:
         self.checked: set[tuple[int, int]] = set()
 
     def _looks_right(self, edge: tuple[int, int]) -> bool:
-        """Whether the neighbours of a few ranks, and of one whose digit starts over, are kept."""
+        """Return whether a translation keeps the neighbours of a few ranks, one of which has the last digit."""
         stride, extent = edge
         n = self.pairs.net.nranks
-        some = np.array([0, stride * (extent - 1), n - 1, n * 5 // 8])
-        images = translate((edge,), some, (1,))
-        for rank, to in zip(some.tolist(), images.tolist(), strict=True):
-            near = translate((edge,), self.dst[self.ptr[rank] : self.ptr[rank + 1]], (1,))
-            if self.salt[near].sum(dtype=np.uint64) != self.sums[to]:
+        samples = np.array([0, stride * (extent - 1), n - 1, n * 5 // 8])
+        images = translate((edge,), samples, (1,))
+        for rank, image in zip(samples.tolist(), images.tolist(), strict=True):
+            moved_neighbours = translate((edge,), self.dst[self.ptr[rank] : self.ptr[rank + 1]], (1,))
+            if self.salt[moved_neighbours].sum(dtype=np.uint64) != self.sums[image]:
                 return False
         return True
 
     def holds(self, edge: tuple[int, int]) -> bool:
-        """Whether this one keeps the network and crowds nothing alone; one that does not is open no longer."""
+        """Return whether a translation keeps the network and crowds no resource by itself.
+
+        A translation that does not is removed from `open`.
+        """
         if edge not in self.checked:
             if not self._keeps(edge) or _orbits(self.pairs, (edge,)) is None:
                 self.open.remove(edge)
@@ -203,6 +258,7 @@ class _Candidates:
         return True
 
     def _keeps(self, edge: tuple[int, int]) -> bool:
+        """Return whether a translation maps links and resources onto equal ones."""
         pairs, net = self.pairs, self.pairs.net
         p = translate((edge,), np.arange(net.nranks), (1,))
         links = pairs.links_at(p[net.src], p[net.dst], pairs.place)
@@ -210,6 +266,7 @@ class _Candidates:
 
 
 def _orbits(pairs: _Pairs, translations: Translations) -> Orbits | None:
+    """Return the classes of links and resources, or None where the translations keep no links or crowd a resource."""
     net = pairs.net
     back = [-digit for digit in digits(translations, net.src)]
     first = pairs.links_at(translate(translations, net.src, back), translate(translations, net.dst, back), pairs.place)
@@ -236,9 +293,9 @@ def _orbits(pairs: _Pairs, translations: Translations) -> Orbits | None:
     new[1:] = np.diff(sums[order]) != 0
     new[1:] |= (np.diff(times[order]) != 0) | (np.diff(net.capacity_gbs[order]) != 0)
     lead = np.empty(len(order), dtype=np.int64)
-    lead[order] = order[new][np.cumsum(new) - 1]  # the sort is stable: the first of each class
+    lead[order] = order[new][np.cumsum(new) - 1]  # The sort is stable, so this is the first of each class.
     is_lead = lead == np.arange(len(order))
-    # equal sums are not yet equal sets
+    # Equal sums do not prove equal sets.
     same = ptr[lead[resource]] + np.arange(len(resource)) - ptr[resource]
     if (np.diff(ptr) != np.diff(ptr)[lead]).any() or (used_by != used_by[same]).any():
         return None

@@ -1,4 +1,7 @@
-"""How much work the searches for symmetries may do. Work, not a clock, ends them: a slow day gives the same answer."""
+"""Limits on the work of the searches for symmetries.
+
+Work, not a clock, ends the searches, so that a slow machine gives the same answer.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    work_per_s: float = 20_000_000  # elements touched (a link, a use of a resource) in about a second on a 2020s core
-    check_cost: int = 3  # elements touched per element of the network by a check
-    refine_cost: int = 1  # the same by a round of refinement
-    ambiguous_tries: int = 200  # choices among equal links of one pair; more were never needed on a real machine
-    subgroup_starts: int = 48  # elements that a free subgroup is grown from; most networks need one
-    subgroup_work: int = 30_000_000  # permutation entries composed for one; about a second
-    crowded_groups: int = 30  # groups of translations that may crowd a resource before the search gives up
+    """Limits on the work of the searches for symmetries.
+
+    Attributes:
+        work_per_s: Elements (a link, or a use of a resource) that a core of the 2020s touches in about a second.
+        check_cost: Elements that a check touches per element of the network.
+        refine_cost: Elements that a round of refinement touches per element of the network.
+        ambiguous_tries: Most choices among equal links of one pair; real machines never needed more.
+        subgroup_starts: Elements from which a free subgroup is grown; most networks need one.
+        subgroup_work: Permutation entries composed for a free subgroup, about a second's work.
+        crowded_groups: Groups of translations that may crowd a resource before the search gives up.
+    """
+
+    work_per_s: float = 20_000_000
+    check_cost: int = 3
+    refine_cost: int = 1
+    ambiguous_tries: int = 200
+    subgroup_starts: int = 48
+    subgroup_work: int = 30_000_000
+    crowded_groups: int = 30
 
 
 TUNING = Tuning()

@@ -386,7 +386,9 @@ def _nics(table: Fields, nranks: int) -> Nics:
         count = table.integer("count", 1, nranks)
         if nranks % count:
             table.fail(
-                "count", f"{count} NICs do not divide {nranks} ranks evenly; it must be said which ranks each serves"
+                "count",
+                f"{count} NICs do not divide {nranks} ranks evenly; it must be left out, with the ranks of each NIC in"
+                " serves",
             )
         sends = receives = tuple(np.split(np.arange(nranks, dtype=np.int64), count))
     if len(sends) != len(receives) or not sends:

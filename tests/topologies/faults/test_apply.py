@@ -214,7 +214,7 @@ WRONG = [
     ("switch:nv", "", r"has no switch 'nv'"),
     ("limit:x", "", r"must be --degrade limit:x=50%"),
     ("link:0-1=50%", "", r"must be --degrade link:0-1=50%"),
-    ("rank:0-6", "", r"rank 7 alone is left"),
+    ("rank:0-6", "", r"only rank 7 is left"),
     ("rank:0-7", "", r"no rank is left"),
     ("", "link:0-1", r"does not say what is left"),
     ("", "link:0-1=0%", r"above 0% and below 100%"),

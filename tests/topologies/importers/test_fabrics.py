@@ -153,7 +153,7 @@ def test_nodes_without_guids_are_known_by_their_files(tmp_path: Path) -> None:
     assert tree.nranks == 4
     assert between(tree, "leaf0", "top") == 2 * 2 * 50
     (tmp_path / "elsewhere.xml").write_text(text)
-    with pytest.raises(InputError, match=r"elsewhere.xml: no NIC of it is in .*ib.txt.*called as its host"):
+    with pytest.raises(InputError, match=r"elsewhere.xml: no NIC of it is in .*ib.txt.*named after its host"):
         import_files([tmp_path / name for name in ("ib.txt", "node1.xml", "elsewhere.xml")])
 
 

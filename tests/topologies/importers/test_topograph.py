@@ -175,7 +175,7 @@ def test_cables_of_netq(tmp_path: Path) -> None:
         (json.dumps(instances({"a": ["x", "y"], "b": ["y", "x"]})), "in a ring"),
         (json.dumps(instances({"a": []})), "names no nodes"),
         ('{"instances": [' * 100_000, "not JSON"),
-        ('{"a": 1}', "is none of what is read here"),
+        ('{"a": 1}', "has no known form"),
         ('[{"a": 1}]', "no tree and no block"),
         ('{"data": {"topology.a": "x", "topology.b": "y"}}', "2 keys that name a topology"),
         (json.dumps([netq(1)]).replace('"node": "l0"', '"node": "h1"', 1), "is no cable to a switch"),
