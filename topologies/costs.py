@@ -161,11 +161,13 @@ def kind_numbers(name: str, count: int) -> Ints:
 
 
 def _check_kinds(where: str, key: str, by_kind: Mapping[str, float], low: float, high: float) -> None:
+    """Raise InputError if a figure has an unknown kind of link or is out of range."""
     for kind, value in by_kind.items():
         check_choice(kind, KINDS, f"{where}: {key}", "kind of link")
         _check(f"{where}: {key}", kind, value, low, high)
 
 
 def _check(where: str, key: str, value: float, low: float, high: float) -> None:
+    """Raise InputError if a figure is out of range."""
     if not low <= value <= high:
         raise InputError(f"{where}: {key} {value:g}; it must be {low:g} to {high:g}")

@@ -48,6 +48,7 @@ class _Shape:
 
 
 def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _Shape:
+    """Return a grid of any number of dimensions, with links that close each dimension to a ring where `wrap` is set."""
     n = math.prod(dims)
     index = np.arange(n, dtype=np.int64).reshape(dims)
     pairs: list[tuple[Ints, Ints]] = []
@@ -60,14 +61,17 @@ def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _Shape:
 
 
 def _by_x(dims: Sequence[int]) -> str:
+    """Return sizes as "4x4"."""
     return "x".join(map(str, dims))
 
 
 def _full(dims: Sequence[int]) -> _Shape:
+    """Return a full mesh."""
     return _Shape(dims[0], np.stack(np.triu_indices(dims[0], 1)), f"{dims[0]} ranks, all to all")
 
 
 def _hypercube(dims: Sequence[int]) -> _Shape:
+    """Return a hypercube; its one size is the number of dimensions."""
     n = 1 << dims[0]
     index = np.arange(n, dtype=np.int64)
     zeros = [(index[index & bit == 0], bit) for bit in 1 << np.arange(dims[0])]
@@ -75,11 +79,13 @@ def _hypercube(dims: Sequence[int]) -> _Shape:
 
 
 def _star(dims: Sequence[int]) -> _Shape:
+    """Return ranks on one switch."""
     n = dims[0]
     return _Shape(n, np.stack([np.arange(n), np.full(n, n)]), f"{n} ranks on one switch", ("switch",))
 
 
 def _fattree(dims: Sequence[int]) -> _Shape:
+    """Return a k-ary fat tree (one size), or a tree of leaves and spines (three sizes)."""
     if len(dims) == 3:
         return _leaf_spine(dims)
     if len(dims) != 1:
@@ -109,6 +115,7 @@ def _fattree(dims: Sequence[int]) -> _Shape:
 
 
 def _leaf_spine(dims: Sequence[int]) -> _Shape:
+    """Return leaf switches with ranks, each joined to every spine switch."""
     leaves, ranks_per_leaf, spines = dims
     n = leaves * ranks_per_leaf
     leaf = n + np.arange(leaves, dtype=np.int64)
@@ -124,6 +131,7 @@ def _leaf_spine(dims: Sequence[int]) -> _Shape:
 
 
 def _dragonfly(dims: Sequence[int]) -> _Shape:
+    """Return a dragonfly: groups of routers, joined within and between groups, with ranks on each router."""
     groups, routers, hosts = dims
     n = groups * routers * hosts
     router = n + np.arange(groups * routers, dtype=np.int64).reshape(groups, routers)
@@ -163,6 +171,7 @@ class _Family:
 
 
 def _grid_links(dims: Sequence[int]) -> int:
+    """Return an upper bound on the directed links of a grid."""
     return 2 * len(dims) * math.prod(dims)
 
 

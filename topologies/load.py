@@ -95,14 +95,17 @@ def load_machine(spec: str | Path) -> Machine:
 
 
 def _suffixes() -> tuple[str, ...]:
+    """Return the suffixes of files that state a topology."""
     return tuple(row.suffix for row in FORMATS if row.suffix)
 
 
 def _read_node(name: str) -> Machine:
+    """Return the machine of a machine's name or a file's name."""
     return _read_file(_MACHINES / f"{name}.toml" if name in machines() else Path(name))
 
 
 def _read_cluster(spec: str, name: str, count: str) -> Topology:
+    """Return the cluster of `count` nodes of the machine or file `name`."""
     machine = _read_node(name)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", count):
         raise InputError(
@@ -112,5 +115,6 @@ def _read_cluster(spec: str, name: str, count: str) -> Topology:
 
 
 def _read_file(path: Path) -> Machine:
+    """Return the machine of a file in any of the formats."""
     text = read_text(path, f"a topology's {' or '.join(_suffixes())} file", MAX_FILE_BYTES)
     return format_of(text).read(text, origin_of(path))

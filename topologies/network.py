@@ -23,7 +23,7 @@ class Carriers(NamedTuple):
     Attributes:
         alpha_us: Latency of each carrier in µs.
         bandwidth_gbs: Bandwidth of each carrier in GB/s.
-        uses_ptr: CSR table of the resources that each carrier uses, together with `uses_idx`.
+        uses_ptr: CSR table of the resources that each carrier uses, with `uses_idx`.
         uses_idx: Resources of the carriers.
         gap_us: Time in µs for which a message occupies what its carrier uses in addition to its bytes; empty where no
             carrier has a gap.
@@ -114,6 +114,7 @@ class Network:
 
     @property
     def _links(self) -> Carriers:
+        """Return the columns of the links."""
         rate = self.bandwidth_gbs
         return Carriers(self.alpha_us, rate, self.uses_ptr, self.uses_idx, self.gap_us, rate)
 
@@ -370,6 +371,7 @@ def _hyperlinks(crossing: Crossing, columns: tuple[Floats, Floats, Floats, Ints,
 
 
 def _resource_names(topology: Topology, crossing: Crossing, resources: Ints) -> list[str]:
+    """Return the names of the used resources: physical links, limits, then the capacities of switches' operations."""
     vertices = [str(r) for r in range(topology.nranks)] + list(topology.switches)
     physical = resources[resources < topology.nlinks]
     ends = (topology.link_src[physical].tolist(), topology.link_dst[physical].tolist())

@@ -215,14 +215,17 @@ class Topology:
         return graph
 
     def _error(self, problem: str) -> InputError:
+        """Return an error that names the topology."""
         return InputError(f"topology {self.name!r}: {problem}")
 
     def _check_differ(self, label: str, names: Sequence[str]) -> None:
+        """Raise InputError if a name is repeated."""
         if len(set(names)) < len(names):
             repeated = next(name for name, count in Counter(names).items() if count > 1)
             raise self._error(f"two {label} are named {repeated!r}; names must differ")
 
     def _check_names(self) -> None:
+        """Raise InputError if a text, the number of ranks, a figure of the devices or a switch's name is wrong."""
         if not _is_line(self.name):
             raise InputError(f"topology name {self.name!r}: must be a non-empty text of one line")
         for text in (self.summary, self.source):
@@ -257,6 +260,7 @@ class Topology:
         self._check_differ("switches", self.switches)
 
     def _checked_kinds(self, nlinks: int) -> Ints:
+        """Return the kind of each link in the order of the columns given; "other" where none is stated."""
         kind = _integers("link_kind", self.link_kind)
         if not kind.any():
             return np.zeros(nlinks, dtype=np.int64)
@@ -265,6 +269,7 @@ class Topology:
         return kind
 
     def _check_costs(self) -> None:
+        """Raise InputError if the protocol is not among the costs."""
         if self.protocol and self.costs is None:
             raise self._error("a protocol without costs; it must have both, or none")
         if self.protocol not in ("", ANY) and self.costs is not None:
@@ -301,6 +306,7 @@ class Topology:
         return order
 
     def _checked_switch_ops(self) -> tuple[SwitchOps, ...]:
+        """Return the switches that multicast or reduce, in the order of `switches`."""
         place = {name: i for i, name in enumerate(self.switches)}
         for ops in self.switch_ops:
             where = f"switch_ops of {ops.switch!r}"
@@ -314,6 +320,7 @@ class Topology:
         return tuple(sorted(active_ops, key=lambda ops: place[ops.switch]))
 
     def _checked_limit(self, limit: Limit, new_index: Ints) -> Limit:
+        """Return the limit with its links renumbered and sorted."""
         if not _is_line(limit.name):
             raise self._error(f"limit name {limit.name!r} must be a text of one line")
         where = f"limit {limit.name!r}"
@@ -349,10 +356,12 @@ def load_networkx() -> Any:
 
 
 def _is_line(text: Any) -> bool:
+    """Return whether a value is a text of one line that is not empty."""
     return isinstance(text, str) and bool(text) and "\n" not in text and "\r" not in text
 
 
 def _integers(name: str, values: Any) -> Ints:
+    """Return a copy of the values as int64, or raise InputError where they are no whole numbers."""
     try:
         column = np.asarray(values)
         if column.size and column.dtype.kind not in "iu":
@@ -363,6 +372,7 @@ def _integers(name: str, values: Any) -> Ints:
 
 
 def _floats(name: str, values: Any) -> Floats:
+    """Return a copy of the values as float64, or raise InputError where they are no numbers."""
     try:
         return np.array(values, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError, OverflowError):

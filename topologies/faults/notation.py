@@ -191,10 +191,12 @@ def limit_at(topology: Topology, fault: Fault) -> Ints:
 
 
 def _no_rank(topology: Topology, rank: int) -> str:
+    """Return the message about a rank that does not exist."""
     return f"rank {rank} does not exist; ranks of {topology.name} are 0 to {topology.nranks - 1}"
 
 
 def _no_switch(topology: Topology, name: str) -> str:
+    """Return the message about a switch that does not exist."""
     return f"{topology.name} has no switch {shown(name)}; {_right_names('switches', name, topology.switches)}"
 
 

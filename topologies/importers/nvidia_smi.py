@@ -1,4 +1,4 @@
-"""Reader of the output of `nvidia-smi topo -m` in all its shapes, alone or before that of `nvidia-smi nvlink --status`.
+"""Reader of the output of `nvidia-smi topo -m` in all its shapes, also followed by `nvidia-smi nvlink --status`.
 
 Columns are separated by tabs or spaces, with escape sequences, or with a header that lost its first tab. NICs stand by
 name, or as NICk with a legend, and none to three more columns follow. Cells are X; NVn, n NVLinks; PIX, PXB, PHB, NODE
@@ -166,7 +166,7 @@ class _Matrix:
         for (a, b), (cell, at) in list(self.cells.items()):
             opposite = self.cells.setdefault((b, a), (cell, at))[0]
             if opposite != cell:
-                self.uneven = at, f"{a[:20]} to {b[:20]} is {cell}, but the other way {opposite}"
+                self.uneven = at, f"{a[:20]} to {b[:20]} is {cell}, but the reverse is {opposite}"
                 if not (cell.startswith("NV") and opposite.startswith("NV")):
                     self._fail(*self.uneven)
                 fewer = min(cell, opposite, key=lambda text: int(text[2:]))

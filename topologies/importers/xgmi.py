@@ -80,7 +80,7 @@ class Pairs:
                 )
             if kind != back:
                 raise InputError(
-                    f"{self.origin}: GPU{pair[0]} to GPU{pair[1]} is {kind}, but the other way {back}; both must agree"
+                    f"{self.origin}: GPU{pair[0]} to GPU{pair[1]} is {kind}, but the reverse is {back}; both must agree"
                 )
             weight = self.weight.get(pair, 0)  # A virtual machine may state 0.
             if kind == "XGMI" and (weight == _ONE_LINK or (not weight and (pair in self.gbs or not self.gbs))):

@@ -136,8 +136,8 @@ def find_levels(topology: Topology) -> Hierarchy:
     if uneven is not None:
         sizes_shown = ", ".join(map(str, uneven.sizes[:_SHOWN].tolist())) + (" …" if uneven.count > _SHOWN else "")
         raise InputError(
-            f"levels of {topology.name}: {uneven.what} hold {sizes_shown} ranks; they must be equally large, or give"
-            f" the levels that remain: --levels {hierarchy}"
+            f"levels of {topology.name}: {uneven.parts_name} hold {sizes_shown} ranks; they must be equally large, or"
+            f" give the levels that remain: --levels {hierarchy}"
         )
     return hierarchy
 

@@ -22,13 +22,13 @@ class Partition:
 
     Attributes:
         of_rank: Part of each rank, numbered by the parts' first ranks: int64 (ranks,).
-        what: The parts in words, as messages name them.
+        parts_name: The parts in words, as messages name them.
         is_chassis: Whether the parts are chassis.
         is_grid: Whether the parts are blocks of a grid.
     """
 
     of_rank: Ints
-    what: str
+    parts_name: str
     is_chassis: bool = False
     is_grid: bool = False
 
@@ -65,6 +65,7 @@ def _partition(labels: Ints, parts_name: str, is_chassis: bool = False, is_grid:
 
 
 def _is_proper(partition: Partition) -> bool:
+    """Return whether a partition has more than one part and fewer parts than ranks."""
     return 1 < partition.count < len(partition.of_rank)
 
 

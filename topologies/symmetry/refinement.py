@@ -73,7 +73,7 @@ class LinkSets:
     Attributes:
         net: The network.
         user: Link of each entry of `net.uses_idx`.
-        ptr: CSR by resource, together with `users`.
+        ptr: CSR by resource, with `users`.
         users: Links that use each resource.
         salt: Random number of each link: uint64 (nlinks,).
         sums: Sum of the random numbers of each resource's links: uint64 (nresources,).

@@ -51,6 +51,7 @@ def read_costs(top: Fields) -> Costs | None:
 
 
 def _protocol(table: Fields) -> Protocol:
+    """Return the costs of a protocol's table."""
     table.only(("start_us", "threadblock_gbs", *(key for key, *_ in _BY_KIND), "links", "switch_ops", "note"))
     by_kind: dict[str, dict[str, float]] = {}
     for key, low, high, unit in _BY_KIND:
@@ -76,6 +77,7 @@ def _protocol(table: Fields) -> Protocol:
 
 
 def _switch_ops(table: Fields | None) -> SwitchCosts | None:
+    """Return the costs of switches' operations, or None where the table is missing."""
     if table is None:
         return None
     table.only([key for key, *_ in _OF_SWITCHES])

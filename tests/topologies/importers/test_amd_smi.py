@@ -112,7 +112,7 @@ OF_TWO = (square(2, "XGMI", "", "SELF"), square(2, "15", "", "0"), square(2, "50
     ("dump", "said"),
     [
         (text(*OF_TWO).replace("XGMI", "NVL", 1), "link type 'NVL'"),
-        (text(*OF_TWO).replace("XGMI", "PCIE", 1), "the other way"),
+        (text(*OF_TWO).replace("XGMI", "PCIE", 1), "the reverse"),
         (text(*OF_TWO).replace(" 15 ", " x5 ", 1), "weight 'x5'"),
         (text(*OF_TWO).replace("SELF         XGMI", "SELF", 1), "1 cells for 2 columns"),
         (as_json(*OF_TWO).replace('"gpu": 1', '"gpu": "x"', 1), "device 'x'"),

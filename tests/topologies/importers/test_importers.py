@@ -106,7 +106,7 @@ def test_rates_of_links_beside_the_matrix(tmp_path: Path) -> None:
     found = import_files([tmp_path / "m.txt", tmp_path / "s.txt"], "two")
     assert pairs(found.topology)[0, 1] == pytest.approx(4 * 14.062)
     assert any("read" in remark and "RTX" in remark for remark in found.remarks)
-    with pytest.raises(InputError, match="nothing of what joins devices"):
+    with pytest.raises(InputError, match="does not state what joins devices"):
         load(tmp_path / "s.txt")
 
 
@@ -295,7 +295,7 @@ XML = system(cpu(0, gpu("01", 0, TO_SWITCH), gpu("02", 1, TO_SWITCH)))
     ("text", "said"),
     [
         ("\n".join(SMI.split("\n")[:3]), "rows for 2 of 3 columns"),
-        (SMI.replace("NV4", "NV5", 1), "the other way"),
+        (SMI.replace("NV4", "NV5", 1), "the reverse"),
         (SMI.replace("NV4", "NVx", 1), "'NVx' is not known"),
         (SMI.replace(" X ", "NV4", 1), "'NV4' is not known there"),
         (SMI.replace("\tGPU0\tGPU1", "\tGPU0\tGPU0"), "twice"),
