@@ -1,1 +1,1 @@
-"""One file an engine: a problem in, a schedule out; solvers run in child processes."""
+"""Engines: each takes a problem and yields candidates and claims; solvers run in child processes."""

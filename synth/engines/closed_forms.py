@@ -1,4 +1,4 @@
-"""The engine `closed`: algorithms that papers state by formula, without a search; and an engine for each of them."""
+"""The engine `closed`: algorithms that papers state by formula, without a search; and one engine for each of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from synth.model.deadline import now
 from synth.model.problem import Problem
 from topologies.errors import NoRoute, TooManySends
 
-_SENDS_A_SECOND = 200_000  # that are ordered, replayed and timed, on a slow machine
-_MOST_SENDS = 5_000_000  # some 1 GB
+_SENDS_A_SECOND = 200_000  # ordered, replayed and timed, on a slow machine
+_MOST_SENDS = 5_000_000  # about 1 GB of memory
 
 
 def accepts(problem: Problem, options: Options, form: str = "") -> str:
-    """Whole problems of one group, stated with one chunk a block; a form that is named must be for this problem."""
+    """Return why a form does not suit a problem, empty where it does.
+
+    Args:
+        problem: One group, stated with one chunk a block.
+        options: What the user pins.
+        form: Name of one of `BASELINES`; empty for all closed forms, of which none need suit the problem.
+    """
     refused = is_whole(problem, options)
     if refused or not form:
         return refused
@@ -30,10 +36,10 @@ def accepts(problem: Problem, options: Options, form: str = "") -> str:
 
 
 def solve(problem: Problem, request: Request, form: str = "") -> Iterator[Outcome]:
-    """One form, or all, double binary trees too: the likeliest first, as far as the time is."""
+    """Yield the algorithms of one form, or of all closed forms and double binary trees, while time is left."""
     for name in (form,) if form else (*CLOSED_FORMS, TREE):
         most = int(min(_MOST_SENDS, _SENDS_A_SECOND * max(0.0, request.deadline - now())))
-        try:  # no `with`: what interrupts its end where the generator is closed would be raised to nobody
+        try:  # Not `suppress`: an interrupt while its `with` block ends on a closed generator would be lost.
             for plan in _plans(problem, name, most):
                 yield from plan.algorithms(request.options.size)
         except TooManySends:
@@ -41,6 +47,11 @@ def solve(problem: Problem, request: Request, form: str = "") -> Iterator[Outcom
 
 
 def _plans(problem: Problem, name: str, most: int) -> list[Unordered]:
+    """Return the plans of one baseline, none where the network lacks a route that the baseline needs.
+
+    Raises:
+        TooManySends: If a plan has more than `most` sends.
+    """
     try:
         return BASELINES[name](problem, most)
     except NoRoute:

@@ -1,7 +1,7 @@
-"""Order within a step: which of the sends that share a port go first.
+"""The order of sends within a step: which of the sends that share a port go first.
 
-A step's sends through a switch are the edges of a bipartite graph between ports out and ports in; served in an
-unlucky order they leave ports idle. By König's theorem as many slots as the busiest port has sends are enough.
+A step's sends through a switch are the edges of a bipartite graph between output ports and input ports. In an unlucky
+order they leave ports idle. By König's theorem as many slots as the busiest port has sends are enough.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from synth.model.schedule import Schedule
 
 
 def slotted(problem: Problem, schedule: Schedule) -> Schedule:
-    """The same sends, those of a step in an order in which no port waits that need not."""
+    """Return the same sends, with those of each step in an order in which ports wait as little as possible."""
     slot = np.zeros(len(schedule), dtype=np.int64)
     order = np.argsort(schedule.step, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(schedule.step[order])) + 1):
         if len(rows):
             ports = _ports(problem, schedule, rows)
-            slot[rows] = _coloured(ports) if _is_bipartite(ports) else _first_free(ports)
+            slot[rows] = _edge_colours(ports) if _is_bipartite(ports) else _first_free(ports)
     return schedule.take(np.lexsort((np.arange(len(schedule)), slot, schedule.step)))
 
 
 def _ports(problem: Problem, schedule: Schedule, rows: np.ndarray) -> list[list[int]]:
-    """For every send of a step the resources that it shares with other sends, those alike taken as one."""
+    """Return for every send of a step its ports: the resources that it shares with other sends.
+
+    Resources that the same sends use count as one port.
+    """
     net = problem.network
     users: dict[int, list[int]] = defaultdict(list)
     for i, link in enumerate(schedule.link[rows].tolist()):
@@ -42,22 +45,22 @@ def _ports(problem: Problem, schedule: Schedule, rows: np.ndarray) -> list[list[
 
 
 def _is_bipartite(ports: list[list[int]]) -> bool:
-    """Whether the ports have a two-colouring in which every send joins two colours."""
-    joined: dict[int, list[int]] = defaultdict(list)
+    """Return True if the ports have a two-colouring in which every send joins two colours."""
+    neighbours: dict[int, list[int]] = defaultdict(list)
     for pair in ports:
         if len(pair) > 2:
             return False
         for p in pair:
-            joined[p].extend(q for q in pair if q != p)
+            neighbours[p].extend(q for q in pair if q != p)
     side: dict[int, int] = {}
-    for start in sorted(joined):
+    for start in sorted(neighbours):
         if start in side:
             continue
         side[start] = 0
         stack = [start]
         while stack:
             p = stack.pop()
-            for q in joined[p]:
+            for q in neighbours[p]:
                 if q not in side:
                     side[q] = 1 - side[p]
                     stack.append(q)
@@ -67,27 +70,28 @@ def _is_bipartite(ports: list[list[int]]) -> bool:
 
 
 def _first_free(ports: list[list[int]]) -> list[int]:
-    """The first slot that is free at all ports of a send; sends at busy ports choose first."""
+    """Return for each send the first slot that is free at all its ports; sends at busy ports choose first."""
     load = Counter(p for pair in ports for p in pair)
-    taken: dict[int, set[int]] = defaultdict(set)
+    busy_slots: dict[int, set[int]] = defaultdict(set)
     slots = [0] * len(ports)
     for i in sorted(range(len(ports)), key=lambda i: (-max((load[p] for p in ports[i]), default=0), i)):
         slot = 0
-        while any(slot in taken[p] for p in ports[i]):
+        while any(slot in busy_slots[p] for p in ports[i]):
             slot += 1
         for p in ports[i]:
-            taken[p].add(slot)
+            busy_slots[p].add(slot)
         slots[i] = slot
     return slots
 
 
-def _coloured(ports: list[list[int]]) -> list[int]:
-    """Edge colouring of a bipartite multigraph with as many colours as its largest degree (alternating paths)."""
-    at: dict[int, dict[int, int]] = defaultdict(dict)  # port → slot → send
+def _edge_colours(ports: list[list[int]]) -> list[int]:
+    """Return an edge colouring of a bipartite multigraph by alternating paths; its colours are the largest degree."""
+    send_at: dict[int, dict[int, int]] = defaultdict(dict)  # port → slot → send
     slots = [-1] * len(ports)
 
     def free(port: int) -> int:
-        return next(slot for slot in count() if slot not in at[port])
+        """Return the first slot without a send at a port."""
+        return next(slot for slot in count() if slot not in send_at[port])
 
     for i, pair in enumerate(ports):
         if not pair:
@@ -96,24 +100,24 @@ def _coloured(ports: list[list[int]]) -> list[int]:
         first, last = pair[0], pair[-1]
         a, b = free(first), free(last)
         if a != b:
-            # from `last` along sends that have a, b, a, … in turn; swapped, a is free at both ends
+            # The path from `last` has sends of colours a, b, a, … in turn. After a swap, a is free at both ends.
             path, port, slot = [], last, a
-            while slot in at[port]:
-                send = at[port][slot]
+            while slot in send_at[port]:
+                send = send_at[port][slot]
                 path.append((send, slot))
-                others = [p for p in ports[send] if p != port]
-                if not others:
+                far_ports = [p for p in ports[send] if p != port]
+                if not far_ports:
                     break
-                port = others[0]
+                port = far_ports[0]
                 slot = b if slot == a else a
             for send, slot in path:
                 for p in ports[send]:
-                    del at[p][slot]
+                    del send_at[p][slot]
             for send, slot in path:
                 slots[send] = b if slot == a else a
                 for p in ports[send]:
-                    at[p][slots[send]] = send
+                    send_at[p][slots[send]] = send
         slots[i] = a
         for p in pair:
-            at[p][a] = i
+            send_at[p][a] = i
     return slots

@@ -1,4 +1,4 @@
-"""How large an answer will be, told from the problem alone."""
+"""Estimates of the size of a schedule from the problem only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from synth.model.problem import Problem
 
 
 def estimated_sends(problem: Problem) -> int:
-    """About how many sends a schedule with these chunks has (of a quotient problem: of what it holds)."""
+    """Estimate how many sends a schedule with these chunks has (for a quotient problem: the sends of the quotient)."""
     collective, net = problem.collective, problem.network
     pairs = len(collective.post)
     if collective.reducing:
@@ -20,8 +20,8 @@ def estimated_sends(problem: Problem) -> int:
 
 
 def _mean_hops(nranks: int, nlinks: int) -> float:
-    """About how far apart two ranks are, from the number of links a rank."""
+    """Estimate the mean number of links between two ranks, from the mean number of links that leave a rank."""
     degree = max(2.0, nlinks / max(1, nranks))
     if degree > 8:
         return max(1.0, math.log(max(2, nranks)) / math.log(degree))
-    return max(1.0, math.pow(nranks, 2 / degree) * degree / 8)  # of a torus
+    return max(1.0, math.pow(nranks, 2 / degree) * degree / 8)  # The mean distance in a torus.

@@ -1,4 +1,4 @@
-"""The engine `baseline`: what a vendor's library would run here, as one more source of answers."""
+"""The engine `baseline`: the algorithms that a vendor's library would run, as one more source of candidates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synth.model.problem import Problem
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Whole problems of one group, stated with one chunk a block; no steps or rounds."""
+    """Return why the engine refuses a problem, empty for one group, one chunk a block, and free steps and rounds."""
     if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
         return "a library's algorithms are for one group, stated with one chunk a block"
     if options.steps is not None or options.rounds is not None:
@@ -19,5 +19,5 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, _request: Request) -> Iterator[Outcome]:
-    """Rings, recursive doubling, two levels and direct, as far as they are for this problem."""
+    """Yield rings, recursive doubling, two levels and direct sends, as far as they suit this problem."""
     yield from baseline(problem)

@@ -1,6 +1,7 @@
-"""The engines: one row each. Adding one is a file with `accepts` and `solve`, and its row here.
+"""The registry of the engines, one row each.
 
-The rows load no engine before it is asked, so that the command line can read them at once.
+A new engine is a module with the functions `accepts` and `solve`, and its row here. A row imports its module only when
+the engine is used, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from topologies.errors import InputError, did_you_mean
 
-if TYPE_CHECKING:  # the rows stand before what they are asked with
+if TYPE_CHECKING:  # The registry must import no engine's types when it is read.
     from synth.engines.request import Options, Outcome, Request
     from synth.model.problem import Problem
 
@@ -24,17 +25,19 @@ class Engine:
     """A source of schedules.
 
     Attributes:
-        name: what `--engine` takes.
-        summary: a few words for people.
-        module: where its functions are: accepts(problem, options) → "" or why it cannot work on them, in words that
-            can stand in an error; solve(problem, request) → an iterator over what it finds and proves, which ends
-            when nothing is left to try.
-        solvers: that it asks, in this order.
-        processes: solver processes that are worth starting before the question is read.
-        constructive: whether it answers at once; one that does not has others answer before it.
-        asked: whether `auto` asks it; a variant of another engine is for those who name it.
+        name: Value of `--engine`.
+        summary: A few words for `--help`.
+        module: Module with the engine's two functions. accepts(problem, options) returns "" or the reason why the
+            engine
+            cannot work on the problem, as words that can stand in an error. solve(problem, request) returns an iterator
+            over candidates, claims and progress, which ends when nothing is left to try.
+        solvers: Solvers that the engine calls, in this order.
+        processes: Solver processes that are worth starting before the question is read.
+        constructive: Whether the engine answers at once. Constructive engines run before an engine that does not.
+        asked: Whether `auto` includes the engine. A variant of another engine only runs when it is named.
         is_near: Whether its answers come so near to the bound that better bounds are searched while it works.
-        form: which of the module's algorithms it is, handed on as a last argument; empty: the module is one engine.
+        form: Algorithm of the module that this engine stands for, passed to the module's functions as last argument;
+            empty where the module is one engine.
     """
 
     name: str
@@ -48,13 +51,13 @@ class Engine:
     form: str = ""
 
     def accepts(self, problem: Problem, options: Options) -> str:
-        """Why the engine cannot work on a problem; empty where it can."""
+        """Return the reason why the engine cannot work on a problem, empty where it can."""
         return str(import_module(self.module).accepts(problem, options, *self._form))
 
     def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:
-        """What the engine finds and proves."""
-        found: Iterator[Outcome] = import_module(self.module).solve(problem, request, *self._form)
-        return found
+        """Yield the candidates, claims and progress of the engine."""
+        outcomes: Iterator[Outcome] = import_module(self.module).solve(problem, request, *self._form)
+        return outcomes
 
     @property
     def _form(self) -> tuple[str, ...]:
@@ -67,8 +70,8 @@ _KSYNC, _EXACT = "synth.engines.ksync.search", ("cpsat", "linear")
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Engine("route", "constructive, for few ranks, at once", "synth.engines.greedy.search"),
-        Engine("baseline", "what a library would run", "synth.engines.library"),
+        Engine("route", "greedy routing for few ranks, at once", "synth.engines.greedy.search"),
+        Engine("baseline", "algorithms that a vendor's library would run", "synth.engines.library"),
         Engine("switch", "reductions and multicasts in switches", "synth.engines.switch"),
         Engine("closed", "exchanges by formula: the next seven", _CLOSED),
         *(
@@ -76,14 +79,14 @@ ENGINES: dict[str, Engine] = {
             for form, source in (
                 ("bucket", "rings along a grid's dimensions"),
                 ("multiplying", "all of a grid's line exchange"),
-                ("trivance", "both neighbours joined, in powers of three"),
+                ("trivance", "exchange with the ranks on each side, in powers of three"),
                 ("swing", "partners at swinging distances, for even tori"),
                 ("bine", "binomial trees in base -2"),
                 ("pat", "NCCL's parallel aggregated trees"),
                 ("dissemination", "Bruck's partners at powers of two"),
             )
         ),
-        Engine("one-shot", "allreduce with a sum for every rank, short messages", "synth.engines.one_shot"),
+        Engine("one-shot", "allreduce in which every rank sums for itself, short messages", "synth.engines.one_shot"),
         Engine("two-hops", "broadcast and reduce where all ranks are linked", "synth.engines.two_hops"),
         Engine("levels", "across nodes and inside them, composed and overlapped", "synth.engines.levels.search"),
         Engine("trees", "spanning trees at the throughput optimum, pipelined", "synth.engines.trees.search"),
@@ -99,26 +102,26 @@ ENGINES: dict[str, Engine] = {
 
 
 def register(engine: Engine) -> Engine:
-    """Add a row; a name that stands there is replaced."""
+    """Add a row to the registry, in place of a row of the same name."""
     ENGINES[engine.name] = engine
     return engine
 
 
 def names() -> tuple[str, ...]:
-    """All that `--engine` takes."""
+    """Return all values of `--engine`."""
     return (AUTO, *ENGINES)
 
 
 def summaries() -> str:
-    """All names with their summaries, for `--help`."""
+    """Return all names with their summaries, for `--help`."""
     return ", ".join([f"{AUTO} (all that can)", *(f"{e.name} ({e.summary})" for e in ENGINES.values())])
 
 
 def chosen(name: str) -> list[Engine]:
-    """The engines that a name of `--engine` stands for.
+    """Return the engines that a value of `--engine` stands for.
 
     Raises:
-        InputError: unknown, with the nearest names.
+        InputError: If the name is unknown; the message shows the nearest names.
     """
     if name == AUTO:
         return [engine for engine in ENGINES.values() if engine.asked]
@@ -130,6 +133,6 @@ def chosen(name: str) -> list[Engine]:
 
 
 def processes(name: str) -> tuple[str, ...]:
-    """The solver processes that are worth starting ahead for a name of `--engine`; none for one that is not known."""
+    """Return the solver processes that are worth starting ahead for a value of `--engine`, none for an unknown one."""
     rows = chosen(name) if name in names() else []
     return tuple(dict.fromkeys(process for engine in rows for process in engine.processes))

@@ -1,4 +1,4 @@
-"""What an engine is asked, and what it answers: candidates and claims."""
+"""The request that an engine gets, and the outcomes that it yields: candidates, claims and progress."""
 
 from __future__ import annotations
 
@@ -15,16 +15,26 @@ from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-SEEDS = 2**31  # what all solvers take
+SEEDS = 2**31  # Every solver accepts a seed below this number.
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user pins. Sizes in bytes, budget in seconds.
+    """The question's options that the user pins, and the budget.
 
-    begun: of `synth.model.deadline.now`, since when the budget counts; None: since the search began.
-    rank_sends: how many sends a rank may take part in, on average; None: any number.
-    least_bytes: of a chunk, to which engines refine: an executor keeps no more of smaller ones under way; None: any.
+    Attributes:
+        size: Message size in bytes; None for a range of sizes.
+        chunks: Chunks in one block; None for any number.
+        steps: Number of steps; None for any number.
+        rounds: Number of rounds; None for any number.
+        engine: Value of `--engine`.
+        budget_s: Time for the search in seconds.
+        seed: Seed of all random choices, below SEEDS.
+        rank_sends: Sends in which a rank may take part, on average; None for any number.
+        least_bytes: Chunk size in bytes below which engines do not refine, because an executor keeps no more of smaller
+            chunks in flight; None for any size.
+        begun: Time on the clock `synth.model.deadline.now` from which the budget counts; None for the start of the
+            search.
     """
 
     size: int | None = None
@@ -39,7 +49,7 @@ class Options:
     begun: float | None = None
 
     def check(self) -> None:
-        """Raise InputError for a number that cannot be."""
+        """Raise InputError for a number out of its range."""
         for name in ("size", "chunks", "steps", "rounds"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -52,46 +62,46 @@ class Options:
 
     @property
     def pinned(self) -> bool:
-        """Whether a shape is asked for."""
+        """Return True if the user pins chunks, steps or rounds."""
         return (self.chunks, self.steps, self.rounds) != (None, None, None)
 
     @property
     def shape(self) -> str:
-        """That shape: `3 steps, 1 chunk`."""
+        """Return the pinned shape as text, such as `3 steps, 1 chunk`."""
         pinned = (("step", self.steps), ("round", self.rounds), ("chunk", self.chunks))
         return ", ".join(f"{value} {name}{'s' * (value > 1)}" for name, value in pinned if value is not None)
 
 
 class Known(Protocol):
-    """What the search knows while an engine runs; it grows between two answers of the engine."""
+    """The knowledge of the search while an engine runs. It can change each time the engine yields."""
 
     def best_us(self, size_bytes: float) -> float:
-        """The best time so far for messages of `size_bytes`, in µs; inf where there is none."""
+        """Return the best time so far for messages of `size_bytes`, in µs; inf where there is none."""
 
     def time_us(self, candidate: Candidate) -> float:
-        """The time of the candidate that an engine yielded last, at its size, in µs; inf where it was of no use."""
+        """Return the time of the candidate that an engine yielded last, at its size, in µs; inf where it is useless."""
 
     def fewest_steps(self) -> int | None:
-        """The fewest steps of any algorithm so far; None where there is none."""
+        """Return the fewest steps of any algorithm so far; None where there is no algorithm."""
 
     def shown_bytes(self) -> list[int]:
-        """The message sizes at which the answers so far would be shown."""
+        """Return the message sizes in bytes at which the answers so far would be shown."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of an engine beside the problem.
+    """The request to an engine, besides the problem.
 
     Attributes:
-        options: what the user pins.
-        sizes: message sizes in bytes to find schedules for, the most important first.
-        deadline: of `now`; there is an answer even where it has passed.
-        workers: solver processes.
-        known: what is known so far.
-        bound: on the time of any algorithm.
-        solvers: that the engine asks, in this order.
-        most_sends: to which an engine may refine chunks; 0: as it likes.
-        work_s: seconds of work that an engine may spend which counts its work instead of reading the clock.
+        options: What the user pins.
+        sizes: Message sizes in bytes to find schedules for, the most important first.
+        deadline: Time on the clock `synth.model.deadline.now`; the engine yields an answer even after it.
+        workers: Solver processes.
+        known: Best results of the search so far.
+        bound: Bound on the time of any algorithm.
+        work_s: Seconds of work for an engine that counts its work instead of reading the clock.
+        solvers: Solvers that the engine calls, in this order.
+        most_sends: Number of sends up to which an engine may refine chunks; 0 for any number.
     """
 
     options: Options
@@ -107,14 +117,16 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A schedule that an engine found; the search replays it before it is anything more.
+    """A schedule that an engine yields. The search replays it before it counts as an algorithm.
 
     Attributes:
-        problem: with the chunks of the schedule; the problem asked, or a quotient of it.
-        engine: what found it.
-        size_bytes: the message size that it was made for; 0: none in particular.
-        supersedes: whether the engine's earlier candidates for that size are not worth keeping beside it.
-        load_us: how long it keeps each resource busy at that size, shape (nresources,), where the engine knows.
+        problem: Problem with the chunks of the schedule: the question's problem, or a quotient of it.
+        schedule: The schedule.
+        engine: Name of the engine.
+        size_bytes: Message size in bytes that the schedule is for; 0 for no particular size.
+        supersedes: Whether this candidate replaces the engine's earlier candidates for the same size.
+        load_us: Time in µs that the schedule keeps each resource busy at that size, shape (nresources,); None where the
+            engine does not know it.
     """
 
     problem: Problem
@@ -127,21 +139,21 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Progress:
-    """What an engine does now, in words."""
+    """The present work of an engine, in words."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why no schedule of the pinned shape exists, where that was proved."""
+    """The reason why no schedule of the pinned shape exists, where that is proved."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Shape:
-    """(S, R, C) of the k-synchronous model: steps, rounds, chunks a block."""
+    """A triple (S, R, C) of the k-synchronous model: steps, rounds, chunks in one block."""
 
     steps: int
     rounds: int
@@ -149,13 +161,20 @@ class Shape:
 
     @property
     def ratio(self) -> Fraction:
-        """Rounds a chunk."""
+        """Return the number of rounds a chunk."""
         return Fraction(self.rounds, self.chunks)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is known of a shape: a schedule, or that none exists and what says so, or neither."""
+    """The answer for a shape: a schedule, a proof that no schedule exists, or neither.
+
+    Attributes:
+        shape: Steps, rounds and chunks.
+        schedule: A schedule of this shape, or None.
+        status: `sat`, `unsat` or `unknown`.
+        by: The solver or the proof that decided.
+    """
 
     shape: Shape
     schedule: Schedule | None
@@ -165,7 +184,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class StepBound:
-    """Fewest rounds a chunk in a number of steps, over all numbers of chunks, with the prices that prove it."""
+    """A lower bound on the rounds a chunk in a number of steps, for any number of chunks, and the prices behind it."""
 
     steps: int
     ratio: float
@@ -174,13 +193,20 @@ class StepBound:
 
 @dataclass(frozen=True)
 class StepClaim:
-    """What is proved of a number of steps: at least `at_least` rounds a chunk, and by what.
+    """A proved lower bound on the rounds a chunk of every schedule with a number of steps.
 
-    `best` is the shape found, if any. `complete`: no better shape with this many steps exists: for any number of
-    chunks (by the relaxation or a cut), or if `chunks` is set for up to so many (each better one was refuted).
-    `refuted` are the shapes for which a solver proved that there is no schedule.
-    `exactly`: it is about just `chunks` chunks, not about fewer too.
-    `part` names the phase of the collective that it is about, where that is not the whole.
+    Attributes:
+        steps: The number of steps.
+        at_least: Lower bound on rounds a chunk.
+        by: The solver or the proof behind the bound.
+        best: The best decided shape, or None.
+        complete: True if no better shape with this many steps exists: for any number of chunks (by the relaxation or a
+            cut), or, if `chunks` is set, for up to so many chunks (each better shape was refuted).
+        chunks: Number of chunks up to which the claim holds; None for any number.
+        bound: Bound from the relaxation, or None.
+        refuted: Shapes for which a solver proved that no schedule exists.
+        part: Phase of the collective that the claim is about; empty for the whole collective.
+        exactly: True if the claim is about exactly `chunks` chunks, and not about fewer.
     """
 
     steps: int
@@ -197,7 +223,7 @@ class StepClaim:
 
 @dataclass(frozen=True)
 class SlotClaim:
-    """No schedule with so many chunks a block is faster than `bound_us` for messages of `size` bytes."""
+    """A claim that no schedule with `chunks` chunks a block is faster than `bound_us` for messages of `size` bytes."""
 
     size: int
     chunks: int
@@ -205,5 +231,5 @@ class SlotClaim:
     solver: str
 
 
-# what an engine yields
+# Everything that an engine yields.
 Outcome = Algorithm | Candidate | StepClaim | SlotClaim | Refusal | Progress

@@ -1,9 +1,9 @@
 """The engine `two-hops`: broadcast and reduce where every two ranks are linked, each piece in two hops.
 
-The root deals pieces out to its peers in turn, and each peer sends what it was dealt to all others: van de Geijn's
-scatter and all-gather (Barnett and others, 1994) as one pipeline. In every slot of time each rank sends at most once
-and receives at most once, so that through a switch all ports work from the second round on; the last piece is two
-latencies and a round behind the root, where a chain of ranks takes a latency each. A reduction is the same backwards.
+The root scatters pieces to its peers in turn, and each peer sends its pieces to all other peers: van de Geijn's scatter
+and all-gather (Barnett and others, 1994) as one pipeline. In every slot of time each rank sends at most once and
+receives at most once, so that through a switch all ports work from the second round on. The last piece ends two
+latencies and a round behind the root, where a chain of ranks takes a latency each. A reduction is the reversal.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from synth.phases.reversal import backwards
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, predict_us
 
 NAME = "two-hops"
-_MOST_SENDS = 20_000  # of a schedule
-_WORTH = 0.015  # of the time, that twice as many pieces must gain: each takes as long again to compile
+_MOST_SENDS = 20_000  # in a schedule
+_WORTH = 0.015  # part of the time that twice as many pieces must gain, as they double the time to compile
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Broadcast or reduce of three ranks or more, all linked to all; no steps or rounds."""
+    """Return why the engine refuses a problem, empty for broadcast or reduce of three linked ranks or more."""
     if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
         return "two-hops is for one group that is not planned by its symmetry, stated with one chunk a block"
     if options.steps is not None or options.rounds is not None:
@@ -38,11 +38,11 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
-    """For each size the best number of pieces."""
+    """Yield for each size the schedule with the best number of pieces."""
     peers = problem.collective.nranks - 1
-    most = min(request.most_sends or _MOST_SENDS, _MOST_SENDS) // peers
-    # powers of two divide the sizes that messages have
-    counts = [1 << e for e in range(peers.bit_length(), max(most, 2 * peers).bit_length())]
+    most_pieces = min(request.most_sends or _MOST_SENDS, _MOST_SENDS) // peers
+    # Powers of two divide the usual message sizes.
+    counts = [1 << e for e in range(peers.bit_length(), max(most_pieces, 2 * peers).bit_length())]
     if request.options.chunks is not None:
         counts = [request.options.chunks]
     for size in request.sizes:
@@ -55,15 +55,15 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
             if time_us > best_us * (1 - _WORTH) or (small and best_us < np.inf):
                 break
             best_us = time_us
-            found = Candidate(whole, schedule, NAME, size, supersedes=True)
-        yield found
+            candidate = Candidate(whole, schedule, NAME, size, supersedes=True)
+        yield candidate
 
 
 def _links(problem: Problem) -> Ints:
-    """The link between two places of the group, shape (k, k); -1 where there is none, 0 of a rank to itself."""
+    """Return the link between two places of the group, shape (k, k); -1 where there is none, 0 of a rank to itself."""
     net, k = problem.network, problem.collective.nranks
     between = np.full((net.nranks, net.nranks), -1)
-    # the widest of several links is written last
+    # The widest of several links between two ranks is written last.
     order = np.argsort(net.bandwidth_gbs, kind="stable")
     between[net.src[order], net.dst[order]] = order
     between = between[:k, :k]
@@ -72,11 +72,11 @@ def _links(problem: Problem) -> Ints:
 
 
 def _schedule(problem: Problem, size_bytes: float) -> Schedule:
-    """Sends in the order of their slots.
+    """Return the sends in the order of their slots.
 
-    In slot t the root sends to peer a = t mod m. Meanwhile peer a + 2d sends to peer a + d, for d = 1, …, m - 1, what
-    it was dealt before: m is odd, so these all differ, and in m slots every peer meets every other once. Where the
-    peers are even in number one more, who is not there, makes them odd.
+    In slot t the root sends to peer a = t mod m. Meanwhile peer a + 2d sends to peer a + d, for d = 1, …, m - 1, a
+    piece that it got from the root before: m is odd, so these peers all differ, and in m slots every peer meets every
+    other once. Where the number of peers is even, an absent peer makes m odd.
     """
     collective, between = problem.collective, _links(problem)
     reduces, k, pieces = collective.reducing, collective.nranks, collective.nchunks
@@ -87,20 +87,19 @@ def _schedule(problem: Problem, size_bytes: float) -> Schedule:
     m = len(peers) + (1 - len(peers) % 2)
     net = problem.network
     slot_us = collective.chunk_bytes(size_bytes)[0] * US_PER_BYTE_AT_1_GBS / float(net.bandwidth_gbs.max())
-    ahead = 1 + int(
-        min(np.ceil(float(net.alpha_us.max()) / max(slot_us, 1e-12) - 1e-9), pieces)
-    )  # slots till it is there
-    rounds, at = np.divmod(np.arange(pieces), len(peers))
-    dealt = m * rounds + at  # the slot of each piece
-    chunk, slot, source, goal = [np.arange(pieces)], [dealt], [np.full(pieces, root)], [peers[at]]
+    # A piece can be sent on this many slots after it left.
+    ahead = 1 + int(min(np.ceil(float(net.alpha_us.max()) / max(slot_us, 1e-12) - 1e-9), pieces))
+    rounds, peer_of_piece = np.divmod(np.arange(pieces), len(peers))
+    scatter_slot = m * rounds + peer_of_piece  # slot in which the root sends each piece
+    chunk, slot, source, goal = [np.arange(pieces)], [scatter_slot], [np.full(pieces, root)], [peers[peer_of_piece]]
     for d in range(1, m):
-        # peer p = a + 2d sends to a + d, in the first slot of a = p - 2d in which it has what it was dealt
-        to = (at - d) % m
-        there = to < len(peers)
-        chunk.append(np.flatnonzero(there))
-        slot.append(dealt[there] + ahead + (-2 * d - ahead) % m)
-        source.append(peers[at][there])
-        goal.append(peers[to[there]])
+        # Peer p = a + 2d sends to a + d, in the first slot of a = p - 2d in which it has the root's piece.
+        goal_of_piece = (peer_of_piece - d) % m
+        is_present = goal_of_piece < len(peers)
+        chunk.append(np.flatnonzero(is_present))
+        slot.append(scatter_slot[is_present] + ahead + (-2 * d - ahead) % m)
+        source.append(peers[peer_of_piece][is_present])
+        goal.append(peers[goal_of_piece[is_present]])
     columns = [np.concatenate(column) for column in (chunk, slot, source, goal)]
     order = np.lexsort((columns[0], columns[1]))
     chunks, _, sources, goals = (column[order] for column in columns)

@@ -1,1 +1,1 @@
-"""Constructive search for problems of a few ranks."""
+"""The engine `route`: greedy routing and list scheduling for problems of a few ranks."""

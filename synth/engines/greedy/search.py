@@ -1,4 +1,4 @@
-"""The engine `route`: shallow trees for small messages, deeper ones of more chunks for large, each in moments."""
+"""The engine `route`: shallow trees for small messages, deeper trees of more chunks for large messages, at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from synth.phases.split import join, phases
 
 @dataclass(frozen=True)
 class Tuning:
-    """How much the engine tries.
+    """Settings of the engine.
 
     Attributes:
-        chunks: chunks a block that large messages are tried with; of few sources, which leave links idle unless
-            their chunks follow each other closely, more.
-        chunks_of_few, few_sources: those, and up to how many sources are few.
-        depths: how much a tree counts the whole path from its root, from 0 (only the load counts) to 1.
-        passes: how often all chunks are routed.
+        chunks: Chunks a block that are tried for large messages.
+        chunks_of_few: The same for few sources, which leave links idle unless their chunks follow each other closely.
+        few_sources: Number of sources up to which they are few.
+        depths: How much a tree counts the whole path from its root, from 0 (only the load counts) to 1.
+        passes: Number of times that all chunks are routed.
     """
 
     chunks: tuple[int, ...] = (4, 16)
@@ -34,31 +34,33 @@ class Tuning:
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Whole problems of one group; no shape."""
+    """Return why the engine refuses a problem, empty for one group without a pinned shape."""
     if problem.quotient is not None or problem.allowed is not None:
         return "route is for one group that is not planned by its symmetry"
     return "route takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 
 
 def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iterator[Outcome]:
-    """A schedule for small messages, and several for large ones.
+    """Yield a schedule for small messages, and several schedules for large ones.
 
-    What is tried is told by counted work, not by the clock: the same question must get the same answer.
+    The trials follow counted work, not the clock, so that the same question gets the same answer.
     """
     large, small = request.options.size or LARGEST, request.options.size or SMALLEST
-    parts_of = phases(problem)
-    sources = len(np.unique(parts_of[0].apply(1).collective.pre[:, 0]))
+    phases_of_problem = phases(problem)
+    sources = len(np.unique(phases_of_problem[0].apply(1).collective.pre[:, 0]))
     counts = tuning.chunks_of_few if sources <= tuning.few_sources else tuning.chunks
     trials = [(1, small, 1.0, 1), (1, large, 1.0, tuning.passes), (1, large, 0.5, tuning.passes)]
     trials += [(chunks, large, depth, tuning.passes) for chunks in counts for depth in tuning.depths]
     spent_s, answered = 0.0, False
     for chunks, size, depth, passes in trials:
-        spent_s += sum(route.work(phase.apply(chunks)) for phase in parts_of) * passes
+        spent_s += sum(route.work(phase.apply(chunks)) for phase in phases_of_problem) * passes
         if spent_s > request.work_s and answered:
             continue
-        parts = [phase.invert(chunks, route.solve(phase.apply(chunks), size, depth, passes)) for phase in parts_of]
-        asked = problem.with_chunks(parts_of[0].asked_chunks(chunks))
-        schedule = parts[0] if len(parts) == 1 else order_sends(asked, join(*parts), size)
-        yield Candidate(asked, schedule, route.NAME, size)
+        parts = [
+            phase.invert(chunks, route.solve(phase.apply(chunks), size, depth, passes)) for phase in phases_of_problem
+        ]
+        problem_of_chunks = problem.with_chunks(phases_of_problem[0].asked_chunks(chunks))
+        schedule = parts[0] if len(parts) == 1 else order_sends(problem_of_chunks, join(*parts), size)
+        yield Candidate(problem_of_chunks, schedule, route.NAME, size)
         answered = True
         yield Progress("constructive search")

@@ -1,4 +1,4 @@
-"""Calendars: how much of every resource is in use when, and where a send of some length fits; loops for `compiled`.
+"""Calendars: the use of every resource over time, and where a send of some length fits; loops for `compiled`.
 
 A calendar is a step function of time: breakpoints, and the GB/s in use from each to the next. It begins long before
 time 0 with nothing in use, and ends with nothing in use.
@@ -13,18 +13,21 @@ import numpy as np
 from synth.model.collective import Floats, Ints
 from topologies.network import Network
 
-BEFORE = -1e18  # µs: the first breakpoint
-_SAME = 1e-9  # of a send's length, and of a capacity: what rounding may take
+BEFORE = -1e18  # µs, the first breakpoint
+_SAME = 1e-9  # tolerance for rounding, relative to a send's length and to a capacity
 
 
 class Calendars(NamedTuple):
-    """Of every resource, the links after them.
+    """The calendars of all resources, and the links that use them.
 
     Attributes:
-        at: float, shape (resources, most): breakpoints in µs, ascending. used: the same: GB/s from there on.
-        count: int, shape (resources,): breakpoints of each.
-        capacity: float, shape (resources,): GB/s.
-        uses_ptr, uses: CSR by link: what it uses. rate: float, shape (links,): GB/s.
+        at: Breakpoints in µs, ascending, float, shape (resources, most).
+        used: GB/s in use from each breakpoint on, float, shape (resources, most).
+        count: Breakpoints of each resource, int, shape (resources,).
+        capacity: Capacity of each resource in GB/s, float, shape (resources,).
+        uses_ptr: CSR pointer from a link to the resources that it uses.
+        uses: Resources of all links, in CSR order.
+        rate: Bandwidth of each link in GB/s, float, shape (links,).
     """
 
     at: Any
@@ -37,10 +40,10 @@ class Calendars(NamedTuple):
 
 
 def calendars(net: Network, sends: int) -> Calendars:
-    """Empty calendars of a network with room for so many sends."""
+    """Return empty calendars of a network with room for a number of sends."""
     uses_ptr, uses, capacity = net.uses_and_links()
     shape = len(capacity), 2 * sends + 4
-    found = Calendars(
+    empty = Calendars(
         np.empty(shape),
         np.empty(shape),
         np.zeros(len(capacity), dtype=np.int64),
@@ -49,8 +52,8 @@ def calendars(net: Network, sends: int) -> Calendars:
         _ints(uses),
         _floats(net.bandwidth_gbs),
     )
-    clear(found)
-    return found
+    clear(empty)
+    return empty
 
 
 def _ints(column: Ints) -> Ints:
@@ -62,7 +65,7 @@ def _floats(column: Floats) -> Floats:
 
 
 def clear(calendars: Calendars) -> None:
-    """Nothing is in use."""
+    """Set all calendars to no use."""
     for r in range(len(calendars.count)):
         calendars.count[r] = 1
         calendars.at[r, 0] = BEFORE
@@ -70,7 +73,7 @@ def clear(calendars: Calendars) -> None:
 
 
 def book(calendars: Calendars, link: int, start: float, busy: float) -> None:
-    """A send takes its link and what this uses from `start` for `busy` µs."""
+    """Add a send to the calendars of its link and the link's resources, from `start` for `busy` µs."""
     for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
         r = calendars.uses[j]
         first = _breakpoint(calendars, r, start)
@@ -80,37 +83,37 @@ def book(calendars: Calendars, link: int, start: float, busy: float) -> None:
 
 
 def earliest(calendars: Calendars, link: int, ready: float, busy: float) -> float:
-    """When a send of `busy` µs can start over a link, from `ready` on."""
+    """Return the first time in µs, from `ready` on, at which a send of `busy` µs can start over a link."""
     begin = ready
     moved = True
     while moved:
         moved = False
         for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
             r = calendars.uses[j]
-            then = _first_room(calendars, r, begin, busy, calendars.rate[link])
-            if then > begin:
-                begin = then
+            first_room = _first_room(calendars, r, begin, busy, calendars.rate[link])
+            if first_room > begin:
+                begin = first_room
                 moved = True
     return begin
 
 
 def latest(calendars: Calendars, link: int, start: float, busy: float) -> float:
-    """The last moment up to `start` at which a send of `busy` µs can start over a link; may be before 0."""
+    """Return the last time up to `start` at which a send of `busy` µs can start over a link; it may be before 0."""
     begin = start
     moved = True
     while moved:
         moved = False
         for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
             r = calendars.uses[j]
-            then = _last_room(calendars, r, begin, busy, calendars.rate[link])
-            if then < begin:
-                begin = then
+            last_room = _last_room(calendars, r, begin, busy, calendars.rate[link])
+            if last_room < begin:
+                begin = last_room
                 moved = True
     return begin
 
 
 def _place(calendars: Calendars, r: int, when: float) -> int:
-    """The last breakpoint before or at a time."""
+    """Return the last breakpoint at or before a time."""
     low, high = 0, calendars.count[r]
     while high - low > 1:
         middle = (low + high) >> 1
@@ -122,7 +125,7 @@ def _place(calendars: Calendars, r: int, when: float) -> int:
 
 
 def _breakpoint(calendars: Calendars, r: int, when: float) -> int:
-    """The place of a breakpoint at this time, which is made where there is none."""
+    """Return the place of a breakpoint at a time, and add the breakpoint where it is missing."""
     k = _place(calendars, r, when)
     if calendars.at[r, k] == when:
         return k
@@ -137,19 +140,19 @@ def _breakpoint(calendars: Calendars, r: int, when: float) -> int:
 
 
 def _first_room(calendars: Calendars, r: int, begin: float, busy: float, rate: float) -> float:
-    """From `begin` on, the first time from which so much fits for so long."""
+    """Return the first time, from `begin` on, from which `rate` GB/s fit for `busy` µs."""
     most = calendars.capacity[r] * (1.0 + _SAME) - rate
     count = calendars.count[r]
     for k in range(_place(calendars, r, begin), count):
         if calendars.used[r, k] > most:
-            begin = calendars.at[r, k + 1]  # there is a next: in the end nothing is in use
+            begin = calendars.at[r, k + 1]  # There is a next breakpoint, as nothing is in use after the last.
         elif k + 1 == count or calendars.at[r, k + 1] >= begin + busy * (1.0 - _SAME):
             break
     return begin
 
 
 def _last_room(calendars: Calendars, r: int, begin: float, busy: float, rate: float) -> float:
-    """Up to `begin`, the last time from which so much fits for so long."""
+    """Return the last time, up to `begin`, from which `rate` GB/s fit for `busy` µs."""
     most = calendars.capacity[r] * (1.0 + _SAME) - rate
     end = begin + busy
     for k in range(_place(calendars, r, end - busy * _SAME), -1, -1):

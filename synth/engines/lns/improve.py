@@ -1,4 +1,4 @@
-"""Ruin and recreate: chunks are taken out of a schedule and put back where they fit (Schrimpf et al., 2000); loops."""
+"""Ruin and recreate: remove chunks from a schedule and insert them where they fit (Schrimpf et al., 2000); loops."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import numpy as np
 from synth.engines.lns.calendars import Calendars, book, clear, earliest
 from synth.engines.lns.insertion import Chunks, Graph, Plan, Scratch, draw, draw_roots, insert
 
-_LATENESS = 0.05  # what the mean chunk's arrival counts beside the last one's
+_LATENESS = 0.05  # weight of the mean arrival of the chunks in the cost, besides the last arrival
 
 
-def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, came: Any, last: Any) -> float:
-    """Have every send of the plan start as early as it can, in the order of their starts; the cost of the plan.
+def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, arrival_us: Any, end_us: Any) -> float:
+    """Move every send of the plan to its earliest start, in the order of their starts, and return the plan's cost.
 
-    came: float, shape (2, chunks, ranks): set to when each chunk's last arrival at a rank is, of what is gathered and
-    of all. last: float, shape (chunks,): set to each chunk's last arrival.
+    Args:
+        graph: The network's links and ranks.
+        calendars: Calendars of the resources, which are cleared and booked again.
+        chunks: The chunks, their holders and goals.
+        plan: The plan, whose starts change.
+        arrival_us: Set to each chunk's last arrival at a rank, of gathered parts and of all parts, float, shape (2,
+            chunks, ranks).
+        end_us: Set to each chunk's last arrival, float, shape (chunks,).
     """
     nchunks = len(plan.count)
     total = 0
@@ -24,16 +30,16 @@ def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, ca
         total += plan.count[chunk]
     starts = np.empty(total)
     place = np.empty(total, np.int64)
-    at = 0
+    next_send = 0
     most = plan.link.shape[1]
     for chunk in range(nchunks):
-        last[chunk] = 0.0
-        for rank in range(came.shape[2]):
-            came[0, chunk, rank] = came[1, chunk, rank] = 0.0
+        end_us[chunk] = 0.0
+        for rank in range(arrival_us.shape[2]):
+            arrival_us[0, chunk, rank] = arrival_us[1, chunk, rank] = 0.0
         for row in range(plan.count[chunk]):
-            starts[at] = plan.start[chunk, row]
-            place[at] = chunk * most + row
-            at += 1
+            starts[next_send] = plan.start[chunk, row]
+            place[next_send] = chunk * most + row
+            next_send += 1
     order = np.argsort(starts, kind="mergesort")
     clear(calendars)
     end = 0.0
@@ -42,49 +48,59 @@ def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, ca
         link = plan.link[chunk, row]
         hold = chunks.kilobytes[chunk] / calendars.rate[link]
         busy = hold + graph.gap[link]
-        # what roots exchange does not wait for what they get of each other
-        ready = came[0 if row < plan.adds[chunk] else 1, chunk, graph.src[link]]
+        # The exchange between roots does not wait for the parts that they get from each other.
+        ready = arrival_us[0 if row < plan.adds[chunk] else 1, chunk, graph.src[link]]
         start = earliest(calendars, link, ready, busy)
         book(calendars, link, start, busy)
         plan.start[chunk, row] = start
-        then = start + hold + graph.alpha[link]
-        to = graph.dst[link]
-        came[1, chunk, to] = max(came[1, chunk, to], then)
+        arrival = start + hold + graph.alpha[link]
+        goal = graph.dst[link]
+        arrival_us[1, chunk, goal] = max(arrival_us[1, chunk, goal], arrival)
         if row < plan.gathers[chunk]:
-            came[0, chunk, to] = max(came[0, chunk, to], then)
-        last[chunk] = max(last[chunk], then)
-        end = max(end, then)
+            arrival_us[0, chunk, goal] = max(arrival_us[0, chunk, goal], arrival)
+        end_us[chunk] = max(end_us[chunk], arrival)
+        end = max(end, arrival)
     mean = 0.0
     for chunk in range(nchunks):
-        mean += last[chunk]
+        mean += end_us[chunk]
     return end + _LATENESS * mean / nchunks
 
 
-def copy_plan(of: Plan, to: Plan) -> None:
-    """Have one plan say what another says."""
-    for chunk in range(len(of.count)):
-        to.count[chunk] = of.count[chunk]
-        to.gathers[chunk] = of.gathers[chunk]
-        to.adds[chunk] = of.adds[chunk]
-        to.nroots[chunk] = of.nroots[chunk]
-        for k in range(of.nroots[chunk]):
-            to.roots[chunk, k] = of.roots[chunk, k]
-        for row in range(of.count[chunk]):
-            to.link[chunk, row] = of.link[chunk, row]
-            to.start[chunk, row] = of.start[chunk, row]
+def copy_plan(source: Plan, target: Plan) -> None:
+    """Write one plan into another."""
+    for chunk in range(len(source.count)):
+        target.count[chunk] = source.count[chunk]
+        target.gathers[chunk] = source.gathers[chunk]
+        target.adds[chunk] = source.adds[chunk]
+        target.nroots[chunk] = source.nroots[chunk]
+        for k in range(source.nroots[chunk]):
+            target.roots[chunk, k] = source.roots[chunk, k]
+        for row in range(source.count[chunk]):
+            target.link[chunk, row] = source.link[chunk, row]
+            target.start[chunk, row] = source.start[chunk, row]
 
 
-def improve(  # over 60 lines: one loop, whose state is too much to hand on
+def improve(  # One loop of over 60 lines, as its state is too large to pass on.
     graph: Graph, calendars: Calendars, chunks: Chunks, now: Plan, trial: Plan, best: Plan, scratch: Scratch,
-    came: Any, last: Any, ends: Any, costs: Any, work: int, enough_us: float, heat: float,
+    arrival_us: Any, end_us: Any, trial_end_us: Any, costs: Any, work: int, enough_us: float, heat: float,
 ) -> int:  # fmt: skip
-    """Improve plans until so many links were looked at; the iterations made.
+    """Improve plans until `work` links were looked at, and return the number of iterations.
 
     Args:
-        now: a plan, which changes. trial: room for another. best: the best so far, which changes.
-        last, ends: float, shape (chunks,): when each chunk of `now` has arrived; room for those of `trial`.
-        costs: float, shape (2,): of `now` and of `best`. enough_us: a cost that need not be improved.
-        heat: how much worse, as a part, a plan may be to be gone on with.
+        graph: The network's links and ranks.
+        calendars: Calendars of the resources, which change.
+        chunks: The chunks, their holders and goals.
+        now: The present plan, which changes.
+        trial: Room for another plan.
+        best: The best plan so far, which changes.
+        scratch: Room for the growth of trees.
+        arrival_us: Room for the arrivals of each chunk, float, shape (2, chunks, ranks).
+        end_us: Last arrival of each chunk of `now`, float, shape (chunks,).
+        trial_end_us: Room for the same of `trial`.
+        costs: Costs of `now` and `best`, float, shape (2,).
+        work: Number of links to look at.
+        enough_us: A cost that need not be improved.
+        heat: How much worse, as a fraction, a plan may be and still become the present plan.
     """
     nchunks = len(now.count)
     rounds = 0
@@ -97,21 +113,21 @@ def improve(  # over 60 lines: one loop, whose state is too much to hand on
         end = 0.0
         for chunk in range(nchunks):
             is_removed[chunk] = False
-            end = max(end, last[chunk])
-        # one that ends late, or that is wherever such a one is; a few by chance
+            end = max(end, end_us[chunk])
+        # A chunk that ends late, most often, and a few chunks at random.
         count = 1 + int(draw(scratch) * draw(scratch) * min(nchunks, 12))
-        taken = 0
+        nremoved = 0
         for k in range(count):
             chunk = int(draw(scratch) * nchunks)
             if k == 0 and draw(scratch) < 0.7:
                 for _ in range(4):
-                    other = int(draw(scratch) * nchunks)
-                    if last[other] > last[chunk]:
-                        chunk = other
+                    later_chunk = int(draw(scratch) * nchunks)
+                    if end_us[later_chunk] > end_us[chunk]:
+                        chunk = later_chunk
             if not is_removed[chunk]:
                 is_removed[chunk] = True
-                removed[taken] = chunk
-                taken += 1
+                removed[nremoved] = chunk
+                nremoved += 1
         clear(calendars)
         for chunk in range(nchunks):
             if not is_removed[chunk]:
@@ -122,7 +138,7 @@ def improve(  # over 60 lines: one loop, whose state is too much to hand on
         weight = 0.0 if draw(scratch) < 0.4 else draw(scratch) * 4.0
         noise = 0.0 if draw(scratch) < 0.3 else draw(scratch)
         failed = False
-        for k in range(taken):
+        for k in range(nremoved):
             chunk = removed[k]
             if chunks.sums[chunk] and draw(scratch) < 0.4:
                 most = trial.nroots[chunk]
@@ -135,12 +151,12 @@ def improve(  # over 60 lines: one loop, whose state is too much to hand on
             scratch.drawn[1] += trial.count[chunk]
         if failed:
             continue
-        cost = place_all(graph, calendars, chunks, trial, came, ends)
+        cost = place_all(graph, calendars, chunks, trial, arrival_us, trial_end_us)
         if cost < costs[0] * (1.0 + heat * draw(scratch)):
             copy_plan(trial, now)
             costs[0] = cost
             for chunk in range(nchunks):
-                last[chunk] = ends[chunk]
+                end_us[chunk] = trial_end_us[chunk]
             if cost < costs[1] * (1.0 - 1e-12):
                 copy_plan(trial, best)
                 costs[1] = cost
@@ -148,12 +164,25 @@ def improve(  # over 60 lines: one loop, whose state is too much to hand on
 
 
 def construct(
-    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, came: Any, last: Any,
+    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, arrival_us: Any, end_us: Any,
     order: Any, likely_us: float, weight: float, noise: float, far: bool, roots: int,
 ) -> float:  # fmt: skip
-    """A plan from nothing, chunk by chunk; its cost, negative where a chunk cannot get to where it is wanted.
+    """Build a plan chunk by chunk and return its cost, negative where a chunk cannot reach a goal.
 
-    roots: how many a sum may come together at; 0: at those that the plan has.
+    Args:
+        graph: The network's links and ranks.
+        calendars: Calendars of the resources, which are cleared and booked again.
+        chunks: The chunks, their holders and goals.
+        plan: The plan to build.
+        scratch: Room for the growth of trees.
+        arrival_us: Set to the arrivals of each chunk, float, shape (2, chunks, ranks).
+        end_us: Set to each chunk's last arrival, float, shape (chunks,).
+        order: The chunks in the order in which they are inserted.
+        likely_us: Likely end of the schedule in µs.
+        weight: Cost of a µs of a link, in µs.
+        noise: Relative noise of the prices.
+        far: True to connect the farthest goal first.
+        roots: Most roots of a sum; 0 for the roots that the plan has.
     """
     clear(calendars)
     for i in range(len(order)):
@@ -162,4 +191,4 @@ def construct(
         insert(graph, calendars, chunks, plan, scratch, order[i], likely_us, weight, noise, far)
         if plan.count[order[i]] < 0:
             return -1.0
-    return place_all(graph, calendars, chunks, plan, came, last)
+    return place_all(graph, calendars, chunks, plan, arrival_us, end_us)

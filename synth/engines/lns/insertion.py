@@ -1,9 +1,9 @@
-"""Trees put into calendars: where and when a chunk gets to its goals beside the sends that are there; loops.
+"""Trees in calendars: where and when a chunk reaches its goals between the sends that are booked; loops.
 
-A tree grows goal by goal, each over the path by which it is reached first (an earliest arrival in a network over time:
+A tree grows goal by goal, each over the path that reaches it first (an earliest arrival in a network over time:
 Dijkstra's search, with calendars in place of lengths). A sum is a tree from its contributors, grown backwards in time
-from the moment at which all of it is at its root, and a tree from there on to the goals. Or it has several roots, all
-linked to each other: each gets a part, they exchange these, and from each a tree goes on.
+from the moment at which the whole sum is at its root, and a tree from the root to the goals. Or a sum has several
+roots, all linked to each other: each gets a part, they exchange the parts, and a tree grows from each root.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ BEYOND = 1e300
 
 
 class Graph(NamedTuple):
-    """Links and ranks as loops take them.
+    """The links and ranks of a network, as arrays for the loops.
 
     Attributes:
-        src, dst, alpha, gap: of every link. out_ptr, out, into_ptr, into: CSR by rank: links that leave and enter it.
-        between: int, shape (ranks, ranks): the fastest link from one rank to another; -1 where there is none.
+        src: Source rank of every link.
+        dst: Destination rank of every link.
+        alpha: Latency of every link in µs.
+        gap: Time in µs that a link stays busy after a message.
+        out_ptr: CSR pointer from a rank to the links that leave it.
+        out: Links that leave each rank, in CSR order.
+        into_ptr: CSR pointer from a rank to the links that enter it.
+        into: Links that enter each rank, in CSR order.
+        between: The fastest link from one rank to another, -1 where there is none, int, shape (ranks, ranks).
     """
 
     src: Any
@@ -35,12 +42,16 @@ class Graph(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """What must get where.
+    """The chunks and the ranks that they start from and go to.
 
     Attributes:
-        kilobytes: of every chunk. sums: whether it is added up.
-        holders_ptr, holders, goals_ptr, goals: CSR by chunk.
-        away: float, shape (ranks, ranks): µs that the largest chunk takes at least from one rank to another.
+        kilobytes: Size of every chunk.
+        sums: Whether each chunk is a sum.
+        holders_ptr: CSR pointer from a chunk to its holders.
+        holders: Holders of each chunk, in CSR order.
+        goals_ptr: CSR pointer from a chunk to its goals.
+        goals: Goals of each chunk, in CSR order.
+        away: Least time in µs of the largest chunk from one rank to another, float, shape (ranks, ranks).
     """
 
     kilobytes: Any
@@ -53,13 +64,16 @@ class Chunks(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All sends; those of chunk c stand in row c, what is gathered first, then what roots exchange.
+    """The sends of all chunks. Row c has the sends of chunk c: the gather first, then the exchange between the roots.
 
     Attributes:
-        count, gathers, adds: int, shape (chunks,): sends of each chunk, how many of these gather, and how many add.
-        nroots: int, shape (chunks,): at how many ranks a sum comes together.
-        roots: int, shape (chunks, most roots): these.
-        link, start: shape (chunks, most): link, and start in µs.
+        count: Sends of each chunk, int, shape (chunks,).
+        gathers: Sends of each chunk that gather, int, shape (chunks,).
+        adds: Sends of each chunk that add to a sum, int, shape (chunks,).
+        nroots: Number of ranks at which each sum comes together, int, shape (chunks,).
+        roots: These ranks, int, shape (chunks, most roots).
+        link: Link of each send, int, shape (chunks, most sends).
+        start: Start of each send in µs, float, shape (chunks, most sends).
     """
 
     count: Any
@@ -72,16 +86,24 @@ class Plan(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Of every rank, while a tree grows.
+    """State of every rank while a tree grows.
 
-    at: µs at which what it holds can be sent on (backwards: by which it must be there). inside: it is in the tree.
-    wanted: a goal that is not. key, when, via, done: of Dijkstra's search. path: links. drawn: the state of what is
-    drawn by chance, and the links looked at so far.
+    Attributes:
+        at: Time in µs from which a rank can send its data on (backwards: by which the data must be there).
+        inside: Whether a rank is in the tree.
+        is_goal: Whether a rank is a goal outside of the tree.
+        key: Price of the path to a rank in Dijkstra's search.
+        when: Arrival at a rank in Dijkstra's search, in µs.
+        start: Start of the send to a rank in µs.
+        via: Link over which a rank is reached.
+        done: Whether Dijkstra's search is done with a rank.
+        path: The links of a path.
+        drawn: The state of the random numbers, and the number of links looked at so far.
     """
 
     at: Any
     inside: Any
-    wanted: Any
+    is_goal: Any
     key: Any
     when: Any
     start: Any
@@ -92,7 +114,7 @@ class Scratch(NamedTuple):
 
 
 def draw(scratch: Scratch) -> float:
-    """A number from 0 to 1."""
+    """Return a random number from 0 to 1."""
     scratch.drawn[0] = (scratch.drawn[0] * 1103515245 + 12345) & 0x7FFFFFFF
     return float(scratch.drawn[0] >> 7) / 16777216.0
 
@@ -101,13 +123,21 @@ def insert(
     graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, end_us: float,
     weight: float, noise: float, far: bool,
 ) -> None:  # fmt: skip
-    """Put a chunk's sends into the calendars and the plan.
+    """Insert a chunk's sends into the calendars and the plan.
 
-    What a sum needs may begin before time 0; `place_all` then moves it, and what it meets, to later.
+    The sends of a sum may begin before time 0; `place_all` then moves them, and the sends in their way, to later times.
 
     Args:
-        end_us: by when the others have arrived. weight: what a µs of a link costs, in µs. noise: how unlike prices are.
-        far: the last goal first.
+        graph: The network's links and ranks.
+        calendars: Calendars of the resources.
+        chunks: The chunks, their holders and goals.
+        plan: The plan, whose row of the chunk is rewritten.
+        scratch: Room for the growth of trees.
+        chunk: The chunk.
+        end_us: Time at which the other chunks have arrived.
+        weight: Cost of a µs of a link, in µs.
+        noise: Relative noise of the prices.
+        far: True to connect the farthest goal first.
     """
     plan.count[chunk] = plan.gathers[chunk] = plan.adds[chunk] = 0
     ranks = len(scratch.at)
@@ -116,33 +146,33 @@ def insert(
         for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
             scratch.at[chunks.holders[j]] = 0.0
             scratch.inside[chunks.holders[j]] = True
-        left = _want(chunks.goals_ptr, chunks.goals, scratch, chunk)
-        _grow(graph, calendars, chunks, plan, scratch, chunk, left, False, weight, noise, far)
+        missing = _want(chunks.goals_ptr, chunks.goals, scratch, chunk)
+        _grow(graph, calendars, chunks, plan, scratch, chunk, missing, False, weight, noise, far)
         return
-    least = 0.0
+    shortest_us = 0.0
     for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
-        nearest = BEYOND
+        nearest_us = BEYOND
         for k in range(plan.nroots[chunk]):
-            nearest = min(nearest, chunks.away[chunks.holders[j], plan.roots[chunk, k]])
-        least = max(least, nearest)
-    whole = least + draw(scratch) * max(0.0, end_us - 2.0 * least)
-    _begin_at_roots(plan, scratch, chunk, whole)
-    left = _want(chunks.holders_ptr, chunks.holders, scratch, chunk)
-    _grow(graph, calendars, chunks, plan, scratch, chunk, left, True, weight, noise, far)
+            nearest_us = min(nearest_us, chunks.away[chunks.holders[j], plan.roots[chunk, k]])
+        shortest_us = max(shortest_us, nearest_us)
+    summed_us = shortest_us + draw(scratch) * max(0.0, end_us - 2.0 * shortest_us)
+    _begin_at_roots(plan, scratch, chunk, summed_us)
+    missing = _want(chunks.holders_ptr, chunks.holders, scratch, chunk)
+    _grow(graph, calendars, chunks, plan, scratch, chunk, missing, True, weight, noise, far)
     if plan.count[chunk] < 0:
         return
     plan.gathers[chunk] = plan.count[chunk]
     if plan.nroots[chunk] > 1:
         _leave_out_idle(graph, chunks, plan, scratch, chunk)
-    _begin_at_roots(plan, scratch, chunk, whole)
-    _exchange(graph, calendars, chunks, plan, scratch, chunk, whole)
+    _begin_at_roots(plan, scratch, chunk, summed_us)
+    _exchange(graph, calendars, chunks, plan, scratch, chunk, summed_us)
     plan.adds[chunk] = plan.count[chunk]
-    left = _want(chunks.goals_ptr, chunks.goals, scratch, chunk)
-    _grow(graph, calendars, chunks, plan, scratch, chunk, left, False, weight, noise, far)
+    missing = _want(chunks.goals_ptr, chunks.goals, scratch, chunk)
+    _grow(graph, calendars, chunks, plan, scratch, chunk, missing, False, weight, noise, far)
 
 
 def draw_roots(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, most: int) -> None:
-    """Choose where a sum comes together: any rank that can, and up to `most` in all that are linked both ways."""
+    """Choose the roots of a sum at random: a rank that can be one, and up to `most` ranks, all linked both ways."""
     begin, after = chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]
     first = int(draw(scratch) * len(scratch.at))
     if draw(scratch) < 0.6 or not _can_be_root(chunks, chunk, first):
@@ -153,19 +183,24 @@ def draw_roots(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk
     for _ in range(3 * links):
         if count >= min(most, plan.roots.shape[1]):
             break
-        other = graph.dst[graph.out[graph.out_ptr[first] + int(draw(scratch) * links)]]
-        fits = _can_be_root(chunks, chunk, other)
+        candidate = graph.dst[graph.out[graph.out_ptr[first] + int(draw(scratch) * links)]]
+        fits = _can_be_root(chunks, chunk, candidate)
         for k in range(count):
-            one = plan.roots[chunk, k]
-            fits = fits and one != other and graph.between[one, other] >= 0 and graph.between[other, one] >= 0
+            root = plan.roots[chunk, k]
+            fits = (
+                fits
+                and root != candidate
+                and graph.between[root, candidate] >= 0
+                and graph.between[candidate, root] >= 0
+            )
         if fits:
-            plan.roots[chunk, count] = other
+            plan.roots[chunk, count] = candidate
             count += 1
     plan.nroots[chunk] = count
 
 
 def _can_be_root(chunks: Chunks, chunk: int, rank: int) -> bool:
-    """Whether all contributions can get to a rank, and from there to all goals."""
+    """Return True if all contributions can reach a rank, and all goals can be reached from it."""
     for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
         if not chunks.away[chunks.holders[j], rank] < BEYOND:
             return False
@@ -176,33 +211,33 @@ def _can_be_root(chunks: Chunks, chunk: int, rank: int) -> bool:
 
 
 def _leave_out_idle(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int) -> None:
-    """Drop roots that neither contribute nor get anything, and so have nothing to exchange."""
+    """Remove roots that neither contribute nor get a contribution, as they have nothing to exchange."""
     for k in range(plan.nroots[chunk]):
         scratch.done[plan.roots[chunk, k]] = False
     for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
         scratch.done[chunks.holders[j]] = True
     for row in range(plan.gathers[chunk]):
         scratch.done[graph.dst[plan.link[chunk, row]]] = True
-    kept = 0
+    nroots = 0
     for k in range(plan.nroots[chunk]):
         root = plan.roots[chunk, k]
         if scratch.done[root]:
-            plan.roots[chunk, kept] = root
-            kept += 1
-    plan.nroots[chunk] = kept
+            plan.roots[chunk, nroots] = root
+            nroots += 1
+    plan.nroots[chunk] = nroots
 
 
 def _exchange(
-    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, whole: float
+    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, summed_us: float
 ) -> None:
-    """Every root sends its part to all others, from `whole` on; `at` becomes when each has all."""
+    """Add the sends of every root's part to all other roots, and set `at` to the time at which each has the sum."""
     count = plan.nroots[chunk]
-    for turn in range(1, count):
+    for offset in range(1, count):
         for k in range(count):
-            u, v = plan.roots[chunk, k], plan.roots[chunk, (k + turn) % count]
+            u, v = plan.roots[chunk, k], plan.roots[chunk, (k + offset) % count]
             link = graph.between[u, v]
             hold = chunks.kilobytes[chunk] / calendars.rate[link]
-            start = earliest(calendars, link, whole, hold + graph.gap[link])
+            start = earliest(calendars, link, summed_us, hold + graph.gap[link])
             book(calendars, link, start, hold + graph.gap[link])
             row = plan.count[chunk]
             plan.link[chunk, row] = link
@@ -211,71 +246,70 @@ def _exchange(
             scratch.at[v] = max(scratch.at[v], start + hold + graph.alpha[link])
 
 
-def _begin_at_roots(plan: Plan, scratch: Scratch, chunk: int, whole: float) -> None:
+def _begin_at_roots(plan: Plan, scratch: Scratch, chunk: int, summed_us: float) -> None:
+    """Start a tree at the roots of a sum."""
     _begin(scratch, len(scratch.at))
     for k in range(plan.nroots[chunk]):
-        scratch.at[plan.roots[chunk, k]] = whole
+        scratch.at[plan.roots[chunk, k]] = summed_us
         scratch.inside[plan.roots[chunk, k]] = True
 
 
 def _begin(scratch: Scratch, ranks: int) -> None:
+    """Remove all ranks from the tree and from its goals."""
     for rank in range(ranks):
         scratch.inside[rank] = False
-        scratch.wanted[rank] = False
+        scratch.is_goal[rank] = False
 
 
 def _want(ptr: Any, ranks: Any, scratch: Scratch, chunk: int) -> int:
-    """Mark who must still be in the tree; how many."""
-    left = 0
+    """Mark the ranks that must join the tree, and return their number."""
+    count = 0
     for j in range(ptr[chunk], ptr[chunk + 1]):
-        if not scratch.inside[ranks[j]] and not scratch.wanted[ranks[j]]:
-            scratch.wanted[ranks[j]] = True
-            left += 1
-    return left
+        if not scratch.inside[ranks[j]] and not scratch.is_goal[ranks[j]]:
+            scratch.is_goal[ranks[j]] = True
+            count += 1
+    return count
 
 
 def _grow(
-    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, left: int,
+    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, missing: int,
     back: bool, weight: float, noise: float, far: bool,
 ) -> None:  # fmt: skip
-    """Have a tree reach the `left` ranks that are wanted; `back`: from them, backwards in time."""
-    while left > 0:
-        goal = _reach(graph, calendars, chunks, scratch, chunk, left, back, weight, noise, far)
+    """Build a tree to the marked goals; with `back`, from the goals to the tree, backwards in time."""
+    while missing > 0:
+        goal = _reach(graph, calendars, chunks, scratch, chunk, missing, back, weight, noise, far)
         if goal < 0:
-            plan.count[chunk] = -1  # it cannot be reached
+            plan.count[chunk] = -1  # A goal cannot be reached.
             return
         count = 0
-        at = goal
-        while not scratch.inside[at]:
-            link = scratch.via[at]
+        rank = goal
+        while not scratch.inside[rank]:
+            link = scratch.via[rank]
             scratch.path[count] = link
             count += 1
-            at = graph.dst[link] if back else graph.src[link]
+            rank = graph.dst[link] if back else graph.src[link]
         for i in range(count - 1, -1, -1):
             link = scratch.path[i]
-            at = graph.src[link] if back else graph.dst[link]
+            rank = graph.src[link] if back else graph.dst[link]
             hold = chunks.kilobytes[chunk] / calendars.rate[link]
-            book(calendars, link, scratch.start[at], hold + graph.gap[link])
+            book(calendars, link, scratch.start[rank], hold + graph.gap[link])
             row = plan.count[chunk]
             plan.link[chunk, row] = link
-            plan.start[chunk, row] = scratch.start[at]
+            plan.start[chunk, row] = scratch.start[rank]
             plan.count[chunk] = row + 1
-            scratch.inside[at] = True
-            scratch.at[at] = scratch.when[at]
-            if scratch.wanted[at]:
-                scratch.wanted[at] = False
-                left -= 1
+            scratch.inside[rank] = True
+            scratch.at[rank] = scratch.when[rank]
+            if scratch.is_goal[rank]:
+                scratch.is_goal[rank] = False
+                missing -= 1
 
 
 def _reach(
-    graph: Graph, calendars: Calendars, chunks: Chunks, scratch: Scratch, chunk: int, left: int, back: bool,
+    graph: Graph, calendars: Calendars, chunks: Chunks, scratch: Scratch, chunk: int, missing: int, back: bool,
     weight: float, noise: float, far: bool,
 ) -> int:  # fmt: skip
-    """The wanted rank that is nearest to the tree in time (`far`: farthest), its path in `via`; -1 where there is none.
-
-    Backwards, `at` and `when` are the latest times by which a contribution must be there.
-    """
-    ranks, found = len(scratch.at), -1
+    """Return the goal nearest to the tree in time (`far`: farthest), with its path in `via`; -1 if there is none."""
+    ranks, goal = len(scratch.at), -1
     for v in range(ranks):
         scratch.done[v] = False
         scratch.key[v] = BEYOND
@@ -284,7 +318,7 @@ def _reach(
             scratch.when[v] = scratch.at[v]
     ptr = graph.into_ptr if back else graph.out_ptr
     links = graph.into if back else graph.out
-    while left > 0:
+    while missing > 0:
         v = -1
         for w in range(ranks):
             if not scratch.done[w] and scratch.key[w] < BEYOND and (v < 0 or scratch.key[w] < scratch.key[v]):
@@ -292,9 +326,9 @@ def _reach(
         if v < 0:
             return -1
         scratch.done[v] = True
-        if scratch.wanted[v]:
-            found = v
-            left -= 1
+        if scratch.is_goal[v]:
+            goal = v
+            missing -= 1
             if not far:
                 break
         for j in range(ptr[v], ptr[v + 1]):
@@ -306,19 +340,19 @@ def _reach(
             busy = hold + graph.gap[link]
             if back:
                 start = latest(calendars, link, scratch.when[v] - graph.alpha[link] - hold, busy)
-                then = start
-                took = scratch.when[v] - start
+                arrival = start
+                send_us = scratch.when[v] - start
             else:
                 start = earliest(calendars, link, scratch.when[v], busy)
-                then = start + hold + graph.alpha[link]
-                took = then - scratch.when[v]
+                arrival = start + hold + graph.alpha[link]
+                send_us = arrival - scratch.when[v]
             scratch.drawn[1] += 1
-            key = scratch.key[v] + took + weight * hold
+            key = scratch.key[v] + send_us + weight * hold
             if noise > 0.0:
-                key += noise * draw(scratch) * took
+                key += noise * draw(scratch) * send_us
             if key < scratch.key[w]:
                 scratch.key[w] = key
-                scratch.when[w] = then
+                scratch.when[w] = arrival
                 scratch.start[w] = start
                 scratch.via[w] = link
-    return found
+    return goal

@@ -1,8 +1,8 @@
-"""The engine `lns`: large neighbourhood search over routes and times together, for middle sizes and odd networks.
+"""The engine `lns`: large neighbourhood search over routes and times at once, for middle sizes and irregular networks.
 
-A schedule is improved by taking some chunks out of it and putting each back along the paths, and at the times, by which
-it arrives first beside all others (`insertion`). Numbers of chunks race: each has a plan, and those that fall behind
-are given up (successive halving: Jamieson and Talwalkar, 2016). What is tried is told by counted work.
+A schedule is improved by removing some chunks and inserting each along the paths, and at the times, by which it arrives
+first between the other chunks (`insertion`). Numbers of chunks race: each has a plan, and plans that fall behind are
+dropped (successive halving: Jamieson and Talwalkar, 2016). The trials follow counted work, not the clock.
 """
 
 from __future__ import annotations
@@ -29,26 +29,30 @@ from topologies.arrays import grouped, positions
 from topologies.network import Network
 
 NAME = "lns"
-_MOST_ROOTS, _FEW_CHUNKS = 12, 4  # roots of a sum, where there are few chunks; the more, the more sends
-_EVERY = 3  # number of chunks beyond
-_GATHER, _EXCHANGE = 0, 1  # phases of a chunk's sends; then it is spread
+_MOST_ROOTS, _FEW_CHUNKS = 12, 4  # most roots of a sum, and chunks up to which so many are allowed, as roots cost sends
+_EVERY_NTH = 3  # number of chunks races, of those whose chunks are too short
+_GATHER, _EXCHANGE = 0, 1  # phases of a chunk's sends, before its spread
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How much the engine tries.
+    """Settings of the engine.
 
     Attributes:
-        most_ranks: up to which it is asked. most_sends: of a plan.
-        counts: numbers of chunks that race.
-        starts: plans that are made from nothing for each.
-        near: time / bound from which on nothing is gained by going on.
-        busy: of the latency: what a chunk must hold a link for. beyond: numbers of chunks after that which may race.
-        rate: links looked at in a second, about, by which work is counted.
-        most_work_s: of the first race. rounds: races, each with twice the work of the one before.
-        kept: plans that the next race goes on with.
-        worth: the part that a race must gain, and be the best of all engines, for another to follow.
-        heat: how much worse, as a part, a plan may be that is gone on with.
+        most_ranks: Most ranks for which the engine is tried.
+        most_sends: Most sends of a plan.
+        counts: Numbers of chunks a block that race.
+        starts: Plans that are built from nothing for each number of chunks.
+        near: Ratio time / bound up to which a size is not improved.
+        busy: Fraction of the latency that a chunk must hold a link for.
+        beyond: Numbers of chunks that may race although their chunks are too short.
+        rate: Approximate number of links looked at in a second, which turns seconds into counted work.
+        most_work_s: Most seconds of work of the first race.
+        rounds: Number of races, each with twice the work of the one before.
+        worth: Part of the time that a race must gain, besides being the best of all engines, for another race to
+            follow.
+        heat: How much worse, as a fraction, a plan may be and still be improved further.
+        kept: Plans that the next race starts from.
     """
 
     most_ranks: int = 32
@@ -70,48 +74,53 @@ TUNING = Tuning()
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Whole problems of one group; no shape."""
+    """Return why the engine refuses a problem, empty for one group without a pinned shape."""
     if problem.quotient is not None or problem.allowed is not None or problem.nranks > TUNING.most_ranks:
         return f"lns is for one group of {TUNING.most_ranks} ranks at most, not planned by its symmetry"
     return "lns takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 
 
 def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runner | None = None) -> Iterator[Outcome]:
-    """Better and better schedules for each size, the most important first, then the best plans go on with more work."""
+    """Yield better and better schedules for each size, the most important size first; then race on with more work."""
     run = run or Runner(interpreted=False)
-    known = dict.fromkeys(request.sizes, np.inf)
-    left = list(request.sizes)
-    kept: dict[int, list[_Planned]] = {size: [] for size in request.sizes}
-    work = int(min(request.work_s / 2, tuning.most_work_s) * tuning.rate / len(left))
+    best_us = dict.fromkeys(request.sizes, np.inf)
+    open_sizes = list(request.sizes)
+    best_plans: dict[int, list[_PlanSearch]] = {size: [] for size in request.sizes}
+    work = int(min(request.work_s / 2, tuning.most_work_s) * tuning.rate / len(open_sizes))
     for number in range(tuning.rounds):
-        # where most is to be gained first, as time may be short
-        left.sort(key=lambda size: request.bound.at(size)[0] / (request.known.best_us(size) or np.inf))
-        for size in tuple(left):
-            before_us = known[size]
+        # The sizes with the most to gain come first, as time may be short.
+        open_sizes.sort(key=lambda size: request.bound.at(size)[0] / (request.known.best_us(size) or np.inf))
+        for size in tuple(open_sizes):
+            before_us = best_us[size]
             if request.known.best_us(size) <= request.bound.at(size)[0] * tuning.near:
-                left.remove(size)
+                open_sizes.remove(size)
                 continue
-            race = list(kept[size]) or _race(problem, size, request, tuning, run)
+            race = list(best_plans[size]) or _starting_plans(problem, size, request, tuning, run)
             enough_us = request.bound.at(size)[0] * tuning.near
-            for found in _raced(race, enough_us, work << number, tuning, kept[size]):
-                if isinstance(found, Progress):
-                    yield found
-                elif (time_us := predict_us(found.problem, found.schedule, size)) < known[size]:
-                    known[size] = time_us
-                    yield found
-                if now() >= request.deadline and np.isfinite(known[size]):
+            for outcome in _run_race(race, enough_us, work << number, tuning, best_plans[size]):
+                if isinstance(outcome, Progress):
+                    yield outcome
+                elif (time_us := predict_us(outcome.problem, outcome.schedule, size)) < best_us[size]:
+                    best_us[size] = time_us
+                    yield outcome
+                if now() >= request.deadline and np.isfinite(best_us[size]):
                     return
-            best = known[size] <= request.known.best_us(size) * (1 + 1e-9)
-            if not best or known[size] > before_us * (1 - tuning.worth):
-                left.remove(size)
+            is_best = best_us[size] <= request.known.best_us(size) * (1 + 1e-9)
+            if not is_best or best_us[size] > before_us * (1 - tuning.worth):
+                open_sizes.remove(size)
 
 
-def _raced(
-    race: list[_Planned], enough_us: float, work: int, tuning: Tuning, kept: list[_Planned]
+def _run_race(
+    race: list[_PlanSearch], enough_us: float, work: int, tuning: Tuning, best_plans: list[_PlanSearch]
 ) -> Iterator[Candidate | Progress]:
-    """What plans come to; of those that are behind the others each time half are given up.
+    """Yield the candidates of the plans in a race; each time the slower half of the plans drops out.
 
-    kept: becomes the best plans, to go on with.
+    Args:
+        race: The plans.
+        enough_us: A time that need not be improved.
+        work: Links to look at in all.
+        tuning: Settings of the engine.
+        best_plans: Set to the best plans, from which the next race starts.
     """
     best_us = np.inf
     while race:
@@ -122,42 +131,48 @@ def _raced(
             if plan.best_us < best_us * (1 - 1e-9):
                 best_us = plan.best_us
                 yield plan.candidate()
-            yield Progress(f"large neighbourhoods: {plan.chunks} chunks")
+            yield Progress(f"large neighbourhood search: {plan.chunks} chunks")
         race = sorted(race, key=lambda plan: (plan.best_us, plan.chunks))
-        kept[:] = [*race, *(plan for plan in kept if plan not in race)][: tuning.kept]
+        best_plans[:] = [*race, *(plan for plan in best_plans if plan not in race)][: tuning.kept]
         if best_us <= enough_us or len(race) == 1:
             return
         race = race[: (len(race) + 1) // 2]
 
 
-def _race(problem: Problem, size: int, request: Request, tuning: Tuning, run: Runner) -> list[_Planned]:
-    """A plan for every number of chunks that is worth it."""
+def _starting_plans(problem: Problem, size: int, request: Request, tuning: Tuning, run: Runner) -> list[_PlanSearch]:
+    """Return a plan for every number of chunks that is worth it."""
     single = reversible(problem.collective)
     (phase, *_) = phases(problem) if single else [Phase(problem)]
     net, collective = problem.network, problem.collective
     latency_bytes = float(net.alpha_us.min()) * float(net.bandwidth_gbs.max()) * 1e3
     largest_bytes = float(collective.fraction.max()) * size
-    found: list[_Planned] = []
-    beyond = 0  # numbers of chunks too short for the fastest links; slower ones may want some of them
+    plans: list[_PlanSearch] = []
+    beyond = 0  # Counts chunks too short for the fastest links, which slower links may still need.
     for chunks in tuning.counts:
         beyond += largest_bytes / chunks < tuning.busy * latency_bytes
-        if found and largest_bytes / chunks < (request.options.least_bytes or 0):
+        if plans and largest_bytes / chunks < (request.options.least_bytes or 0):
             break
-        planned = _Planned(phase, chunks, size, run, request.options.seed)
-        if found and (beyond > tuning.beyond or planned.sends > tuning.most_sends):
+        plan = _PlanSearch(phase, chunks, size, run, request.options.seed)
+        if plans and (beyond > tuning.beyond or plan.sends > tuning.most_sends):
             break
-        if found and beyond % _EVERY:
+        if plans and beyond % _EVERY_NTH:
             continue
-        if planned.start(tuning.starts, request.bound.at(size)[0]):
-            found.append(planned)
-    return found
+        if plan.start(tuning.starts, request.bound.at(size)[0]):
+            plans.append(plan)
+    return plans
 
 
-class _Planned:
-    """The search with one number of chunks a block.
+class _PlanSearch:
+    """The search for the best plan with one number of chunks a block.
 
     Attributes:
-        chunks: that number. best_us: the time of its best plan. sends: at most.
+        phase: The phase of the collective that is searched.
+        chunks: Chunks a block of the phase.
+        size: Message size in bytes.
+        asked: The question's problem with the chunks of the schedule.
+        problem: The phase's problem.
+        best_us: Time of the best plan in µs.
+        sends: Number of (rank, chunk) pairs that the sends must serve, at least 1.
     """
 
     def __init__(self, phase: Phase, chunks: int, size: int, run: Runner, seed: int) -> None:
@@ -168,19 +183,19 @@ class _Planned:
         self.best_us = np.inf
         self._sums = bool(collective.reduces.any())
         self._most_roots = min(net.nranks, _MOST_ROOTS if collective.nchunks <= _FEW_CHUNKS else 2)
-        each = 2 * net.nranks + self._most_roots * (self._most_roots - 1) if self._sums else net.nranks
+        most_sends = 2 * net.nranks + self._most_roots * (self._most_roots - 1) if self._sums else net.nranks
         goals = len(collective.post) + (len(collective.pre) if self._sums else 0)
         self.sends = max(goals, 1)
-        self._shape = collective.nchunks, each
+        self._shape = collective.nchunks, most_sends
         self._seed = seed
 
     def start(self, times: int, likely_us: float) -> bool:
-        """Make a few plans from nothing and keep the best; False where there is none."""
+        """Build `times` plans for each number of roots and keep the best; return False if a goal cannot be reached."""
         problem = self.problem
         net, collective = problem.network, problem.collective
-        nchunks, each = self._shape
+        nchunks, most_sends = self._shape
         self._graph, self._chunks = _graph(net), _chunks(problem, self.size)
-        self._calendars = calendars(net, nchunks * each)
+        self._calendars = calendars(net, nchunks * most_sends)
         self._scratch = _scratch(net.nranks, self._seed)
         self._now, self._trial, self._best = (
             _plan(*self._shape, self._most_roots, collective.holders) for _ in range(3)
@@ -208,15 +223,15 @@ class _Planned:
         return True
 
     def _take(self, cost: float) -> None:
-        """Go on with the trial if it is the best so far."""
+        """Make the trial the present and best plan if it is the best so far."""
         if cost < self._costs[1]:
             self._costs[:] = cost
-            for to in (self._now, self._best):
-                _copy(self._trial, to)
+            for target in (self._now, self._best):
+                _copy(self._trial, target)
             self._last[:] = self._ends
 
     def _read(self, schedule: Schedule) -> None:
-        """Have the trial say what a schedule of trees says."""
+        """Read a schedule of trees into the trial plan."""
         net, plan = self.problem.network, self._trial
         order = np.lexsort((schedule.start_us, ~schedule.reduces, schedule.chunk))
         chunk, reduces = schedule.chunk[order], schedule.reduces[order]
@@ -229,12 +244,12 @@ class _Planned:
             sends = np.zeros((nchunks, net.nranks), dtype=bool)
             gathered = schedule.link[order][reduces]
             sends[chunk[reduces], net.src[gathered]] = True
-            last = ~sends[chunk[reduces], net.dst[gathered]]
+            is_root = ~sends[chunk[reduces], net.dst[gathered]]
             plan.nroots[:] = 1
-            plan.roots[chunk[reduces][last], 0] = net.dst[gathered][last]
+            plan.roots[chunk[reduces][is_root], 0] = net.dst[gathered][is_root]
 
     def improve(self, work: int, enough_us: float, heat: float) -> None:
-        """So much work more."""
+        """Improve the best plan with `work` more looks at links."""
         self._run(
             improve, self._graph, self._calendars, self._chunks, self._now, self._trial, self._best, self._scratch,
             self._came, self._last, self._ends, self._costs, work, enough_us, heat,
@@ -242,18 +257,20 @@ class _Planned:
         self._time()
 
     def candidate(self) -> Candidate:
-        """The best plan as a schedule of the asked problem."""
+        """Return the best plan as a schedule of the question's problem."""
         return Candidate(self.asked, self.schedule(), NAME, self.size, True)
 
     def schedule(self) -> Schedule:
-        """The best plan's."""
+        """Return the schedule of the best plan."""
         return self.phase.invert(self.chunks, _schedule(self.problem, self._best))
 
     def _time(self) -> None:
+        """Set the time of the best plan."""
         self.best_us = predict_us(self.asked, self.schedule(), self.size)
 
 
 def _graph(net: Network) -> Graph:
+    """Return the arrays of a network for the loops."""
     gap = net.gap_us if len(net.gap_us) else np.zeros(net.nlinks)
     columns = (*grouped(net.src, net.nranks), *grouped(net.dst, net.nranks))
     ints = [np.array(column, dtype=np.int64) for column in (net.src, net.dst, *columns)]
@@ -264,58 +281,61 @@ def _graph(net: Network) -> Graph:
 
 
 def _chunks(problem: Problem, size: int) -> Chunks:
+    """Return the arrays of a problem's chunks for the loops, for messages of `size` bytes."""
     net, collective = problem.network, problem.collective
     work = np.array(collective.chunk_bytes(size) * 1e-3)
-    away = least_latency(net.nranks, net.src, net.dst, net.alpha_us + float(work.max()) / net.bandwidth_gbs)
+    least_us = least_latency(net.nranks, net.src, net.dst, net.alpha_us + float(work.max()) / net.bandwidth_gbs)
     holders, goals = ([np.array(c, dtype=np.int64) for c in table] for table in (collective.holders, collective.goals))
-    return Chunks._make([work, np.array(collective.reduces), *holders, *goals, away])
+    return Chunks._make([work, np.array(collective.reduces), *holders, *goals, least_us])
 
 
-def _plan(nchunks: int, each: int, most_roots: int, holders: tuple[Ints, Ints]) -> Plan:
-    """An empty one; sums come together at their holders in turn."""
+def _plan(nchunks: int, most_sends: int, most_roots: int, holders: tuple[Ints, Ints]) -> Plan:
+    """Return an empty plan; sums come together at their holders in turn."""
     ptr, ranks = holders
-    turn = np.arange(nchunks) % np.maximum(np.diff(ptr), 1)
+    holder_of_chunk = np.arange(nchunks) % np.maximum(np.diff(ptr), 1)
     roots = np.zeros((nchunks, most_roots), dtype=np.int64)
-    roots[:, 0] = [ranks[a + t] if b > a else 0 for a, b, t in zip(ptr[:-1], ptr[1:], turn, strict=True)]
+    roots[:, 0] = [ranks[a + t] if b > a else 0 for a, b, t in zip(ptr[:-1], ptr[1:], holder_of_chunk, strict=True)]
     count, gathers, adds = (np.zeros(nchunks, dtype=np.int64) for _ in range(3))
-    shape = nchunks, each
+    shape = nchunks, most_sends
     return Plan(count, gathers, adds, np.ones(nchunks, np.int64), roots, np.zeros(shape, np.int64), np.zeros(shape))
 
 
-def _copy(of: Plan, to: Plan) -> None:
-    for one, other in zip(of, to, strict=True):
-        other[...] = one
+def _copy(source: Plan, target: Plan) -> None:
+    """Write one plan into another."""
+    for column, target_column in zip(source, target, strict=True):
+        target_column[...] = column
 
 
 def _scratch(nranks: int, seed: int) -> Scratch:
+    """Return the room for the growth of trees, with the random numbers at a seed."""
     floats = [np.zeros(nranks) for _ in range(4)]
     flags = [np.zeros(nranks, dtype=bool) for _ in range(3)]
     ints = [np.zeros(nranks, dtype=np.int64) for _ in range(2)]
     drawn = np.array([(seed * 7919 + 12345) & 0x7FFFFFFF, 0], dtype=np.int64)
     at, key, when, start = floats
-    inside, wanted, done = flags
+    inside, is_goal, done = flags
     via, path = ints
-    return Scratch(at, inside, wanted, key, when, start, via, done, path, drawn)
+    return Scratch(at, inside, is_goal, key, when, start, via, done, path, drawn)
 
 
 def _schedule(problem: Problem, plan: Plan) -> Schedule:
-    """A plan's sends in the order of their starts, each a step after what brings what it carries."""
-    nchunks, each = plan.link.shape
-    used = np.arange(each) < plan.count[:, None]
+    """Return a plan's sends in the order of their starts, each a step after the sends that bring its chunk."""
+    nchunks, most_sends = plan.link.shape
+    used = np.arange(most_sends) < plan.count[:, None]
     chunk, row = np.nonzero(used)
     phase = (row >= plan.gathers[chunk]).astype(np.int64) + (row >= plan.adds[chunk])
-    order = np.lexsort((plan.start[chunk, row], phase))  # stable
+    order = np.lexsort((plan.start[chunk, row], phase))  # A stable sort keeps the order of rows.
     chunk, row, phase = chunk[order], row[order], phase[order]
     link = plan.link[chunk, row]
     ahead = np.zeros((nchunks, problem.nranks), dtype=np.int64)
-    gathered = np.zeros(nchunks, dtype=np.int64)  # the first step in which all of a chunk is
+    gathered = np.zeros(nchunks, dtype=np.int64)  # first step in which a chunk's whole gather is done
     step = np.zeros(len(chunk), dtype=np.int64)
     ends = zip(
         chunk.tolist(), problem.network.src[link].tolist(), problem.network.dst[link].tolist(), phase.tolist(),
         strict=True,
     )  # fmt: skip
     for i, (c, u, v, p) in enumerate(ends):
-        # roots send what they have before they get anything of each other
+        # Roots send their parts before they get the parts of other roots.
         step[i] = gathered[c] if p == _EXCHANGE else ahead[c, u]
         ahead[c, v] = max(ahead[c, v], step[i] + 1)
         if p == _GATHER:

@@ -1,4 +1,4 @@
-"""What trees of an all-reduce are packed into: links that run both ways, taken as edges."""
+"""The trees of an all-reduce: packed into links that run both ways, taken as edges."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.phases.reversal import mirror_links
 
-_STEP_S = 2e-6  # of the interpreter
+_STEP_S = 2e-6  # seconds a step in the interpreter
 _ROUND_OFF = 1e-9
 
 
 class MirroredTrees:
-    """Spanning trees, up which sums come over the links back, and down which they go.
+    """Spanning trees: sums go up each tree over the reversed links, and results go down it.
 
-    A tree takes its part of the message over each of its edges once each way.
+    A tree sends its part of the message over each of its edges once in each direction.
 
     Attributes:
-        least: what the bound says, rounded.
+        nroots: Number of roots, 1.
+        least: The bound in µs a byte, rounded.
+        forth: Links from lower to higher ranks, the first direction of each edge.
+        back: The reverse of each link of `forth`.
+        orders: Random orders of ranks and edges, one for each packing.
+        middle: Rank with the smallest distance to the farthest rank.
     """
 
     def __init__(self, problem: Problem, least_us_per_byte: float, tuning: Tuning) -> None:
@@ -41,50 +46,53 @@ class MirroredTrees:
         self.gbs = [written(value) for value in net.bandwidth_gbs[self.forth].tolist()]
         self.least = Fraction(least_us_per_byte).limit_denominator(10**15)
         self.run: Runner = choose_runner(_STEP_S * tuning.restarts * 16 * self.n * (self.n + len(self.forth)))
-        many = max(1, tuning.restarts * tuning.restart_ranks // max(tuning.restart_ranks, self.n))
+        npackings = max(1, tuning.restarts * tuning.restart_ranks // max(tuning.restart_ranks, self.n))
         rng = np.random.default_rng(0)
-        self.orders = [(rng.permutation(self.n), rng.permutation(len(self.forth))) for _ in range(many)]
+        self.orders = [(rng.permutation(self.n), rng.permutation(len(self.forth))) for _ in range(npackings)]
         self.middle = self._middle()
 
     def _middle(self) -> int:
-        """A rank from which none is far."""
-        near = np.full((self.n, self.n), np.inf)
-        near[self.ends] = near[self.ends[::-1]] = 1.0
-        np.fill_diagonal(near, 0.0)
+        """Return a rank with the smallest distance to the farthest rank."""
+        distance = np.full((self.n, self.n), np.inf)
+        distance[self.ends] = distance[self.ends[::-1]] = 1.0
+        np.fill_diagonal(distance, 0.0)
         for rank in range(self.n):
-            np.minimum(near, near[:, rank, None] + near[None, rank, :], out=near)
-        return int(near.max(axis=1).argmin())
+            np.minimum(distance, distance[:, rank, None] + distance[None, rank, :], out=distance)
+        return int(distance.max(axis=1).argmin())
 
     def counts(self, tuning: Tuning) -> list[int]:
-        """The fewest trees that come so near to the least time of all numbers of trees, as far as counting says."""
+        """Return for each loss the fewest trees within it of the least time of all numbers of trees, and one tree.
+
+        It counts the room of edges and ranks, without packing.
+        """
         most = min(tuning.most_trees, max(1, tuning.round_sends // (2 * self.n)))
-        times = [self._room(k) for k in range(1, most + 1)]
-        least = min(times)
-        return [*dict.fromkeys(next(k + 1 for k, t in enumerate(times) if t <= least * x) for x in tuning.losses), 1]
+        time_of = [self._room(k) for k in range(1, most + 1)]
+        least = min(time_of)
+        return [*dict.fromkeys(next(k + 1 for k, t in enumerate(time_of) if t <= least * x) for x in tuning.losses), 1]
 
     def capacity(self, k: int, us_per_byte: Fraction) -> Ints:
-        """Trees that every edge may be in."""
-        each = {gbs: math.floor(us_per_byte * 1000 * gbs * k) for gbs in set(self.gbs)}
-        return np.array([min(k, each[gbs]) for gbs in self.gbs], dtype=np.int64)
+        """Return the number of trees that each edge may be in."""
+        capacity_of = {gbs: math.floor(us_per_byte * 1000 * gbs * k) for gbs in set(self.gbs)}
+        return np.array([min(k, capacity_of[gbs]) for gbs in self.gbs], dtype=np.int64)
 
     def _times(self, k: int) -> list[Fraction]:
-        """From the bound on, the µs a byte at which some edge may be in one more of k trees."""
+        """Return the times in µs a byte, from the bound on, at which some edge may be in one more of k trees."""
         low = self.least * (1 - Fraction(1, 10**9))
         counts = range(1, k + 1)
         steps = {count / (1000 * gbs * k) for gbs in set(self.gbs) for count in counts}
         return sorted(step for step in steps if step >= low)
 
     def _room(self, k: int) -> Fraction:
-        """The first of them at which all edges together, and those of each rank, have room for k trees."""
+        """Return the first of these times at which all edges, and the edges of each rank, have room for k trees."""
         for time in self._times(k):
             capacity = self.capacity(k, time)
-            at = np.bincount(np.concatenate(self.ends), np.concatenate([capacity, capacity]), self.n)
-            if capacity.sum() >= k * (self.n - 1) and at.min() >= k:
+            room_of_rank = np.bincount(np.concatenate(self.ends), np.concatenate([capacity, capacity]), self.n)
+            if capacity.sum() >= k * (self.n - 1) and room_of_rank.min() >= k:
                 return time
         return Fraction(10**9)
 
     def least_time(self, k: int) -> Fraction | None:
-        """The least µs a byte in which k trees can be packed; None where that is not found soon."""
+        """Return the least time in µs a byte in which k trees can be packed; None if a few trials do not find it."""
         first = self._room(k)
         for time in [step for step in self._times(k) if step >= first][: self.tuning.waits]:
             if self._pack(k, time, *self.orders[0]) is not None:
@@ -92,16 +100,17 @@ class MirroredTrees:
         return None
 
     def _pack(self, k: int, us_per_byte: Fraction, ranks: Ints, edges: Ints) -> list[Ints] | None:
-        """The edges of k trees; ranks and edges renumbered for it."""
+        """Return the edges of k trees, packed with renumbered ranks and edges."""
         ends = ranks[self.ends[0][edges]], ranks[self.ends[1][edges]]
         capacity = self.capacity(k, us_per_byte)[edges]
         packed = pack_spanning(self.run, self.n, ends, capacity, k, int(ranks[self.middle]))
         return None if packed is None else [np.sort(edges[tree]) for tree in packed]
 
     def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Round:
-        """A round of k trees, the shallowest of some packings.
+        """Return a round of k trees, the shallowest of some packings.
 
-        Raises TooLate.
+        Raises:
+            TooLate: If no packing is done by the deadline.
         """
         best: list[Tree] = []
         least = np.inf
@@ -112,9 +121,9 @@ class MirroredTrees:
             if edges is None:
                 continue
             trees = [rooted(self.n, self.ends, tree, (self.forth, self.back)) for tree in edges]
-            deep = max(max(depths(tree, self.net.src, self.net.dst).values()) for tree in trees)
-            if deep < least:
-                best, least = trees, deep
+            depth = max(max(depths(tree, self.net.src, self.net.dst).values()) for tree in trees)
+            if depth < least:
+                best, least = trees, depth
         if not best:
             raise TooLate
         return one_round(best, self.net.src, self.net.dst, self.mirror)

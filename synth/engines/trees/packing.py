@@ -1,10 +1,10 @@
 """Packing of spanning out-trees that attains the cut bound, in whole numbers.
 
-Edmonds (1973): from root sets R_i, m_i trees each, spanning trees can be packed into capacities c exactly if into every
-set X of vertices at least as much leads as trees have no root in X. Trees grow edge by edge while that stays true. How
-many trees of a batch may take an arc x→y at once is one maximum flow from x to y: where every other batch i adds a
-vertex that x leads to with m_i, and that leads to all of R_i, the flow beyond Σ m_i is the number (Bérczi and Frank;
-ForestColl, arXiv 2402.06787, theorem 13). Trees of one batch that take an arc part from those that do not, so that the
+Edmonds (1973): for root sets R_i with m_i trees each, spanning trees can be packed into capacities c exactly if into
+every set X of vertices leads at least as much as trees have no root in X. Trees grow edge by edge while that stays
+true. One maximum flow from x to y tells how many trees of a batch may take an arc x→y at once: every other batch i adds
+a vertex that x leads to with m_i, and that leads to all of R_i; the flow beyond Σ m_i is the number (Bérczi and Frank;
+ForestColl, arXiv 2402.06787, theorem 13). Trees of one batch that take an arc split from those that do not, so that the
 work does not grow with the number of trees.
 """
 
@@ -22,12 +22,12 @@ from synth.model.deadline import now
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Trees that are the same.
+    """A number of equal trees.
 
     Attributes:
-        root: a vertex.
-        weight: how many they are.
-        arcs: in an order in which each comes after the one that leads to its tail.
+        root: Root vertex.
+        weight: Number of equal trees.
+        arcs: The arcs, in an order in which each comes after the arc that leads to its tail.
     """
 
     root: int
@@ -36,7 +36,7 @@ class Tree:
 
 
 def depths(tree: Tree, src: Ints, dst: Ints) -> dict[int, int]:
-    """How many arcs src→dst lead from the root to each vertex."""
+    """Return for each vertex the number of arcs src→dst from the root to it."""
     depth = {tree.root: 0}
     for tail, head in zip(src[list(tree.arcs)].tolist(), dst[list(tree.arcs)].tolist(), strict=True):
         depth[head] = depth[tail] + 1
@@ -45,7 +45,14 @@ def depths(tree: Tree, src: Ints, dst: Ints) -> dict[int, int]:
 
 @dataclass(eq=False)
 class _Batch:
-    """Trees that are the same so far: the vertices that they span, and how deep each lies (-1: outside)."""
+    """A number of trees that are equal so far.
+
+    Attributes:
+        root: Root vertex.
+        weight: Number of equal trees.
+        arcs: The arcs so far.
+        depth: Depth of each vertex in the trees, -1 outside, int, shape (vertices,).
+    """
 
     root: int
     weight: int
@@ -54,68 +61,70 @@ class _Batch:
 
     @property
     def inside(self) -> Bools:
+        """Return for each vertex whether the trees span it."""
         return self.depth >= 0
 
 
 class TooLate(Exception):
-    """The deadline has passed amid the packing."""
+    """The error that the deadline has passed during the packing."""
 
 
 def pack(
     run: Runner, nvertices: int, src: Ints, dst: Ints, capacity: Ints, roots: dict[int, int], deadline: float
 ) -> list[Tree]:
-    """Spanning out-trees, roots[v] of them from each root v, that use arc a at most capacity[a] times together.
+    """Return spanning out-trees, roots[v] of them from each root v, that use arc a at most capacity[a] times in all.
 
-    Shallow trees first: an arc nearest to the root is taken before others.
+    Shallow trees come first, because an arc nearest to the root is taken before other arcs.
 
     Raises:
-        ValueError: there are none; some cut is too narrow.
-        TooLate: of `now`.
+        ValueError: If there are none, because some cut is too narrow.
+        TooLate: If `now` passes the deadline.
     """
-    left = np.array(capacity, dtype=np.int64)
+    remaining = np.array(capacity, dtype=np.int64)
     waiting: list[_Batch] = []
     for root, weight in roots.items():
         depth = np.full(nvertices, -1, dtype=np.int64)
         depth[root] = 0
         waiting.append(_Batch(root, weight, (), depth))
-    done: list[Tree] = []
-    leaving = [np.flatnonzero(src == v).tolist() for v in range(nvertices)]
+    trees: list[Tree] = []
+    arcs_from = [np.flatnonzero(src == v).tolist() for v in range(nvertices)]
     while waiting:
-        waiting.sort(key=lambda one: len(one.arcs))  # those that span least: all grow alike, and none is deep
+        # The batch that spans least is next, so that all batches grow evenly and none gets deep.
+        waiting.sort(key=lambda batch: len(batch.arcs))
         batch = waiting[0]
         if batch.inside.all():
-            done.append(Tree(batch.root, batch.weight, batch.arcs))
+            trees.append(Tree(batch.root, batch.weight, batch.arcs))
             waiting.pop(0)
             continue
         if now() >= deadline:
             raise TooLate
-        arc, many = _next_arc(run, batch, waiting, leaving, src, dst, left)
-        left[arc] -= many
-        if many < batch.weight:  # those that do not take it go on as they are
+        arc, many = _next_arc(run, batch, waiting, arcs_from, src, dst, remaining)
+        remaining[arc] -= many
+        if many < batch.weight:  # The trees that do not take the arc stay as they are.
             waiting.insert(1, _Batch(batch.root, batch.weight - many, batch.arcs, batch.depth.copy()))
         batch.weight = many
         batch.arcs += (arc,)
         batch.depth[dst[arc]] = batch.depth[src[arc]] + 1
-    return done
+    return trees
 
 
 def _next_arc(
-    run: Runner, batch: _Batch, waiting: list[_Batch], leaving: list[list[int]], src: Ints, dst: Ints, left: Ints
+    run: Runner, batch: _Batch, waiting: list[_Batch], arcs_from: list[list[int]], src: Ints, dst: Ints, remaining: Ints
 ) -> tuple[int, int]:
-    """An arc that the batch's trees may take, and how many of them at once: that nearest to the root which most may."""
-    others = waiting[1:]
-    flow = _Flow(run, len(leaving), src, dst, left, others)
+    """Return the arc nearest to the root that the most trees of the batch may take, and the number of these trees."""
+    other_batches = waiting[1:]
+    flow = _Flow(run, len(arcs_from), src, dst, remaining, other_batches)
     best = (-1, 0)
-    order = np.argsort(np.where(batch.inside, batch.depth, len(leaving)), kind="stable")[: int(batch.inside.sum())]
+    order = np.argsort(np.where(batch.inside, batch.depth, len(arcs_from)), kind="stable")[: int(batch.inside.sum())]
     level = -1
     for x in order.tolist():
         if batch.depth[x] > level and best[1]:
-            break  # a deeper one would do no better
+            break  # An arc deeper in the tree is no better.
         level = int(batch.depth[x])
-        for arc in leaving[x]:
-            if left[arc] <= 0 or batch.depth[dst[arc]] >= 0:
+        for arc in arcs_from[x]:
+            if remaining[arc] <= 0 or batch.depth[dst[arc]] >= 0:
                 continue
-            most = min(int(left[arc]), batch.weight)
+            most = min(int(remaining[arc]), batch.weight)
             if most <= best[1]:
                 continue
             many = flow.spare(x, int(dst[arc]), most)
@@ -129,29 +138,36 @@ def _next_arc(
 
 
 class _Flow:
-    """Flows through the arcs that are left and a vertex for each of the other batches."""
+    """Flows through the remaining arcs and one vertex for each other batch."""
 
-    def __init__(self, run: Runner, nvertices: int, src: Ints, dst: Ints, left: Ints, others: list[_Batch]) -> None:
-        self.run, self.n, self.others = run, nvertices, others
-        self.total = sum(one.weight for one in others)
-        members = [np.flatnonzero(one.inside) for one in others]
-        batch = np.arange(nvertices, nvertices + len(others))
+    def __init__(
+        self, run: Runner, nvertices: int, src: Ints, dst: Ints, remaining: Ints, other_batches: list[_Batch]
+    ) -> None:
+        self.run, self.n, self.others = run, nvertices, other_batches
+        self.total = sum(other.weight for other in other_batches)
+        members = [np.flatnonzero(other.inside) for other in other_batches]
+        batch = np.arange(nvertices, nvertices + len(other_batches))
         tails, heads = (
-            [src, np.full(len(others), nvertices + len(others)), np.repeat(batch, [len(m) for m in members])],
+            [
+                src,
+                np.full(len(other_batches), nvertices + len(other_batches)),
+                np.repeat(batch, [len(m) for m in members]),
+            ],
             [dst, batch, *members],
         )
-        into = np.full(nvertices, nvertices + len(others))  # from one more vertex, which stands for x
-        self.ends = np.concatenate([*tails, into]), np.concatenate([*heads, np.arange(nvertices)])
-        self.endless = self.total + int(left.sum()) + 1
+        # One more vertex stands for x, with an arc to every vertex.
+        source_of_vertex = np.full(nvertices, nvertices + len(other_batches))
+        self.ends = np.concatenate([*tails, source_of_vertex]), np.concatenate([*heads, np.arange(nvertices)])
+        self.endless = self.total + int(remaining.sum()) + 1
         inner = sum(len(m) for m in members)
-        weights = np.array([one.weight for one in others], dtype=np.int64)
+        weights = np.array([other.weight for other in other_batches], dtype=np.int64)
         self.capacity = np.concatenate(
-            [left, weights, np.full(inner, self.endless), np.zeros(nvertices, dtype=np.int64)]
+            [remaining, weights, np.full(inner, self.endless), np.zeros(nvertices, dtype=np.int64)]
         )
-        self.graph = residual(run, nvertices + len(others) + 1, *self.ends)
+        self.graph = residual(run, nvertices + len(other_batches) + 1, *self.ends)
 
     def spare(self, x: int, y: int, most: int) -> int:
-        """How many of the batch's trees, `most` at most, may take an arc x→y."""
+        """Return how many of the batch's trees, up to `most`, may take an arc x→y."""
         capacity = self.capacity.copy()
         capacity[len(capacity) - self.n + x] = self.endless
         flow, _ = max_flow(self.run, self.graph, capacity, self.n + len(self.others), y, self.total + most)

@@ -1,8 +1,8 @@
-"""Trees as a pipelined schedule: what one round of chunks does, one chunk a tree, as often as the message wants.
+"""Trees as a pipelined schedule: a round sends one chunk a tree, and the schedule repeats it for the whole message.
 
-All rounds are one list schedule in which earlier rounds go first, each in an order that is good for one alone. A link
-that has nothing of a round to send serves the next one, so that the message takes little more than what the cut bound
-says, and what of one round alone no other could fill.
+All rounds are one list schedule in which earlier rounds go first, each in an order that is good for one round. A link
+that has nothing of a round to send serves the next round, so that the message takes little more than the cut bound plus
+the part of one round that no other round could fill.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from synth.model.compiled import choose_runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 
-_SLACK = 0.7  # of what a round takes: by so much later chunks of the next one are asked for
+_SLACK = 0.7  # part of a round's time by which the chunks of the next round are less urgent
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """The sends of one chunk a tree, and what they wait for.
+    """The sends of one chunk a tree, and their dependencies.
 
     Attributes:
-        tree, link: int, shape (sends,). reduces: bool, shape (sends,).
-        step: int, shape (sends,): no send waits for one of its own step or a later one.
-        before, after: int, shape (waits,): send after[i] waits for send before[i].
-        ntrees: how many.
+        tree: Tree of each send, int, shape (sends,).
+        link: Link of each send, int, shape (sends,).
+        reduces: Whether each send reduces, bool, shape (sends,).
+        step: Step of each send, int, shape (sends,); no send waits for a send of its own step or a later one.
+        before: The earlier send of each dependency, int, shape (waits,): send after[i] waits for send before[i].
+        after: The later send of each dependency, int, shape (waits,).
+        ntrees: Number of trees.
     """
 
     tree: Ints
@@ -44,89 +47,120 @@ class Round:
 
 
 def one_round(trees: list[Tree], src: Ints, dst: Ints, mirror: Ints | None) -> Round:
-    """One round of trees over links src→dst, each as often as its weight says.
+    """Return one round of trees over links src→dst, each tree as often as its weight says.
 
-    mirror: None, or for an all-reduce the link back of every link: sums come up each tree before they go down it.
+    Args:
+        trees: The trees.
+        src: Source rank of every link.
+        dst: Destination rank of every link.
+        mirror: None, or for an all-reduce the reverse of every link: sums go up each tree before results go down.
     """
     sends: list[tuple[int, int, bool, int]] = []
     waits: list[tuple[int, int]] = []
-    many = 0
-    for one in trees:
-        for _ in range(one.weight):
-            _add_tree(sends, waits, one, many, (src, dst), mirror)
-            many += 1
+    ntrees = 0
+    for tree in trees:
+        for _ in range(tree.weight):
+            _add_tree(sends, waits, tree, ntrees, (src, dst), mirror)
+            ntrees += 1
     columns = np.array(sends, dtype=np.int64).reshape(-1, 4).T
     before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
-    return Round(columns[0], columns[1], columns[2].astype(bool), columns[3], before, after, many)
+    return Round(columns[0], columns[1], columns[2].astype(bool), columns[3], before, after, ntrees)
 
 
 def _add_tree(
     sends: list[tuple[int, int, bool, int]],
     waits: list[tuple[int, int]],
-    one: Tree,
+    tree: Tree,
     number: int,
     ends: tuple[Ints, Ints],
     mirror: Ints | None,
 ) -> None:
-    tails, heads = (end[list(one.arcs)].tolist() for end in ends)
-    depth = depths(one, *ends)
+    """Add the sends and dependencies of one tree."""
+    tails, heads = (end[list(tree.arcs)].tolist() for end in ends)
+    depth = depths(tree, *ends)
     first = max(depth.values()) if mirror is not None else 0
-    came: dict[int, list[int]] = {}  # the sends that bring to a rank what it sends on
+    inputs_of: dict[int, list[int]] = {}  # rank → the sends that bring its data
     if mirror is not None:
-        for arc, tail, head in list(zip(one.arcs, tails, heads, strict=True))[::-1]:
-            waits += [(other, len(sends)) for other in came.get(head, ())]
-            came.setdefault(tail, []).append(len(sends))
+        for arc, tail, head in list(zip(tree.arcs, tails, heads, strict=True))[::-1]:
+            waits += [(earlier, len(sends)) for earlier in inputs_of.get(head, ())]
+            inputs_of.setdefault(tail, []).append(len(sends))
             sends.append((number, int(mirror[arc]), True, first - depth[head]))
-    came = {one.root: came.get(one.root, [])}
-    for arc, tail, head in zip(one.arcs, tails, heads, strict=True):
-        waits += [(other, len(sends)) for other in came[tail]]
-        came[head] = [len(sends)]
+    inputs_of = {tree.root: inputs_of.get(tree.root, [])}
+    for arc, tail, head in zip(tree.arcs, tails, heads, strict=True):
+        waits += [(earlier, len(sends)) for earlier in inputs_of[tail]]
+        inputs_of[head] = [len(sends)]
         sends.append((number, arc, False, first + depth[tail]))
 
 
 def listed(
-    problem: Problem, one: Round, k: int, rounds: int, size_bytes: float, enough_us: float, orders: int, deadline: float
+    problem: Problem,
+    round_of_trees: Round,
+    k: int,
+    rounds: int,
+    size_bytes: float,
+    enough_us: float,
+    orders: int,
+    deadline: float,
 ) -> tuple[float, Schedule]:
-    """(µs, the schedule, not timed) of so many rounds: the best of some list schedules; `orders` are made at most.
+    """Return the time in µs and the untimed schedule of `rounds` rounds, the best of at most `orders` list schedules.
 
-    Two rules: rounds one after another, each in the order that is best for one alone; and the least slack, which comes
-    first where sums go up trees before they come down, as links then have much of other rounds to do beside.
+    Two rules are tried: rounds one after another, each in the order that is best for one round; and the least slack.
+    The least slack comes first where sums go up trees before results come down, as links then have sends of other
+    rounds in between.
 
     Args:
-        problem: one chunk a block. one: of k trees a root.
+        problem: A problem with one chunk a block.
+        round_of_trees: A round of k trees a root.
+        k: Trees a root.
+        rounds: Number of rounds.
+        size_bytes: Message size in bytes.
+        enough_us: A time that need not be improved.
+        orders: Most list schedules.
+        deadline: Time on the clock `synth.model.deadline.now`.
     """
-    sends, period_us = _sends_of_rounds(problem, one, k, rounds, size_bytes, orders)
-    turn = np.repeat(np.arange(rounds), len(one.link)) * period_us
+    sends, period_us = _sends_of_rounds(problem, round_of_trees, k, rounds, size_bytes, orders)
+    round_start_us = np.repeat(np.arange(rounds), len(round_of_trees.link)) * period_us
 
-    def urgent() -> Iterator[Floats]:
-        if one.reduces.any():
-            yield sends.chains_us() - _SLACK * turn
+    def urgencies() -> Iterator[Floats]:
+        """Yield the urgencies of all sends by each rule."""
+        if round_of_trees.reduces.any():
+            yield sends.chains_us() - _SLACK * round_start_us
         if rounds > 1:
-            alone, _ = _sends_of_rounds(problem, one, k, 1, size_bytes / rounds, orders)
-            _, rows, start_us = alone.listed([alone.chains_us()], 0.0, deadline=deadline)
+            one_round_sends, _ = _sends_of_rounds(problem, round_of_trees, k, 1, size_bytes / rounds, orders)
+            _, rows, start_us = one_round_sends.listed([one_round_sends.chains_us()], 0.0, deadline=deadline)
             begin_us = np.empty(len(rows))
             begin_us[rows] = start_us
-            yield -np.tile(begin_us, rounds) - turn
-        if not one.reduces.any():
-            yield sends.chains_us() - _SLACK * turn
+            yield -np.tile(begin_us, rounds) - round_start_us
+        if not round_of_trees.reduces.any():
+            yield sends.chains_us() - _SLACK * round_start_us
 
-    took_us, rows, _ = sends.listed(urgent(), enough_us, orders, deadline)
-    return took_us, untimed(sends.chunk[rows], sends.link[rows], sends.step[rows], sends.reduces[rows])
+    time_us, rows, _ = sends.listed(urgencies(), enough_us, orders, deadline)
+    return time_us, untimed(sends.chunk[rows], sends.link[rows], sends.step[rows], sends.reduces[rows])
 
 
 def _sends_of_rounds(
-    problem: Problem, one: Round, k: int, rounds: int, size_bytes: float, orders: int
+    problem: Problem, round_of_trees: Round, k: int, rounds: int, size_bytes: float, orders: int
 ) -> tuple[Sends, float]:
-    """The sends of so many rounds, each round's after those of the one before; and what a round takes among others."""
+    """Return the sends of `rounds` rounds, each after the one before, and the time that a round takes among others."""
     cut, net = problem.with_chunks(k * rounds), csr_network(problem.network)
-    many, turn, kilobytes = len(one.link), np.arange(rounds)[:, None], cut.collective.chunk_bytes(size_bytes) * 1e-3
-    root, tree = np.divmod(one.tree, k)
-    run = choose_runner(1e-5 * many * rounds * orders)
-    uses = np.bincount(one.link, minlength=problem.network.nlinks)
+    nsends, round_index, kilobytes = (
+        len(round_of_trees.link),
+        np.arange(rounds)[:, None],
+        cut.collective.chunk_bytes(size_bytes) * 1e-3,
+    )
+    root, tree = np.divmod(round_of_trees.tree, k)
+    run = choose_runner(1e-5 * nsends * rounds * orders)
+    uses = np.bincount(round_of_trees.link, minlength=problem.network.nlinks)
     period_us = float((uses / problem.network.bandwidth_gbs).max() * kilobytes[0])
-    chunk = ((root * rounds + turn) * k + tree).ravel()
-    link, step, reduces = np.tile(one.link, rounds), np.tile(one.step, rounds), np.tile(one.reduces, rounds)
-    before, after = (np.asarray(column + turn * many).ravel() for column in (one.before, one.after))
+    chunk = ((root * rounds + round_index) * k + tree).ravel()
+    link, step, reduces = (
+        np.tile(round_of_trees.link, rounds),
+        np.tile(round_of_trees.step, rounds),
+        np.tile(round_of_trees.reduces, rounds),
+    )
+    before, after = (
+        np.asarray(column + round_index * nsends).ravel() for column in (round_of_trees.before, round_of_trees.after)
+    )
     sends = Sends(
         cut, net, run.table(net), run, kilobytes, chunk, link, step, reduces, before, after, period_us * rounds
     )

@@ -1,9 +1,9 @@
 """The engine `trees`: spanning trees packed as densely as the worst cut allows, and pipelined.
 
 A collective whose chunks all go to all ranks (all-gather, broadcast), or come from all (reduce-scatter, reduce: the
-same read backwards), is a packing of spanning trees from its roots; the best there is attains the worst cut. As many
-trees a root as make all capacities whole numbers attain it; fewer trees, of larger chunks, come near it. An all-reduce
-goes up each of its trees and down again, where links run both ways.
+reverse), is a packing of spanning trees from its roots; the best packing attains the worst cut. As many trees a root as
+make all capacities whole numbers attain it; fewer trees, of larger chunks, come near it. An all-reduce goes up each of
+its trees and down again, where links run both ways.
 """
 
 from __future__ import annotations
@@ -31,55 +31,60 @@ from synth.phases.reversal import backwards, mirror_links, reverse, reversible
 from topologies.arrays import strongly_connected
 
 TREES = "trees"
-_MET = 1.0005  # time / bound that is not improved
+_MET = 1.0005  # time / bound up to which a schedule is not improved
 _KINDS = ("allgather", "broadcast", "reducescatter", "reduce", "allreduce")
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Collectives by trees, over ranks without relays, on links that share nothing; no shape but chunks pinned."""
+    """Return why the engine refuses a problem, empty where trees on links that share nothing reach all ranks."""
     kind, net = problem.collective.name, problem.network
     if options.pinned:
         return "trees pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
     if kind not in _KINDS or problem.collective.chunks != 1:
-        return f"it packs trees for {', '.join(_KINDS)}; this is {kind}"
+        return f"trees packs trees for {', '.join(_KINDS)}; this is {kind}"
     if problem.quotient is not None or problem.allowed is not None or problem.protocols or len(net.gap_us):
-        return "it knows no quotients, no shared networks and no executor's costs"
+        return "trees takes no quotients, no shared networks and no executor's costs"
     if max(len(problem.collective.post), len(problem.collective.pre)) > TUNING.most_arcs:
-        return f"it packs at most {TUNING.most_arcs} arcs; there are more ranks and roots here"
+        return f"trees packs at most {TUNING.most_arcs} arcs; this problem has more (ranks × roots)"
     if problem.relays:
-        return "trees through relays (Steiner trees) are not packed"
-    kept = unshared(problem)
-    if not strongly_connected(net.nranks, net.src[kept], net.dst[kept]):
-        return "it packs trees over links that share no switch's port and no limit; here these do not join all ranks"
-    if kind == "allreduce" and len(kept) < net.nlinks:
-        return "its all-reduces go over links that share nothing; here switches or limits are shared"
+        return "trees takes no relays; the engine steiner packs trees through relays"
+    links = unshared(problem)
+    if not strongly_connected(net.nranks, net.src[links], net.dst[links]):
+        return "trees packs trees over links that share no switch port and no limit; such links do not connect all ranks here"
+    if kind == "allreduce" and len(links) < net.nlinks:
+        return "trees all-reduces only over links that share nothing; here links share switches or limits"
     if kind == "allreduce" and mirror_links(net) is None:
-        return "its all-reduces need links that run both ways, at the same rate and latency"
+        return "trees all-reduces only where each link has a reverse of the same bandwidth and latency"
     return ""
 
 
 class Trees(Protocol):
-    """What can be packed.
+    """Trees that can be packed.
 
     Attributes:
-        nroots: ranks at which chunks begin. least: µs a byte that is proved to be needed.
+        nroots: Number of ranks at which chunks begin.
+        least: The proved least time in µs a byte.
     """
 
     nroots: int
     least: Fraction
 
     def counts(self, tuning: Tuning) -> list[int]:
-        """Numbers of trees a root, in the order in which they are tried."""
+        """Return numbers of trees a root, in the order in which they are tried."""
 
     def least_time(self, k: int) -> Fraction | None:
-        """The least µs a byte in which k trees a root can be packed; None where that is not found."""
+        """Return the least time in µs a byte in which k trees a root can be packed; None if it is not found."""
 
     def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Round:
-        """A round of k trees a root. Raises TooLate."""
+        """Return a round of k trees a root.
+
+        Raises:
+            TooLate: If the packing is not done by the deadline.
+        """
 
 
 def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterator[Outcome]:
-    """As many trees as attain the optimum first, then fewer, as long as they are of use for some size."""
+    """Yield the number of trees that attains the optimum first, then fewer, as long as they help for some size."""
     if problem.collective.name == "allreduce":
         if is_mesh(problem):
             yield from _solve(problem, combs := Combs(problem, request.bound.per_byte_us), request, tuning)
@@ -89,11 +94,12 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterat
     else:
         copying = reverse(problem) if reversible(problem.collective) else problem
         least = worst_cuts(problem, BOUNDS.max_flow_work).found[-1].us_per_byte
-        # those that were looked at; of the reversed network others might be kept, which do not join all ranks
+        # The links that `accepts` tested. In the reversed network `unshared` might keep links that do not join all ranks.
         yield from _solve(problem, RootedTrees(copying, least, unshared(problem)), request, tuning)
 
 
 def _solve(problem: Problem, trees: Trees, request: Request, tuning: Tuning) -> Iterator[Outcome]:
+    """Yield the pipelined schedules of one kind of trees, for each number of trees and rounds."""
     reduces = reversible(problem.collective)
     copying = reverse(problem) if reduces else problem
     counts = trees.counts(tuning)
@@ -110,7 +116,7 @@ def _solve(problem: Problem, trees: Trees, request: Request, tuning: Tuning) -> 
         if all(best <= float(us_per_byte) * size for best, size in zip(best_us, request.sizes, strict=True)):
             continue
         try:
-            one = trees.packed(k, us_per_byte, request.deadline)
+            round_of_trees = trees.packed(k, us_per_byte, request.deadline)
         except TooLate:
             return
         most = tuning.most_sends if k == max(counts) else tuning.most_sends_of_fewer
@@ -119,41 +125,61 @@ def _solve(problem: Problem, trees: Trees, request: Request, tuning: Tuning) -> 
             at_least_us = max(request.bound.at(size)[0], float(us_per_byte) * size)
             if request.known.best_us(size) <= at_least_us * _MET:
                 continue
-            for rounds, found in _repeated(copying, one, k, size, request, at_least_us, most, tuning):
-                cut = problem.with_chunks(k * rounds)
-                yield Candidate(cut, backwards(cut, found) if reduces else found, TREES, size)
+            for rounds, schedule in _by_rounds(copying, round_of_trees, k, size, request, at_least_us, most, tuning):
+                problem_of_rounds = problem.with_chunks(k * rounds)
+                yield Candidate(
+                    problem_of_rounds, backwards(problem_of_rounds, schedule) if reduces else schedule, TREES, size
+                )
         yield Progress(f"trees: {k} a root, {float(us_per_byte / trees.least):.4f} × the optimum")
 
 
-def _repeated(
-    problem: Problem, one: Round, k: int, size: int, request: Request, least_us: float, most_sends: int, tuning: Tuning
+def _by_rounds(
+    problem: Problem,
+    round_of_trees: Round,
+    k: int,
+    size: int,
+    request: Request,
+    least_us: float,
+    most_sends: int,
+    tuning: Tuning,
 ) -> Iterator[tuple[int, Schedule]]:
-    """Numbers of rounds with their schedules, each worth its sends: of few sends first, which files can hold.
+    """Yield numbers of rounds with their schedules, each worth its sends: few sends first, which files can hold.
 
-    problem: the copying one, one chunk a block. least_us: what any number of rounds takes.
+    Args:
+        problem: The copying problem, one chunk a block.
+        round_of_trees: One round.
+        k: Trees a root.
+        size: Message size in bytes.
+        request: The request.
+        least_us: Least time in µs of any number of rounds.
+        most_sends: Most sends of a schedule.
+        tuning: Settings of the engine.
     """
     best_us = shown_us = np.inf
-    rounds, before, each, idle = 1, 0, len(one.link), 0
+    rounds, last_rounds, sends_of_round, idle = 1, 0, len(round_of_trees.link), 0
     if request.options.least_bytes:
         most_rounds = float(problem.collective.fraction[0]) * size / (k * request.options.least_bytes)
-        most_sends = min(most_sends, max(1, int(most_rounds)) * each)
-    while before < rounds <= most_sends // each:
-        if now() + tuning.s_a_send * rounds * each > request.deadline:
+        most_sends = min(most_sends, max(1, int(most_rounds)) * sends_of_round)
+    while last_rounds < rounds <= most_sends // sends_of_round:
+        if now() + tuning.s_a_send * rounds * sends_of_round > request.deadline:
             return
-        orders = tuning.orders if rounds * each <= tuning.sends_of_many_orders else 1
-        took_us, schedule = listed(problem, one, k, rounds, size, least_us * _MET, orders, request.deadline)
-        idle = 0 if took_us * tuning.worth < best_us else idle + 1
-        if took_us > best_us * 1.1 or idle > 1:  # latency counts more from here on, or all
+        orders = tuning.orders if rounds * sends_of_round <= tuning.sends_of_many_orders else 1
+        time_us, schedule = listed(problem, round_of_trees, k, rounds, size, least_us * _MET, orders, request.deadline)
+        idle = 0 if time_us * tuning.worth < best_us else idle + 1
+        if time_us > best_us * 1.1 or idle > 1:  # From here on latency outweighs the gain of more rounds.
             return
-        best_us = min(best_us, took_us)
-        is_near = took_us <= least_us * tuning.worth
-        if took_us < min(shown_us if is_near else shown_us / tuning.worth, request.known.best_us(size)):
-            shown_us = took_us
+        best_us = min(best_us, time_us)
+        is_near = time_us <= least_us * tuning.worth
+        if time_us < min(shown_us if is_near else shown_us / tuning.worth, request.known.best_us(size)):
+            shown_us = time_us
             yield rounds, schedule
         if is_near:
             return
-        before, rounds = rounds, 2 * rounds
-        if rounds * each > tuning.most_sends_of_fewer:  # no file holds more: at once as many as are of use, or in time
-            left_s = tuning.share_of_time * (request.deadline - now())
-            enough = math.ceil(before * (took_us / least_us - 1) / (tuning.worth - 1))
-            rounds = min(max(rounds, enough), most_sends // each, int(left_s / tuning.s_a_send) // each)
+        last_rounds, rounds = rounds, 2 * rounds
+        # No file holds more sends: the next trial has as many as are useful, or as many as the time allows.
+        if rounds * sends_of_round > tuning.most_sends_of_fewer:
+            remaining_s = tuning.share_of_time * (request.deadline - now())
+            enough = math.ceil(last_rounds * (time_us / least_us - 1) / (tuning.worth - 1))
+            rounds = min(
+                max(rounds, enough), most_sends // sends_of_round, int(remaining_s / tuning.s_a_send) // sends_of_round
+            )

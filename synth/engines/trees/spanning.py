@@ -1,10 +1,10 @@
-"""Packing of undirected spanning trees, for all-reduce: sums go up a tree over the links that values come down by.
+"""Packing of undirected spanning trees, for all-reduce: sums go up a tree over the links whose reverse brings results.
 
 Nash-Williams and Tutte (1961): k spanning trees can be packed exactly if between the parts of every partition there is
-room for k times as many edges as there are parts but one; which is what the bound by parts says of an all-reduce on
-a network whose links run both ways. Trees are drawn shallow and even first; what then does not fit is exchanged along
-shortest augmenting paths between them (matroid union: Roskind and Tarjan, 1985): an edge enters a tree, one of the
-circuit that it closes leaves it and enters another, until one joins what was apart.
+room for k times as many edges as there are parts but one. That is what the bound by parts says of an all-reduce on a
+network whose links run both ways. Trees grow shallow and balanced first. Edges that then do not fit are exchanged along
+shortest augmenting paths between the trees (matroid union: Roskind and Tarjan, 1985): an edge enters a tree, one edge
+of the circuit that it closes leaves the tree and enters another tree, until an edge connects what was separate.
 """
 
 from __future__ import annotations
@@ -24,10 +24,15 @@ _NONE = -1
 def pack_spanning(
     run: Runner, nvertices: int, ends: tuple[Ints, Ints], capacity: Ints, k: int, first: int
 ) -> list[Ints] | None:
-    """The edges of k spanning trees, of which edge e is in capacity[e] at most; None where there are none.
+    """Return the edges of k spanning trees, in which edge e occurs at most capacity[e] times; None if there are none.
 
     Args:
-        ends: both ends of every edge, each pair once.
+        run: Runner of the compiled loops.
+        nvertices: Number of vertices.
+        ends: The two ends of every edge, each pair once.
+        capacity: Number of trees that each edge may be in, int, shape (edges,).
+        k: Number of trees.
+        first: Vertex from which the trees grow.
     """
     u, v = (np.asarray(end, dtype=np.int64) for end in ends)
     ptr, half = grouped(np.concatenate([u, v]), nvertices)
@@ -42,73 +47,79 @@ def pack_spanning(
     return [np.flatnonzero(row) for row in member] if packed else None
 
 
-def _pack(  # over 60 lines: growing and exchanging share all of their state
-    n: int, k: int, first: int, u: Any, v: Any, left: Any, ptr: Any, edge: Any, member: Any, parent: Any, by: Any,
-    root: Any, came: Any, place: Any, queue: Any, stack: Any,
+def _pack(  # One function of over 60 lines, as growth and exchange share all their state.
+    n: int, k: int, first: int, u: Any, v: Any, remaining: Any, ptr: Any, edge: Any, member: Any, parent: Any, depth: Any,
+    root: Any, replaced_by: Any, leaves_forest: Any, queue: Any, stack: Any,
 ) -> bool:  # fmt: skip
+    """Return True if k spanning trees were packed; `member` then marks the edges of each tree."""
     m = len(u)
-    for at in range(k * n):
-        parent[at] = _NONE
-        by[at] = n  # the depth that it would have
+    for cell in range(k * n):
+        parent[cell] = _NONE
+        depth[cell] = n  # The depth that the vertex would have.
     for i in range(k):
-        by[i * n + first] = 0
-        root[i * n + first] = 1  # it is in the tree
+        depth[i * n + first] = 0
+        root[i * n + first] = 1  # The vertex is in the tree.
         for j in range(ptr[first], ptr[first + 1]):
             parent[i * n + u[edge[j]] + v[edge[j]] - first] = edge[j]
-            by[i * n + u[edge[j]] + v[edge[j]] - first] = 1
+            depth[i * n + u[edge[j]] + v[edge[j]] - first] = 1
     growing = True
-    while growing:  # every tree in turn takes what is nearest to its root, over the edge that is used least
+    # Every tree in turn takes the vertex nearest to its root, over the edge with the most unused capacity.
+    while growing:
         growing = False
-        for turn in range(k):
-            i, best = turn, _NONE
+        for index in range(k):
+            i, best = index, _NONE
             for x in range(n):
-                at = i * n + x
-                if root[at] or by[at] == n:
+                cell = i * n + x
+                if root[cell] or depth[cell] == n:
                     continue
-                if left[parent[at]] <= 0:  # taken by others since: another edge, if there is one
-                    by[at], parent[at] = n, _NONE
+                if remaining[parent[cell]] <= 0:  # Other trees took the edge, so look for another.
+                    depth[cell], parent[cell] = n, _NONE
                     for j in range(ptr[x], ptr[x + 1]):
                         y = u[edge[j]] + v[edge[j]] - x
-                        if left[edge[j]] > 0 and root[i * n + y] and by[i * n + y] + 1 < by[at]:
-                            by[at], parent[at] = by[i * n + y] + 1, edge[j]
-                    if by[at] == n:
+                        if remaining[edge[j]] > 0 and root[i * n + y] and depth[i * n + y] + 1 < depth[cell]:
+                            depth[cell], parent[cell] = depth[i * n + y] + 1, edge[j]
+                    if depth[cell] == n:
                         continue
                 if (
                     best == _NONE
-                    or by[at] < by[i * n + best]
-                    or (by[at] == by[i * n + best] and left[parent[at]] > left[parent[i * n + best]])
+                    or depth[cell] < depth[i * n + best]
+                    or (
+                        depth[cell] == depth[i * n + best] and remaining[parent[cell]] > remaining[parent[i * n + best]]
+                    )
                 ):
                     best = x
             if best == _NONE:
                 continue
             growing = True
-            at = i * n + best
-            root[at] = 1
-            member[i * m + parent[at]] = 1
-            left[parent[at]] -= 1
+            cell = i * n + best
+            root[cell] = 1
+            member[i * m + parent[cell]] = 1
+            remaining[parent[cell]] -= 1
             for j in range(ptr[best], ptr[best + 1]):
                 y = i * n + u[edge[j]] + v[edge[j]] - best
-                if not root[y] and left[edge[j]] > 0 and by[at] + 1 < by[y]:
-                    by[y], parent[y] = by[at] + 1, edge[j]
+                if not root[y] and remaining[edge[j]] > 0 and depth[cell] + 1 < depth[y]:
+                    depth[y], parent[y] = depth[cell] + 1, edge[j]
     for i in range(k):
-        _root(i, n, m, u, v, ptr, edge, member, parent, by, root, stack)
+        _root(i, n, m, u, v, ptr, edge, member, parent, depth, root, stack)
     while True:
-        # the next edge to add, and whether trees still lack one
+        # Edges are exchanged until no forest lacks one.
         lacking = False
         for i in range(k):
             for x in range(n):
                 lacking = lacking or root[i * n + x] != root[i * n]
         if not lacking:
             return True
-        if not _exchange(n, k, m, u, v, left, ptr, edge, member, parent, by, root, came, place, queue, stack):
+        if not _exchange(
+            n, k, m, u, v, remaining, ptr, edge, member, parent, depth, root, replaced_by, leaves_forest, queue, stack
+        ):
             return False
 
 
 def _root(
-    i: int, n: int, m: int, u: Any, v: Any, ptr: Any, edge: Any, member: Any, parent: Any, by: Any, root: Any,
+    i: int, n: int, m: int, u: Any, v: Any, ptr: Any, edge: Any, member: Any, parent: Any, depth: Any, root: Any,
     stack: Any,
 ) -> None:  # fmt: skip
-    """Parents, the edges to them and the roots of forest i."""
+    """Set the parents, the edges to them, the depths and the roots of forest i."""
     for x in range(n):
         root[i * n + x] = _NONE
     for first in range(n):
@@ -116,7 +127,7 @@ def _root(
             continue
         root[i * n + first] = first
         parent[i * n + first] = _NONE
-        by[i * n + first] = 0  # the depth
+        depth[i * n + first] = 0
         stack[0] = first
         size = 1
         while size > 0:
@@ -128,53 +139,69 @@ def _root(
                 if member[i * m + e] and root[i * n + y] == _NONE:
                     root[i * n + y] = first
                     parent[i * n + y] = e
-                    by[i * n + y] = by[i * n + x] + 1
+                    depth[i * n + y] = depth[i * n + x] + 1
                     stack[size] = y
                     size += 1
 
 
 def _exchange(
-    n: int, k: int, m: int, u: Any, v: Any, left: Any, ptr: Any, edge: Any, member: Any, parent: Any, by: Any,
-    root: Any, came: Any, place: Any, queue: Any, stack: Any,
+    n: int, k: int, m: int, u: Any, v: Any, remaining: Any, ptr: Any, edge: Any, member: Any, parent: Any, depth: Any,
+    root: Any, replaced_by: Any, leaves_forest: Any, queue: Any, stack: Any,
 ) -> bool:  # fmt: skip
-    """One edge more in all forests together, by a shortest path of exchanges; whether there is one.
+    """Add one edge to the forests, by a shortest path of exchanges; return True if there is such a path.
 
-    came[e]: for which edge e leaves a forest, place[e]: which forest that is.
+    Args:
+        n: Number of vertices.
+        k: Number of forests.
+        m: Number of edges.
+        u: First end of every edge.
+        v: Second end of every edge.
+        remaining: Unused capacity of every edge.
+        ptr: CSR pointer from a vertex to its edges.
+        edge: Edges of each vertex, in CSR order.
+        member: Whether an edge is in a forest, shape (k · m,).
+        parent: Edge to the parent of each vertex in each forest, shape (k · n,).
+        depth: Depth of each vertex in each forest, shape (k · n,).
+        root: Root of each vertex in each forest, shape (k · n,).
+        replaced_by: Edge for which each edge leaves a forest, -2 if not reached.
+        leaves_forest: Forest that each edge leaves.
+        queue: Room for the edges to look at.
+        stack: Room for the vertices of a forest.
     """
-    size, at = 0, 0
+    size, head = 0, 0
     for e in range(m):
-        came[e] = -2
-        if left[e] > 0:
-            came[e] = _NONE
-            place[e] = _NONE
+        replaced_by[e] = -2
+        if remaining[e] > 0:
+            replaced_by[e] = _NONE
+            leaves_forest[e] = _NONE
             queue[size] = e
             size += 1
-    while at < size:
-        e = queue[at]
-        at += 1
+    while head < size:
+        e = queue[head]
+        head += 1
         for i in range(k):
             if member[i * m + e]:
                 continue
             x, y = u[e], v[e]
             if root[i * n + x] != root[i * n + y]:
-                into = i
+                forest = i
                 while True:
-                    member[into * m + e] = 1
-                    out, origin = came[e], place[e]
+                    member[forest * m + e] = 1
+                    out, origin = replaced_by[e], leaves_forest[e]
                     if origin == _NONE:
-                        left[e] -= 1
-                        _root(into, n, m, u, v, ptr, edge, member, parent, by, root, stack)
+                        remaining[e] -= 1
+                        _root(forest, n, m, u, v, ptr, edge, member, parent, depth, root, stack)
                         return True
                     member[origin * m + e] = 0
-                    _root(into, n, m, u, v, ptr, edge, member, parent, by, root, stack)
-                    e, into = out, origin
+                    _root(forest, n, m, u, v, ptr, edge, member, parent, depth, root, stack)
+                    e, forest = out, origin
             while x != y:
-                if by[i * n + x] < by[i * n + y]:
+                if depth[i * n + x] < depth[i * n + y]:
                     x, y = y, x
                 f = parent[i * n + x]
-                if came[f] == -2:
-                    came[f] = e
-                    place[f] = i
+                if replaced_by[f] == -2:
+                    replaced_by[f] = e
+                    leaves_forest[f] = i
                     queue[size] = f
                     size += 1
                 x = u[f] + v[f] - x
@@ -182,30 +209,31 @@ def _exchange(
 
 
 def rooted(nvertices: int, ends: tuple[Ints, Ints], edges: Ints, links: tuple[Ints, Ints]) -> Tree:
-    """The tree of these edges from its middle, over links: links[0] runs from the first end to the second."""
+    """Return the tree of these edges from its middle, over links: links[0] runs from the first end to the second."""
     u, v = ends
-    beside: list[list[int]] = [[] for _ in range(nvertices)]
+    edges_of: list[list[int]] = [[] for _ in range(nvertices)]
     for e in edges.tolist():
-        beside[u[e]].append(e)
-        beside[v[e]].append(e)
+        edges_of[u[e]].append(e)
+        edges_of[v[e]].append(e)
 
     def walk(start: int) -> tuple[list[int], list[int], list[int]]:
-        order, by, seen = [start], [-1] * nvertices, {start}
+        """Return the vertices in the order of a breadth-first walk, the edge to each, and the links of the walk."""
+        order, edge_to, visited = [start], [-1] * nvertices, {start}
         arcs: list[int] = []
         for x in order:
-            for e in beside[x]:
+            for e in edges_of[x]:
                 y = int(u[e] + v[e] - x)
-                if y not in seen:
-                    seen.add(y)
-                    by[y] = e
+                if y not in visited:
+                    visited.add(y)
+                    edge_to[y] = e
                     order.append(y)
                     arcs.append(int(links[0][e] if u[e] == x else links[1][e]))
-        return order, by, arcs
+        return order, edge_to, arcs
 
-    far = walk(walk(0)[0][-1])  # from one end of a longest path
-    path = [far[0][-1]]
-    while far[1][path[-1]] >= 0:
-        e = far[1][path[-1]]
+    walk_from_end = walk(walk(0)[0][-1])  # A walk from one end of a longest path.
+    path = [walk_from_end[0][-1]]
+    while walk_from_end[1][path[-1]] >= 0:
+        e = walk_from_end[1][path[-1]]
         path.append(int(u[e] + v[e] - path[-1]))
     middle = path[len(path) // 2]
     return Tree(middle, 1, tuple(walk(middle)[2]))

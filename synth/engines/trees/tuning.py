@@ -1,4 +1,4 @@
-"""What the engine `trees` is set to."""
+"""Settings of the engine `trees`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """How much is tried.
+    """Settings of the engine.
 
     Attributes:
-        counts: trees a root beside the number that attains the optimum, if it is larger than these.
-        most_trees: of an all-reduce. losses: over the least time of these, as fractions: of each the fewest trees.
-        restarts: packings of an all-reduce, of which the shallowest is taken, at `restart_ranks` ranks or fewer; of
-            more ranks fewer. waits: times at which it is tried to
-            pack so many trees, since where they cannot be packed is only known when it has been tried.
-        most_combs: mixtures of the trees of a mesh that are tried.
-        round_sends: sends of a round, up to which more trees a root are tried.
-        most_arcs: that all trees of a problem have if each root had one: packing takes some ms for each.
-        most_sends: of a schedule. most_sends_of_fewer: of one of fewer trees than are tried at most.
-        s_a_send: seconds that making and replaying one takes. share_of_time: that is left, which a schedule may take.
-        orders: list schedules made at most, for `sends_of_many_orders` sends or fewer; for more sends one.
-        worth: of the time: what a longer one must gain.
+        counts: Numbers of trees a root that are tried, besides the number that attains the optimum if it is larger.
+        most_trees: Most trees of an all-reduce.
+        losses: Factors on the least time of all numbers of trees; for each the fewest trees within it are tried.
+        restarts: Packings of an all-reduce, of which the shallowest counts, for up to `restart_ranks` ranks; fewer
+            packings for more ranks.
+        restart_ranks: Number of ranks up to which all restarts are made.
+        waits: Times at which a number of trees is tried, as only a trial shows whether they can be packed.
+        most_combs: Mixtures of a mesh's trees that are tried.
+        round_sends: Sends of a round up to which more trees a root are tried.
+        most_arcs: Most arcs of one tree a root over all roots; packing takes some ms for each arc.
+        most_sends: Most sends of a schedule.
+        most_sends_of_fewer: Most sends of a schedule with fewer trees than the largest number tried.
+        s_a_send: Seconds to build and replay one send.
+        share_of_time: Part of the remaining time that a schedule may take.
+        orders: Most list schedules, for up to `sends_of_many_orders` sends; one for more sends.
+        sends_of_many_orders: Number of sends up to which several orders are tried.
+        worth: Factor on the time that a longer schedule must gain.
     """
 
     counts: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)

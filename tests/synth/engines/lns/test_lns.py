@@ -11,7 +11,7 @@ import pytest
 from synth.bounds.prove import prove
 from synth.engines.lns.calendars import BEFORE, book, calendars, earliest, latest
 from synth.engines.lns.insertion import draw_roots
-from synth.engines.lns.search import Tuning, _Planned, solve
+from synth.engines.lns.search import Tuning, _PlanSearch, solve
 from synth.engines.request import Candidate, Options, Request
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, make_problem
@@ -105,7 +105,7 @@ def test_sums_are_exchanged_between_roots(spec: str, roots: int, hops: int, work
 def test_roots_are_linked_both_ways_and_can_be_reached() -> None:
     topology = load("dgx1")
     problem = make_problem(topology, "allreduce", (0, 1, 2, 5), (3, 4, 6))
-    planned = _Planned(Phase(problem), 2, 1 << 10, INTERPRETED, 1)
+    planned = _PlanSearch(Phase(problem), 2, 1 << 10, INTERPRETED, 1)
     assert planned.start(2, 1.0)
     net = problem.network
     linked = set(zip(net.src.tolist(), net.dst.tolist(), strict=True))
