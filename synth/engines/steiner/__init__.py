@@ -1,1 +1,1 @@
-"""The engine `steiner`: trees through relays and shared links, packed by a linear program, and pipelined."""
+"""The engine `steiner`: trees through relays and over shared links, packed by a linear program, and pipelined."""

@@ -1,8 +1,8 @@
 """Cheapest trees from any rank to any set of ends within any latency; loops.
 
-Dreyfus and Wagner's table (1971) with a dimension for the latency, in levels: the cheapest tree from v to a set of ends
-within a level is one within the level before, or a link from v and, from its far end, a tree within what the link's
-latency leaves, or two from v that share out the ends. The last level is without limit.
+It is Dreyfus and Wagner's table (1971) with a dimension for the latency, in levels. The cheapest tree from v to a set
+of ends within a level is the cheapest of three: a tree within the level before; a link from v and a tree from its far
+end within the latency that the link leaves; or two trees from v that share out the ends. The last level has no limit.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 
-BEYOND = 1e299  # no tree costs so much
-_END, _BEFORE, _SPLIT = -1, -2, -3  # how a tree goes on where it does not by a link; _SPLIT - s: into s and the rest
+BEYOND = 1e299  # more than the cost of any tree
+_END, _BEFORE, _SPLIT = -1, -2, -3  # how a tree continues without a link; _SPLIT - s: split into s and the other ends
 
 
 class Arborescences:
     """The cheapest out-trees of a network.
 
     Attributes:
-        cost: float, shape (levels, sets, ranks): of the cheapest tree within a level from rank v to all of set s of the
-            ends (bit i: ends[i]); BEYOND and more where there is none.
+        cost: Cost of the cheapest tree within a level from rank v to all of set s of the ends (bit i: ends[i]), BEYOND
+            or more where there is none; float, shape (levels, sets, ranks).
     """
 
     def __init__(self, nranks: int, src: Ints, dst: Ints, level: Ints, ends: list[int], levels: int) -> None:
-        """Over links src→dst that take so many levels each, 1 or more; no costs are known yet."""
+        """Build an empty table for links src→dst that take `level` levels each, 1 or more."""
         self.src, self.dst, self.level = (np.array(column, dtype=np.int64) for column in (src, dst, level))
         self._own = np.zeros(nranks, dtype=np.int64)
         self._own[ends] = 1 << np.arange(len(ends))
@@ -35,45 +35,50 @@ class Arborescences:
         self.cost, self._how = np.zeros(shape), np.zeros(shape, dtype=np.int32)
 
     def find(self, run: Runner, length: Floats, endless: bool = True) -> None:
-        """Fill the table for lengths ≥ 0 of the links, or of each in every level, shape (levels, links).
+        """Compute the table for lengths ≥ 0 of the links, or for lengths by level.
 
-        endless: whether the last level is without limit.
+        Args:
+            run: Runner of the compiled loops.
+            length: Length of each link, or of each link in every level, shape (levels, links).
+            endless: Whether the last level has no limit.
         """
         length = np.ascontiguousarray(np.broadcast_to(length, (len(self.cost), len(self.src))), dtype=np.float64)
         run(_fill, self.src, self.dst, self.level, length, self._own, self.cost, self._how, endless)
 
     def set_of(self, ranks: Ints | list[int]) -> int:
-        """The set of some ends as a number."""
+        """Return a set of ends as a number."""
         return int(self._own[np.asarray(ranks, dtype=np.int64)].sum())
 
     def tree(self, roots: dict[int, int], within: int) -> tuple[int, ...]:
-        """The links of a cheapest tree within a level, each behind the one that leads to it, none of no use.
+        """Return the links of a cheapest tree within a level, each after the link that leads to it, all of them needed.
 
-        roots: each with the set that it must reach; of more than one the trees have no rank in common.
+        Args:
+            roots: Each root with the set of ends that it must reach; the trees of several roots have no rank in common.
+            within: The level.
         """
         return self._pruned(roots, sorted(self._taken(roots, within)))
 
     def timed(self, roots: dict[int, int], within: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The same, and for how many levels each waits: where lengths differ by level that may pay.
+        """Return the links of a cheapest tree within a level, and the levels that a chunk waits before each.
 
-        Of no use where the last level is without limit.
+        Waiting may pay where lengths differ by level. Use it only for a table whose last level has a limit.
         """
-        taken, ends = self._taken(roots, within), sum(roots.values())
-        came, waits = dict.fromkeys(roots, within), dict[int, int]()
-        for link in sorted(taken, key=lambda one: (-taken[one], one)):
+        level_of_link, ends = self._taken(roots, within), sum(roots.values())
+        reached_at, wait_of_link = dict.fromkeys(roots, within), dict[int, int]()
+        for link in sorted(level_of_link, key=lambda link: (-level_of_link[link], link)):
             u, v = int(self.src[link]), int(self.dst[link])
-            if v not in came and came.get(u, -1) >= taken[link]:
-                came[v] = taken[link] - int(self.level[link])
-                waits[link] = came[u] - taken[link]
+            if v not in reached_at and reached_at.get(u, -1) >= level_of_link[link]:
+                reached_at[v] = level_of_link[link] - int(self.level[link])
+                wait_of_link[link] = reached_at[u] - level_of_link[link]
         needed: set[int] = set()
-        for link in reversed(waits):
+        for link in reversed(wait_of_link):
             if int(self._own[self.dst[link]]) & ends or int(self.dst[link]) in needed:
                 needed.add(int(self.src[link]))
-        kept = [x for x in waits if int(self._own[self.dst[x]]) & ends or int(self.dst[x]) in needed]
-        return tuple(kept), tuple(waits[link] for link in kept)
+        used_links = [x for x in wait_of_link if int(self._own[self.dst[x]]) & ends or int(self.dst[x]) in needed]
+        return tuple(used_links), tuple(wait_of_link[link] for link in used_links)
 
     def _taken(self, roots: dict[int, int], within: int) -> dict[int, int]:
-        """The links of cheapest trees, each with the highest level at which it is taken."""
+        """Return the links of cheapest trees, each with the highest level at which a tree takes it."""
         links: dict[int, int] = {}
         waiting, count = [(within, ends, root) for root, ends in roots.items()], len(self.src)
         while waiting:
@@ -89,30 +94,31 @@ class Arborescences:
         return links
 
     def _pruned(self, roots: dict[int, int], links: list[int]) -> tuple[int, ...]:
-        """Where the parts of a tree meet again by chance, one path to each rank is enough: the least latency's."""
-        far, by, left = dict.fromkeys(roots, 0), dict[int, int](), set(roots)
+        """Return one path to each rank, that of the least latency, where the parts of a tree meet again by chance."""
+        levels_to, link_to, frontier = dict.fromkeys(roots, 0), dict[int, int](), set(roots)
         order: list[int] = []
-        while left:
-            v = min(left, key=lambda rank: (far[rank], rank))
-            left.remove(v)
+        while frontier:
+            v = min(frontier, key=lambda rank: (levels_to[rank], rank))
+            frontier.remove(v)
             order.append(v)
             for link in links:
-                w, there = int(self.dst[link]), far[v] + int(self.level[link])
-                if self.src[link] == v and there < far.get(w, 1 << 60):
-                    far[w], by[w] = there, link
-                    left.add(w)
+                w, distance = int(self.dst[link]), levels_to[v] + int(self.level[link])
+                if self.src[link] == v and distance < levels_to.get(w, 1 << 60):
+                    levels_to[w], link_to[w] = distance, link
+                    frontier.add(w)
         ends = sum(roots.values())
         needed = {v for v in order if int(self._own[v]) & ends}
         for v in order[::-1]:
             if v in needed and v not in roots:
-                needed.add(int(self.src[by[v]]))
-        return tuple(by[v] for v in order if v in needed and v not in roots)
+                needed.add(int(self.src[link_to[v]]))
+        return tuple(link_to[v] for v in order if v in needed and v not in roots)
 
 
 def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how: Any, endless: bool) -> None:
+    """Compute the table: costs, and how each tree goes on."""
     levels, sets, n = cost.shape
     count = len(src)
-    low = np.empty(sets)  # by set, over all ranks: what cannot be undercut is not looked at
+    low = np.empty(sets)  # least cost of each set over all ranks, to skip splits that cannot be cheaper
     for h in range(levels):
         for s in range(1, sets):
             for v in range(n):
@@ -131,15 +137,15 @@ def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how:
             for v in range(n):
                 high = max(high, cost[h, s, v])
             part = (s - 1) & s
-            while part > s ^ part:  # each two parts once
+            while part > s ^ part:  # Each split comes once.
                 if low[part] + low[s ^ part] < min(high, BEYOND):
                     for v in range(n):
-                        both = cost[h, part, v] + cost[h, s ^ part, v]
-                        if both < cost[h, s, v]:
-                            cost[h, s, v], how[h, s, v] = both, _SPLIT - part
+                        total = cost[h, part, v] + cost[h, s ^ part, v]
+                        if total < cost[h, s, v]:
+                            cost[h, s, v], how[h, s, v] = total, _SPLIT - part
                 part = (part - 1) & s
             better = endless and h == levels - 1
-            while better:  # any number of links more
+            while better:  # Without a limit a tree may take any number of links more.
                 better = False
                 for link in range(count):
                     through = length[h, link] + cost[h, s, dst[link]]

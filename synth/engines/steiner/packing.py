@@ -1,10 +1,10 @@
-"""Trees that share the resources best, as fractions: a linear program whose columns are found where they are needed.
+"""Trees that share the resources best, as fractions: a linear program whose columns are added where they help.
 
-Chunks with the same ends are one demand. Each byte of it goes over a tree: from a holder to all goals, from all
-contributors to a goal, or up one tree and down another that meet at any rank, or at both ends of a link. The least
-load of the busiest resource over all fractions of all such trees is a linear program with a column a tree; the cheapest
-trees under its prices are the columns that it still wants (Gilmore and Gomory, 1961), and say how far it is from its
-end.
+Chunks with the same ends are one demand. Each byte of a demand goes over a tree: from a holder to all goals, from all
+contributors to a goal, or up one tree and down another that meet at any rank, or at the two ends of a link. The least
+load of the busiest resource over all fractions of all such trees is a linear program with a column a tree. The cheapest
+trees under its prices are the columns that it still needs (Gilmore and Gomory, 1961), and prove how far it is from its
+optimum.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from synth.solvers.linear_program import ProgramBuilder
 from synth.solvers.workers import Workers
 from topologies.network import Network
 
-_LEAST = 1e-3  # of the time, that a tree has to begin
+_LEAST = 1e-3  # least part of the time that a tree has to begin
 
 
 @dataclass(frozen=True)
 class Trees:
-    """How a byte goes: up trees, and down others.
+    """The path of a byte: up one tree, and down another.
 
     Attributes:
-        demand: whose byte it is.
-        roots: the rank at which both meet; or two, where trees come up to both, which then exchange what they have.
-        up, down: links, each behind all that it waits for.
-        exchange: the links between two roots, forth and back.
+        demand: Index of the byte's demand.
+        roots: The rank at which both trees meet; or two ranks, where trees come up to each, which then exchange their
+            sums.
+        up: Links of the tree up, each after all links that it waits for.
+        down: Links of the tree down, each after the link that it waits for.
+        exchange: The links between two roots, forth and back.
     """
 
     demand: int
@@ -49,7 +51,7 @@ class Trees:
 
     @property
     def links(self) -> tuple[int, ...]:
-        """All, in order."""
+        """Return all links in order."""
         return *self.up, *self.exchange, *self.down
 
 
@@ -58,9 +60,12 @@ class Demand:
     """Chunks with the same ends.
 
     Attributes:
-        chunks: these. amount: the sum of theirs, as a part of the message.
-        sums: whether contributions come up, over a tree to the root.
-        holders, goals: ranks. roots: at which the trees may begin or meet.
+        chunks: The chunks.
+        amount: Their size in all, as a part of the message.
+        sums: Whether contributions come up a tree to the root.
+        holders: Ranks that hold the chunks.
+        goals: Ranks that want the chunks.
+        roots: Ranks at which the trees may begin or meet.
     """
 
     chunks: Ints
@@ -72,38 +77,47 @@ class Demand:
 
     @property
     def falls(self) -> bool:
-        """Whether there is a tree down from the root."""
+        """Return True if there is a tree down from the root."""
         return not self.sums or len(self.goals) > 1
 
 
 def demands(problem: Problem) -> list[Demand]:
-    """What has to move."""
-    found = []
-    for one in alike_chunks(problem):
-        sums = one.reduces and len(one.holders) > 1  # of one contribution the sum is a copy
-        goals = one.goals if sums else np.setdiff1d(one.goals, one.holders)
-        roots = one.holders if not sums else goals if len(goals) == 1 else np.arange(problem.nranks)
-        found.append(Demand(one.chunks, one.amount, sums, one.holders, goals, roots))
-    return found
+    """Return the demands of a problem."""
+    demands_of_problem = []
+    for chunk_set in alike_chunks(problem):
+        sums = chunk_set.reduces and len(chunk_set.holders) > 1  # With one contribution the sum is a copy.
+        goals = chunk_set.goals if sums else np.setdiff1d(chunk_set.goals, chunk_set.holders)
+        roots = chunk_set.holders if not sums else goals if len(goals) == 1 else np.arange(problem.nranks)
+        demands_of_problem.append(Demand(chunk_set.chunks, chunk_set.amount, sums, chunk_set.holders, goals, roots))
+    return demands_of_problem
 
 
 class Packing:
     """The linear program of a problem, for a message size and a time.
 
-    What goes over trees of latency L has T - L of a time T to begin: at a steady rate a resource carries so much of it
-    (temporally repeated flows: Ford and Fulkerson, 1958). Trees of much latency pay where T is long: they spread the
-    load.
+    A tree of latency L may begin to send for T - L of a time T: at a steady rate a resource carries so much of its
+    bytes (temporally repeated flows: Ford and Fulkerson, 1958). Trees of much latency pay where T is long, as they
+    balance the load.
 
     Attributes:
-        demands: what has to move.
-        trees: the columns so far.
-        latency_us: float, shape (trees,): of each.
-        part: float, shape (trees,): the fraction of the message that each takes.
-        time_us: for which these are; filled: how full the busiest resource is in it (over 1: it does not suffice).
+        demands: The demands of the problem.
+        trees: The columns so far.
+        latency_us: Latency of each tree in µs, float, shape (trees,).
+        part: Fraction of the message that each tree carries, float, shape (trees,).
+        time_us: The time for which the fractions hold.
+        filled: Load of the busiest resource in that time (over 1: the time does not suffice).
     """
 
     def __init__(self, problem: Problem, run: Runner, workers: Workers, tuning: Tuning, bulk: bool = False) -> None:
-        """bulk: whether latencies count so little that all trees are taken for as long."""
+        """Build the program without columns.
+
+        Args:
+            problem: The problem.
+            run: Runner of the compiled loops.
+            workers: Solver processes.
+            tuning: Settings of the engine.
+            bulk: Whether latencies count so little that all trees may send for the whole time.
+        """
         self.problem, net = problem, problem.network
         self.net = net
         self.bulk = bulk
@@ -129,14 +143,14 @@ class Packing:
 
     @property
     def loads(self) -> Floats:
-        """µs a byte of each of the trees on each resource, shape (trees, resources)."""
+        """Return the µs a byte of each tree on each resource, shape (trees, resources)."""
         if self._new:
             self._loads = np.vstack([self._loads, *self._new])
             self._new.clear()
         return self._loads
 
     def add(self, trees: Trees) -> int:
-        """Trees as a column, if they are none yet; their number."""
+        """Add trees as a column if they are new, and return their number."""
         if trees not in self._known:
             self._known[trees] = len(self.trees)
             self.trees.append(trees)
@@ -146,14 +160,14 @@ class Packing:
         return self._known[trees]
 
     def rates(self, used: Ints) -> Floats:
-        """µs a byte of some trees on each resource, more where latency leaves less of the time: shape as `loads`."""
-        left = np.ones(len(used)) if self.bulk else 1 - self.latency_us[used] / self.time_us
-        return np.asarray(self.loads[used] / np.maximum(left, _LEAST)[:, None])
+        """Return µs a byte of some trees on each resource, more where latency leaves less time; shape as `loads`."""
+        time_share = np.ones(len(used)) if self.bulk else 1 - self.latency_us[used] / self.time_us
+        return np.asarray(self.loads[used] / np.maximum(time_share, _LEAST)[:, None])
 
     def retime(self, lasts_us: Floats) -> None:
-        """Take other latencies: of every link µs from a chunk's start to its arrival."""
+        """Set new latencies: for every link the µs from a chunk's start to its arrival."""
         if self.bulk and np.isfinite(self.filled):
-            return  # the same trees
+            return  # The trees stay the same.
         net, tuning, self.lasts_us = self.net, self.tuning, lasts_us
         self.unit_us = max(float(lasts_us.min()), float(lasts_us.max()) / tuning.unlike, 1e-9)
         level = np.maximum(1, np.ceil(lasts_us / self.unit_us - 1e-6)).astype(np.int64)
@@ -161,11 +175,11 @@ class Packing:
         self.up = Arborescences(net.nranks, net.dst, net.src, level, self.ends, self.levels)
         self.latency_us = np.array([self._latency(trees) for trees in self.trees])
         self._between = self.exchanges.levels(level)
-        # of trees that cost the same the fastest
+        # Among trees of the same cost the fastest one wins.
         self._ties = 1e-6 * float(self._prices.mean()) * (1 + lasts_us / max(float(lasts_us.mean()), 1e-9))
 
     def least_us(self, size_bytes: float, from_us: float, deadline: float) -> float:
-        """The least time in µs in which the message fits, about; `part` is for it then. inf: there are no trees."""
+        """Return about the least time in µs in which the message fits, and set `part` for it; inf without trees."""
         if self.bulk and np.isfinite(self.filled):
             return from_us
         time_us = max(from_us, 1e-6)
@@ -182,7 +196,7 @@ class Packing:
         return time_us if np.isfinite(self.filled) else np.inf
 
     def solve(self, size_bytes: float, time_us: float, deadline: float) -> bool:
-        """Find the best fractions of trees for a time; whether all can be reached in it."""
+        """Find the best fractions of trees for a time; return False if some goal cannot be reached in it."""
         best, least = self._prices, 0.0
         prices, dual = best, best
         smooth, fills = False, list[float]()
@@ -193,12 +207,12 @@ class Packing:
             if proved > least:
                 least, best = proved, prices
             if added or not step:
-                found = self._relaxed(size_bytes, time_us, deadline)
-                if found is None:
+                prices_of_program = self._relaxed(size_bytes, time_us, deadline)
+                if prices_of_program is None:
                     break
-                dual = found
+                dual = prices_of_program
             elif not smooth:
-                break  # no tree is cheaper than those at hand
+                break  # No tree is cheaper than the present trees.
             fills.append(self.filled)
             stalls = len(fills) > self.tuning.stall and fills[-1] * self.tuning.gains > fills[-1 - self.tuning.stall]
             if self.filled <= least * self.tuning.near or stalls or now() >= deadline:
@@ -210,32 +224,32 @@ class Packing:
         return bool(np.isfinite(self.filled))
 
     def _half(self, trees: Trees) -> int:
-        """1: only up, of what goes up and down by trees of its own; -1: only down; 0: all of it."""
+        """Return 1 for a separate tree up of a sum, -1 for a separate tree down, and 0 for trees in both directions."""
         demand = self.demands[trees.demand]
         split = self.bulk and demand.sums and demand.falls
         return int(split and not trees.down) - int(split and not trees.up)
 
     def _join(self) -> None:
-        """Of halves that meet at a root whole trees: one after another as much of one up as there is of one down."""
-        at: dict[tuple[int, ...], tuple[list[tuple[int, float]], list[tuple[int, float]]]] = {}
+        """Join trees up with trees down that meet at the same root, each time up to the smaller of their fractions."""
+        halves_at: dict[tuple[int, ...], tuple[list[tuple[int, float]], list[tuple[int, float]]]] = {}
         for i in np.flatnonzero(self.part > 0).tolist():
             if half := self._half(self.trees[i]):
-                both = at.setdefault((self.trees[i].demand, *self.trees[i].roots), ([], []))
-                both[half < 0].append((i, float(self.part[i])))
+                halves = halves_at.setdefault((self.trees[i].demand, *self.trees[i].roots), ([], []))
+                halves[half < 0].append((i, float(self.part[i])))
                 self.part[i] = 0.0
-        for ups, downs in at.values():
+        for ups, downs in halves_at.values():
             while ups and downs:
                 (i, rises), (j, falls) = ups[-1], downs[-1]
-                whole = self.add(replace(self.trees[i], down=self.trees[j].down))
+                joined_trees = self.add(replace(self.trees[i], down=self.trees[j].down))
                 least = min(rises, falls)
-                self.part[whole] += least
-                for one in (ups, downs):
-                    one[-1] = one[-1][0], one[-1][1] - least
-                    if one[-1][1] <= 0:
-                        one.pop()
+                self.part[joined_trees] += least
+                for fractions in (ups, downs):
+                    fractions[-1] = fractions[-1][0], fractions[-1][1] - least
+                    if fractions[-1][1] <= 0:
+                        fractions.pop()
 
     def _cheapest(self, prices: Floats, size_bytes: float, time_us: float) -> tuple[float, int]:
-        """How full prices say that the busiest resource is at least, and how many new trees came."""
+        """Return the proved load of the busiest resource from the prices, and the number of new trees."""
         length = self.uses @ prices + self._ties
         if any(d.falls for d in self.demands):
             self.down.find(self.run, length)
@@ -243,22 +257,25 @@ class Packing:
             self.up.find(self.run, length)
         proved, added = 0.0, 0
         for number, demand in enumerate(self.demands):
-            cost, found = self._cheapest_of(number, demand, time_us, length)
-            if not found:
+            cost, new_trees = self._cheapest_of(number, demand, time_us, length)
+            if not new_trees:
                 return np.inf, 0
             proved += demand.amount * cost
-            before = len(self.trees)
-            for trees in found:
-                if self.bulk and trees.up and trees.down:  # then any up a root goes with any down from it
+            ntrees = len(self.trees)
+            for trees in new_trees:
+                if self.bulk and trees.up and trees.down:  # Any tree up goes with any tree down from the same root.
                     self.add(replace(trees, down=()))
                     self.add(replace(trees, up=()))
                 else:
                     self.add(trees)
-            added += len(self.trees) - before
+            added += len(self.trees) - ntrees
         return proved * size_bytes / float(prices @ self.capacity), added
 
     def _cheapest_of(self, number: int, demand: Demand, time_us: float, length: Floats) -> tuple[float, list[Trees]]:
-        """The least cost by the time that is left of a demand's trees, and the best of some meetings; none in time."""
+        """Return the least cost over the remaining time of a demand's trees, and the best trees of some meetings.
+
+        There are no trees where none fits the time.
+        """
         rise = self.up.cost[:, self.up.set_of(demand.holders)][:, demand.roots] if demand.sums else None
         fall = self.down.cost[:, self.down.set_of(demand.goals)][:, demand.roots] if demand.falls else None
         if rise is None or fall is None:
@@ -269,33 +286,45 @@ class Packing:
             cost, first = sums_within(rise, fall)
             if not self.bulk:
                 cost, first = (
-                    np.hstack(both) for both in zip((cost, first), self._exchanged(demand, length), strict=True)
+                    np.hstack(costs_and_levels)
+                    for costs_and_levels in zip((cost, first), self._exchanged(demand, length), strict=True)
                 )
-        left_us = time_us - np.arange(len(cost)) * self.unit_us
-        worth = np.where(left_us > 0, cost.T / np.where(left_us > 0, left_us, 1.0), np.inf).T
+        remaining_us = time_us - np.arange(len(cost)) * self.unit_us
+        worth = np.where(remaining_us > 0, cost.T / np.where(remaining_us > 0, remaining_us, 1.0), np.inf).T
         level = worth.argmin(axis=0)
-        each = worth[level, np.arange(worth.shape[1])]
-        least = float(each.min())
+        worth_of_meeting = worth[level, np.arange(worth.shape[1])]
+        least = float(worth_of_meeting.min())
         if not least < BEYOND * 1e-30:
             return np.inf, []
-        order = np.argsort(each, kind="stable")
+        order = np.argsort(worth_of_meeting, kind="stable")
         if self.bulk and demand.sums and demand.falls:
-            order = order[each[order] < BEYOND * 1e-30]  # a half of every root's: see `_join`
+            order = order[
+                worth_of_meeting[order] < BEYOND * 1e-30
+            ]  # Every root gets a tree up and a tree down, which `_join` pairs.
         else:
             order = order[: self.tuning.roots]
-            order = order[each[order] <= least * self.tuning.dearer]
+            order = order[worth_of_meeting[order] <= least * self.tuning.dearer]
         return least, [
             self._trees(number, place, int(level[place]), int(first[level[place], place])) for place in order.tolist()
         ]
 
     def _exchanged(self, demand: Demand, length: Floats) -> tuple[Floats, Ints]:
-        """As `sums_within`, of what meets at both ends of a link."""
-        x = self.exchanges
-        rise = x.least(self.up, self.up.set_of(demand.holders)) + length[x.forth] + length[x.back]
-        return sums_within(rise, x.least(self.down, self.down.set_of(demand.goals)), self._between)
+        """Return the costs of trees that meet at the two ends of a link, as `sums_within`."""
+        exchanges = self.exchanges
+        rise = (
+            exchanges.least(self.up, self.up.set_of(demand.holders)) + length[exchanges.forth] + length[exchanges.back]
+        )
+        return sums_within(rise, exchanges.least(self.down, self.down.set_of(demand.goals)), self._between)
 
     def _trees(self, number: int, place: int, within: int, begin: int) -> Trees:
-        """A demand's cheapest trees within a level, what comes up within one; place: of roots, then of exchanges."""
+        """Return a demand's cheapest trees within a level.
+
+        Args:
+            number: Index of the demand.
+            place: Index into the demand's roots, or after these into the exchanges.
+            within: Level of both trees.
+            begin: Level of the tree up.
+        """
         demand, last = self.demands[number], len(self.up.cost) - 1
         holders, goals = self.up.set_of(demand.holders) if demand.sums else 0, self.down.set_of(demand.goals)
         end = last if within == last else within - begin if demand.sums else within
@@ -309,54 +338,64 @@ class Packing:
         return self.joined(Trees(number, tuple(ups), up, down, exchange))
 
     def joined(self, trees: Trees) -> Trees:
-        """The same, but where trees to both ends have met before, one end only sends, only receives, or neither.
+        """Return the same trees, with one root where one end of the exchange does not both send and receive.
 
-        Links up then come last, links down first.
+        The trees to the two ends may have met before, so that an end only sends, only receives, or neither. A link of
+        the exchange then becomes the last link up, or the first link down.
         """
         if not trees.exchange:
             return trees
         demand, net = self.demands[trees.demand], self.net
-        have = {*demand.holders.tolist(), *net.dst[list(trees.up)].tolist()}
-        want = {*demand.goals.tolist(), *net.src[list(trees.down)].tolist()}
-        for root, other, away, back in zip(
+        contributors = {*demand.holders.tolist(), *net.dst[list(trees.up)].tolist()}
+        receivers = {*demand.goals.tolist(), *net.src[list(trees.down)].tolist()}
+        for root, partner, link_to_partner, link_back in zip(
             trees.roots, trees.roots[::-1], trees.exchange, trees.exchange[::-1], strict=True
         ):
-            if not (root in have and root in want):
-                up = (*trees.up, away) if root in have else trees.up
-                down = (back, *trees.down) if root in want else trees.down
-                return replace(trees, roots=(other,), up=up, down=down, exchange=())
+            if not (root in contributors and root in receivers):
+                up = (*trees.up, link_to_partner) if root in contributors else trees.up
+                down = (link_back, *trees.down) if root in receivers else trees.down
+                return replace(trees, roots=(partner,), up=up, down=down, exchange=())
         return trees
 
     def _latency(self, trees: Trees) -> float:
+        """Return the latency of trees in µs, from the first start to the last arrival of a chunk without load."""
         begins = begins_us(self.net, trees, self.lasts_us)
         return float((begins + self.lasts_us[list(trees.links)]).max(initial=0.0) - begins.min(initial=0.0))
 
     def _relaxed(self, size_bytes: float, time_us: float, deadline: float) -> Floats | None:
-        """Solve the program with the trees at hand; its prices, whose sum of price · capacity is 1."""
-        left_us = np.full(len(self.trees), time_us) if self.bulk else time_us - self.latency_us
-        usable = np.flatnonzero(left_us > time_us * 1e-9)
+        """Solve the program with the present trees and return its prices, None if that fails.
+
+        The sum of price · capacity over the resources is 1.
+        """
+        remaining_us = np.full(len(self.trees), time_us) if self.bulk else time_us - self.latency_us
+        usable = np.flatnonzero(remaining_us > time_us * 1e-9)
         number = len(self.capacity)
-        loads = self.loads[usable] * (size_bytes / left_us[usable])[:, None]
+        loads = self.loads[usable] * (size_bytes / remaining_us[usable])[:, None]
         builder = ProgramBuilder()
         part = builder.add_variables(len(usable), np.inf)
         (most,) = builder.add_variables(1, np.inf, cost=1.0)
         tree, resource = np.nonzero(loads)
-        every = np.arange(number)
+        resources = np.arange(number)
         builder.add_rows(
             np.zeros(number),
-            (every, np.full(number, most), 1.0),
+            (resources, np.full(number, most), 1.0),
             (resource, part[tree], -loads[tree, resource]),
         )
-        some = [self.trees[i] for i in usable.tolist()]
-        owner = np.array([trees.demand for trees in some], dtype=np.int64)
-        half = np.array([self._half(trees) for trees in some], dtype=np.int64)
+        usable_trees = [self.trees[i] for i in usable.tolist()]
+        owner = np.array([trees.demand for trees in usable_trees], dtype=np.int64)
+        half = np.array([self._half(trees) for trees in usable_trees], dtype=np.int64)
         builder.add_rows(np.array([d.amount for d in self.demands]), (owner[half >= 0], part[half >= 0], 1.0))
-        if half.any():  # as much goes down from a root as up
-            at, split = owner * self.net.nranks + np.array([trees.roots[0] for trees in some]), half != 0
-            each, at = np.unique(at[split], return_inverse=True)
-            builder.add_rows(np.zeros(len(each)), (at, part[split], -half[split].astype(np.float64)))
-        left = max(0.05, deadline - now())
-        result = self.workers.answer(now() + left, "linear", builder.build(), left)
+        if half.any():  # As much goes down from a root as up to it.
+            root_of_half, split = (
+                owner * self.net.nranks + np.array([trees.roots[0] for trees in usable_trees]),
+                half != 0,
+            )
+            roots_of_halves, root_of_half = np.unique(root_of_half[split], return_inverse=True)
+            builder.add_rows(
+                np.zeros(len(roots_of_halves)), (root_of_half, part[split], -half[split].astype(np.float64))
+            )
+        budget_s = max(0.05, deadline - now())
+        result = self.workers.answer(now() + budget_s, "linear", builder.build(), budget_s)
         if result is None or result.solution is None:
             return None
         self.part = np.zeros(len(self.trees))
@@ -365,32 +404,36 @@ class Packing:
         return np.maximum(result.solution.dual_prices[:number], 0.0) / self.capacity
 
 
-def ends_of(wanted: list[Demand]) -> list[int]:
-    """The ranks that trees must reach."""
-    ends = [np.concatenate([d.holders, d.goals]) if d.sums else d.goals for d in wanted]
-    found: list[int] = np.unique(np.concatenate([*ends, np.zeros(0, dtype=np.int64)])).tolist()
-    return found
+def ends_of(demands_of_problem: list[Demand]) -> list[int]:
+    """Return the ranks that trees must reach, ascending."""
+    ends = [np.concatenate([d.holders, d.goals]) if d.sums else d.goals for d in demands_of_problem]
+    distinct: list[int] = np.unique(np.concatenate([*ends, np.zeros(0, dtype=np.int64)])).tolist()
+    return distinct
 
 
 def begins_us(net: Network, trees: Trees, lasts_us: Floats, waits_us: Sequence[float] = ()) -> Floats:
-    """When each link of trees begins to carry what is at their roots at time 0, in µs: those up before that.
+    """Return when each link of trees begins to carry a chunk that is at the roots at time 0, in µs.
+
+    Links up begin before 0.
 
     Args:
-        lasts_us: of each link of the network, from a chunk's start to its arrival.
-        waits_us: how long what is at a rank waits before each link down, and what came up after it; those up first,
-            none of an exchange.
+        net: The network.
+        trees: The trees.
+        lasts_us: Time from a chunk's start to its arrival over each link of the network.
+        waits_us: Time that a chunk waits before each link down, and after each link up: links up first, none for an
+            exchange.
 
     Returns:
         float, shape (links of the trees,), in the order of `trees.links`.
     """
     waits = waits_us or (0.0,) * (len(trees.up) + len(trees.down))
-    far, early = dict.fromkeys(trees.roots, 0.0), list[float]()
+    at_us, early = dict.fromkeys(trees.roots, 0.0), list[float]()
     for link, wait in zip(trees.up[::-1], waits[: len(trees.up)][::-1], strict=True):
-        far[int(net.src[link])] = far[int(net.dst[link])] + wait + float(lasts_us[link])
-        early.append(-far[int(net.src[link])])
-    far, late = dict.fromkeys(trees.roots, 0.0), list[float]()
-    far |= {int(net.dst[link]): float(lasts_us[link]) for link in trees.exchange}
+        at_us[int(net.src[link])] = at_us[int(net.dst[link])] + wait + float(lasts_us[link])
+        early.append(-at_us[int(net.src[link])])
+    at_us, late = dict.fromkeys(trees.roots, 0.0), list[float]()
+    at_us |= {int(net.dst[link]): float(lasts_us[link]) for link in trees.exchange}
     for link, wait in zip(trees.down, waits[len(trees.up) :], strict=True):
-        late.append(far[int(net.src[link])] + wait)
-        far[int(net.dst[link])] = late[-1] + float(lasts_us[link])
+        late.append(at_us[int(net.src[link])] + wait)
+        at_us[int(net.dst[link])] = late[-1] + float(lasts_us[link])
     return np.array([*early[::-1], *(0.0 for _ in trees.exchange), *late])

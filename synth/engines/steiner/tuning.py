@@ -1,4 +1,4 @@
-"""What the engine `steiner` is set to."""
+"""Settings of the engine `steiner`."""
 
 from __future__ import annotations
 
@@ -7,37 +7,51 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """How much is tried.
+    """Settings of the engine.
 
     Attributes:
-        most_ranks: up to which the engine is asked. most_ends: ranks that begin or end chunks, of which all subsets are
-            looked at. most_demands: sets of chunks with the same ends. least_amount: of such a set, as a part of the
-            message. most_chunks: of a problem, one a block.
-        bulk: times the bound of an empty message from which on latencies do not tell trees apart.
-        work: ranks × levels of latency × 3 to the power of ends of a table of cheapest trees: a second for each 10⁹.
-        most_levels: of these. unlike: parts of the longest latency of a link that a level is at least.
-        stall: linear programs one after another that must gain `gains` times in all; else no more are solved.
-        near: how full the busiest resource is / what is proved of it up to which trees are looked for. steps: linear
-            programs at most for a time. times: that are tried. fits: how nearly full one is that is taken.
-        patience: the part of the budget that these may take together, for a number of chunks.
-        smoothing: the part of the best prices so far in those by which the next trees are cheapest (Wentges, 1997).
-        roots: where trees meet, a rank or both ends of a link, of which so many are taken at a time. dearer: how often
-            the cheapest these may cost.
-        unsteady: the part of the time that chunks are under way, from which on trees over time are worth it.
-            fine: the part of the least time found that a chunk's hops take at most then.
-        slots: of time. finer: units of a slot in which trees over time are looked for. stretches: of the time, whose
-            cheapest trees are taken. over_steps: linear programs over time at most for a number of chunks.
-            over_near: what is proved / how full the fullest slot is, from which on no more trees are looked for.
-            sooner: of the time that prices say suffices, what is tried next. over_work: ranks × 3 to the power of ends
-            × units of time of the tables at most. unused: programs after which a tree that none used is dropped.
-            places: times at which each new tree is tried besides the one at which it was found.
-        counts: numbers of chunks a block. many_more: times the last that fits, from which on the most that fit are
-            tried. hops: links one after another in a tree, about. under_way: the part of the bound that a chunk may be
-            there. hopeful: what flows take / the best time, over which no schedule is made.
-        near_count: what more chunks must gain, or idle: so many times they need not.
-        swaps: of trees among the chunks, at most, for even loads.
-        orders: list schedules of each. most_sends: of a schedule. s_a_send: seconds that making and replaying one send
-            takes.
+        most_ranks: Most ranks for which the engine is tried.
+        most_ends: Most ranks that begin or end chunks, as it looks at all their subsets.
+        most_demands: Most sets of chunks with the same ends.
+        least_amount: Least size of such a set, as a part of the message.
+        most_chunks: Most chunks of a problem, with one chunk a block.
+        bulk: Factor on the bound of an empty message above which latencies do not distinguish trees.
+        work: Most entries of a table of cheapest trees: ranks × levels of latency × 3 to the power of ends. A second
+            for each 10⁹.
+        most_levels: Most levels of latency.
+        unlike: The least length of a level is the longest latency of a link divided by this number.
+        near: Load of the busiest resource / its proved load, up to which no more trees are searched for.
+        steps: Most linear programs for one time.
+        stall: Linear programs in a row that must gain `gains` in all, else the search ends.
+        gains: Factor that these programs must gain.
+        times: Most times that are tried for one number of chunks.
+        fits: Deviation of the busiest resource's load from full at which a time is accepted.
+        patience: Part of the budget for all linear programs of a number of chunks.
+        smoothing: Weight of the best prices so far in the prices of the next trees (Wentges, 1997).
+        roots: Number of meetings (a rank, or the two ends of a link) whose trees become columns at a time.
+        dearer: Factor on the least cost up to which such trees become columns.
+        unsteady: Part of the time that a chunk is in flight, above which trees over time are tried.
+        fine: Part of the least time that a chunk's hops take at most in that case.
+        slots: Slots of time.
+        finer: Units in a slot, in which trees over time are searched for.
+        stretches: Stretches of the time, whose cheapest trees become columns.
+        over_steps: Most linear programs over time for a number of chunks.
+        over_near: Proved load / load of the fullest slot, above which no more trees are searched for.
+        sooner: Factor on the time that the prices suggest, for the next trial.
+        over_work: Most entries of the tables over time: ranks × 3 to the power of ends × units of time.
+        unused: Linear programs after which an unused tree is dropped.
+        places: Times at which each new tree is tried, besides the time at which it was found.
+        counts: Numbers of chunks a block.
+        many_more: Factor on the last number that fits, above which the most that fit are tried, too.
+        hopeful: Ratio of the flow's time to the best time above which no schedule is built.
+        hops: Approximate number of links in a row in a tree.
+        under_way: Part of the bound that a chunk may be in flight.
+        near_count: Factor on the time that more chunks must gain.
+        idle: Trials in a row that may fail to gain it.
+        swaps: Most swaps of trees among the chunks, to balance loads.
+        orders: Most list schedules of each number of chunks.
+        most_sends: Most sends of a schedule.
+        s_a_send: Seconds to build and replay one send.
     """
 
     most_ranks: int = 32

@@ -1,4 +1,4 @@
-"""Fractions of trees as whole chunks, and the sends of these."""
+"""Whole chunks on trees, from fractions, and the sends of these chunks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from topologies.network import Network
 
-_STEEP = 256  # the power of loads whose sum is made small: the busiest count, and how many there are
+_STEEP = 256  # power of loads whose sum is minimised: the busiest resources count, and their number
 _GAIN = 1 - 1e-9
 
 
 def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
-    """Of every demand, which tree each of its chunks takes, cut into so many parts, so that loads are even.
+    """Return for each demand the tree of each of its chunks, so that loads are even.
 
-    Whole parts of the fractions first, then the rest where it adds least; then one tree for another, as long as that
-    makes the busiest resource less busy.
+    The whole parts of the fractions come first. Then each remaining chunk takes the tree that adds least. Then chunks
+    swap trees as long as that makes the busiest resource less busy.
+
+    Args:
+        packing: The packing, with the fraction of each tree.
+        parts: Parts into which each chunk is cut.
+        swaps: Most swaps.
     """
     used = np.flatnonzero(packing.part > 1e-9)
     owner = np.array([packing.trees[i].demand for i in used.tolist()])
@@ -29,52 +34,52 @@ def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
     weight = np.array([d.amount for d in packing.demands]) / units  # of a chunk of each demand
     loads = packing.rates(used) * weight[owner][:, None]
     count = np.floor(packing.part[used] / weight[owner] + 1e-9).astype(np.int64)
-    count = np.minimum(count, units[owner])  # solvers may lose what parts are together
+    count = np.minimum(count, units[owner])  # Solvers may return fractions that do not add up.
     for demand in range(len(units)):
-        mine = np.flatnonzero(owner == demand)
-        while count[mine].sum() > units[demand]:
-            count[mine[count[mine].argmax()]] -= 1
+        trees_of_demand = np.flatnonzero(owner == demand)
+        while count[trees_of_demand].sum() > units[demand]:
+            count[trees_of_demand[count[trees_of_demand].argmax()]] -= 1
         total = count @ loads
-        for _ in range(int(units[demand] - count[mine].sum())):
-            one = mine[_steepness(totals := total + loads[mine], totals.max()).argmin()]
-            count[one] += 1
-            total = total + loads[one]
+        for _ in range(int(units[demand] - count[trees_of_demand].sum())):
+            least_tree = trees_of_demand[_steepness(totals := total + loads[trees_of_demand], totals.max()).argmin()]
+            count[least_tree] += 1
+            total = total + loads[least_tree]
     _swap(count, owner, loads, swaps)
-    return [_interleaved(used[owner == demand], count[owner == demand]) for demand in range(len(units))]
+    return [_interleave(used[owner == demand], count[owner == demand]) for demand in range(len(units))]
 
 
 def _steepness(totals: Floats, high: float) -> Floats:
-    """How uneven loads are, relative to a high one: shape of `totals` without its last axis."""
-    with np.errstate(over="ignore"):  # far busier ones are without end
+    """Return how uneven loads are, relative to a high load; shape of `totals` without its last axis."""
+    with np.errstate(over="ignore"):  # Much larger loads may overflow to infinity.
         return np.asarray(((np.maximum(totals, 0.0) / high) ** _STEEP).sum(axis=-1))
 
 
 def _swap(count: Ints, owner: Ints, loads: Floats, most: int) -> None:
-    """Take chunks off trees over the busiest resource, for others of the same demand, while loads become more even."""
+    """Assign chunks of trees over the busiest resource to other trees of their demand, while loads become more even."""
     total = count @ loads
     for _ in range(most):
         busiest = int(total.argmax())
-        off = np.flatnonzero((count > 0) & (loads[:, busiest] > 0))
+        candidates = np.flatnonzero((count > 0) & (loads[:, busiest] > 0))
         pairs = [
             (i, j)
-            for i in off.tolist()
+            for i in candidates.tolist()
             for j in np.flatnonzero((owner == owner[i]) & (loads[:, busiest] < loads[i, busiest])).tolist()
         ]
         if not pairs:
             return
-        one, other = np.array(pairs).T
-        totals = total - loads[one] + loads[other]
+        source, target = np.array(pairs).T
+        totals = total - loads[source] + loads[target]
         cost = _steepness(totals, total.max())
         best = int(cost.argmin())
         if not cost[best] < _steepness(total, total.max()) * _GAIN:
             return
-        count[one[best]] -= 1
-        count[other[best]] += 1
+        count[source[best]] -= 1
+        count[target[best]] += 1
         total = totals[best]
 
 
-def _interleaved(trees: Ints, count: Ints) -> Ints:
-    """Each tree as often as counted, evenly spread."""
+def _interleave(trees: Ints, count: Ints) -> Ints:
+    """Return each tree as often as counted, evenly spread."""
     row = np.repeat(np.arange(len(trees)), count)
     first = np.cumsum(count) - count
     place = (np.arange(len(row)) - first[row] + 0.5) / count[row]
@@ -83,7 +88,15 @@ def _interleaved(trees: Ints, count: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """The sends of one chunk over its trees, and who waits for whom."""
+    """The sends of one chunk over its trees, and their dependencies.
+
+    Attributes:
+        link: Link of each send, int, shape (sends,).
+        step: Step of each send, int, shape (sends,).
+        reduces: 1 for each send that reduces, int, shape (sends,).
+        before: The earlier send of each dependency, int, shape (waits,).
+        after: The later send of each dependency, int, shape (waits,).
+    """
 
     link: Ints
     step: Ints
@@ -93,29 +106,30 @@ class _Pattern:
 
 
 def _pattern(net: Network, trees: Trees) -> _Pattern:
+    """Return the sends of one chunk over trees, first up, then between the roots, then down."""
     rows: list[tuple[int, bool]] = []
     waits: list[tuple[int, int]] = []
-    came: dict[int, list[int]] = {}
+    inputs_of: dict[int, list[int]] = {}
     step_at: dict[int, int] = {}
     for i, link in enumerate(trees.up):
         u, v = int(net.src[link]), int(net.dst[link])
-        waits += [(j, i) for j in came.get(u, ())]
+        waits += [(j, i) for j in inputs_of.get(u, ())]
         rows.append((step_at.get(u, 0), True))
         step_at[v] = max(step_at.get(v, 0), step_at.get(u, 0) + 1)
-        came.setdefault(v, []).append(i)
-    whole = max((step_at.get(root, 0) for root in trees.roots), default=0)
-    came = {root: came.get(root, []) for root in trees.roots}
-    # of one step, so that neither sends back what it gets
-    waits += [(j, i) for i, link in enumerate(trees.exchange, len(rows)) for j in came[int(net.src[link])]]
+        inputs_of.setdefault(v, []).append(i)
+    exchange_step = max((step_at.get(root, 0) for root in trees.roots), default=0)
+    inputs_of = {root: inputs_of.get(root, []) for root in trees.roots}
+    # Both sends have one step, so that no root sends back what it gets.
+    waits += [(j, i) for i, link in enumerate(trees.exchange, len(rows)) for j in inputs_of[int(net.src[link])]]
     for link in trees.exchange:
-        came[int(net.dst[link])] = [*came[int(net.dst[link])], len(rows)]
-        rows.append((whole, True))
-    step_at = dict.fromkeys(trees.roots, whole + bool(trees.exchange))
+        inputs_of[int(net.dst[link])] = [*inputs_of[int(net.dst[link])], len(rows)]
+        rows.append((exchange_step, True))
+    step_at = dict.fromkeys(trees.roots, exchange_step + bool(trees.exchange))
     for i, link in enumerate(trees.down, len(rows)):
         u, v = int(net.src[link]), int(net.dst[link])
-        waits += [(j, i) for j in came[u]]
+        waits += [(j, i) for j in inputs_of[u]]
         rows.append((step_at[u], False))
-        step_at[v], came[v] = step_at[u] + 1, [i]
+        step_at[v], inputs_of[v] = step_at[u] + 1, [i]
     before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
     step, reduces = np.array(rows, dtype=np.int64).reshape(-1, 2).T
     return _Pattern(np.array(trees.links, dtype=np.int64), step, reduces, before, after)
@@ -125,37 +139,45 @@ def sends_of(
     packing: Packing, problem: Problem, parts: int, size_bytes: float, chosen: list[Ints],
     begun: list[list[Floats]] | None = None,
 ) -> tuple[Sends, Floats]:  # fmt: skip
-    """The sends of a problem whose chunks are cut into parts, over the trees chosen for them; when each is to begin.
+    """Return the sends of a problem over the trees chosen for its chunks, and the time at which each send is to begin.
 
-    begun: of each demand's chunks when each link of its trees begins, in µs; None: all at 0.
+    Args:
+        packing: The packing, whose demands are the problem's.
+        problem: The problem, with its chunks cut into parts.
+        parts: Parts of each chunk.
+        size_bytes: Message size in bytes.
+        chosen: For each demand the tree of each of its chunks.
+        begun: For each demand, chunk and link of its trees the time in µs at which the link begins; None for 0.
     """
     net, run = problem.network, packing.run
     csr = csr_network(net)
     patterns: dict[int, _Pattern] = {}
     columns: list[list[Ints]] = [[] for _ in range(6)]
     begins: list[Floats] = []
-    at, total = 0, np.zeros(len(packing.capacity))
+    nsends, total = 0, np.zeros(len(packing.capacity))
     for place, (demand, tree_of) in enumerate(zip(packing.demands, chosen, strict=True)):
-        # part i of every chunk of the demand, so that each chunk is spread over the trees
+        # Part i of every chunk of the demand comes before part i + 1, so that each chunk is spread over the trees.
         chunks = (demand.chunks[None, :] * parts + np.arange(parts)[:, None]).ravel()
         for number in np.unique(tree_of).tolist():
             if number not in patterns:
                 patterns[number] = _pattern(net, packing.trees[number])
-            one, mine = patterns[number], chunks[tree_of == number]
-            first = at + np.arange(len(mine))[:, None] * len(one.link)
-            total += packing.loads[number] * len(mine) * demand.amount / len(chunks)
+            pattern, tree_chunks = patterns[number], chunks[tree_of == number]
+            first = nsends + np.arange(len(tree_chunks))[:, None] * len(pattern.link)
+            total += packing.loads[number] * len(tree_chunks) * demand.amount / len(chunks)
             for column, values in zip(
                 columns,
                 (
-                    np.repeat(mine, len(one.link)), np.tile(one.link, len(mine)), np.tile(one.step, len(mine)),
-                    np.tile(one.reduces, len(mine)), (first + one.before).ravel(), (first + one.after).ravel(),
+                    np.repeat(tree_chunks, len(pattern.link)),
+                    np.tile(pattern.link, len(tree_chunks)), np.tile(pattern.step, len(tree_chunks)),
+                    np.tile(pattern.reduces, len(tree_chunks)),
+                    (first + pattern.before).ravel(), (first + pattern.after).ravel(),
                 ),
                 strict=True,
             ):  # fmt: skip
                 column.append(values)
-            planned = [] if begun is None else [begun[place][i] for i in np.flatnonzero(tree_of == number).tolist()]
-            begins.append(np.concatenate(planned) if planned else np.zeros(len(mine) * len(one.link)))
-            at += len(mine) * len(one.link)
+            starts_us = [] if begun is None else [begun[place][i] for i in np.flatnonzero(tree_of == number).tolist()]
+            begins.append(np.concatenate(starts_us) if starts_us else np.zeros(len(tree_chunks) * len(pattern.link)))
+            nsends += len(tree_chunks) * len(pattern.link)
     chunk, link, step, reduces, before, after = (np.concatenate(column) for column in columns)
     kilobytes = problem.collective.chunk_bytes(size_bytes) * 1e-3
     busiest_us = float(total.max()) * size_bytes

@@ -104,7 +104,10 @@ class Combs:
         return np.bincount(np.concatenate([arcs, self.mirror[arcs]]), minlength=self.net.nlinks)
 
     def _combs(self, first: int) -> list[Tree]:
-        """The trees whose lines along dimension `first` are whole, one for every place but along the last dimension."""
+        """Return the trees that contain all lines along dimension `first`.
+
+        There is one for every place along the other dimensions but the last one.
+        """
         dims = [(first + i) % len(self.extents) for i in range(len(self.extents))]
         along = (range(self.extents[dim]) for dim in dims[:-1])
         return [self._comb(dims, (*places, self.extents[dims[-1]] // 2)) for places in itertools.product(*along)]

@@ -143,9 +143,9 @@ class _Flow:
     def __init__(
         self, run: Runner, nvertices: int, src: Ints, dst: Ints, remaining: Ints, other_batches: list[_Batch]
     ) -> None:
-        self.run, self.n, self.others = run, nvertices, other_batches
-        self.total = sum(other.weight for other in other_batches)
-        members = [np.flatnonzero(other.inside) for other in other_batches]
+        self.run, self.n, self.other_batches = run, nvertices, other_batches
+        self.total = sum(batch_of_trees.weight for batch_of_trees in other_batches)
+        members = [np.flatnonzero(batch_of_trees.inside) for batch_of_trees in other_batches]
         batch = np.arange(nvertices, nvertices + len(other_batches))
         tails, heads = (
             [
@@ -160,7 +160,7 @@ class _Flow:
         self.ends = np.concatenate([*tails, source_of_vertex]), np.concatenate([*heads, np.arange(nvertices)])
         self.endless = self.total + int(remaining.sum()) + 1
         inner = sum(len(m) for m in members)
-        weights = np.array([other.weight for other in other_batches], dtype=np.int64)
+        weights = np.array([batch_of_trees.weight for batch_of_trees in other_batches], dtype=np.int64)
         self.capacity = np.concatenate(
             [remaining, weights, np.full(inner, self.endless), np.zeros(nvertices, dtype=np.int64)]
         )
@@ -170,5 +170,5 @@ class _Flow:
         """Return how many of the batch's trees, up to `most`, may take an arc x→y."""
         capacity = self.capacity.copy()
         capacity[len(capacity) - self.n + x] = self.endless
-        flow, _ = max_flow(self.run, self.graph, capacity, self.n + len(self.others), y, self.total + most)
+        flow, _ = max_flow(self.run, self.graph, capacity, self.n + len(self.other_batches), y, self.total + most)
         return flow - self.total

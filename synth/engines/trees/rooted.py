@@ -59,7 +59,7 @@ class RootedTrees:
     """
 
     def __init__(self, problem: Problem, least: Fraction, links: Ints | None = None) -> None:
-        """Prepare trees of a copying problem.
+        """Build the arrays for trees of a copying problem.
 
         Args:
             problem: A copying problem.

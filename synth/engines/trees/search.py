@@ -50,7 +50,7 @@ def accepts(problem: Problem, options: Options) -> str:
         return "trees takes no relays; the engine steiner packs trees through relays"
     links = unshared(problem)
     if not strongly_connected(net.nranks, net.src[links], net.dst[links]):
-        return "trees packs trees over links that share no switch port and no limit; such links do not connect all ranks here"
+        return "trees needs links that share no switch port and no limit; here such links do not connect all ranks"
     if kind == "allreduce" and len(links) < net.nlinks:
         return "trees all-reduces only over links that share nothing; here links share switches or limits"
     if kind == "allreduce" and mirror_links(net) is None:
@@ -94,7 +94,8 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterat
     else:
         copying = reverse(problem) if reversible(problem.collective) else problem
         least = worst_cuts(problem, BOUNDS.max_flow_work).found[-1].us_per_byte
-        # The links that `accepts` tested. In the reversed network `unshared` might keep links that do not join all ranks.
+        # These are the links that `accepts` tested. In the reversed network `unshared` might return links that do not
+        # connect all ranks.
         yield from _solve(problem, RootedTrees(copying, least, unshared(problem)), request, tuning)
 
 

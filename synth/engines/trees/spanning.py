@@ -48,8 +48,8 @@ def pack_spanning(
 
 
 def _pack(  # One function of over 60 lines, as growth and exchange share all their state.
-    n: int, k: int, first: int, u: Any, v: Any, remaining: Any, ptr: Any, edge: Any, member: Any, parent: Any, depth: Any,
-    root: Any, replaced_by: Any, leaves_forest: Any, queue: Any, stack: Any,
+    n: int, k: int, first: int, u: Any, v: Any, remaining: Any, ptr: Any, edge: Any, member: Any, parent: Any,
+    depth: Any, root: Any, replaced_by: Any, leaves_forest: Any, queue: Any, stack: Any,
 ) -> bool:  # fmt: skip
     """Return True if k spanning trees were packed; `member` then marks the edges of each tree."""
     m = len(u)
