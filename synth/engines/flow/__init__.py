@@ -1,1 +1,1 @@
-"""Routing under congestion prices, then scheduling, for any size."""
+"""The engine `flow`: routes under congestion prices, then a list schedule, for any number of ranks."""

@@ -1,4 +1,4 @@
-"""A network as the arrays that routing and list scheduling read."""
+"""A network as arrays for routing and list scheduling."""
 
 from __future__ import annotations
 
@@ -12,16 +12,26 @@ from topologies.network import Network
 
 
 class CsrNetwork(NamedTuple):
-    """Links in bundles: parallel links, which use just the same resources, and of which one at a time can be busy.
+    """A network whose links are in bundles: parallel links over the same resources, of which one at a time can be busy.
 
     Attributes:
-        nranks, nbundles: counts.
-        src, dst, bundle: int, shape (links,).
-        out_ptr, out_link: CSR by rank: links that leave it. in_ptr, in_link: links that enter it.
-        alpha_us, bandwidth_gbs: float, shape (bundles,).
-        uses_ptr, uses_idx: CSR by bundle: resources. capacity_gbs: float, shape (resources,).
-        users_ptr, users_idx: CSR by resource: bundles, for resources that several bundles use; empty for others.
-        exclusive: bool, shape (bundles,): the bundle shares none of its resources.
+        nranks: Number of ranks.
+        nbundles: Number of bundles.
+        src: Source rank of each link, int, shape (links,).
+        dst: Destination rank of each link, int, shape (links,).
+        bundle: Bundle of each link, int, shape (links,).
+        out_ptr: CSR pointer from a rank to the links that leave it.
+        out_link: Links that leave each rank, in CSR order.
+        in_ptr: CSR pointer from a rank to the links that enter it.
+        in_link: Links that enter each rank, in CSR order.
+        alpha_us: Latency of each bundle in µs, float, shape (bundles,).
+        bandwidth_gbs: Bandwidth of each bundle in GB/s, float, shape (bundles,).
+        uses_ptr: CSR pointer from a bundle to the resources that it uses.
+        uses_idx: Resources of each bundle, in CSR order.
+        capacity_gbs: Capacity of each resource in GB/s, float, shape (resources,).
+        users_ptr: CSR pointer from a resource to the bundles that use it; empty for a resource of one bundle.
+        users_idx: Bundles that use each resource, in CSR order.
+        exclusive: Whether a bundle shares none of its resources, bool, shape (bundles,).
     """
 
     nranks: int
@@ -44,16 +54,16 @@ class CsrNetwork(NamedTuple):
 
 
 def csr_network(net: Network) -> CsrNetwork:
-    """Arrays of a network, each writable and contiguous, as compiled loops take them."""
+    """Return the arrays of a network, each writable and contiguous, as the compiled loops need them."""
     bundle, first = _bundles(net)
     nbundles = len(first)
     uses_ptr = pointers(np.diff(net.uses_ptr)[first])
     owner = row_of_entry(uses_ptr)
     uses_idx = net.uses_idx[row_entries(net.uses_ptr, first)].astype(np.int64)
     ptr, rows = grouped(uses_idx, net.nresources)
-    several = np.diff(ptr) > 1
-    keep = np.repeat(several, np.diff(ptr))
-    users_ptr = pointers(np.where(several, np.diff(ptr), 0))
+    is_shared = np.diff(ptr) > 1
+    keep = np.repeat(is_shared, np.diff(ptr))
+    users_ptr = pointers(np.where(is_shared, np.diff(ptr), 0))
     out_ptr, out_link = grouped(net.src, net.nranks)
     in_ptr, in_link = grouped(net.dst, net.nranks)
     return CsrNetwork(
@@ -73,19 +83,19 @@ def csr_network(net: Network) -> CsrNetwork:
         capacity_gbs=np.array(net.capacity_gbs, dtype=np.float64),
         users_ptr=users_ptr,
         users_idx=np.ascontiguousarray(owner[rows][keep]),
-        exclusive=~np.logical_or.reduceat(several[uses_idx], uses_ptr[:-1]) if nbundles else np.zeros(0, dtype=bool),
+        exclusive=~np.logical_or.reduceat(is_shared[uses_idx], uses_ptr[:-1]) if nbundles else np.zeros(0, dtype=bool),
     )
 
 
 def reverse_network(net: CsrNetwork) -> CsrNetwork:
-    """Every link reversed, in the same bundles."""
+    """Return the network with every link reversed, in the same bundles."""
     return net._replace(
         src=net.dst, dst=net.src, out_ptr=net.in_ptr, out_link=net.in_link, in_ptr=net.out_ptr, in_link=net.out_link
     )
 
 
 def _bundles(net: Network) -> tuple[Ints, Ints]:
-    """The bundle of every link, and a link of every bundle."""
+    """Return the bundle of every link, and a link of every bundle."""
     counts = np.diff(net.uses_ptr)
     width = int(counts.max(initial=0))
     table = np.full((net.nlinks, width + 2), -1.0)
@@ -95,10 +105,10 @@ def _bundles(net: Network) -> tuple[Ints, Ints]:
     table[:, width + 1] = net.bandwidth_gbs
     tightest = np.full(net.nlinks, np.inf)
     np.minimum.at(tightest, rows, net.capacity_gbs[net.uses_idx])
-    # links that could be busy at once although they use the same: each is a bundle of its own
-    apart = tightest >= 2 * net.bandwidth_gbs * (1 - 1e-12)
-    itself = np.where(apart, np.arange(net.nlinks), -1.0)
-    _, first, bundle = np.unique(np.column_stack([table, itself]), axis=0, return_index=True, return_inverse=True)
-    # bundles in order of their first link
+    # Links that use the same resources but can be busy at once are each a bundle of their own.
+    is_own_bundle = tightest >= 2 * net.bandwidth_gbs * (1 - 1e-12)
+    bundle_key = np.where(is_own_bundle, np.arange(net.nlinks), -1.0)
+    _, first, bundle = np.unique(np.column_stack([table, bundle_key]), axis=0, return_index=True, return_inverse=True)
+    # The bundles are in order of their first link.
     order = np.argsort(first, kind="stable")
     return index_among(len(order), order)[bundle.reshape(-1)], first[order].astype(np.int64)

@@ -1,8 +1,8 @@
 """List scheduling: no bundle of links stays idle while a send that could use it is ready (Graham, 1966).
 
-Of the sends that are ready for a bundle the most urgent goes first. Resources that several bundles share are given to
-the most urgent send that fits. (`synth.engines.greedy` orders sends by another rule, for few ranks: there a narrow
-link holds a part of a resource's time, and who can begin first goes first, however urgent others are.)
+Of the sends that are ready for a bundle the most urgent goes first. Resources that several bundles share go to the most
+urgent send that fits. (`synth.engines.greedy` orders sends by another rule, for few ranks: there a narrow link holds a
+part of a resource's time, and the send that can begin first goes first, however urgent the others are.)
 """
 
 from __future__ import annotations
@@ -21,40 +21,66 @@ from topologies.arrays import grouped
 from topologies.errors import ScheduleError
 
 Items = NDArray[np.int32]
-# columns of an item; what is read together lies together, for with millions each look elsewhere waits for memory
-_NEXT = 0  # and two more: the next of those that fall free, that arrive, and that are ready with it
-_ON = 3  # the bundle that it is on
-_AT = 4  # of a path: the row that it has come to; of a row: how many it still waits for
-_FROM, _TO = 5, 6  # of a path: its rows; of a row: its part of the list of those that wait for it
+# These are the columns of an item. Data that is read at once is adjacent, because with millions of items each access
+# elsewhere waits for memory.
+_NEXT = 0  # the next item in each of three lists: of items that leave, that arrive, and that are ready
+_ON = 3  # the bundle of the item's send
+_AT = 4  # the present row of a path, or the number of sends that a row still waits for
+_FROM, _TO = 5, 6  # the rows of a path, or a row's part of the list of waiting rows
 _ITEM = 8
-_WORD = 62  # levels a word of 64 bits, of which none is a sign
-_FREE, _MADE, _LATEST = range(3)  # of the buckets: a list of free ones, how many were made, and the latest of each kind
+_WORD = 62  # levels a word of 64 bits, without the sign bit
+_FREE, _MADE, _LATEST = range(3)  # buckets: the list of free ones, their number, the latest of each kind
 _LEAVES, _ARRIVES = 0, 1  # kinds of events
 
 
 class _Ready(NamedTuple):
-    """Ready items of every bundle by level of urgency, of one level the first to be ready first."""
+    """Ready items of every bundle by level of urgency, those of one level in the order in which they get ready.
 
-    heads: Any  # of the list of bundle b's items of level i, at b · levels + i,
-    tails: Any  # and its end
-    words: Any  # bit i % _WORD of word b · words + i // _WORD: there are such items
-    waiting: Any  # how many a bundle has in all
-    next: Any  # the items, which hold the lists
+    Attributes:
+        heads: First item of level i of bundle b, at b · levels + i.
+        tails: Last item of the same list.
+        words: Bit i % _WORD of word b · words + i // _WORD says whether bundle b has items of level i.
+        waiting: Number of items of each bundle.
+        next: The items, which hold the lists.
+    """
+
+    heads: Any
+    tails: Any
+    words: Any
+    waiting: Any
+    next: Any
 
 
 class _Events(NamedTuple):
-    """What happens when: a heap of buckets, each with the items of one time and kind."""
+    """Events to come: a heap of buckets, each with the items of one time and kind.
+
+    Attributes:
+        times: Time of each entry of the heap.
+        codes: Twice the bucket, plus the kind, of each entry of the heap.
+        first: First item of every bucket.
+        last: Last item of every bucket.
+        when: Time of every bucket.
+        state: The free buckets, the number of buckets, and the latest bucket of each kind.
+    """
 
     times: Any
-    codes: Any  # twice the bucket, and the kind
-    first: Any  # items of every bucket
+    codes: Any
+    first: Any
     last: Any
-    when: Any  # its time
+    when: Any
     state: Any
 
 
 class _Bundles(NamedTuple):
-    """Bundles that are busy; that are to be looked at, in no order, and marked so; and those of them by urgency."""
+    """State of the bundles.
+
+    Attributes:
+        busy: Whether each bundle is busy.
+        marked: Whether each bundle is among the candidates.
+        candidates: Bundles to look at, in no order.
+        ranked: Candidates by urgency, as a heap.
+        keys: Keys of that heap.
+    """
 
     busy: Any
     marked: Any
@@ -67,17 +93,22 @@ def list_schedule(
     run: Runner, net: CsrNetwork, bundle: Ints, hold_us: Floats, urgency: Floats, before: Ints, after: Ints,
     tuning: Tuning = TUNING,
 ) -> tuple[Ints, Floats]:  # fmt: skip
-    """(sends in order of start, when each of them starts in µs).
+    """Return the sends in order of start, and the start of each in µs.
 
-    Time O(sends), but for shared resources and many different times.
+    It takes O(sends) time, except for shared resources and many different times.
 
     Args:
-        net: as loops take it.
-        bundle, hold_us, urgency: shape (n,), of each send; what is as urgent goes in the order in which it is ready.
-        before, after: shape (d,): send after[i] carries what send before[i] brings.
+        run: Runner of the compiled loops.
+        net: The network as the loops need it.
+        bundle: Bundle of each send, shape (n,).
+        hold_us: Time that each send holds its bundle in µs, shape (n,).
+        urgency: Urgency of each send, shape (n,); equally urgent sends go in the order in which they are ready.
+        before: Earlier send of each dependency, shape (d,): send after[i] carries data that send before[i] brings.
+        after: Later send of each dependency, shape (d,).
+        tuning: Settings of the engine.
 
     Raises:
-        ScheduleError: sends that wait for each other.
+        ScheduleError: If sends wait for each other.
     """
     count, nbundles = len(bundle), net.nbundles
     bits = int(nbundles).bit_length()
@@ -87,30 +118,34 @@ def list_schedule(
     hold = hold_us[:1] if count and hold_us.min() == hold_us.max() else hold_us
     eps = float(hold_us.min(initial=1.0)) * 1e-9
     chained = _are_paths(before, after)
-    items, behind = _path_items(before, count) if chained else _row_items(before, after, count)
-    some = np.zeros(nbundles, dtype=np.int64)
+    items, waiters = _path_items(before, count) if chained else _row_items(before, after, count)
+    zeros = np.zeros(nbundles, dtype=np.int64)
     table = np.empty(nbundles * levels, dtype=np.int32)
-    ready = _Ready(*run.columns(table, table.copy(), np.zeros(nbundles * words, dtype=np.int64), some, items.ravel()))
+    ready = _Ready(*run.columns(table, table.copy(), np.zeros(nbundles * words, dtype=np.int64), zeros, items.ravel()))
     most_events = 2 * len(items) + 2
     codes, first, last = (np.empty(most_events, dtype=np.int64) for _ in range(3))
     state = np.array([-1, 0, -1, -1])
     events = _Events(*run.columns(np.empty(most_events), codes, first, last, np.empty(most_events), state))
-    bundles = _Bundles(*run.columns(some > 0, some > 0, some.copy(), some.copy(), np.zeros(nbundles)))
-    place = (bundle | (level << bits)).astype(np.int32)
+    bundles = _Bundles(*run.columns(zeros > 0, zeros > 0, zeros.copy(), zeros.copy(), np.zeros(nbundles)))
+    bundle_and_level = (bundle | (level << bits)).astype(np.int32)
     columns = run.columns(
-        place, hold, behind, np.zeros(len(net.capacity_gbs)), np.empty(count, np.int32), np.empty(count)
+        bundle_and_level, hold, waiters, np.zeros(len(net.capacity_gbs)), np.empty(count, np.int32), np.empty(count)
     )
-    made = run(_start_sends, net, *columns, bits, chained, levels, words, eps, ready, events, bundles)
-    if made < count:
-        raise ScheduleError(f"list schedule: {count - made} sends of {count} wait for each other")
+    nstarted = run(_start_sends, net, *columns, bits, chained, levels, words, eps, ready, events, bundles)
+    if nstarted < count:
+        raise ScheduleError(f"list schedule: {count - nstarted} sends of {count} wait for each other")
     return np.asarray(columns[-2], dtype=np.int64), np.asarray(columns[-1])
 
 
 def urgencies(run: Runner, lasts_us: Floats, before: Ints, after: Ints, step: Ints) -> Floats:
-    """The longest chain of sends that starts with each send, in µs.
+    """Return the length of the longest chain of sends that starts with each send, in µs.
 
     Args:
-        lasts_us: shape (n,): from the start of a send to its arrival. step: later than of what it waits for.
+        run: Runner of the compiled loops.
+        lasts_us: Time from the start of each send to its arrival, shape (n,).
+        before: Earlier send of each dependency.
+        after: Later send of each dependency.
+        step: Step of each send, later than the steps of the sends that it waits for.
     """
     chain = np.zeros(len(lasts_us))
     if len(before) and _are_paths(before, after):
@@ -126,20 +161,22 @@ def urgencies(run: Runner, lasts_us: Floats, before: Ints, after: Ints, step: In
 
 
 def _are_paths(before: Ints, after: Ints) -> bool:
+    """Return True if every send waits for the row before it, or for no row."""
     return len(before) == len(after) and bool((after == before + 1).all())
 
 
 def _path_items(before: Ints, count: int) -> tuple[Items, Items]:
-    """Paths, each in rows that follow each other: what is known of a path is little and stays at hand."""
+    """Return the items of paths, whose rows follow each other: the data of a path is small and stays in the cache."""
     ends = np.ones(count, dtype=bool)
     ends[before] = False
-    to = np.flatnonzero(ends) + 1
-    items = np.zeros((len(to), _ITEM), dtype=np.int32)
-    items[1:, _FROM], items[:, _TO] = to[:-1], to
+    path_ends = np.flatnonzero(ends) + 1
+    items = np.zeros((len(path_ends), _ITEM), dtype=np.int32)
+    items[1:, _FROM], items[:, _TO] = path_ends[:-1], path_ends
     return items, np.zeros(0, dtype=np.int32)
 
 
 def _row_items(before: Ints, after: Ints, count: int) -> tuple[Items, Items]:
+    """Return the items of rows, and the rows that wait for each."""
     ptr, rows = grouped(before, count)
     items = np.zeros((count, _ITEM), dtype=np.int32)
     items[:, _FROM], items[:, _TO] = ptr[:-1], ptr[1:]
@@ -148,66 +185,67 @@ def _row_items(before: Ints, after: Ints, count: int) -> tuple[Items, Items]:
 
 
 def _levels(urgency: Floats, most: int) -> tuple[Ints, int]:
-    """Urgencies as levels from 0, most urgent highest, and how many there are, `most` at most."""
+    """Return the urgencies as levels from 0, most urgent highest, and the number of levels, at most `most`."""
     low, high = float(urgency.min(initial=0.0)), float(urgency.max(initial=0.0))
     if high <= low:
         return np.zeros(len(urgency), dtype=np.int64), 1
     level = ((urgency - low) / (high - low) * (most - 1) + 0.5).astype(np.int64)
-    found = np.bincount(level, minlength=most) > 0
-    return (np.cumsum(found) - 1)[level], int(found.sum())
+    is_level_used = np.bincount(level, minlength=most) > 0
+    return (np.cumsum(is_level_used) - 1)[level], int(is_level_used.sum())
 
 
-def _add_chains(order: Any, lasts: Any, ptr: Any, behind: Any, chain: Any) -> None:
-    """Set `chain`; `order`: rows, each after all that wait for it."""
+def _add_chains(order: Any, lasts: Any, ptr: Any, waiters: Any, chain: Any) -> None:
+    """Set `chain`, where `order` has each row after all rows that wait for it."""
     for i in range(len(order)):
         row = order[i]
         most = 0.0
         for j in range(ptr[row], ptr[row + 1]):
-            if chain[behind[j]] > most:
-                most = chain[behind[j]]
+            if chain[waiters[j]] > most:
+                most = chain[waiters[j]]
         chain[row] = lasts[row] + most
 
 
-def _push_item(ready: _Ready, where: int, level: int, levels: int, words: int, item: int) -> None:
-    """Put a ready item behind those of its bundle and level."""
+def _push_item(ready: _Ready, bundle: int, level: int, levels: int, words: int, item: int) -> None:
+    """Add a ready item behind the items of its bundle and level."""
     ready.next[_ITEM * item + _NEXT + 2] = -1
-    word, bit, at = where * words + level // _WORD, 1 << level % _WORD, where * levels + level
+    word, bit, list_place = bundle * words + level // _WORD, 1 << level % _WORD, bundle * levels + level
     if ready.words[word] & bit:
-        ready.next[_ITEM * ready.tails[at] + _NEXT + 2] = item
+        ready.next[_ITEM * ready.tails[list_place] + _NEXT + 2] = item
     else:
         ready.words[word] |= bit
-        ready.heads[at] = item
-    ready.tails[at] = item
-    ready.waiting[where] += 1
+        ready.heads[list_place] = item
+    ready.tails[list_place] = item
+    ready.waiting[bundle] += 1
 
 
-def _top(ready: _Ready, where: int, words: int) -> int:
-    """The most urgent level of a bundle at which something waits."""
+def _top(ready: _Ready, bundle: int, words: int) -> int:
+    """Return the most urgent level of a bundle with a waiting item."""
     word = words - 1
-    while ready.words[where * words + word] == 0:
+    while ready.words[bundle * words + word] == 0:
         word -= 1
-    rest, place = ready.words[where * words + word], 0
+    bits, place = ready.words[bundle * words + word], 0
     for shift in (32, 16, 8, 4, 2, 1):
-        if rest >> shift:
-            rest >>= shift
+        if bits >> shift:
+            bits >>= shift
             place += shift
     return _WORD * word + place
 
 
-def _pop_item(ready: _Ready, where: int, level: int, levels: int, words: int) -> int:
-    at = where * levels + level
-    item: int = ready.heads[at]
+def _pop_item(ready: _Ready, bundle: int, level: int, levels: int, words: int) -> int:
+    """Remove and return the first item of a bundle and level."""
+    list_place = bundle * levels + level
+    item: int = ready.heads[list_place]
     after = ready.next[_ITEM * item + _NEXT + 2]
     if after < 0:
-        ready.words[where * words + level // _WORD] &= ~(1 << level % _WORD)
+        ready.words[bundle * words + level // _WORD] &= ~(1 << level % _WORD)
     else:
-        ready.heads[at] = after
-    ready.waiting[where] -= 1
+        ready.heads[list_place] = after
+    ready.waiting[bundle] -= 1
     return item
 
 
 def _file_event(events: _Events, size: int, time: float, kind: int, item: int, items: Any) -> int:
-    """File an item's event under its time; those of one time and kind lie in one bucket. Returns the heap's size."""
+    """Add an item's event to the bucket of its time and kind, and return the heap's size."""
     state = events.state
     latest = state[_LATEST + kind]
     items[_ITEM * item + _NEXT + kind] = -1
@@ -229,80 +267,97 @@ def _file_event(events: _Events, size: int, time: float, kind: int, item: int, i
     return size + 1
 
 
-def _mark(bundles: _Bundles, where: int, count: int) -> int:
-    """Have a bundle looked at, unless it is busy or will be already. Returns how many will be."""
-    if not bundles.busy[where] and not bundles.marked[where]:
-        bundles.marked[where] = True
-        bundles.candidates[count] = where
+def _mark(bundles: _Bundles, bundle: int, count: int) -> int:
+    """Add a bundle to the candidates, unless it is busy or a candidate, and return the number of candidates."""
+    if not bundles.busy[bundle] and not bundles.marked[bundle]:
+        bundles.marked[bundle] = True
+        bundles.candidates[count] = bundle
         return count + 1
     return count
 
 
-def _start_sends(  # over 60 lines: one loop over events, whose state is too much to hand on
-    net: CsrNetwork, place: Any, hold: Any, behind: Any, used: Any, order: Any, when_us: Any, bits: int, chained: bool,
+def _start_sends(  # One loop over events of over 60 lines, as its state is too large to pass on.
+    net: CsrNetwork, place: Any, hold: Any, waiters: Any, used: Any, order: Any, when_us: Any, bits: int, chained: bool,
     levels: int, words: int, eps: float, ready: _Ready, events: _Events, bundles: _Bundles,
 ) -> int:  # fmt: skip
-    """Write rows in order of start, and their starts; returns how many. Items are rows, or, `chained`, whole paths.
+    """Write the rows in order of start, and their starts, and return their number.
 
-    place: of every row its bundle, and its level << bits. hold: of every row, or one number for all.
+    Items are rows, or whole paths if `chained`.
+
+    Args:
+        net: The network as the loops need it.
+        place: Bundle of every row, plus its level << bits.
+        hold: Time that every row holds its bundle, or one number for all.
+        waiters: Rows that wait for each row.
+        used: GB/s in use of every resource.
+        order: Set to the rows in order of start.
+        when_us: Set to their starts in µs.
+        bits: Number of bits of a bundle in `place`.
+        chained: Whether items are paths.
+        levels: Number of levels of urgency.
+        words: Words of bits a bundle.
+        eps: Time in µs by which events may differ and count as one.
+        ready: Ready items.
+        events: Events to come.
+        bundles: State of the bundles.
     """
     alpha, rate, capacity = net.alpha_us, net.bandwidth_gbs, net.capacity_gbs
     uses_ptr, uses_idx, users_ptr, users_idx = net.uses_ptr, net.uses_idx, net.users_ptr, net.users_idx
     items, waiting, busy, candidates = ready.next, ready.waiting, bundles.busy, bundles.candidates
     low = (1 << bits) - 1
-    made, ncand, size = 0, 0, 0
+    nstarted, ncand, size = 0, 0, 0
     for item in range(len(items) // _ITEM):
         if chained or items[_ITEM * item + _AT] == 0:
             row = item
             if chained:
                 row = items[_ITEM * item + _FROM]
                 items[_ITEM * item + _AT] = row
-            where = place[row] & low
-            _push_item(ready, where, place[row] >> bits, levels, words, item)
-            ncand = _mark(bundles, where, ncand)
+            bundle = place[row] & low
+            _push_item(ready, bundle, place[row] >> bits, levels, words, item)
+            ncand = _mark(bundles, bundle, ncand)
     now = 0.0
     while True:
-        # bundles that share nothing start at once; of the others the most urgent head first
-        several, more = 0, 0
+        # Bundles that share nothing start at once. Among the other bundles the most urgent head goes first.
+        nshared, nexclusive = 0, 0
         for i in range(ncand):
-            where = candidates[i]
-            bundles.marked[where] = False
-            if waiting[where] == 0:
+            bundle = candidates[i]
+            bundles.marked[bundle] = False
+            if waiting[bundle] == 0:
                 continue
-            if net.exclusive[where]:
-                candidates[more] = where
-                more += 1
+            if net.exclusive[bundle]:
+                candidates[nexclusive] = bundle
+                nexclusive += 1
             else:
-                push_key(bundles.keys, bundles.ranked, several, -_top(ready, where, words), where)
-                several += 1
+                push_key(bundles.keys, bundles.ranked, nshared, -_top(ready, bundle, words), bundle)
+                nshared += 1
         ncand = 0
-        while several > 0 or more > 0:
-            if more > 0:
-                more -= 1
-                where = candidates[more]
+        while nshared > 0 or nexclusive > 0:
+            if nexclusive > 0:
+                nexclusive -= 1
+                bundle = candidates[nexclusive]
             else:
-                where = bundles.ranked[0]
-                pop_key(bundles.keys, bundles.ranked, several)
-                several -= 1
-            fits = not busy[where]
-            for j in range(uses_ptr[where], uses_ptr[where + 1]):
+                bundle = bundles.ranked[0]
+                pop_key(bundles.keys, bundles.ranked, nshared)
+                nshared -= 1
+            fits = not busy[bundle]
+            for j in range(uses_ptr[bundle], uses_ptr[bundle + 1]):
                 r = uses_idx[j]
-                if used[r] + rate[where] > capacity[r] * (1 + 1e-12):
+                if used[r] + rate[bundle] > capacity[r] * (1 + 1e-12):
                     fits = False
             if not fits:
                 continue
-            item = _pop_item(ready, where, _top(ready, where, words), levels, words)
-            busy[where] = True
-            items[_ITEM * item + _ON] = where
-            for j in range(uses_ptr[where], uses_ptr[where + 1]):
-                used[uses_idx[j]] += rate[where]
+            item = _pop_item(ready, bundle, _top(ready, bundle, words), levels, words)
+            busy[bundle] = True
+            items[_ITEM * item + _ON] = bundle
+            for j in range(uses_ptr[bundle], uses_ptr[bundle + 1]):
+                used[uses_idx[j]] += rate[bundle]
             row = items[_ITEM * item + _AT] if chained else item
-            order[made] = row
-            when_us[made] = now
-            made += 1
+            order[nstarted] = row
+            when_us[nstarted] = now
+            nstarted += 1
             end = now + (hold[row] if len(hold) > 1 else hold[0])
             size = _file_event(events, size, end, _LEAVES, item, items)
-            size = _file_event(events, size, end + alpha[where], _ARRIVES, item, items)
+            size = _file_event(events, size, end + alpha[bundle], _ARRIVES, item, items)
         if size == 0:
             break
         begin = events.times[0]
@@ -322,29 +377,29 @@ def _start_sends(  # over 60 lines: one loop over events, whose state is too muc
                     row = items[_ITEM * item + _AT] + 1
                     if row < items[_ITEM * item + _TO]:
                         items[_ITEM * item + _AT] = row
-                        where = place[row] & low
-                        _push_item(ready, where, place[row] >> bits, levels, words, item)
-                        ncand = _mark(bundles, where, ncand)
+                        bundle = place[row] & low
+                        _push_item(ready, bundle, place[row] >> bits, levels, words, item)
+                        ncand = _mark(bundles, bundle, ncand)
                 elif kind == _ARRIVES:
                     for j in range(items[_ITEM * item + _FROM], items[_ITEM * item + _TO]):
-                        row = behind[j]
+                        row = waiters[j]
                         items[_ITEM * row + _AT] -= 1
                         if items[_ITEM * row + _AT] == 0:
-                            where = place[row] & low
-                            _push_item(ready, where, place[row] >> bits, levels, words, row)
-                            ncand = _mark(bundles, where, ncand)
+                            bundle = place[row] & low
+                            _push_item(ready, bundle, place[row] >> bits, levels, words, row)
+                            ncand = _mark(bundles, bundle, ncand)
                 else:
-                    where = items[_ITEM * item + _ON]
-                    busy[where] = False
-                    if waiting[where]:
-                        ncand = _mark(bundles, where, ncand)
-                    for j in range(uses_ptr[where], uses_ptr[where + 1]):
+                    bundle = items[_ITEM * item + _ON]
+                    busy[bundle] = False
+                    if waiting[bundle]:
+                        ncand = _mark(bundles, bundle, ncand)
+                    for j in range(uses_ptr[bundle], uses_ptr[bundle + 1]):
                         r = uses_idx[j]
-                        used[r] -= rate[where]
-                        if used[r] < 1e-6 * rate[where]:
+                        used[r] -= rate[bundle]
+                        if used[r] < 1e-6 * rate[bundle]:
                             used[r] = 0.0
                         for k in range(users_ptr[r], users_ptr[r + 1]):
                             if waiting[users_idx[k]]:
                                 ncand = _mark(bundles, users_idx[k], ncand)
                 item = after
-    return made
+    return nstarted

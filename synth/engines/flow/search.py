@@ -1,10 +1,10 @@
 """The engine `flow`: routing first, then scheduling, for problems of any size, thousands of devices too.
 
-Which chunks, which trees and how often is tried until the gap closes. In every trial each chunk gets a path, a tree to
-its goals, or a tree from its contributors and one to its goals (`routes`); the order of the sends comes afterwards
-(`list_scheduling`) and costs little. A sum is a tree read backwards, so a chunk may be spread while others are still
-being added up. What nearly everybody wants is also matched in time (`time_expanded_matching`), and the better of the
-two is taken.
+It tries numbers of chunks, kinds of trees and passes of routing until the gap closes. In every trial each chunk gets a
+path, a tree to its goals, or a tree from its contributors and one to its goals (`routes`); the order of the sends comes
+afterwards (`list_scheduling`) and matters less. A sum is a reversed tree, so a chunk may be spread while other chunks
+are still added up. Chunks that most ranks want are also matched in time (`time_expanded_matching`), and the better of
+the two schedules counts.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from topologies.arrays import positions, ranges, row_of_entry
 FLOW = "flow"
 
 
-def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - all problems are accepted
-    """Any problem; no steps or rounds."""
+def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - All problems are accepted.
+    """Return why the engine refuses a problem, empty where no steps or rounds are pinned."""
     if options.steps is not None or options.rounds is not None:
         return "flow pins no steps and no rounds; leave --steps and --rounds out"
     return ""
 
 
 def solve(problem: Problem, request: Request, tuning: SearchTuning = SEARCH) -> Iterator[Outcome]:
-    """Schedules of the quotient problem first, where the network's symmetry has one, then of the whole."""
+    """Yield schedules of the quotient problem first, where the network's symmetry has one, then of the whole."""
     size = request.sizes[0]
     if request.most_sends:
         tuning = replace(tuning, most_sends=min(tuning.most_sends, request.most_sends))
     quotient = quotient_of(problem)
     if quotient is not None and quotient.quotient is not None:
-        most = tuning.expanded // quotient.quotient.order
-        yield from _Search(quotient, request, replace(tuning, most_sends=most)).run()
+        most_sends = tuning.expanded // quotient.quotient.order
+        yield from _Search(quotient, request, replace(tuning, most_sends=most_sends)).run()
         whole_is_quick = estimated_sends(problem) < tuning.sends_of_seconds
         near = tuning.close_enough(0) if whole_is_quick else tuning.near_whole
         if request.known.best_us(size) <= request.bound.at(size)[0] * near:
@@ -57,7 +57,16 @@ def solve(problem: Problem, request: Request, tuning: SearchTuning = SEARCH) -> 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One run of the router and the scheduler; see `best_of` for what its numbers mean."""
+    """The settings of one run of the router and the scheduler; see `best_of` for the meaning of its numbers.
+
+    Attributes:
+        size: Message size in bytes.
+        chunks: Chunks a block.
+        passes: Number of times that all chunks are routed.
+        depth: How much trees count the whole path from the root.
+        narrow: Whether the first passes take paths of fewest links only.
+        bias: Cost of a byte on an idle link, as a fraction of its cost on the busiest link.
+    """
 
     size: int
     chunks: int
@@ -68,7 +77,17 @@ class Trial:
 
 
 class _Search:
-    """Constructive search for one problem at one or a few message sizes."""
+    """The search for schedules of one problem at one or a few message sizes.
+
+    Attributes:
+        problem: The problem.
+        request: The request to the engine.
+        tuning: Settings of the search.
+        chunks: Pinned chunks a block, or None.
+        sizes: Message sizes in bytes.
+        unit: Number of chunks into which a block is cut at least.
+        sends: Estimated sends of a schedule with `unit` chunks a block.
+    """
 
     def __init__(self, problem: Problem, request: Request, tuning: SearchTuning) -> None:
         self.problem, self.request, self.tuning = problem, request, tuning
@@ -76,28 +95,28 @@ class _Search:
         self.sizes: Sequence[int] = request.sizes
         sends = estimated_sends(problem)
         if request.options.size is None and sends > tuning.expanded:
-            self.sizes = self.sizes[:1]  # so large an answer is made once
-        # an all-reduce is cut into a share a rank; a quotient's chunks are shares already
+            self.sizes = self.sizes[:1]  # An answer of this size is built only once.
+        # An all-reduce is cut into one share a rank. The chunks of a quotient are shares already.
         shares = problem.collective.kind.in_shares and problem.quotient is None and self.chunks is None
         self.unit = problem.collective.nranks if shares else 1
         self.sends = sends * self.unit
 
     def run(self) -> Iterator[Outcome]:
-        """Try until the gap is closed, nothing more is gained, or the time is over."""
+        """Yield candidates until the gap is closed, nothing more is gained, or the time is over."""
         for size in self.sizes:
             best_us = np.inf
             enough_us = self.bound.at(size)[0] * self.tuning.close_enough(self.sends)
             for trial in self._trials(size):
-                late = np.isfinite(best_us) and now() >= self.request.deadline
-                if best_us <= enough_us or late:
+                is_late = np.isfinite(best_us) and now() >= self.request.deadline
+                if best_us <= enough_us or is_late:
                     break
                 best_us = min(best_us, (yield from self._try(trial, best_us)))
 
     def _trials(self, size: int) -> Iterator[Trial]:
-        """From a likely number of chunks to more, then to fewer, while that gains; then longer with the best."""
+        """Yield trials from a likely number of chunks to more, then to fewer while that gains; then repeat the best."""
         tuning = self.tuning
         variants = self._variants(size)
-        best_us, at = np.inf, 1
+        best_us, best_chunks = np.inf, 1
         lists = self._counts(size)
         for counts in lists:
             idle = 0
@@ -108,22 +127,30 @@ class _Search:
                     self.took_us = np.inf
                     yield replace(variant, chunks=chunks, passes=passes)
                     if self.took_us > 1.3 * best_us and len(variants) > 2:
-                        variants = [v for v in variants if v is not variant]  # hopeless here
+                        variants = [
+                            v for v in variants if v is not variant
+                        ]  # This variant is hopeless for the problem.
                     if self.took_us < best_us:
-                        best_us, at = self.took_us, chunks
-                # while nothing is of use that is no reason to stop
+                        best_us, best_chunks = self.took_us, chunks
+                # Before the first useful schedule, a trial without a gain is no reason to stop.
                 idle = 0 if np.isinf(best_us) or best_us < before_us * (1 - tuning.worth) else idle + 1
                 if idle > 1:
                     break
-        near = [2 * at, at, max(1, at // 2)] if self.chunks is None else [at] if lists else []
+        near = (
+            [2 * best_chunks, best_chunks, max(1, best_chunks // 2)]
+            if self.chunks is None
+            else [best_chunks]
+            if lists
+            else []
+        )
         for chunks in dict.fromkeys(near):
-            fits = self._bytes_each(size) / chunks >= (self.request.options.least_bytes or 0)
-            if self.sends * chunks <= tuning.most_sends and (fits or chunks == at):
+            is_large_enough = self._bytes_each(size) / chunks >= (self.request.options.least_bytes or 0)
+            if self.sends * chunks <= tuning.most_sends and (is_large_enough or chunks == best_chunks):
                 for variant in self._variants(size):
                     yield replace(variant, chunks=chunks, passes=tuning.passes_at_last)
 
     def _effort(self, sends: int) -> tuple[int, int]:
-        """How often all chunks are routed, and how many variants are tried, for so many sends."""
+        """Return the number of passes, and of variants to try, for a number of sends."""
         tuning = self.tuning
         if sends > 3 * SEARCH.most_sends:
             return tuning.passes_of_most, 1
@@ -131,10 +158,10 @@ class _Search:
         return passes, 4 if sends <= tuning.sends_of_all_variants else 2
 
     def _variants(self, size: int) -> list[Trial]:
-        """How to route: what differs between trials, the most promising first."""
+        """Return the variants of routing, the most promising first."""
         collective = self.problem.collective
-        one = len(collective.post) == collective.nchunks and not collective.reducing
-        if one:  # trees are paths
+        is_path = len(collective.post) == collective.nchunks and not collective.reducing
+        if is_path:
             kinds = [(0.5, False, 0.05), (0.5, True, 0.05), (0.5, False, 0.01), (0.5, False, 0.2)]
         elif size >= 1 << 22:
             kinds = [(0.5, False, 0.05), (0.0, False, 0.05), (0.1, False, 0.01), (0.75, False, 0.1)]
@@ -143,34 +170,35 @@ class _Search:
         return [Trial(size, 1, 1, depth, narrow, bias) for depth, narrow, bias in kinds]
 
     def _counts(self, size: int) -> list[list[int]]:
-        """Numbers of chunks to try, each list as long as it gains."""
+        """Return lists of numbers of chunks to try, each list as long as it gains."""
         tuning = self.tuning
         if self.chunks is not None:
-            whole, rest = divmod(self.chunks, self.problem.collective.chunks)
-            return [] if rest else [[whole]]
-        # a chunk that is over in no time beside its latency need not be refined
+            multiple, remainder = divmod(self.chunks, self.problem.collective.chunks)
+            return [] if remainder else [[multiple]]
+        # A chunk whose transfer is short relative to its latency need not be refined.
         net, bytes_each = self.problem.network, self._bytes_each(size)
         latency_bytes = float(net.alpha_us.min()) * float(net.bandwidth_gbs.max()) * 1e3
         counts = [1]
         least_bytes = max(tuning.least_busy * latency_bytes, self.request.options.least_bytes or 0)
         while self.sends * counts[-1] * 4 <= tuning.most_sends and bytes_each / (counts[-1] * 4) >= least_bytes:
             counts.append(counts[-1] * 4)
-        likely = sum(
+        nlikely = sum(
             bytes_each / chunks >= tuning.bulk * latency_bytes and self.sends * chunks <= tuning.bulk_sends
             for chunks in counts[1:]
         )
-        return [counts[likely:], counts[:likely][::-1]]
+        return [counts[nlikely:], counts[:nlikely][::-1]]
 
     def _bytes_each(self, size: int) -> float:
-        """Of a chunk at a message size, where a block or share is one."""
+        """Return the bytes of a chunk at a message size, where a block or share is one chunk."""
         return float(self.problem.collective.fraction.max()) * size / self.unit
 
     def _try(self, trial: Trial, best_us: float) -> Generator[Outcome, None, float]:
+        """Run one trial, yield its candidate if it is better, and return its time in µs."""
         tuning = self.tuning
         problem = self.problem.with_chunks(trial.chunks * self.unit)
         sends = self.sends * trial.chunks
         least_us, latency_us = self.bound.at(trial.size)[0], self.bound.at(0.0)[0]
-        starts_us = problem.network.start_us  # of the call, which is in bounds and clocks, and not in `best_of`
+        starts_us = problem.network.start_us  # Bounds and clocks count the start of a call, and `best_of` does not.
         orders = tuning.orders_of_many if sends > tuning.sends_of_few_orders else tuning.orders
         answer = best_of(
             problem,
@@ -188,10 +216,10 @@ class _Search:
         self.took_us = answer.took_us + starts_us
         if self.took_us < best_us * (1 - 1e-9):
             load_us = answer.load_us if trial.size == self.sizes[0] else None
-            found = Candidate(problem, answer.schedule, FLOW, trial.size, True, load_us)
-            yield found
-            self.took_us = self.request.known.time_us(found)
-        # no time at all where nothing is sent
+            candidate = Candidate(problem, answer.schedule, FLOW, trial.size, True, load_us)
+            yield candidate
+            self.took_us = self.request.known.time_us(candidate)
+        # The bound is 0 where no rank sends.
         yield Progress(f"routing: {trial.chunks} chunks, {self.took_us / (least_us or np.inf):.3f} × the bound")
         return self.took_us
 
@@ -212,20 +240,29 @@ def best_of(
     run: Runner | None = None,
     tuning: Tuning = TUNING,
 ) -> FlowSchedule:
-    """The best schedule of a few passes, for messages of `size_bytes`.
+    """Return the best schedule of a few passes, for messages of `size_bytes`.
 
     Args:
-        passes: how often all chunks are routed. orders: list schedules made at most for the best routes.
-        enough_us: a time that need not be improved (a bound, or a little above it).
-        depth, likely_us, latency_us, narrow, bias: see `Router`.
-        deadline: of `now`: what is at hand by then is the answer.
-        run: how loops are run; None: interpreted while that takes less time than to load them. The same answers.
+        problem: The problem.
+        size_bytes: Message size in bytes.
+        depth: As in `Router`.
+        passes: Number of times that all chunks are routed.
+        orders: Most list schedules for the best routes.
+        enough_us: A time that need not be improved (a bound, or a little above it).
+        likely_us: As in `Router`.
+        latency_us: As in `Router`.
+        narrow: As in `Router`.
+        bias: As in `Router`.
+        deadline: Time on the clock `synth.model.deadline.now` at which the best schedule so far is the answer.
+        run: Runner of the loops; None to interpret them while that takes less time than to load the compiled ones. The
+            answers are the same.
+        tuning: Settings of routing.
 
     Raises:
-        InputError: a chunk that cannot get to where it is wanted over the ranks that may hold it.
+        InputError: If a chunk cannot reach a goal over the ranks that may hold it.
     """
     if run is None:
-        # by the interpreter a link looked at takes some 2 µs, and a send in a list schedule 10 µs
+        # In the interpreter a look at a link takes about 2 µs, and a send in a list schedule 10 µs.
         links_seen = passes * problem.collective.nchunks * problem.network.nlinks
         sends = len(problem.collective.pre) + 2 * len(problem.collective.post)
         run = choose_runner(2e-6 * links_seen + 1e-5 * orders * sends)
@@ -241,19 +278,19 @@ def best_of(
     routing = router.improve()
     level = max(likely_us, enough_us - latency_us) * 1.002
     for _ in range(passes - 1):
-        late = float((routing.load_us / router.in_time).max(initial=0.0)) > level + latency_us
-        if (routing.busiest_us <= level and not late) or now() >= deadline:
+        is_late = float((routing.load_us / router.in_time).max(initial=0.0)) > level + latency_us
+        if (routing.busiest_us <= level and not is_late) or now() >= deadline:
             break
         routing = router.improve()
     if best is None or routing.busiest_us < best.took_us:
-        took, schedule = routed(router, routing).ordered(enough_us, orders, deadline)
-        if best is None or took < best.took_us * (1 - 1e-9):
-            best = FlowSchedule(took, schedule, routing.load_us)
+        time_us, schedule = routed(router, routing).ordered(enough_us, orders, deadline)
+        if best is None or time_us < best.took_us * (1 - 1e-9):
+            best = FlowSchedule(time_us, schedule, routing.load_us)
     return best
 
 
 def routed(router: Router, routing: Routing) -> Sends:
-    """A routing's sends, path by path, so that what follows each other lies together."""
+    """Return the sends of a routing, path by path, so that successive sends are adjacent in memory."""
     columns = _paths(router, routing) if router.single and not len(routing.gather[1]) else _trees(router, routing)
     chunk, link, step, gathers, before, after = columns
     return Sends(
@@ -263,10 +300,10 @@ def routed(router: Router, routing: Routing) -> Sends:
 
 
 def _paths(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
-    """One holder and one goal a chunk: every row but a path's last is waited for by the next."""
+    """Return the sends of paths, for one holder and one goal a chunk; each row of a path waits for the row before."""
     ptr, links = routing.spread
     length = np.diff(ptr)
-    # long paths first: what is under way at one time then lies together in memory, too
+    # Long paths come first, so that sends in flight at one time are adjacent in memory, too.
     order = router.order[np.argsort(-length[router.order], kind="stable")]
     length = length[order]
     chunk = np.repeat(order, length)
@@ -278,9 +315,10 @@ def _paths(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Int
 
 
 def _trees(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
+    """Return the sends of trees: chunk, link, step, number of gathering sends, and the dependencies."""
     gather, spread = routing.gather, routing.spread
     collective = router.problem.collective
-    # gathering is a tree read backwards: what is nearest to the owner goes last
+    # A gather is a reversed tree, so the sends nearest to the owner go last.
     up, up_depth = find_parents(router.run, reverse_network(router.loop_net), gather)
     down, down_depth = find_parents(router.run, router.loop_net, spread)
     gather_chunk, spread_chunk = row_of_entry(gather[0]), row_of_entry(spread[0])
@@ -293,13 +331,13 @@ def _trees(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Int
     child = np.flatnonzero(up >= 0)
     before, after = [child], [up[child]]
     if gathers:
-        # what leaves the owner waits for all that comes to it
+        # Sends from the owner wait for all sends to it.
         root = np.flatnonzero(up < 0)
-        leaving = np.flatnonzero((down < 0) & collective.reduces[spread_chunk])
+        owner_sends = np.flatnonzero((down < 0) & collective.reduces[spread_chunk])
         ptr = np.searchsorted(gather_chunk[root], np.arange(collective.nchunks + 1))
-        many = np.diff(ptr)[spread_chunk[leaving]]
-        before.append(root[ranges(ptr[spread_chunk[leaving]], many)])
-        after.append(np.repeat(leaving, many) + gathers)
+        ninputs = np.diff(ptr)[spread_chunk[owner_sends]]
+        before.append(root[ranges(ptr[spread_chunk[owner_sends]], ninputs)])
+        after.append(np.repeat(owner_sends, ninputs) + gathers)
     child = np.flatnonzero(down >= 0)
     return (
         chunk,

@@ -1,9 +1,9 @@
-"""Trees under congestion prices: how each chunk gets from its holders to all its goals.
+"""Trees under congestion prices: the links over which each chunk gets from its holders to all its goals.
 
-A chunk's tree grows goal by goal: the nearest goal, over the cheapest path from what the tree holds already
-(Takahashi and Matsuyama's Steiner heuristic, 1980). With `depth` below 1 a rank inside the tree is nearer than its
-whole path from the holder says (the mix of Prim and Dijkstra by Alpert, Hu, Huang, Kahng and Karger, 1995): shallow
-trees for small messages, even ones for large.
+A chunk's tree grows goal by goal: the nearest goal, over the cheapest path from the present tree (Takahashi and
+Matsuyama's Steiner heuristic, 1980). With `depth` below 1 a rank inside the tree counts as nearer than its whole path
+from the holder (the mix of Prim and Dijkstra by Alpert, Hu, Huang, Kahng and Karger, 1995): shallow trees for small
+messages, balanced trees for large ones.
 """
 
 from __future__ import annotations
@@ -19,17 +19,28 @@ from synth.model.compiled import Runner
 from synth.model.problem import Allowed
 from topologies.arrays import pointers, ranges
 
-Csr = tuple[Ints, Ints]  # rows of table c: idx[ptr[c]:ptr[c+1]]
+Csr = tuple[Ints, Ints]  # (ptr, idx); the entries of row c are idx[ptr[c]:ptr[c+1]]
 
 
 class _Scratch(NamedTuple):
-    """Of every rank, while a tree grows; and a heap of ranks by their cost."""
+    """State of every rank while a tree grows, and a heap of ranks by their cost.
 
-    away: Any  # what it costs to get to it, of the path inside the tree `depth` only
-    key: Any  # the least that is known
-    via: Any  # the link by which
-    inside: Any  # it is in the tree
-    wanted: Any  # it is a goal that is not
+    Attributes:
+        away: Cost to each rank of the tree, of which the path inside the tree counts `depth` only.
+        key: Least known cost to each rank.
+        via: Link of that cost.
+        inside: Whether a rank is in the tree.
+        is_goal: Whether a rank is a goal outside of the tree.
+        path: Room for a path.
+        keys: Keys of the heap.
+        codes: Ranks of the heap.
+    """
+
+    away: Any
+    key: Any
+    via: Any
+    inside: Any
+    is_goal: Any
     path: Any
     keys: Any
     codes: Any
@@ -39,22 +50,28 @@ def route_trees(
     run: Runner, net: CsrNetwork, congestion: Congestion, order: Ints, holders: Csr, goals: Csr, work: Floats,
     allowed: Allowed, depth: float, trees: Csr,
 ) -> tuple[Csr, int]:  # fmt: skip
-    """Route the chunks of `order` again; time O(chunks · links · log ranks), a little more where paths are replaced.
+    """Route the chunks of `order` again in O(chunks · links · log ranks), a little more where paths are replaced.
 
     Args:
-        net, congestion: as loops take them; the loads change.
-        holders, goals: by chunk. work: kilobytes of every chunk.
-        depth: how much of the path from the holder counts for a rank inside the tree.
-        trees: those that are in the loads now (empty at first); chunks outside `order` keep theirs.
+        run: Runner of the compiled loops.
+        net: The network as the loops need it.
+        congestion: Loads and prices, which change.
+        order: The chunks to route.
+        holders: Holders by chunk.
+        goals: Goals by chunk.
+        work: Size of every chunk in kilobytes.
+        allowed: Ranks that may hold each chunk.
+        depth: How much of the path from the holder counts for a rank inside the tree.
+        trees: Trees in the present loads (empty at first); chunks outside `order` keep theirs.
 
     Returns:
-        Trees by chunk, links in the order in which they grew, and how many chunks do not reach all of their goals.
+        Trees by chunk, links in the order in which they grew, and the number of chunks that miss a goal.
     """
     nranks = net.nranks
     size = 4 * len(net.src) + nranks + 16
-    zeros, some = np.zeros(nranks, dtype=np.int64), np.zeros(nranks)
+    zeros, floats = np.zeros(nranks, dtype=np.int64), np.zeros(nranks)
     scratch = _Scratch(
-        *run.columns(some, some.copy(), zeros, zeros > 0, zeros > 0, zeros.copy(), np.zeros(size)),
+        *run.columns(floats, floats.copy(), zeros, zeros > 0, zeros > 0, zeros.copy(), np.zeros(size)),
         *run.columns(np.zeros(size, dtype=np.int64)),
     )
     begin, end, old = run.columns(trees[0][:-1].copy(), trees[0][1:].copy(), trees[1])
@@ -65,12 +82,12 @@ def route_trees(
     return (ptr, pool[ranges(begin, end - begin)]), int(missed)
 
 
-def _route_trees(  # over 60 lines: one search, whose state is too much to hand on
+def _route_trees(  # One search of over 60 lines, as its state is too large to pass on.
     net: CsrNetwork, congestion: Congestion, order: Any, holder_ptr: Any, holders: Any, goal_ptr: Any, goals: Any,
     work: Any, allowed: Any, family: Any, depth: float, begin: Any, end: Any, old: Any, scratch: _Scratch,
 ) -> tuple[Any, int]:  # fmt: skip
-    """Returns the links of all trees, those of chunk c from begin[c] to end[c], and how many miss a goal."""
-    away, key, via, inside, wanted, path, keys, codes = scratch
+    """Return the links of all trees, those of chunk c from begin[c] to end[c], and how many chunks miss a goal."""
+    away, key, via, inside, is_goal, path, keys, codes = scratch
     nranks = net.nranks
     pool = np.empty(max(1024, len(old)), np.int64)
     for j in range(len(old)):
@@ -84,16 +101,16 @@ def _route_trees(  # over 60 lines: one search, whose state is too much to hand 
         for rank in range(nranks):
             key[rank] = np.inf
             inside[rank] = False
-            wanted[rank] = False
-        size, left = 0, 0
+            is_goal[rank] = False
+        size, missing = 0, 0
         for j in range(goal_ptr[chunk], goal_ptr[chunk + 1]):
-            wanted[goals[j]] = True
-            left += 1
+            is_goal[goals[j]] = True
+            missing += 1
         for j in range(holder_ptr[chunk], holder_ptr[chunk + 1]):
             rank = holders[j]
-            if wanted[rank]:
-                wanted[rank] = False
-                left -= 1
+            if is_goal[rank]:
+                is_goal[rank] = False
+                missing -= 1
             inside[rank] = True
             away[rank] = 0.0
             key[rank] = 0.0
@@ -104,26 +121,26 @@ def _route_trees(  # over 60 lines: one search, whose state is too much to hand 
             larger[:filled] = pool[:filled]
             pool = larger
         begin[chunk] = filled
-        may = family[chunk] * nranks
-        while left > 0 and size > 0:
+        first_allowed = family[chunk] * nranks
+        while missing > 0 and size > 0:
             near, v = keys[0], codes[0]
             pop_key(keys, codes, size)
             size -= 1
             if near > key[v]:
                 continue
             if size + nranks + net.out_ptr[v + 1] - net.out_ptr[v] > len(keys):
-                more_keys, more_codes = np.empty(2 * len(keys)), np.empty(2 * len(keys), np.int64)
+                larger_keys, larger_codes = np.empty(2 * len(keys)), np.empty(2 * len(keys), np.int64)
                 for j in range(size):
-                    more_keys[j], more_codes[j] = keys[j], codes[j]
-                keys, codes = more_keys, more_codes
-            if wanted[v]:
-                # the path to it joins the tree
+                    larger_keys[j], larger_codes[j] = keys[j], codes[j]
+                keys, codes = larger_keys, larger_codes
+            if is_goal[v]:
+                # The path to the goal becomes part of the tree.
                 count = 0
-                at = v
-                while not inside[at]:
-                    path[count] = via[at]
+                rank_on_path = v
+                while not inside[rank_on_path]:
+                    path[count] = via[rank_on_path]
                     count += 1
-                    at = net.src[via[at]]
+                    rank_on_path = net.src[via[rank_on_path]]
                 for j in range(count - 1, -1, -1):
                     link = path[j]
                     u, w = net.src[link], net.dst[link]
@@ -133,9 +150,9 @@ def _route_trees(  # over 60 lines: one search, whose state is too much to hand 
                     filled += 1
                     inside[w] = True
                     away[w] = depth * (away[u] + length)
-                    if wanted[w]:
-                        wanted[w] = False
-                        left -= 1
+                    if is_goal[w]:
+                        is_goal[w] = False
+                        missing -= 1
                     if w != v and away[w] < key[w]:
                         key[w] = away[w]
                         push_key(keys, codes, size, key[w], w)
@@ -145,7 +162,7 @@ def _route_trees(  # over 60 lines: one search, whose state is too much to hand 
             for j in range(net.out_ptr[v], net.out_ptr[v + 1]):
                 link = net.out_link[j]
                 w = net.dst[link]
-                if inside[w] or not allowed[may + w]:
+                if inside[w] or not allowed[first_allowed + w]:
                     continue
                 through = reach + cost_of(net, congestion, net.bundle[link])
                 if through < key[w]:
@@ -154,14 +171,14 @@ def _route_trees(  # over 60 lines: one search, whose state is too much to hand 
                     push_key(keys, codes, size, through, w)
                     size += 1
         end[chunk] = filled
-        missed += left > 0
+        missed += missing > 0
     return pool[:filled], missed
 
 
 def find_parents(run: Runner, net: CsrNetwork, trees: Csr) -> tuple[Ints, Ints]:
-    """For every row of trees by chunk: the row that brings what it carries (-1: held from the start), and its depth.
+    """Return for every row of trees the row that brings its chunk (-1: held from the start), and its depth.
 
-    Rows of a chunk stand in an order in which each comes after its parent.
+    The rows of a chunk must be in an order in which each comes after its parent.
     """
     parent = np.full(len(trees[1]), -1, dtype=np.int64)
     columns = run.columns(*trees, np.full(net.nranks, -1), parent, np.zeros(len(parent), dtype=np.int64))
@@ -169,11 +186,12 @@ def find_parents(run: Runner, net: CsrNetwork, trees: Csr) -> tuple[Ints, Ints]:
     return np.asarray(columns[-2], dtype=np.int64), np.asarray(columns[-1], dtype=np.int64)
 
 
-def _find_parents(net: CsrNetwork, ptr: Any, links: Any, came: Any, parent: Any, depth: Any) -> None:
+def _find_parents(net: CsrNetwork, ptr: Any, links: Any, row_of_rank: Any, parent: Any, depth: Any) -> None:
+    """Set the parent and the depth of every row."""
     for chunk in range(len(ptr) - 1):
         for row in range(ptr[chunk], ptr[chunk + 1]):
-            at = came[net.src[links[row]]]
-            if at >= ptr[chunk]:
-                parent[row] = at
-                depth[row] = depth[at] + 1
-            came[net.dst[links[row]]] = row
+            parent_row = row_of_rank[net.src[links[row]]]
+            if parent_row >= ptr[chunk]:
+                parent[row] = parent_row
+                depth[row] = depth[parent_row] + 1
+            row_of_rank[net.dst[links[row]]] = row

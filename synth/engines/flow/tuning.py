@@ -1,4 +1,4 @@
-"""What the flow engine is set to: its routing and list scheduling, and its search."""
+"""Settings of the engine `flow`: its routing and list scheduling, and its search."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """The same for all problems.
+    """Settings of routing and list scheduling, equal for all problems.
 
     Attributes:
-        sharpness: of the prices, pass by pass: how much longer the busiest resource is than an idle one, as a power of
-            e. It rises as the loads come near their best, where small differences must count.
-        wide_links: links looked at in a pass (chunks times links) up to which paths may be longer than the shortest;
-            30 million take some seconds.
-        spreads: how far apart in time the parts of a message are asked for, in parts of the whole time, most
-            promising first.
-        swings: backward and forward passes of an order of sends; a fourth gained nothing on grids and machines.
-        levels: lists of ready sends over all bundles, 64 to 4096 levels of urgency each: what fits into the cache.
-        matched_share: of the ranks: where more want each chunk (or add to it), matching in time is tried too.
-        matched_cells: chunks times ranks up to which it is: its table takes a byte each.
+        sharpness: Exponent of the prices for each pass: the busiest resource costs e to this power as much as an idle
+            one. It rises as the loads come near their best, where small differences must count.
+        wide_links: Links looked at in a pass (chunks × links) up to which paths may be longer than the shortest; 30
+            million take some seconds.
+        spreads: Distances in time between the parts of a message, as fractions of the whole time, the most promising
+            first.
+        swings: Backward and forward passes of an order of sends; a fourth pass gained nothing on grids and machines.
+        levels: Lists of ready sends over all bundles, 64 to 4096 levels of urgency each, so that they fit into the
+            cache.
+        matched_share: Part of the ranks above which matching in time is tried: so many want each chunk (or add to it).
+        matched_cells: Chunks × ranks up to which matching is tried; its table takes a byte each.
     """
 
     sharpness: tuple[float, ...] = (8.0, 12.0, 20.0, 30.0, 40.0, 60.0, 80.0)
@@ -36,25 +37,29 @@ TUNING = Tuning()
 
 @dataclass(frozen=True)
 class SearchTuning:
-    """When to refine chunks, how long to route, and when to stop.
+    """Settings of the search: when to refine chunks, how long to route, and when to stop.
 
     Attributes:
-        near: time / bound from which on nothing is gained by going on.
-        near_many: the same where every trial takes seconds.
-        near_whole: the same for the whole problem, after its quotient, where that takes seconds.
-        expanded: sends up to which a quotient problem's schedule is written out in full.
-        most_sends: to which chunks are refined: more are not ordered within a usual budget.
-        sends_of_one_order: from which on one order is tried.
-        sends_of_few_orders: from which on fewer orders and passes are tried.
-        sends_of_seconds: from which on every trial takes a second or more.
-        sends_of_all_variants: up to which all variants of routing are tried.
-        least_busy: of the latency: a chunk holds a link for at least this part of it, or need not be refined.
-        bulk: latencies that a chunk holds a link where latency hardly counts.
-        bulk_sends: up to which a trial may begin there.
-        worth: a step to more chunks must gain this part, or it was the last but one.
-        passes, passes_of_many, passes_of_most: how often all chunks are routed, by the number of sends.
-        passes_at_last: the same for the best number of chunks.
-        orders, orders_of_many: list schedules made at most for the best routes.
+        near: Ratio time / bound up to which the search goes on.
+        near_many: The same where every trial takes seconds.
+        near_whole: The same for the whole problem, after its quotient, where that takes seconds.
+        expanded: Sends up to which a quotient problem's schedule is expanded.
+        most_sends: Sends to which chunks are refined; more sends are not ordered within a usual budget.
+        sends_of_one_order: Sends from which on one order is tried.
+        sends_of_few_orders: Sends from which on fewer orders and passes are tried.
+        sends_of_seconds: Sends from which on every trial takes a second or more.
+        sends_of_all_variants: Sends up to which all variants of routing are tried.
+        least_busy: Part of the latency for which a chunk must hold a link to be refined.
+        bulk: Latencies for which a chunk holds a link where latency hardly counts.
+        bulk_sends: Sends up to which the first trial may use such chunks.
+        worth: Part of the time that more chunks must gain, else the search for more chunks ends after one further
+            trial.
+        passes: Number of times that all chunks are routed.
+        passes_of_many: The same for many sends.
+        passes_of_most: The same for most sends.
+        passes_at_last: The same for the best number of chunks.
+        orders: Most list schedules for the best routes.
+        orders_of_many: The same for many sends.
     """
 
     near: float = 1.005
@@ -78,7 +83,7 @@ class SearchTuning:
     orders_of_many: int = 6
 
     def close_enough(self, sends: int) -> float:
-        """time / bound from which on nothing is gained by going on, for a schedule of so many sends."""
+        """Return the ratio time / bound up to which the search goes on, for a schedule with a number of sends."""
         return self.near if sends < self.sends_of_seconds else self.near_many
 
 

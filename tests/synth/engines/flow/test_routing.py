@@ -148,7 +148,7 @@ def test_only_ranks_that_may_hold_a_chunk_carry_it() -> None:
         assert len(answer.schedule) == hops
         assert ranks[0][problem.network.dst[answer.schedule.link]].all()
     ranks = np.array([[True, True, False, False, True, True]])
-    with pytest.raises(InputError, match=r"broadcast: 1 chunks cannot get to where they are wanted"):
+    with pytest.raises(InputError, match=r"broadcast: 1 chunks cannot reach their goals"):
         best_of(replace(problem, allowed=Allowed(np.zeros(1, dtype=np.int64), ranks)), 1e6)
 
 
