@@ -1,1 +1,1 @@
-"""Exact search in the k-synchronous model (SCCL)."""
+"""The engine `ksync`: exact search in the k-synchronous model (SCCL)."""

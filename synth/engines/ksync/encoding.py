@@ -1,12 +1,12 @@
 """The k-synchronous model as a set of boolean constraints (SCCL, section 3).
 
 Copying problems are time-expanded and pruned by distance: a variable says that a chunk goes over a link in a step. It
-exists only where the chunk can be at the link's source by then and can still get from its end to a rank that wants
-it. Under a symmetry only one chunk of every orbit has variables; its translates load the links too.
+exists only where the chunk can be at the link's source by then and can still get from its end to a rank that wants it.
+Under a symmetry only one chunk of every orbit has variables; its translates load the links too.
 
-A problem that sums is taken for an all-reduce in few steps (for small messages): unlike in a reduce-scatter and an
-all-gather one after the other, every rank may add and send in every step. What a rank holds of a chunk is a set of
-contributions, each at most once; complete sums are copied. One variable stands for each orbit under the symmetry.
+A problem with sums counts as an all-reduce in few steps (for small messages): unlike in a reduce-scatter followed by an
+all-gather, every rank may add and send in every step. Each rank holds of a chunk a set of contributions, each at most
+once; complete sums are copied. One variable stands for each orbit under the symmetry.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from synth.phases.prune import prune_copies, prune_sums
 from synth.solvers.boolean_model import BooleanModel
 from synth.symmetry.relabelling import Symmetry
 
-_LARGEST_TERM = 64  # denominators beyond this would make the solvers' sums overflow or crawl
+_LARGEST_TERM = 64  # larger denominators would make the solvers' sums overflow or slow
 
-_Users = dict[tuple[int, int], list[int]]  # by link and step: variables of the sends, as often as each is made there
+_Users = dict[tuple[int, int], list[int]]  # (link, step) → the variables of its sends, each as often as it occurs
 
 
 @dataclass
 class StepModel:
-    """A shape's constraints, and what its variables mean.
+    """The constraints of a shape, and the meaning of its variables.
 
     Attributes:
-        constraints: for the solvers; variables 0..n-1 say whether a send is made.
-        sends: shape (n, 3), rows (chunk, link, step).
-        adds: shape (n,): whether the send adds; else it copies.
-        impossible: a reason for which no assignment can exist, found while building.
+        constraints: Constraints for the solvers; variables 0..n-1 say whether a send is made.
+        sends: Rows (chunk, link, step), int, shape (n, 3).
+        adds: Whether each send adds, else it copies, bool, shape (n,).
+        impossible: A reason for which no assignment can exist, found while building; empty without one.
     """
 
     constraints: BooleanModel
@@ -50,20 +50,20 @@ class StepModel:
 
 
 def fewest_steps(problem: Problem) -> int:
-    """Links that some chunk, or contribution to a sum, must go over one after the other."""
+    """Return the most links that a chunk, or a contribution to a sum, must go over one after the other."""
     net, collective = problem.network, problem.collective
     distance = hops(net.nranks, net.src, net.dst)[: collective.nranks, : collective.nranks]
     needed = 0
     for holds, wants, sums in zip(collective.holds, collective.wants, collective.reduces, strict=True):
-        away = distance[holds][:, wants]
-        if away.size:
-            # a sum needs all holders, a value the nearest
-            needed = max(needed, int(away.max() if sums else away.min(axis=0).max()))
+        distances = distance[holds][:, wants]
+        if distances.size:
+            # A sum needs all holders, and a value the nearest one.
+            needed = max(needed, int(distances.max() if sums else distances.min(axis=0).max()))
     return needed
 
 
 def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) -> StepModel:
-    """Constraints of a copying problem, or of an all-reduce, in `nsteps` steps and `nrounds` rounds."""
+    """Return the constraints of a copying problem, or of an all-reduce, in `nsteps` steps and `nrounds` rounds."""
     model = StepModel(BooleanModel(nsteps, nrounds))
     if problem.collective.reducing:
         _state_sums(model, problem, symmetry)
@@ -73,7 +73,7 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
 
 
 def read_schedule(problem: Problem, model: StepModel, chosen: Ints, symmetry: Symmetry) -> Schedule:
-    """The schedule of the chosen sends and all their images, without useless sends."""
+    """Return the schedule of the chosen sends and all their images, without useless sends."""
     rows = model.sends[chosen]
     images = (_chunk_images(problem, symmetry)[:, rows[:, 0]], symmetry.links[:, rows[:, 1]])
     step, adds = (np.tile(column, symmetry.order) for column in (rows[:, 2], model.adds[chosen]))
@@ -83,9 +83,9 @@ def read_schedule(problem: Problem, model: StepModel, chosen: Ints, symmetry: Sy
 
 
 def _chunk_images(problem: Problem, symmetry: Symmetry) -> Ints:
-    """How the symmetry moves the chunks; of sums all stay, or, where they are so many, each rank's share goes with it.
+    """Return how the symmetry moves the chunks, shape (order, chunks).
 
-    Shape (order, chunks).
+    The chunks of sums stay, or, where the number of ranks divides theirs, each rank's share moves with the rank.
     """
     nchunks, k = problem.collective.nchunks, problem.collective.nranks
     if not problem.collective.reducing:
@@ -98,7 +98,7 @@ def _chunk_images(problem: Problem, symmetry: Symmetry) -> Ints:
 
 
 def _short(value: float, *, up: bool) -> Fraction:
-    """The value as a fraction of small terms, rounded in the direction given where it is none."""
+    """Return the value as a fraction of small terms, rounded up or down where there is none."""
     near = Fraction(value).limit_denominator(_LARGEST_TERM)
     if abs(float(near) - value) <= 1e-12 * value:
         return near
@@ -107,14 +107,14 @@ def _short(value: float, *, up: bool) -> Fraction:
 
 
 def _add_loads(model: StepModel, problem: Problem, users: _Users) -> None:
-    """What is sent over the links of a capacity in a step takes no more than it carries in the step's rounds.
+    """Add the constraint that the links of a capacity carry no more in a step than its rounds allow.
 
-    Capacities are rounded up and sizes of chunks down: what is refuted with a little more capacity is with less.
+    Capacities are rounded up and sizes of chunks down: a refutation with a little more capacity holds with less.
     """
     fraction = problem.collective.fraction
     sizes = [_short(f / fraction.min(), up=False) for f in fraction.tolist()]
     chunk = model.sends[:, 0].tolist()
-    seen = set()
+    existing = set()
     for row in capacities(problem):
         carries = _short(row.chunks, up=True)
         for step in range(model.constraints.nsteps):
@@ -122,17 +122,18 @@ def _add_loads(model: StepModel, problem: Problem, users: _Users) -> None:
             if not sends:
                 continue
             variables, counts = (column.tolist() for column in np.unique(sends, return_counts=True))
-            each = [sizes[chunk[v]] * n for v, n in zip(variables, counts, strict=True)]
-            scale = math.lcm(carries.denominator, *(w.denominator for w in each))
-            weights = [int(w * scale) for w in each]
+            scaled_sizes = [sizes[chunk[v]] * n for v, n in zip(variables, counts, strict=True)]
+            scale = math.lcm(carries.denominator, *(w.denominator for w in scaled_sizes))
+            weights = [int(w * scale) for w in scaled_sizes]
             capacity = int(carries * scale)
             key = (tuple(variables), tuple(weights), step, capacity)
-            if key not in seen:
-                seen.add(key)
+            if key not in existing:
+                existing.add(key)
                 model.constraints.loads.append((variables, weights, step, capacity))
 
 
 def _state_copies(model: StepModel, problem: Problem, symmetry: Symmetry) -> None:
+    """Add the constraints of a copying problem."""
     net, collective = problem.network, problem.collective
     distance = hops(net.nranks, net.src, net.dst)
     src, dst = net.src, net.dst
@@ -140,20 +141,20 @@ def _state_copies(model: StepModel, problem: Problem, symmetry: Symmetry) -> Non
     nsteps, steps = constraints.nsteps, np.arange(constraints.nsteps)
     sends: list[Ints] = []
     for chunk in symmetry.orbits.tolist():
-        holders, wanted = np.flatnonzero(collective.holds[chunk]), np.flatnonzero(collective.wants[chunk])
-        wanted = np.setdiff1d(wanted, holders)
-        if not len(wanted):
+        holders, goals = np.flatnonzero(collective.holds[chunk]), np.flatnonzero(collective.wants[chunk])
+        goals = np.setdiff1d(goals, holders)
+        if not len(goals):
             continue
-        here = distance[holders].min(axis=0)
-        onward = distance[:, wanted].min(axis=1)
-        if here[wanted].max() > nsteps:
-            model.impossible = "a chunk has further to go than there are steps"
+        distance_to = distance[holders].min(axis=0)
+        onward = distance[:, goals].min(axis=1)
+        if distance_to[goals].max() > nsteps:
+            model.impossible = "a chunk has a longer path than the number of steps"
             return
-        possible = (here[src][:, None] <= steps) & (onward[dst][:, None] <= nsteps - 1 - steps)
-        possible &= (here[dst] > 0)[:, None]
+        possible = (distance_to[src][:, None] <= steps) & (onward[dst][:, None] <= nsteps - 1 - steps)
+        possible &= (distance_to[dst] > 0)[:, None]
         link, step = np.nonzero(possible)
         rows = np.column_stack([np.full(len(link), chunk), link, step])
-        _add_tree(model, rows, constraints.nvars, holders, wanted, src, dst)
+        _add_tree(model, rows, constraints.nvars, holders, goals, src, dst)
         constraints.nvars += len(rows)
         sends.append(rows)
     model.sends = np.concatenate(sends) if sends else model.sends
@@ -166,27 +167,32 @@ def _state_copies(model: StepModel, problem: Problem, symmetry: Symmetry) -> Non
     _add_loads(model, problem, users)
 
 
-def _add_tree(model: StepModel, rows: Ints, first: int, holders: Ints, wanted: Ints, src: Ints, dst: Ints) -> None:
-    """Each rank gets a chunk at most once, those that want it exactly once, and sends only what it has got."""
+def _add_tree(model: StepModel, rows: Ints, first: int, holders: Ints, goals: Ints, src: Ints, dst: Ints) -> None:
+    """Add the constraints of a chunk's tree.
+
+    Each rank gets the chunk at most once, a goal exactly once, and a rank sends only a chunk that it holds.
+    """
     constraints = model.constraints
-    into: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    arrivals_at: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for var, (_, link, step) in enumerate(rows.tolist(), start=first):
-        into[int(dst[link])].append((var, step))
-    wants = set(wanted.tolist())
-    for rank, came in into.items():
-        (constraints.exactly_one if rank in wants else constraints.at_most_one).append([var for var, _ in came])
-    for rank in wants - into.keys():
+        arrivals_at[int(dst[link])].append((var, step))
+    goal_ranks = set(goals.tolist())
+    for rank, arrivals in arrivals_at.items():
+        (constraints.exactly_one if rank in goal_ranks else constraints.at_most_one).append(
+            [var for var, _ in arrivals]
+        )
+    for rank in goal_ranks - arrivals_at.keys():
         model.impossible = f"rank {rank} cannot be reached in time"
-    have = set(holders.tolist())
+    initial_holders = set(holders.tolist())
     for var, (_, link, step) in enumerate(rows.tolist(), start=first):
         rank = int(src[link])
-        if rank not in have:
-            constraints.implies.append((var, [v for v, s in into[rank] if s < step]))
+        if rank not in initial_holders:
+            constraints.implies.append((var, [v for v, s in arrivals_at[rank] if s < step]))
 
 
 @dataclass
 class _Variables:
-    """Numbers for named variables, one for each orbit under the symmetry."""
+    """The numbers of named variables, one for each orbit under the symmetry."""
 
     chunks: Ints
     ranks: Ints
@@ -194,29 +200,34 @@ class _Variables:
     number: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def send(self, adds: int, chunk: int, link: int, step: int) -> int:
+        """Return the variable that a chunk goes over a link in a step, as an addend or a copy."""
         return self._of(adds, step, self.chunks[:, chunk], self.links[:, link])
 
     def has(self, chunk: int, rank: int, part: int, step: int) -> int:
+        """Return the variable that a rank holds a part of a chunk at a step."""
         return self._of(2, step, self.chunks[:, chunk], self.ranks[:, rank], self.ranks[:, part])
 
     def arrives(self, chunk: int, link: int, part: int, step: int) -> int:
+        """Return the variable that a part of a chunk arrives over a link in a step."""
         return self._of(3, step, self.chunks[:, chunk], self.links[:, link], self.ranks[:, part])
 
     def _of(self, kind: int, step: int, *images: Ints) -> int:
+        """Return the number of a named variable, and add it if it is new."""
         key = (kind, *_least(*images), step)
         return self.number.setdefault(key, len(self.number))
 
 
 def _least(*images: Ints) -> tuple[int, ...]:
-    """The least of the images of a tuple, of whose entries each has a column of images."""
+    """Return the least of the images of a tuple, of which each entry has a column of images."""
     return min(zip(*(column.tolist() for column in images), strict=True))
 
 
 def _state_sums(model: StepModel, problem: Problem, symmetry: Symmetry) -> None:
+    """Add the constraints of an all-reduce."""
     net, nchunks = problem.network, problem.collective.nchunks
     constraints = model.constraints
     if fewest_steps(problem) > constraints.nsteps:
-        model.impossible = "a contribution has further to go than there are steps"
+        model.impossible = "a contribution has a longer path than the number of steps"
         return
     names = _Variables(_chunk_images(problem, symmetry), symmetry.ranks, symmetry.links)
     rows: list[tuple[int, int, int]] = []
@@ -237,38 +248,40 @@ def _state_sums(model: StepModel, problem: Problem, symmetry: Symmetry) -> None:
 
 
 def _add_contents(model: BooleanModel, names: _Variables, problem: Problem, chunk: int, rank: int) -> None:
-    """What a rank holds of a chunk before and after every step; `part`: the contribution of a rank."""
+    """Add the constraints on the parts (one rank's contribution each) of a chunk that a rank holds at every step."""
     net, k = problem.network, problem.collective.nranks
-    into = np.flatnonzero(net.dst == rank).tolist()
+    links_into = np.flatnonzero(net.dst == rank).tolist()
     for part in range(k):
         model.clauses.append([(names.has(chunk, rank, part, 0), rank == part)])
         if rank < k:
             model.clauses.append([(names.has(chunk, rank, part, model.nsteps), True)])
     for step in range(model.nsteps):
-        adds = {link: names.send(1, chunk, link, step) for link in into}
-        copies = {link: names.send(0, chunk, link, step) for link in into}
-        if len(into) > 1:
+        adds = {link: names.send(1, chunk, link, step) for link in links_into}
+        copies = {link: names.send(0, chunk, link, step) for link in links_into}
+        if len(links_into) > 1:
             model.at_most_one.append(sorted(copies.values()))
-        for link, copied in copies.items():
+        for link, copy_var in copies.items():
             u = int(net.src[link])
-            model.clauses.append([(copied, False), (adds[link], False)])
-            model.clauses += [[(copied, False), (a, False)] for a in adds.values()]
+            model.clauses.append([(copy_var, False), (adds[link], False)])
+            model.clauses += [[(copy_var, False), (a, False)] for a in adds.values()]
             for part in range(k):
-                model.clauses.append([(copied, False), (names.has(chunk, u, part, step), True)])
-                model.clauses.append([(copied, False), (names.has(chunk, rank, part, step + 1), True)])
+                model.clauses.append([(copy_var, False), (names.has(chunk, u, part, step), True)])
+                model.clauses.append([(copy_var, False), (names.has(chunk, rank, part, step + 1), True)])
         for part in range(k):
-            now, then = names.has(chunk, rank, part, step), names.has(chunk, rank, part, step + 1)
-            came = []
-            for link, added in adds.items():
-                there = names.has(chunk, int(net.src[link]), part, step)
+            before, after = names.has(chunk, rank, part, step), names.has(chunk, rank, part, step + 1)
+            arrivals = []
+            for link, add_var in adds.items():
+                source_has = names.has(chunk, int(net.src[link]), part, step)
                 arrives = names.arrives(chunk, link, part, step)
                 model.clauses += [
-                    [(arrives, False), (added, True)],
-                    [(arrives, False), (there, True)],
-                    [(arrives, True), (added, False), (there, False)],
-                    [(arrives, False), (then, True)],
+                    [(arrives, False), (add_var, True)],
+                    [(arrives, False), (source_has, True)],
+                    [(arrives, True), (add_var, False), (source_has, False)],
+                    [(arrives, False), (after, True)],
                 ]
-                came.append(arrives)
-            model.clauses.append([(now, False), (then, True)])
-            model.clauses.append([(then, False), (now, True), *((v, True) for v in came + list(copies.values()))])
-            model.at_most_one.append([now, *came])
+                arrivals.append(arrives)
+            model.clauses.append([(before, False), (after, True)])
+            model.clauses.append(
+                [(after, False), (before, True), *((v, True) for v in arrivals + list(copies.values()))]
+            )
+            model.at_most_one.append([before, *arrivals])

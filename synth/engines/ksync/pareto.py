@@ -1,7 +1,7 @@
 """The Pareto set of a copying problem in the k-synchronous model (SCCL, section 3.3), with proofs.
 
-For each number of steps the linear relaxation says how few rounds a chunk there can be, for all numbers of chunks
-at once; shapes (rounds, chunks) from there upwards are decided by solvers until one has a schedule.
+For each number of steps the linear relaxation gives the least rounds a chunk, for all numbers of chunks at once. From
+there on solvers decide shapes (rounds, chunks) upwards, until one has a schedule.
 """
 
 from __future__ import annotations
@@ -29,25 +29,27 @@ from synth.symmetry.relabelling import Symmetry, trivial
 from synth.timing.rounds import rounds as rounds_of
 
 _ROUND_OFF = 1e-7
-REFUTED = "solvers"  # which of them was first is not for the record
-DIRECT = "sums exchanged"  # what claims about a direct all-reduce are about
+REFUTED = "solvers"  # A record does not name the solver that was first.
+DIRECT = "sums exchanged"  # the part that claims about a direct all-reduce name
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How much is asked of the solvers.
+    """Limits on the shapes that are searched, and on the work of the solvers.
 
     Attributes:
-        most_ranks: up to which steps are searched at all: larger models are decided by nobody within a budget.
-        most_chunks: chunks a block that are tried where none are pinned (the relaxation speaks of all).
-        most_shapes: of one number of steps that are decided before going on to the next.
-        most_extra_steps: beyond the fewest: a step more seldom pays, and each costs a search.
-        most_extra_rounds: of a direct all-reduce above its bound; with more there is no reason to have so few steps.
-        largest_model: variables of a model that a solver is asked to decide.
-        largest_direct: links × ranks × steps × chunks × symmetry of a direct all-reduce.
-        head_start_s: of the first solver, before the second starts on the other core.
-        effort, direct_effort: of a decision about one shape among many, as a part of the budget.
-        lucky_s: seconds of routing that may show a pinned shape before a solver is asked.
+        most_ranks: Most ranks for which steps are searched; no solver decides larger models within a budget.
+        most_chunks: Chunks a block that are tried where none are pinned (the relaxation holds for all numbers).
+        most_shapes: Shapes of one number of steps that are decided before the next number of steps.
+        most_extra_steps: Steps beyond the fewest; a further step seldom pays, and each costs a search.
+        most_extra_rounds: Rounds of a direct all-reduce above its bound; with more there is no reason to have so few
+            steps.
+        largest_model: Most variables of a model that a solver gets.
+        largest_direct: Most links × ranks × steps × chunks × symmetry of a direct all-reduce.
+        head_start_s: Seconds of the first solver, before the second starts on the other core.
+        effort: Work for the decision about one shape among many, as a part of the budget.
+        direct_effort: The same for a direct all-reduce.
+        lucky_s: Seconds of routing that may show a pinned shape before a solver is called.
     """
 
     most_ranks: int = 32
@@ -65,14 +67,17 @@ class Tuning:
 
 @dataclass(frozen=True)
 class ShapeSearch:
-    """Decides shapes of one problem, within one deadline.
+    """A search that decides shapes of one problem, within one deadline.
 
     Attributes:
-        stated: the problem, one that copies or an all-reduce, with so many chunks a block.
-        symmetry: of the problem with so many chunks a block.
-        deadline: of `now`.
-        effort: of a decision about one shape among many, as `cpsat` counts it.
-        solvers: asked in this order; the second starts a little later.
+        workers: Solver processes.
+        stated: Returns the problem (one that copies, or an all-reduce) with a number of chunks a block.
+        symmetry: Returns the symmetry of such a problem.
+        deadline: Time on the clock `synth.model.deadline.now`.
+        effort: Work for the decision about one shape among many, as `cpsat` counts it.
+        solvers: Solvers to call, in this order; the second starts a little later.
+        seed: Seed of the solvers.
+        tuning: Settings of the engine.
     """
 
     workers: Workers
@@ -85,11 +90,11 @@ class ShapeSearch:
     tuning: Tuning = Tuning()
 
     def left_s(self) -> float:
-        """Seconds to the deadline."""
+        """Return the seconds to the deadline."""
         return self.deadline - now()
 
     def bound(self, steps: int) -> StepBound | None:
-        """The relaxation's bound for so many steps; None where it is too large or the time is up."""
+        """Return the relaxation's bound for a number of steps; None where it is too large or the time is up."""
         problem = self.stated(1)
         symmetry = self.symmetry(problem)
         if variables(problem, steps, symmetry) > DEFAULT.program_variables:
@@ -105,9 +110,9 @@ class ShapeSearch:
         return StepBound(steps, ratio, tuple(dual_prices(problem, relaxation, row_prices, symmetry)))
 
     def decide(self, shape: Shape, effort: float) -> Decision:
-        """A schedule of this shape, or a proof that there is none, or neither with so much effort (see `cpsat`).
+        """Return a schedule of this shape, or a proof that none exists, or neither after `effort` work (see `cpsat`).
 
-        A schedule that keeps the symmetry is looked for first; only without it does `unsat` mean that none exists.
+        A schedule that keeps the symmetry is searched for first. Only without it does `unsat` mean that none exists.
         """
         problem = self.stated(shape.chunks)
         symmetries = [self.symmetry(problem)]
@@ -122,7 +127,7 @@ class ShapeSearch:
             result = self._race(model.constraints, effort)
             if result.solution is not None:
                 schedule = read_schedule(problem, model, np.flatnonzero(result.solution.values), symmetry)
-                # more than asked where a bandwidth had to be rounded for the solver
+                # The schedule has more rounds than the shape where a bandwidth was rounded for the solver.
                 rounds = max(shape.rounds, rounds_of(problem, schedule))
                 return Decision(replace(shape, rounds=rounds), schedule, "sat", result.solver)
             if result.status == "infeasible" and symmetry is symmetries[-1]:
@@ -130,51 +135,56 @@ class ShapeSearch:
         return Decision(shape, None, "unknown", "")
 
     def _race(self, model: BooleanModel, effort: float) -> Result:
-        """CP-SAT, and after a moment Z3 beside it; a proof counts from either, a schedule from CP-SAT first.
+        """Return the result of CP-SAT and, a little later, Z3: a proof from either, a schedule from CP-SAT first.
 
-        What comes out must not depend on which process the machine favoured: both have their effort, not a time.
+        The result must not depend on the process that the machine favoured: both solvers get a fixed effort, not a
+        time.
         """
         tickets: list[Ticket] = []
 
         def ask(name: str) -> None:
-            left = max(0.05, self.left_s())
-            tickets.append(self.workers.ask(name, model, left, self.seed, effort))
+            """Start a solver."""
+            remaining_s = max(0.05, self.left_s())
+            tickets.append(self.workers.ask(name, model, remaining_s, self.seed, effort))
 
         ask(self.solvers[0])
         first = self.workers.first(tickets, min(self.deadline, now() + self.tuning.head_start_s))
-        spare = Result("unknown", None, "")
+        fallback = Result("unknown", None, "")
         try:
             if first is None or first.reply is None or first.reply.status == "unknown":
                 for name in self.solvers[1:]:
                     ask(name)
             waiting = list(tickets)
             while waiting:
-                done = self.workers.first(waiting, self.deadline + 0.5)
-                if done is None:
+                ticket_done = self.workers.first(waiting, self.deadline + 0.5)
+                if ticket_done is None:
                     break
-                waiting.remove(done)
-                if done.reply is None:
+                waiting.remove(ticket_done)
+                if ticket_done.reply is None:
                     continue
-                if done.reply.status == "infeasible" or (done.reply.solution and done is tickets[0]):
-                    return done.reply
-                if done.reply.solution is not None:
-                    spare = done.reply
-            return spare
+                if ticket_done.reply.status == "infeasible" or (
+                    ticket_done.reply.solution and ticket_done is tickets[0]
+                ):
+                    return ticket_done.reply
+                if ticket_done.reply.solution is not None:
+                    fallback = ticket_done.reply
+            return fallback
         finally:
             for ticket in tickets:
                 self.workers.drop(ticket)
 
 
 def shapes(steps: int, at_least: float, below: Fraction | None, numbers_of_chunks: Iterable[int]) -> Iterator[Shape]:
-    """All shapes of these numbers of chunks from the bound up, by rising rounds a chunk (then chunks).
+    """Yield all shapes of these numbers of chunks from the bound up, by rising rounds a chunk (then chunks).
 
-    They end below `below`, or a little above what one chunk needs, for all numbers of chunks alike.
+    They end below `below`, or a little above the need of one chunk, for all numbers of chunks.
     """
     ceiling = Fraction(max(steps, _ceil(at_least)) + 2)
     if below is not None:
         ceiling = min(ceiling, below)
 
     def of(chunks: int) -> Iterator[Shape]:
+        """Yield the shapes of one number of chunks."""
         rounds = max(steps, _ceil(at_least * chunks))
         while Fraction(rounds, chunks) < ceiling:
             yield Shape(steps, rounds, chunks)
@@ -184,12 +194,19 @@ def shapes(steps: int, at_least: float, below: Fraction | None, numbers_of_chunk
 
 
 def _ceil(value: float) -> int:
+    """Return a value rounded up, with a tolerance for rounding errors."""
     return -int(-(value - _ROUND_OFF) // 1)
 
 
 @dataclass(frozen=True)
 class Pins:
-    """Numbers of steps, chunks a block and rounds that the user pinned."""
+    """Numbers that the user pinned.
+
+    Attributes:
+        steps: Number of steps, or None.
+        chunks: Chunks a block, or None.
+        rounds: Number of rounds, or None.
+    """
 
     steps: int | None = None
     chunks: int | None = None
@@ -197,9 +214,13 @@ class Pins:
 
 
 def pareto(search: ShapeSearch, fewest_steps: int, ratio_bound: float, pins: Pins) -> Iterator[StepClaim | Progress]:
-    """Claims for rising numbers of steps, until no further step can help, the deadline, or the most steps.
+    """Yield claims for rising numbers of steps, until no further step can help, the deadline, or the most steps.
 
-    `ratio_bound`: rounds a chunk that no number of steps can beat (from cuts).
+    Args:
+        search: The search for shapes.
+        fewest_steps: Fewest steps of any schedule.
+        ratio_bound: Rounds a chunk that no number of steps can beat (from cuts).
+        pins: Numbers that the user pinned.
     """
     best: Fraction | None = None
     most_steps = fewest_steps + search.tuning.most_extra_steps
@@ -210,7 +231,7 @@ def pareto(search: ShapeSearch, fewest_steps: int, ratio_bound: float, pins: Pin
         bound = search.bound(count)
         floor = max(ratio_bound, bound.ratio if bound else 0.0)
         if best is not None and floor >= float(best) * (1 - _ROUND_OFF):
-            continue  # as many rounds a chunk with more steps: never faster
+            continue  # More steps with as many rounds a chunk are never faster.
         claim = yield from _best_shape(search, count, floor, best, pins, bound)
         if claim.best is not None:
             best = claim.best.shape.ratio
@@ -218,12 +239,12 @@ def pareto(search: ShapeSearch, fewest_steps: int, ratio_bound: float, pins: Pin
 
 
 def _pinned_shapes(count: int, floor: float, below: Fraction | None, pins: Pins, most_chunks: int) -> Iterator[Shape]:
-    """Shapes of `count` steps that the pins admit and the bound does not rule out, the best first."""
+    """Yield shapes of `count` steps that the pins allow and the bound does not rule out, the best first."""
     if pins.rounds is None:
         numbers = range(1, most_chunks + 1) if pins.chunks is None else [pins.chunks]
         return shapes(count, floor, below, numbers)
-    fit = most_chunks if floor <= 0 else min(most_chunks, int(pins.rounds / floor + _ROUND_OFF))
-    numbers = range(fit, 0, -1) if pins.chunks is None else [pins.chunks]
+    most_that_fit = most_chunks if floor <= 0 else min(most_chunks, int(pins.rounds / floor + _ROUND_OFF))
+    numbers = range(most_that_fit, 0, -1) if pins.chunks is None else [pins.chunks]
     pinned = (Shape(count, pins.rounds, chunks) for chunks in numbers)
     return (s for s in pinned if s.rounds >= count and float(s.ratio) >= floor * (1 - _ROUND_OFF))
 
@@ -231,72 +252,72 @@ def _pinned_shapes(count: int, floor: float, below: Fraction | None, pins: Pins,
 def _best_shape(
     search: ShapeSearch, count: int, floor: float, below: Fraction | None, pins: Pins, bound: StepBound | None
 ) -> Generator[Progress, None, StepClaim]:
-    """The best shape of `count` steps that is found, and what is proved of all others."""
+    """Return a claim: the best shape of `count` steps that is found, and a proof about the other shapes."""
     by = "relaxation" if bound is not None and bound.ratio >= floor else "cut"
     if floor == math.inf:
         return StepClaim(count, floor, "distance", None, True, None, bound)
     most_shapes = search.tuning.most_shapes
     most_chunks = search.tuning.most_chunks if pins.chunks is None else pins.chunks
-    # one more than is tried, to know whether any were left
+    # One more shape than is tried shows whether any remain.
     candidates = _pinned_shapes(count, floor, below, pins, search.tuning.most_chunks)
-    asked = list(islice(candidates, most_shapes + 1))
+    shapes_to_try = list(islice(candidates, most_shapes + 1))
     refuted: list[Shape] = []
-    for tried, shape in enumerate(asked):
-        if tried >= most_shapes or search.left_s() <= 0:
+    for ntried, shape in enumerate(shapes_to_try):
+        if ntried >= most_shapes or search.left_s() <= 0:
             break
         yield Progress(f"{count} steps, {shape.rounds} rounds, {shape.chunks} chunks")
-        decision = search.decide(shape, math.inf if len(asked) == 1 else search.effort)
+        decision = search.decide(shape, math.inf if len(shapes_to_try) == 1 else search.effort)
         if decision.status == "sat":
             exact = float(decision.shape.ratio) <= floor * (1 + _ROUND_OFF)
-            whole = len(refuted) == tried and decision.shape == shape and pins == Pins(pins.steps)
+            is_complete = len(refuted) == ntried and decision.shape == shape and pins == Pins(pins.steps)
             if exact:
                 return StepClaim(count, floor, by, decision, True, None, bound, tuple(refuted))
-            by, chunks = REFUTED if refuted else by, most_chunks if whole else None
-            return StepClaim(count, floor, by, decision, whole, chunks, bound, tuple(refuted))
+            by, chunks = REFUTED if refuted else by, most_chunks if is_complete else None
+            return StepClaim(count, floor, by, decision, is_complete, chunks, bound, tuple(refuted))
         if decision.status == "unsat":
             refuted.append(shape)
             by = REFUTED
-    none_left = pins.rounds is not None and len(refuted) == len(asked)
-    chunks = most_chunks if asked else None
-    return StepClaim(count, floor, by, None, none_left, chunks, bound, tuple(refuted))
+    all_refuted = pins.rounds is not None and len(refuted) == len(shapes_to_try)
+    chunks = most_chunks if shapes_to_try else None
+    return StepClaim(count, floor, by, None, all_refuted, chunks, bound, tuple(refuted))
 
 
 def direct_allreduce(
     search: ShapeSearch, steps: int, chunks: int, ratio_bound: float, pins: Pins
 ) -> Generator[Progress, None, StepClaim]:
-    """A direct all-reduce with the fewest rounds that are found, by bisection, and whether there are fewer.
+    """Return a claim about a direct all-reduce with the fewest rounds that are found, by bisection.
 
-    What cannot be done in so many rounds cannot be done in fewer. Without a shape the claim is complete if the
-    pinned number of rounds was refuted.
+    A number of rounds that is too small rules out all smaller ones. Without a shape the claim is complete if the pinned
+    number of rounds was refuted.
     """
     problem = search.stated(chunks)
     low = max(steps, int(np.ceil(ratio_bound * chunks - 1e-9)))
     high = low + search.tuning.most_extra_rounds if pins.rounds is None else pins.rounds
     if pins.rounds is not None and pins.chunks is not None:
-        low = max(low, pins.rounds)  # this one shape, unless the bound rules it out
+        low = max(low, pins.rounds)  # Only this shape is tried, unless the bound rules it out.
     best: Decision | None = None
     refuted: list[Shape] = []
-    least = low  # rounds that are proved to be needed
+    proved_rounds = low
     effort = math.inf if low == high else search.effort
-    asked = high
+    rounds = high
     while low <= high and search.left_s() > 0:
-        yield Progress(f"direct all-reduce: {steps} steps, {asked} rounds, {chunks} chunks")
-        decision = search.decide(Shape(steps, asked, chunks), effort)
+        yield Progress(f"direct all-reduce: {steps} steps, {rounds} rounds, {chunks} chunks")
+        decision = search.decide(Shape(steps, rounds, chunks), effort)
         if decision.schedule is not None:
-            asked = min(asked, rounds_of(problem, decision.schedule))
-            best = replace(decision, shape=Shape(steps, asked, chunks))
-            high = asked - 1
+            rounds = min(rounds, rounds_of(problem, decision.schedule))
+            best = replace(decision, shape=Shape(steps, rounds, chunks))
+            high = rounds - 1
         else:
             if decision.status == "unsat":
                 refuted.append(decision.shape)
-                least = asked + 1
-            low = asked + 1
-        asked = (low + high) // 2
-    # where no solver was needed: every step takes a round, or the bound leaves no fewer
-    plain = "rounds ≥ steps" if steps >= ratio_bound * chunks else "cut"
-    by = REFUTED if refuted else plain
+                proved_rounds = rounds + 1
+            low = rounds + 1
+        rounds = (low + high) // 2
+    # Without a solver, either every step takes a round, or the bound excludes fewer rounds.
+    solver_free = "rounds ≥ steps" if steps >= ratio_bound * chunks else "cut"
+    by = REFUTED if refuted else solver_free
     if best is None:
-        complete = pins.rounds is not None and least > pins.rounds
+        complete = pins.rounds is not None and proved_rounds > pins.rounds
     else:
-        complete = pins.rounds is None and best.shape.rounds <= least
-    return StepClaim(steps, least / chunks, by, best, complete, chunks, None, tuple(refuted), DIRECT, True)
+        complete = pins.rounds is None and best.shape.rounds <= proved_rounds
+    return StepClaim(steps, proved_rounds / chunks, by, best, complete, chunks, None, tuple(refuted), DIRECT, True)

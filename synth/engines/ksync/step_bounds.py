@@ -1,7 +1,7 @@
-"""Bounds on the rounds a chunk in a number of steps, for every number of chunks at once: found, and proved again.
+"""Bounds on the rounds a chunk in a number of steps, for every number of chunks at once: found, then proved again.
 
-The linear relaxation of the k-synchronous model (fractions of chunks flow, links in lock step) finds them; its dual
-prices are the witness. `check_step_bound` proves them again from the prices alone: the cheapest delivery of every
+The linear relaxation of the k-synchronous model (fractions of chunks flow, links in lock step) gives the bounds; its
+dual prices are the witness. `check_step_bound` proves them again from the prices alone: the cheapest delivery of every
 chunk in time, by dynamic programming over subsets (Dreyfus and Wagner), exponential in the ranks that want a chunk.
 """
 
@@ -18,23 +18,24 @@ from synth.symmetry.relabelling import Symmetry
 from synth.timing.rounds import unit_gbs
 from topologies.errors import BadWitness
 
-MOST_GOALS = 8  # of a chunk: longer than a second beyond
+MOST_GOALS = 8  # of a chunk; more goals take longer than a second
 
 
 def lockstep(problem: Problem, nsteps: int, symmetry: Symmetry) -> Relaxation | None:
-    """Least rounds a chunk in `nsteps` steps; None when some chunk has further to go than that.
+    """Return the relaxation for `nsteps` steps; None where some chunk has a longer path than that.
 
-    By convexity a solution may be averaged over the symmetry, so only one commodity of every orbit has variables.
+    Its least value is the rounds a chunk. By convexity a solution may be averaged over the symmetry, so only one
+    commodity of every orbit has variables.
     """
     net = problem.network
     n, nlinks = net.nranks, net.nlinks
     distance = hops(n, net.src, net.dst)
-    everything = demands(problem, symmetry.orbits)
-    total = sum(float(d.amount.sum()) * len(d.wanted) for d in everything) * symmetry.order * n + nsteps
+    commodities = demands(problem, symmetry.orbits)
+    total = sum(float(d.amount.sum()) * len(d.wanted) for d in commodities) * symmetry.order * n + nsteps
     program = ProgramBuilder()
     program.add_variables(nsteps, total, cost=1.0)
     flows = []
-    for demand in everything:
+    for demand in commodities:
         if distance[demand.holders][:, demand.wanted].min(axis=0).max() > nsteps:
             return None
         amount = float(demand.amount.sum())
@@ -51,27 +52,27 @@ def lockstep(problem: Problem, nsteps: int, symmetry: Symmetry) -> Relaxation | 
 
 
 def _add_supplies(program: ProgramBuilder, problem: Problem, demand: Demand, x: Ints, stock: Ints) -> None:
-    """What is sent was there when the step began; what is there came in."""
+    """Add the rows of supplies: a rank sends only data that it held at a step's start, and holds arrived data."""
     net = problem.network
     nsteps = x.shape[1]
-    each = np.arange(x.size)
-    link, step = np.divmod(each, nsteps)
+    flows = np.arange(x.size)
+    link, step = np.divmod(flows, nsteps)
     cell = np.arange(net.nranks * nsteps)
     before = cell, stock[:, :-1].ravel(), 1.0
     after = cell, stock[:, 1:].ravel(), -1.0
-    came = net.dst[link] * nsteps + step, x.ravel(), 1.0
+    arrivals = net.dst[link] * nsteps + step, x.ravel(), 1.0
     if demand.spread:
-        program.add_rows(np.zeros(len(each)), (each, stock[net.src[link], step], 1.0), (each, x.ravel(), -1.0))
-        program.add_rows(np.zeros(len(cell)), before, after, came)
+        program.add_rows(np.zeros(len(flows)), (flows, stock[net.src[link], step], 1.0), (flows, x.ravel(), -1.0))
+        program.add_rows(np.zeros(len(cell)), before, after, arrivals)
         return
-    taken = ~np.isin(net.src[link], demand.holders)
-    left = (net.src[link] * nsteps + step)[taken], x.ravel()[taken], -1.0
-    program.add_rows(np.zeros(len(cell)), before, left)
-    program.add_rows(np.zeros(len(cell)), before, after, came, left)
+    is_relayed = ~np.isin(net.src[link], demand.holders)
+    departures = (net.src[link] * nsteps + step)[is_relayed], x.ravel()[is_relayed], -1.0
+    program.add_rows(np.zeros(len(cell)), before, departures)
+    program.add_rows(np.zeros(len(cell)), before, after, arrivals, departures)
 
 
 def safe_value(relaxation: Relaxation, row_prices: Floats) -> float:
-    """A true lower bound from any dual prices, whatever the solver's rounding did (weak duality over the box)."""
+    """Return a valid lower bound from any dual prices, despite the solver's rounding (weak duality over the box)."""
     program = relaxation.program
     price = np.maximum(row_prices, 0.0)
     reduced = program.cost - np.bincount(
@@ -81,32 +82,38 @@ def safe_value(relaxation: Relaxation, row_prices: Floats) -> float:
 
 
 def check_step_bound(problem: Problem, bound: StepBound) -> float:
-    """Rounds a chunk that the bound's dual prices prove for its number of steps (problem with one chunk a block).
+    """Return the rounds a chunk that the bound's dual prices prove for its number of steps (one chunk a block).
+
+    Args:
+        problem: The copying problem, with one chunk a block.
+        bound: The bound with its prices.
 
     Raises:
-        BadWitness: the bound claims more than that, or a price is negative.
+        BadWitness: If the bound claims more than that, or a price is negative.
     """
     net, collective = problem.network, problem.collective
     chunks_a_round = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]) / unit_gbs(problem)
     room = 0.0
     price = np.zeros((bound.steps, net.nlinks))
     for step, prices in enumerate(bound.prices):
-        each = np.zeros(len(chunks_a_round))
+        price_of_resource = np.zeros(len(chunks_a_round))
         for resource, value in prices.items():
             if value < 0:
                 raise BadWitness(f"step {step}: the price {value} of resource {resource}; it must be at least 0")
-            each[resource] = value
-        room = max(room, float(each @ chunks_a_round))
-        price[step] = each[net.nresources :] + np.bincount(net.link_of_use, each[net.uses_idx], net.nlinks)
-    known: dict[tuple[bytes, bytes], float] = {}
+            price_of_resource[resource] = value
+        room = max(room, float(price_of_resource @ chunks_a_round))
+        price[step] = price_of_resource[net.nresources :] + np.bincount(
+            net.link_of_use, price_of_resource[net.uses_idx], net.nlinks
+        )
+    price_of_delivery: dict[tuple[bytes, bytes], float] = {}
     total = 0.0
-    for held, wanted, size in zip(collective.holds, collective.wants, collective.fraction.tolist(), strict=True):
-        holders, goals = np.flatnonzero(held), np.flatnonzero(wanted & ~held)
+    for holds, wants, size in zip(collective.holds, collective.wants, collective.fraction.tolist(), strict=True):
+        holders, goals = np.flatnonzero(holds), np.flatnonzero(wants & ~holds)
         if len(goals):
             key = holders.tobytes(), goals.tobytes()
-            if key not in known:
-                known[key] = _delivery(problem, price, holders, goals)
-            total += known[key] * size / float(collective.fraction.min())
+            if key not in price_of_delivery:
+                price_of_delivery[key] = _delivery(problem, price, holders, goals)
+            total += price_of_delivery[key] * size / float(collective.fraction.min())
     proved = total / room if room > 0 else 0.0
     if bound.ratio > proved * (1 + 1e-6) + 1e-9:
         raise BadWitness(f"{bound.steps} steps: claims {bound.ratio} rounds a chunk, its prices prove {proved}")
@@ -114,7 +121,7 @@ def check_step_bound(problem: Problem, bound: StepBound) -> float:
 
 
 def _delivery(problem: Problem, price: Floats, holders: Ints, goals: Ints) -> float:
-    """Least price at which a chunk gets from its holders to all goals in the steps there are."""
+    """Return the least price at which a chunk gets from its holders to all goals in the given number of steps."""
     net, steps = problem.network, len(price)
     full = 1 << len(goals)
     best = np.full((steps + 1, net.nranks, full), np.inf)
@@ -131,7 +138,7 @@ def _delivery(problem: Problem, price: Floats, holders: Ints, goals: Ints) -> fl
             while part > subset ^ part:
                 np.minimum(now, best[step, :, part] + best[step, :, subset ^ part], out=now)
                 part = (part - 1) & subset
-    # several holders may share the goals among them
+    # Several holders may share out the goals.
     shared = np.full(full, np.inf)
     shared[0] = 0.0
     for holder in holders.tolist():

@@ -1,1 +1,1 @@
-"""Schedules of a network's levels composed into one."""
+"""The engine `levels`: schedules of a network's levels composed into one."""

@@ -1,9 +1,9 @@
-"""Schedules of levels composed: across the parts of a level among ranks at the same place, then inside each part.
+"""Composition of schedules: across the parts of a level among ranks at the same place, then inside each part.
 
-Members of a group stand in an array with an axis for each level, outermost first. A chunk crosses into every part of a
-level once, at its place in the parts, and chunks take the places in turn, so that all NICs work at once. A sum comes
-back the way that copies of its whole go; or the ranks at its place hand their partial sums to each other, in one step
-a level, and all have it (hierarchical all-reduce as in BlueConnect, Cho and others, 2019).
+The members of a group form an array with an axis for each level, outermost first. A chunk crosses into every part of a
+level once, at its place in the parts, and chunks take the places in turn, so that all NICs work at once. A sum either
+goes up the tree over which copies of the result come down. Or the ranks at its place exchange their partial sums, in
+one step a level, and each has the sum (hierarchical all-reduce as in BlueConnect, Cho and others, 2019).
 """
 
 from __future__ import annotations
@@ -16,23 +16,36 @@ import numpy as np
 
 from synth.model.collective import Bools, Ints
 
-STAR, DEALT, CHAIN = "star", "dealt", "chain"
+STAR, SCATTER, CHAIN = "star", "scatter", "chain"
 
 
 class Hops(NamedTuple):
-    """A tree along an axis: from place tail[i] to head[i] in step depth[i]; int64, shape (places - 1,) each."""
+    """A tree along an axis.
+
+    Attributes:
+        tail: Place from which each send goes, int64, shape (places - 1,).
+        head: Place to which each send goes, int64, shape (places - 1,).
+        depth: Step of each send, int64, shape (places - 1,).
+    """
 
     tail: Ints
     head: Ints
     depth: Ints
 
 
-# of a level (0 the outermost), from a place along it, in a chunk's turn
+# The arguments are a level (0 is the outermost), a place along it, and a chunk's rotation.
 Along = Callable[[int, int, int], Hops]
 
 
 class Arcs(NamedTuple):
-    """A chunk's sends: from rank tail[i] to head[i] in a step, as an addend or a copy; shape (sends,) each."""
+    """The sends of a chunk.
+
+    Attributes:
+        tail: Rank from which each send goes, shape (sends,).
+        head: Rank to which each send goes, shape (sends,).
+        step: Step of each send, shape (sends,).
+        adds: Whether each send adds to a sum, else it copies, shape (sends,).
+    """
 
     tail: Ints
     head: Ints
@@ -41,99 +54,110 @@ class Arcs(NamedTuple):
 
     @property
     def nsteps(self) -> int:
-        """Number of steps."""
+        """Return the number of steps."""
         return int(self.step.max(initial=-1)) + 1
 
     def backwards(self) -> Arcs:
-        """Copies from one rank, read backwards: addends to it."""
+        """Return the reversal of copies from one rank: addends to it."""
         return Arcs(self.head, self.tail, self.nsteps - 1 - self.step, ~self.adds)
 
 
-def hops(form: str, places: int, root: int, turn: int) -> Hops:
-    """A tree along an axis on which every two places are linked.
+def hops(form: str, places: int, root: int, rotation: int) -> Hops:
+    """Return a tree along an axis on which every two places are linked.
 
     Args:
-        form: STAR: the root sends to all. DEALT: to one, which sends on to all others (van de Geijn's scatter and
-            all-gather, where chunks take turns). CHAIN: each to the next.
-        turn: which of the others comes first.
+        form: STAR: the root sends to all places. SCATTER: the root sends to one place, which sends on to all others
+            (van de Geijn's scatter and all-gather, where chunks take turns). CHAIN: each place sends to the next.
+        places: Number of places.
+        root: Place of the root.
+        rotation: Which of the other places comes first.
     """
-    others = (root + 1 + (turn + np.arange(places - 1)) % max(1, places - 1)) % places
-    later = np.arange(places - 1) > 0
+    places_after_root = (root + 1 + (rotation + np.arange(places - 1)) % max(1, places - 1)) % places
+    is_later = np.arange(places - 1) > 0
     if form == CHAIN:
-        return Hops(np.append(root, others)[:-1], others, np.arange(places - 1))
-    if form == DEALT:
-        return Hops(np.where(later, others[0], root), others, later.astype(np.int64))
-    return Hops(np.full(places - 1, root), others, np.zeros(places - 1, dtype=np.int64))
+        return Hops(np.append(root, places_after_root)[:-1], places_after_root, np.arange(places - 1))
+    if form == SCATTER:
+        return Hops(np.where(is_later, places_after_root[0], root), places_after_root, is_later.astype(np.int64))
+    return Hops(np.full(places - 1, root), places_after_root, np.zeros(places - 1, dtype=np.int64))
 
 
-def spread(members: Ints, along: Along, place: Sequence[int], turn: int, first: int = 0) -> Arcs:
-    """Copies from a place to all members, level by level from `first` on.
+def spread(members: Ints, along: Along, place: Sequence[int], rotation: int, first: int = 0) -> Arcs:
+    """Return copies from a place to all members, level by level from `first` on.
 
     The ranks at that place in every part of the levels before `first` have the value already.
 
     Args:
-        members: ranks by level, int64 (c₀, c₁, …).
-        place: (p₀, p₁, …).
+        members: Ranks by level, int64, shape (c₀, c₁, …).
+        along: Tree along a level, from a place, in a chunk's rotation.
+        place: Place of the root along each level.
+        rotation: Rotation of the chunk: which of the other places comes first.
+        first: First level to spread along.
     """
-    found, base = [_none()], 0
+    parts, nsteps = [_none()], 0
     for level in range(first, members.ndim):
-        tree = along(level, place[level], turn)
+        tree = along(level, place[level], rotation)
         ranks = _at(members, place[level + 1 :]).reshape(-1, members.shape[level])
-        depth = np.broadcast_to(base + tree.depth, (len(ranks), len(tree.depth)))
-        found.append(_arcs(ranks[:, tree.tail], ranks[:, tree.head], depth))
-        base = found[-1].nsteps or base
-    return joined(found)
+        depth = np.broadcast_to(nsteps + tree.depth, (len(ranks), len(tree.depth)))
+        parts.append(_arcs(ranks[:, tree.tail], ranks[:, tree.head], depth))
+        nsteps = parts[-1].nsteps or nsteps
+    return joined(parts)
 
 
 def exchange(members: Ints, place: Sequence[int], levels: int) -> Arcs:
-    """Partial sums from each rank at a place in the parts of the outermost `levels` to all of them, inner levels first.
+    """Return partial sums from each rank at a place in the parts of the outermost levels to all of them.
 
-    Of the place only what is inside those levels matters.
+    Inner levels come first.
+
+    Args:
+        members: Ranks by level, int64, shape (c₀, c₁, …).
+        place: Place along each level, of which only the levels after the outermost `levels` matter.
+        levels: Number of outermost levels.
     """
-    found = [_none()]
-    at = _at(members, place[levels:])
+    parts = [_none()]
+    ranks_at_place = _at(members, place[levels:])
     for level in range(levels - 1, -1, -1):
         places = members.shape[level]
-        ranks = np.moveaxis(at, level, -1).reshape(-1, places)
+        ranks = np.moveaxis(ranks_at_place, level, -1).reshape(-1, places)
         tail, head = (axis.ravel() for axis in np.indices((places, places)))
         tail, head = tail[tail != head], head[tail != head]
         step = np.full((len(ranks), len(tail)), levels - 1 - level)
-        one = _arcs(ranks[:, tail], ranks[:, head], step)
-        found.append(one._replace(adds=~one.adds))
-    return joined(found)
+        arcs_of_level = _arcs(ranks[:, tail], ranks[:, head], step)
+        parts.append(arcs_of_level._replace(adds=~arcs_of_level.adds))
+    return joined(parts)
 
 
 def following(*parts: Arcs) -> Arcs:
-    """Each part after the one before."""
+    """Return all parts, each after the one before."""
     shifts = np.cumsum([0, *(part.nsteps for part in parts)])
-    return joined([part._replace(step=part.step + by) for part, by in zip(parts, shifts, strict=False)])
+    return joined([part._replace(step=part.step + shift) for part, shift in zip(parts, shifts, strict=False)])
 
 
 def from_root(root: int, first: Arcs, tree: Arcs) -> Arcs:
-    """A tree whose first rank gets the value from the root, over `first`, and which the root needs not receive from."""
-    kept = tree.head != root
-    return following(first, Arcs(*(column[kept] for column in tree)))
+    """Return a tree whose first rank gets the value from the root over `first`, without sends back to the root."""
+    other_ranks = tree.head != root
+    return following(first, Arcs(*(column[other_ranks] for column in tree)))
 
 
-def send(root: int, to: int) -> Arcs:
-    """A send from one rank to another; none where they are the same."""
-    ends = np.array([[root]]), np.array([[to]]), np.array([[0]])
-    return _none() if root == to else _arcs(*ends)
+def send(root: int, goal: int) -> Arcs:
+    """Return a send from one rank to another, none where they are equal."""
+    ends = np.array([[root]]), np.array([[goal]]), np.array([[0]])
+    return _none() if root == goal else _arcs(*ends)
 
 
 def joined(parts: Sequence[Arcs]) -> Arcs:
-    """All of them."""
+    """Return all parts as one, with their own steps."""
     return Arcs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _at(members: Ints, inner: Sequence[int]) -> Ints:
-    """The ranks at a place in the innermost levels."""
+    """Return the ranks at a place in the innermost levels."""
     for place in reversed(inner):
         members = members[..., place]
     return members
 
 
 def _arcs(tail: Ints, head: Ints, step: Ints) -> Arcs:
+    """Return copies with these ends and steps."""
     return Arcs(tail.ravel(), head.ravel(), step.ravel(), np.zeros(tail.size, dtype=bool))
 
 

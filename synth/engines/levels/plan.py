@@ -1,4 +1,4 @@
-"""What is composed: which place every chunk takes, in what turn, over which links."""
+"""The plan of a composition: the place of every chunk, its rotation among the other places, and its links."""
 
 from __future__ import annotations
 
@@ -23,24 +23,33 @@ from topologies.symmetry.translations import representatives
 
 @dataclass(frozen=True)
 class Shape:
-    """How levels are composed.
+    """The shape of a composition of levels.
 
     Attributes:
-        outer: along the outermost level, a form of `composition.hops`.
-        exchanged: outermost levels along which partial sums are exchanged; 0: a sum comes together at one rank.
+        outer: Form along the outermost level, see `composition.hops`.
+        exchanged: Number of outermost levels along which partial sums are exchanged; 0 if a sum comes together at one
+            rank.
     """
 
     outer: str
     exchanged: int = 0
 
     def __str__(self) -> str:
-        """For progress."""
+        """Return the text for progress."""
         return f"{self.outer}, {self.exchanged} levels exchanged" if self.exchanged else self.outer
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Columns of a schedule without an order, for a problem with its chunks."""
+    """The columns of a schedule without an order.
+
+    Attributes:
+        problem: The problem with its chunks.
+        chunk: Chunk of each send, int, shape (sends,).
+        link: Link of each send, int, shape (sends,).
+        step: Step of each send, int, shape (sends,).
+        reduces: Whether each send reduces, bool, shape (sends,).
+    """
 
     problem: Problem
     chunk: Ints
@@ -50,21 +59,27 @@ class Plan:
 
 
 class Levels:
-    """A problem (one chunk a block) with its members by level, int64 (c₀, c₁, …): local ranks.
+    """A problem with its members by level.
 
-    Raises InputError where ranks along a level do not reach each other, or along no level all are linked.
+    Attributes:
+        problem: The problem, with one chunk a block.
+        members: Local ranks by level, int64, shape (c₀, c₁, …).
+        place: Place of every member along each level, int64, shape (ranks, levels).
+
+    Raises:
+        InputError: If ranks along a level do not reach each other, or no level has all its ranks linked.
     """
 
     def __init__(self, problem: Problem, members: Ints, tuning: Tuning) -> None:
         self.problem, self.members, self.tuning = problem, members, tuning
         net = problem.network
-        # links of a pair lie together, the widest first
+        # The links of a pair of ranks are adjacent, the widest first.
         pair = net.src.astype(np.int64) * net.nranks + net.dst
         self._order = np.lexsort((net.alpha_us, -net.bandwidth_gbs, pair))
         self._pairs, self._first, number = np.unique(pair[self._order], return_index=True, return_inverse=True)
-        best = self._order[self._first][number]  # of each in order, the best link of its pair
-        like = [figure[self._order] == figure[best] for figure in (net.bandwidth_gbs, net.alpha_us)]
-        self._count = np.bincount(number, like[0] & like[1]).astype(np.int64)
+        best = self._order[self._first][number]  # for each link in order, the best link of its pair
+        equals_best = [figure[self._order] == figure[best] for figure in (net.bandwidth_gbs, net.alpha_us)]
+        self._count = np.bincount(number, equals_best[0] & equals_best[1]).astype(np.int64)
         self._join_levels()
         if self.members.ndim == 2:
             self._align_places()
@@ -73,11 +88,11 @@ class Levels:
         self.place[members.ravel()] = np.indices(members.shape).reshape(members.ndim, -1).T
         complete = [self._is_complete(level) for level in range(members.ndim)]
         if not any(complete):
-            raise InputError("levels: every two ranks must be linked along one of them at least; these are grids")
-        self._trees = [[] if is_complete else self._routed(level) for level, is_complete in enumerate(complete)]
+            raise InputError("levels: along at least one level every two ranks must be linked; in this network none is")
+        self._trees = [[] if is_complete else self._route_level(level) for level, is_complete in enumerate(complete)]
 
     def _join_levels(self) -> None:
-        """Of inner levels, two become one where not every two ranks along one of them are linked."""
+        """Merge two of the inner levels into one while not every two ranks along one of them are linked."""
         level = self.members.ndim - 1
         while level > 0 and self.members.ndim > 2:
             if self._is_complete(level):
@@ -90,21 +105,21 @@ class Levels:
 
     @cached_property
     def net(self) -> CsrNetwork:
-        """As list schedules take it."""
+        """Return the network as list schedules need it."""
         return csr_network(self.problem.network)
 
     def _align_places(self) -> None:
-        """In every part another order, so that ranks at the same place are linked across, both ways, where they can."""
+        """Order each part anew, so that ranks at the same place are linked both ways across parts where possible."""
         first, places = self.members[0], self.members.shape[1]
         rows = [first]
         for part in self.members[1:]:
-            here, there = (axis.ravel() for axis in np.meshgrid(first, part, indexing="ij"))
-            linked = self._linked(here, there, 0) & self._linked(there, here, 0)
+            first_ranks, part_ranks = (axis.ravel() for axis in np.meshgrid(first, part, indexing="ij"))
+            linked = self._are_linked(first_ranks, part_ranks, 0) & self._are_linked(part_ranks, first_ranks, 0)
             rows.append(part[matched(linked.reshape(places, places))])
         self.members = np.stack(rows)
 
     def counts(self, doublings: int) -> list[int]:
-        """Numbers of chunks a block to try, ascending: shares of an all-reduce are one a place, or one a rank."""
+        """Return numbers of chunks a block to try, ascending: an all-reduce has one share a place, or one a rank."""
         collective = self.problem.collective
         powers = [1 << e for e in range(doublings)]
         if not collective.kind.in_shares or self.problem.quotient is not None:
@@ -113,39 +128,39 @@ class Levels:
         return [1, ranks // len(self.members), *(ranks * power for power in powers)]
 
     def plan(self, shape: Shape, count: int) -> Plan | None:
-        """With `count` times as many chunks; None where a send has no link."""
+        """Return the plan of a shape with `count` times as many chunks; None where a send has no link."""
         problem = self.problem.with_chunks(count)
         columns = []
-        for (root, at, turn), chunks in self._by_tree(problem, shape).items():
-            arcs = self._tree(shape, root, at, turn)
-            first, many = self._links(arcs)
-            if (many == 0).any():
+        for (root, exit_rank, rotation), chunks in self._by_tree(problem, shape).items():
+            arcs = self._tree(shape, root, exit_rank, rotation)
+            first, nlinks = self._links(arcs)
+            if (nlinks == 0).any():
                 return None
-            wide = (len(chunks), len(first))
+            shape_of_sends = (len(chunks), len(first))
             columns.append((
                 np.repeat(chunks, len(first)),
-                self._order[first + np.arange(len(chunks))[:, None] % many].ravel(),
-                np.broadcast_to(arcs.step, wide).ravel(),
-                np.broadcast_to(arcs.adds, wide).ravel(),
+                self._order[first + np.arange(len(chunks))[:, None] % nlinks].ravel(),
+                np.broadcast_to(arcs.step, shape_of_sends).ravel(),
+                np.broadcast_to(arcs.adds, shape_of_sends).ravel(),
             ))  # fmt: skip
         return Plan(problem, *(np.concatenate(column) for column in zip(*columns, strict=True)))
 
     def _by_tree(self, problem: Problem, shape: Shape) -> dict[tuple[int, int, int], Ints]:
-        """Chunks by the root of their tree, the rank whose place they take, and their turn."""
+        """Return the chunks by the root of their tree, the rank whose place they take, and their rotation."""
         roots = self._roots(problem)
         parts = problem.collective.nchunks // self.problem.collective.nchunks
-        turns = 1 if shape.outer == STAR else len(self.members) - 1
+        rotations = 1 if shape.outer == STAR else len(self.members) - 1
         if any(self._trees):
-            turns = np.lcm(turns, self.tuning.variants)
-        found: dict[tuple[int, int, int], list[int]] = {}
+            rotations = np.lcm(rotations, self.tuning.variants)
+        chunks_of: dict[tuple[int, int, int], list[int]] = {}
         for chunk, root in enumerate(roots.tolist()):
             exits = self._exits(root) if problem.collective.kind.rooted else [root]
-            turn, at = divmod(chunk % parts, len(exits))
-            found.setdefault((root, exits[at], turn % int(turns)), []).append(chunk)
-        return {key: np.array(chunks) for key, chunks in found.items()}
+            rotation, exit_index = divmod(chunk % parts, len(exits))
+            chunks_of.setdefault((root, exits[exit_index], rotation % int(rotations)), []).append(chunk)
+        return {key: np.array(chunks) for key, chunks in chunks_of.items()}
 
     def _roots(self, problem: Problem) -> Ints:
-        """Where each chunk begins, or its sum comes together, shape (chunks,)."""
+        """Return the rank at which each chunk begins, or its sum comes together, shape (chunks,)."""
         collective, quotient = problem.collective, problem.quotient
         if collective.kind.in_shares:
             owners = (
@@ -157,66 +172,69 @@ class Levels:
         return np.asarray((collective.goals if collective.reducing else collective.holders)[1])
 
     def _exits(self, root: int) -> list[int]:
-        """Ranks of the root's part of the outermost level, itself first, that it has links to (or, for sums, from)."""
+        """Return the ranks of the root's outermost part that it has links to (for sums, from), itself first."""
         part = self.members[self.place[root, 0]].ravel()
         part = np.roll(part, -int(np.flatnonzero(part == root)[0]))
         ends = np.full(len(part), root), part
         tail, head = ends[::-1] if self.problem.collective.reducing else ends
-        linked = self._linked(tail, head, 1) | (part == root)
+        linked = self._are_linked(tail, head, 1) | (part == root)
         return [int(rank) for rank in part[linked]]
 
-    def _tree(self, shape: Shape, root: int, at: int, turn: int) -> Arcs:
-        def along(level: int, place: int, turn: int) -> Hops:
-            if self._trees[level]:
-                return self._trees[level][place][turn % self.tuning.variants]
-            return hops(shape.outer if level == 0 else STAR, self.members.shape[level], place, turn)
+    def _tree(self, shape: Shape, root: int, exit_rank: int, rotation: int) -> Arcs:
+        """Return a chunk's sends over its tree."""
 
-        collective, place = self.problem.collective, tuple(self.place[at].tolist())
-        tree = spread(self.members, along, place, turn, shape.exchanged)
+        def along(level: int, place: int, rotation: int) -> Hops:
+            """Return the tree along a level from a place: routed, or with a link to each other rank."""
+            if self._trees[level]:
+                return self._trees[level][place][rotation % self.tuning.variants]
+            return hops(shape.outer if level == 0 else STAR, self.members.shape[level], place, rotation)
+
+        collective, place = self.problem.collective, tuple(self.place[exit_rank].tolist())
+        tree = spread(self.members, along, place, rotation, shape.exchanged)
         if collective.kind.in_shares:
             return following(tree.backwards(), exchange(self.members, place, shape.exchanged), tree)
-        tree = from_root(root, send(root, at), tree)
+        tree = from_root(root, send(root, exit_rank), tree)
         return tree.backwards() if collective.reducing else tree
 
     def _links(self, arcs: Arcs) -> tuple[Ints, Ints]:
-        """Of each send the first of its links in `_order`, and how many there are."""
+        """Return for each send the first of its links in `_order`, and the number of its links."""
         pair = arcs.tail * self.problem.nranks + arcs.head
-        at = np.minimum(np.searchsorted(self._pairs, pair), len(self._pairs) - 1)
-        return self._first[at], np.where(self._pairs[at] == pair, self._count[at], 0)
+        row = np.minimum(np.searchsorted(self._pairs, pair), len(self._pairs) - 1)
+        return self._first[row], np.where(self._pairs[row] == pair, self._count[row], 0)
 
-    def _linked(self, tail: Ints, head: Ints, level: int) -> Bools:
-        """Whether ranks are linked by something better than what joins the parts of the levels before this one."""
-        none = np.zeros(len(tail), dtype=np.int64)
-        first, many = self._links(Arcs(tail, head, none, none > 0))
-        return (many > 0) & self._is_inside(self.problem.network, level)[self._order[first]]
+    def _are_linked(self, tail: Ints, head: Ints, level: int) -> Bools:
+        """Return whether ranks are linked by a better link than those between parts of the levels before this one."""
+        zeros = np.zeros(len(tail), dtype=np.int64)
+        first, nlinks = self._links(Arcs(tail, head, zeros, zeros > 0))
+        return (nlinks > 0) & self._is_inside(self.problem.network, level)[self._order[first]]
 
     def _is_inside(self, net: Network, level: int) -> Bools:
-        """Which links are better than those along any level before this one: wider, or faster to cross."""
+        """Return which links are better than the links along any level before this one: wider, or of less latency."""
         inside = np.ones(net.nlinks, dtype=bool)
         for outer in range(level):
             ends = self._along_first(outer)
-            none = np.zeros(len(ends) - 1, dtype=np.int64)
-            first, many = self._links(Arcs(np.full(len(none), ends[0]), ends[1:], none, none > 0))
-            for link in self._order[first[many > 0][:1]].tolist():
-                mine = self.problem.network
-                inside &= (net.bandwidth_gbs > mine.bandwidth_gbs[link]) | (net.alpha_us < mine.alpha_us[link])
+            zeros = np.zeros(len(ends) - 1, dtype=np.int64)
+            first, nlinks = self._links(Arcs(np.full(len(zeros), ends[0]), ends[1:], zeros, zeros > 0))
+            for link in self._order[first[nlinks > 0][:1]].tolist():
+                own_net = self.problem.network
+                inside &= (net.bandwidth_gbs > own_net.bandwidth_gbs[link]) | (net.alpha_us < own_net.alpha_us[link])
         return inside
 
     def _along_first(self, level: int) -> Ints:
-        """The ranks along the level in the first part of each other one."""
+        """Return the ranks along a level in the first part of every other level."""
         return np.asarray(np.moveaxis(self.members, level, 0).reshape(self.members.shape[level], -1)[:, 0])
 
     def _is_complete(self, level: int) -> bool:
-        """Whether every two ranks along the level are linked."""
+        """Return True if every two ranks along the level are linked."""
         ranks = self._along_first(level)
         tail, head = (ranks[axis.ravel()] for axis in np.indices((len(ranks), len(ranks))))
-        return bool((self._linked(tail, head, level) | (tail == head)).all())
+        return bool((self._are_linked(tail, head, level) | (tail == head)).all())
 
-    def _routed(self, level: int) -> list[list[Hops]]:
-        """Trees along a level by root and variant, routed so that all together load its links evenly."""
+    def _route_level(self, level: int) -> list[list[Hops]]:
+        """Return trees along a level by root and variant, routed so that they load its links evenly."""
         group = [self.problem.ranks[rank] for rank in self._along_first(level).tolist()]
         sub = make_problem(self.problem.topology, "allgather", group=group).with_chunks(self.tuning.variants)
-        net = _only(sub.network, self._is_inside(sub.network, level))
+        net = _sub_network(sub.network, self._is_inside(sub.network, level))
         if not strongly_connected(net.nranks, net.src, net.dst):
             raise InputError(f"levels: the ranks along level {level} do not reach each other over its own links")
         sub, passes = replace(sub, network=net), self.tuning.passes
@@ -229,35 +247,39 @@ class Levels:
 
 
 def matched(able: Bools) -> Ints:
-    """A column for every row of a square, as many as can be where it is true, its own if that is (Kuhn, 1955)."""
+    """Return a column for every row of a square, all different, with as many true entries as possible (Kuhn, 1955).
+
+    A row keeps its own column if it can.
+    """
     row_of = np.full(len(able), -1)
 
-    def place(row: int, seen: set[int]) -> bool:
+    def place(row: int, tried: set[int]) -> bool:
+        """Find a free column for a row, or one whose row can move; return False if there is none."""
         for column in sorted(np.flatnonzero(able[row]).tolist(), key=lambda column: column != row):
-            if column not in seen:
-                seen.add(column)
-                if row_of[column] < 0 or place(int(row_of[column]), seen):
+            if column not in tried:
+                tried.add(column)
+                if row_of[column] < 0 or place(int(row_of[column]), tried):
                     row_of[column] = row
                     return True
         return False
 
     for row in range(len(able)):
         place(row, set())
-    left = np.setdiff1d(np.arange(len(able)), row_of)
-    row_of[row_of < 0] = left
+    free_columns = np.setdiff1d(np.arange(len(able)), row_of)
+    row_of[row_of < 0] = free_columns
     return np.argsort(row_of)
 
 
-def _only(net: Network, kept: Bools) -> Network:
-    """The network with some of its links."""
-    ptr = pointers(np.diff(net.uses_ptr)[kept])
-    idx = net.uses_idx[row_entries(net.uses_ptr, np.flatnonzero(kept))]
-    figures = {name: getattr(net, name)[kept] for name in ("src", "dst", "alpha_us", "bandwidth_gbs")}
+def _sub_network(net: Network, is_kept: Bools) -> Network:
+    """Return the network with the marked links only."""
+    ptr = pointers(np.diff(net.uses_ptr)[is_kept])
+    idx = net.uses_idx[row_entries(net.uses_ptr, np.flatnonzero(is_kept))]
+    figures = {name: getattr(net, name)[is_kept] for name in ("src", "dst", "alpha_us", "bandwidth_gbs")}
     return replace(net, **figures, uses_ptr=ptr, uses_idx=idx, gap_us=np.zeros(0), hyperlinks=None)
 
 
 def _as_hops(tail: Ints, head: Ints) -> Hops:
-    """A tree's links in the order in which it grows from its root."""
+    """Return the links of a tree in the order in which it grows from its root."""
     depth: dict[int, int] = {}
     for a, b in zip(tail.tolist(), head.tolist(), strict=True):
         depth[b] = depth.get(a, -1) + 1

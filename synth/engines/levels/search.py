@@ -1,9 +1,9 @@
 """The engine `levels`: schedules of a network's levels composed into one, for clusters, racks and pods.
 
-The levels are read off the topology (`topologies.levels`). What goes along a level goes among ranks at the same place
-in its parts, so that the outer, slower levels carry every byte once, over all their links; where ranks of a level are
-not all linked to each other, trees are found by routing among some that stand for all. All sends go into one list
-schedule, so that levels work at the same time on different chunks; a network's symmetry folds them as elsewhere.
+The levels come from the topology (`topologies.levels`). Sends along a level go among ranks at the same place in its
+parts, so that the outer, slower levels carry every byte once, over all their links. Where ranks of a level are not all
+linked to each other, trees are routed among some ranks that represent all. All sends go into one list schedule, so that
+levels work at the same time on different chunks. A network's symmetry leads to a quotient as elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from synth.baselines.fifo import waits
 from synth.engines.flow.ordering import Sends
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tuning import SEARCH as FLOW
-from synth.engines.levels.composition import CHAIN, DEALT, STAR
+from synth.engines.levels.composition import CHAIN, SCATTER, STAR
 from synth.engines.levels.plan import Levels, Plan, Shape
 from synth.engines.levels.tuning import TUNING, Tuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -35,24 +35,29 @@ _KINDS = ("allgather", "reducescatter", "broadcast", "reduce", "allreduce")
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Copies to all and sums of all, of a group that lies alike in the parts of a level; no steps or rounds."""
+    """Return why the engine refuses a problem, empty for copies to all and sums of all, of a group with levels.
+
+    The group must have the same ranks in each part of a level. Steps and rounds cannot be pinned.
+    """
     if options.steps is not None or options.rounds is not None:
         return "levels takes no steps or rounds; leave --steps and --rounds out"
     if problem.allowed is not None or problem.collective.name not in _KINDS:
         return f"levels is for one group's {', '.join(_KINDS)}"
-    whole = problem.collective.nranks if problem.collective.kind.in_shares and problem.quotient is not None else 1
-    if problem.collective.chunks != whole:
+    chunks_of_block = (
+        problem.collective.nranks if problem.collective.kind.in_shares and problem.quotient is not None else 1
+    )
+    if problem.collective.chunks != chunks_of_block:
         return "levels is for collectives with one chunk a block"
     if len(problem.group) > TUNING.most_ranks:
         return f"levels is for {TUNING.most_ranks} ranks or fewer"
     if _members(problem.topology, problem.group).ndim < 2:
-        return "levels needs a group that lies alike in two or more parts of the network (synth topo show … --levels)"
+        return "levels needs a group with equal shares in two or more parts of the network (synth topo show … --levels)"
     return ""
 
 
 @lru_cache(maxsize=4)
 def _members(topology: Topology, group: tuple[int, ...]) -> Ints:
-    """Local ranks by level, int64 (c₀, c₁, …); of one axis where there are no levels."""
+    """Return the local ranks by level, int64, shape (c₀, c₁, …); one axis where there are no levels."""
     try:
         members, _ = nested(find_levels(topology), np.array([group]))
     except InputError:
@@ -63,22 +68,31 @@ def _members(topology: Topology, group: tuple[int, ...]) -> Ints:
 
 
 def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterator[Outcome]:
-    """For each size the best shape and number of chunks; of the quotient problem, where there is one."""
-    asked = quotient_of(problem) or problem
-    order = 1 if asked.quotient is None else asked.quotient.order
-    most = FLOW.expanded // order if problem.quotient is None else tuning.most_sends
-    most = min(most, request.most_sends // order or most)
+    """Yield for each size the best shape and number of chunks, of the quotient problem where there is one."""
+    planned_problem = quotient_of(problem) or problem
+    order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
+    most_sends = FLOW.expanded // order if problem.quotient is None else tuning.most_sends
+    most_sends = min(most_sends, request.most_sends // order or most_sends)
     try:
-        levels = Levels(asked, _members(problem.topology, problem.group), tuning)
+        levels = Levels(planned_problem, _members(problem.topology, problem.group), tuning)
     except InputError as error:
         yield Progress(str(error))
         return
     for size in request.sizes:
-        yield from _Search(levels, request, size, most, tuning).run()
+        yield from _Search(levels, request, size, most_sends, tuning).run()
 
 
 class _Search:
-    """The best shape and number of chunks for a size."""
+    """The search for the best shape and number of chunks at a message size.
+
+    Attributes:
+        levels: The problem with its members by level.
+        request: The request to the engine.
+        size: Message size in bytes.
+        most: Most sends of a schedule.
+        enough_us: Time in µs that need not be improved.
+        best_us: Best time so far in µs.
+    """
 
     def __init__(self, levels: Levels, request: Request, size: int, most: int, tuning: Tuning) -> None:
         self.levels, self.request, self.size, self.most, self.tuning = levels, request, size, most, tuning
@@ -86,7 +100,7 @@ class _Search:
         self.best_us = np.inf
 
     def run(self) -> Iterator[Outcome]:
-        """More chunks with every shape, as long as that gains."""
+        """Yield better and better schedules: more chunks with every shape, as long as that gains."""
         counts = self._counts()
         for shape in self._shapes():
             before_us, idle = np.inf, 0
@@ -94,52 +108,55 @@ class _Search:
                 plan = self.levels.plan(shape, count)
                 if plan is None or len(plan.chunk) > self.most:
                     break
-                took_us, found = self._timed(plan)
-                last = took_us <= self.enough_us < self.best_us
-                if last or took_us < self.best_us * (1 - self.tuning.worth / 2):
-                    self.best_us = took_us
-                    yield found
-                yield Progress(f"levels: {shape}, {took_us / self.request.bound.at(self.size)[0]:.3f} × the bound")
+                time_us, candidate = self._schedule_plan(plan)
+                is_enough = time_us <= self.enough_us < self.best_us
+                if is_enough or time_us < self.best_us * (1 - self.tuning.worth / 2):
+                    self.best_us = time_us
+                    yield candidate
+                yield Progress(f"levels: {shape}, {time_us / self.request.bound.at(self.size)[0]:.3f} × the bound")
                 if self._is_over():
                     return
-                idle = idle + 1 if took_us > before_us * (1 - self.tuning.worth) else 0
-                before_us = min(before_us, took_us)
-                if idle > 1 or (idle and took_us > self.tuning.hopeless * self.best_us):
+                idle = idle + 1 if time_us > before_us * (1 - self.tuning.worth) else 0
+                before_us = min(before_us, time_us)
+                if idle > 1 or (idle and time_us > self.tuning.hopeless * self.best_us):
                     break
 
     def _is_over(self) -> bool:
-        """Whether it is near the bound, or late."""
+        """Return True if the best time is near the bound, or the deadline has passed."""
         return self.best_us <= self.enough_us or now() >= self.request.deadline
 
     def _shapes(self) -> list[Shape]:
-        """What can be composed, the most likely first."""
+        """Return the shapes to compose, the most likely first."""
         collective, depth = self.levels.problem.collective, self.levels.members.ndim
         if collective.name == "allreduce":
             return [Shape(STAR, exchanged) for exchanged in range(depth + 1)]
         if collective.kind.rooted and self.levels.members.shape[0] > 2:
-            return [Shape(form) for form in (DEALT, CHAIN, STAR)]
+            return [Shape(form) for form in (SCATTER, CHAIN, STAR)]
         return [Shape(STAR)]
 
     def _counts(self) -> Sequence[int]:
-        """Numbers of chunks a block."""
+        """Return the numbers of chunks a block to try."""
         if self.request.options.chunks is not None:
             return [self.request.options.chunks]
         return self.levels.counts(self.tuning.doublings)
 
-    def _timed(self, plan: Plan) -> tuple[float, Candidate]:
+    def _schedule_plan(self, plan: Plan) -> tuple[float, Candidate]:
+        """Return the time in µs and the candidate of the best list schedule of a plan."""
         problem, levels = plan.problem, self.levels
         sends = len(plan.chunk)
         run = choose_runner(1e-5 * sends * self.tuning.orders)
         net = levels.net
         schedule = untimed(plan.chunk, plan.link, plan.step, plan.reduces)
         kilobytes = problem.collective.chunk_bytes(self.size) * 1e-3
-        uses = problem.network
-        load_us = np.bincount(plan.link, kilobytes[plan.chunk], minlength=uses.nlinks)[uses.link_of_use]
-        busy_us = np.bincount(uses.uses_idx, load_us, minlength=uses.nresources) / uses.capacity_gbs
-        sends_of = Sends(
+        network = problem.network
+        load_us = np.bincount(plan.link, kilobytes[plan.chunk], minlength=network.nlinks)[network.link_of_use]
+        busy_us = np.bincount(network.uses_idx, load_us, minlength=network.nresources) / network.capacity_gbs
+        sends_with_waits = Sends(
             problem, net, run.table(net), run, kilobytes, plan.chunk, plan.link, plan.step, plan.reduces,
             *waits(problem, schedule), float(busy_us.max(initial=0.0)),
         )  # fmt: skip
         starts_us = problem.network.start_us
-        took_us, made = sends_of.ordered(self.enough_us - starts_us, self.tuning.orders, self.request.deadline)
-        return took_us + starts_us, Candidate(problem, made, NAME, self.size, supersedes=True)
+        time_us, schedule_in_order = sends_with_waits.ordered(
+            self.enough_us - starts_us, self.tuning.orders, self.request.deadline
+        )
+        return time_us + starts_us, Candidate(problem, schedule_in_order, NAME, self.size, supersedes=True)

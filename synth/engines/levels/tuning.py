@@ -1,4 +1,4 @@
-"""What the engine `levels` is set to."""
+"""Settings of the engine `levels`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """How much is tried.
+    """Settings of the engine.
 
     Attributes:
-        most_ranks: of a group: pairs are looked up in a table of all links.
-        near: time / bound that is not improved.
-        doublings: of the number of chunks. worth: of the time: what one, or the one after
-            it, must gain; half of it makes an answer.
-        hopeless: over the best time: a shape whose fewest chunks take longer, and gain nothing, is left.
-        orders: list schedules made at most for each.
-        most_sends: of a schedule (of a quotient problem's too).
-        variants: trees from each rank on a level where not all ranks are linked, by which chunks go in turn.
-        passes: how often these are routed.
+        most_ranks: Most ranks of a group, as pairs are looked up in a table of all links.
+        near: Ratio time / bound up to which a schedule is not improved.
+        doublings: Doublings of the number of chunks.
+        worth: Part of the time that a doubling, or the next one, must gain; half of it is enough for an answer.
+        hopeless: Factor on the best time above which a shape that does not gain is dropped.
+        orders: Most list schedules for each shape and number of chunks.
+        most_sends: Most sends of a schedule (of a quotient problem's too).
+        variants: Trees from each rank on a level where not all ranks are linked, which the chunks take in turn.
+        passes: Number of times that these trees are routed.
     """
 
     most_ranks: int = 2048

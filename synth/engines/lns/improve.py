@@ -13,7 +13,7 @@ _LATENESS = 0.05  # weight of the mean arrival of the chunks in the cost, beside
 
 
 def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, arrival_us: Any, end_us: Any) -> float:
-    """Move every send of the plan to its earliest start, in the order of their starts, and return the plan's cost.
+    """Set every send of the plan to its earliest start, in the order of their starts, and return the plan's cost.
 
     Args:
         graph: The network's links and ranks.

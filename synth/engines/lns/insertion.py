@@ -123,7 +123,7 @@ def insert(
     graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, end_us: float,
     weight: float, noise: float, far: bool,
 ) -> None:  # fmt: skip
-    """Insert a chunk's sends into the calendars and the plan.
+    """Add a chunk's sends to the calendars and the plan.
 
     The sends of a sum may begin before time 0; `place_all` then moves them, and the sends in their way, to later times.
 

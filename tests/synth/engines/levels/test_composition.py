@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from synth.engines.levels.composition import CHAIN, DEALT, STAR, Arcs, Hops, exchange, following, hops, spread
+from synth.engines.levels.composition import CHAIN, SCATTER, STAR, Arcs, Hops, exchange, following, hops, spread
 
 SHAPES = [(2, 2), (3, 4), (4, 1, 3), (2, 3, 2), (5, 2)]
 
@@ -24,7 +24,7 @@ def _reached(arcs: Arcs, holds: set[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("form", [STAR, DEALT, CHAIN])
+@pytest.mark.parametrize("form", [STAR, SCATTER, CHAIN])
 def test_a_value_comes_to_each_rank_once_and_into_each_outer_part_once(shape: tuple[int, ...], form: str) -> None:
     members = np.random.default_rng(1).permutation(int(np.prod(shape))).reshape(shape)
 
@@ -44,7 +44,7 @@ def test_a_value_comes_to_each_rank_once_and_into_each_outer_part_once(shape: tu
 
 
 def test_turns_deal_to_all_other_places() -> None:
-    assert {int(hops(DEALT, 5, 2, turn).head[0]) for turn in range(4)} == {0, 1, 3, 4}
+    assert {int(hops(SCATTER, 5, 2, turn).head[0]) for turn in range(4)} == {0, 1, 3, 4}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

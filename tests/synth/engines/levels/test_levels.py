@@ -83,8 +83,8 @@ def test_places_are_put_where_links_across_are() -> None:
 
 
 def test_it_is_for_groups_that_lie_alike_in_parts_of_the_network() -> None:
-    assert "lies alike" in accepts(make_problem(load("dgx-a100"), "allgather"), Options())
-    assert "lies alike" in accepts(make_problem(load("dgx-a100:2"), "allgather", group=[0, 1, 8]), Options())
+    assert "equal shares" in accepts(make_problem(load("dgx-a100"), "allgather"), Options())
+    assert "equal shares" in accepts(make_problem(load("dgx-a100:2"), "allgather", group=[0, 1, 8]), Options())
     assert "alltoall" not in accepts(make_problem(load("dgx-a100:2"), "alltoall"), Options())
     assert "allgather" in accepts(make_problem(load("dgx-a100:2"), "alltoall"), Options())
     assert "--steps" in accepts(make_problem(load("dgx-a100:2"), "allgather"), Options(steps=2))
