@@ -12,9 +12,9 @@ from synth.model.problem import Problem
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for one group, one chunk a block, and free steps and rounds."""
     if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
-        return "a library's algorithms are for one group, stated with one chunk a block"
+        return "a library's algorithms need one group, no quotient problem and one chunk a block"
     if options.steps is not None or options.rounds is not None:
-        return "a library's algorithms have the shape that they have; leave --steps and --rounds out"
+        return "a library's algorithms have fixed steps and rounds; leave --steps and --rounds out"
     return ""
 
 

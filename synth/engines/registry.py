@@ -28,9 +28,8 @@ class Engine:
         name: Value of `--engine`.
         summary: A few words for `--help`.
         module: Module with the engine's two functions. accepts(problem, options) returns "" or the reason why the
-            engine
-            cannot work on the problem, as words that can stand in an error. solve(problem, request) returns an iterator
-            over candidates, claims and progress, which ends when nothing is left to try.
+            engine cannot work on the problem, as words that can stand in an error. solve(problem, request) returns an
+            iterator over candidates, claims and progress, which ends when nothing is left to try.
         solvers: Solvers that the engine calls, in this order.
         processes: Solver processes that are worth starting before the question is read.
         constructive: Whether the engine answers at once. Constructive engines run before an engine that does not.
@@ -73,14 +72,14 @@ ENGINES: dict[str, Engine] = {
         Engine("route", "greedy routing for few ranks, at once", "synth.engines.greedy.search"),
         Engine("baseline", "algorithms that a vendor's library would run", "synth.engines.library"),
         Engine("switch", "reductions and multicasts in switches", "synth.engines.switch"),
-        Engine("closed", "exchanges by formula: the next seven", _CLOSED),
+        Engine("closed", "exchanges by formula: all of the next seven engines", _CLOSED),
         *(
             Engine(form, source, _CLOSED, asked=False, form=form)
             for form, source in (
                 ("bucket", "rings along a grid's dimensions"),
-                ("multiplying", "all of a grid's line exchange"),
+                ("multiplying", "exchange between all ranks of a grid's line"),
                 ("trivance", "exchange with the ranks on each side, in powers of three"),
-                ("swing", "partners at swinging distances, for even tori"),
+                ("swing", "partners at alternating distances, for even tori"),
                 ("bine", "binomial trees in base -2"),
                 ("pat", "NCCL's parallel aggregated trees"),
                 ("dissemination", "Bruck's partners at powers of two"),
@@ -88,11 +87,11 @@ ENGINES: dict[str, Engine] = {
         ),
         Engine("one-shot", "allreduce in which every rank sums for itself, short messages", "synth.engines.one_shot"),
         Engine("two-hops", "broadcast and reduce where all ranks are linked", "synth.engines.two_hops"),
-        Engine("levels", "across nodes and inside them, composed and overlapped", "synth.engines.levels.search"),
+        Engine("levels", "schedules across nodes and inside them, composed", "synth.engines.levels.search"),
         Engine("trees", "spanning trees at the throughput optimum, pipelined", "synth.engines.trees.search"),
         Engine("steiner", "trees through relays at the throughput optimum, pipelined", _STEINER, is_near=True),
         Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search", is_near=True),
-        Engine("lns", "large neighbourhood search, routes and times together", _LNS, is_near=True),
+        Engine("lns", "large neighbourhood search over routes and times", _LNS, is_near=True),
         Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),
         Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),
         Engine("smt", "Z3 alone", _KSYNC, ("smt",), _EXACT, constructive=False, asked=False),
@@ -114,7 +113,7 @@ def names() -> tuple[str, ...]:
 
 def summaries() -> str:
     """Return all names with their summaries, for `--help`."""
-    return ", ".join([f"{AUTO} (all that can)", *(f"{e.name} ({e.summary})" for e in ENGINES.values())])
+    return ", ".join([f"{AUTO} (every engine that can)", *(f"{e.name} ({e.summary})" for e in ENGINES.values())])
 
 
 def chosen(name: str) -> list[Engine]:

@@ -81,7 +81,7 @@ class _Groups(NamedTuple):
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for one group of ranks on switches with the needed operations."""
     if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
-        return "switch is for one group that is not planned by its symmetry, stated with one chunk a block"
+        return "switch takes one group, no quotient problems and one chunk a block"
     if options.steps is not None or options.rounds is not None:
         return "switch takes no steps or rounds; leave --steps and --rounds out"
     if problem.network.hyperlinks is None:
@@ -90,12 +90,12 @@ def accepts(problem: Problem, options: Options) -> str:
         return f"switch has no schedule for {problem.collective.name}; it must be one that sums or copies to all"
     groups = _groups(problem)
     if groups is None:
-        return "the ranks are not in groups of one size on switches that multicast or reduce; it must be all of them"
+        return "not every rank is in a group on a switch that multicasts or reduces, with all groups of one size"
     able_switches = _able_switches(problem, groups)
     lacking = [word for word, able in zip(("reduce", "multicast"), able_switches, strict=True) if not able]
     needs = _needs(problem.collective.kind)
     if any(word in lacking for word in needs):
-        return f"the switches do not {' and '.join(lacking)}; for {problem.collective.name} they must"
+        return f"the switches cannot {' and '.join(lacking)}, which {problem.collective.name} needs"
     return ""
 
 

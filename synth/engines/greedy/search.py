@@ -36,7 +36,7 @@ class Tuning:
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for one group without a pinned shape."""
     if problem.quotient is not None or problem.allowed is not None:
-        return "route is for one group that is not planned by its symmetry"
+        return "route takes one group, and no quotient problems"
     return "route takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 
 
@@ -63,4 +63,4 @@ def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iter
         schedule = parts[0] if len(parts) == 1 else order_sends(problem_of_chunks, join(*parts), size)
         yield Candidate(problem_of_chunks, schedule, route.NAME, size)
         answered = True
-        yield Progress("constructive search")
+        yield Progress("greedy routing")

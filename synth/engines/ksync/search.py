@@ -99,7 +99,7 @@ class _Exact:
             self._recheck(phase_problem, outcome)
             yield replace(outcome, part=part_name)
             if outcome.best is not None and outcome.best.schedule is not None:
-                yield self._composed(phases_of_problem, outcome.best)
+                yield self._compose(phases_of_problem, outcome.best)
                 shape = outcome.best.shape
                 yield Progress(f"found ({shape.chunks}, {shape.steps}, {shape.rounds})")
             elif pins.steps is not None and outcome.complete and outcome.best is None and len(phases_of_problem) == 1:
@@ -137,7 +137,7 @@ class _Exact:
             request.workers, stated, symmetry, request.deadline, effort, request.solvers, seed, self.tuning
         )
 
-    def _composed(self, phases_of_problem: list[Phase], decision: Decision) -> Candidate:
+    def _compose(self, phases_of_problem: list[Phase], decision: Decision) -> Candidate:
         """Return the whole schedule, composed from that of its first phase."""
         shape, schedule = decision.shape, decision.schedule
         assert schedule is not None

@@ -96,7 +96,7 @@ class Scratch(NamedTuple):
         when: Arrival at a rank in Dijkstra's search, in µs.
         start: Start of the send to a rank in µs.
         via: Link over which a rank is reached.
-        done: Whether Dijkstra's search is done with a rank.
+        is_settled: Whether Dijkstra's search has settled a rank.
         path: The links of a path.
         drawn: The state of the random numbers, and the number of links looked at so far.
     """
@@ -108,7 +108,7 @@ class Scratch(NamedTuple):
     when: Any
     start: Any
     via: Any
-    done: Any
+    is_settled: Any
     path: Any
     drawn: Any
 
@@ -213,15 +213,15 @@ def _can_be_root(chunks: Chunks, chunk: int, rank: int) -> bool:
 def _leave_out_idle(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int) -> None:
     """Remove roots that neither contribute nor get a contribution, as they have nothing to exchange."""
     for k in range(plan.nroots[chunk]):
-        scratch.done[plan.roots[chunk, k]] = False
+        scratch.is_settled[plan.roots[chunk, k]] = False
     for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
-        scratch.done[chunks.holders[j]] = True
+        scratch.is_settled[chunks.holders[j]] = True
     for row in range(plan.gathers[chunk]):
-        scratch.done[graph.dst[plan.link[chunk, row]]] = True
+        scratch.is_settled[graph.dst[plan.link[chunk, row]]] = True
     nroots = 0
     for k in range(plan.nroots[chunk]):
         root = plan.roots[chunk, k]
-        if scratch.done[root]:
+        if scratch.is_settled[root]:
             plan.roots[chunk, nroots] = root
             nroots += 1
     plan.nroots[chunk] = nroots
@@ -311,7 +311,7 @@ def _reach(
     """Return the goal nearest to the tree in time (`far`: farthest), with its path in `via`; -1 if there is none."""
     ranks, goal = len(scratch.at), -1
     for v in range(ranks):
-        scratch.done[v] = False
+        scratch.is_settled[v] = False
         scratch.key[v] = BEYOND
         if scratch.inside[v]:
             scratch.key[v] = -scratch.at[v] if back else scratch.at[v]
@@ -321,11 +321,11 @@ def _reach(
     while missing > 0:
         v = -1
         for w in range(ranks):
-            if not scratch.done[w] and scratch.key[w] < BEYOND and (v < 0 or scratch.key[w] < scratch.key[v]):
+            if not scratch.is_settled[w] and scratch.key[w] < BEYOND and (v < 0 or scratch.key[w] < scratch.key[v]):
                 v = w
         if v < 0:
             return -1
-        scratch.done[v] = True
+        scratch.is_settled[v] = True
         if scratch.is_goal[v]:
             goal = v
             missing -= 1
@@ -334,7 +334,7 @@ def _reach(
         for j in range(ptr[v], ptr[v + 1]):
             link = links[j]
             w = graph.src[link] if back else graph.dst[link]
-            if scratch.done[w] or scratch.inside[w]:
+            if scratch.is_settled[w] or scratch.inside[w]:
                 continue
             hold = chunks.kilobytes[chunk] / calendars.rate[link]
             busy = hold + graph.gap[link]

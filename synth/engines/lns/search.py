@@ -76,7 +76,7 @@ TUNING = Tuning()
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for one group without a pinned shape."""
     if problem.quotient is not None or problem.allowed is not None or problem.nranks > TUNING.most_ranks:
-        return f"lns is for one group of {TUNING.most_ranks} ranks at most, not planned by its symmetry"
+        return f"lns takes one group of {TUNING.most_ranks} ranks at most, and no quotient problems"
     return "lns takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 
 
@@ -313,9 +313,9 @@ def _scratch(nranks: int, seed: int) -> Scratch:
     ints = [np.zeros(nranks, dtype=np.int64) for _ in range(2)]
     drawn = np.array([(seed * 7919 + 12345) & 0x7FFFFFFF, 0], dtype=np.int64)
     at, key, when, start = floats
-    inside, is_goal, done = flags
+    inside, is_goal, is_settled = flags
     via, path = ints
-    return Scratch(at, inside, is_goal, key, when, start, via, done, path, drawn)
+    return Scratch(at, inside, is_goal, key, when, start, via, is_settled, path, drawn)
 
 
 def _schedule(problem: Problem, plan: Plan) -> Schedule:

@@ -56,14 +56,14 @@ class Arborescences:
             roots: Each root with the set of ends that it must reach; the trees of several roots have no rank in common.
             within: The level.
         """
-        return self._pruned(roots, sorted(self._taken(roots, within)))
+        return self._prune(roots, sorted(self._links_of_trees(roots, within)))
 
     def timed(self, roots: dict[int, int], within: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the links of a cheapest tree within a level, and the levels that a chunk waits before each.
 
         Waiting may pay where lengths differ by level. Use it only for a table whose last level has a limit.
         """
-        level_of_link, ends = self._taken(roots, within), sum(roots.values())
+        level_of_link, ends = self._links_of_trees(roots, within), sum(roots.values())
         reached_at, wait_of_link = dict.fromkeys(roots, within), dict[int, int]()
         for link in sorted(level_of_link, key=lambda link: (-level_of_link[link], link)):
             u, v = int(self.src[link]), int(self.dst[link])
@@ -77,7 +77,7 @@ class Arborescences:
         used_links = [x for x in wait_of_link if int(self._own[self.dst[x]]) & ends or int(self.dst[x]) in needed]
         return tuple(used_links), tuple(wait_of_link[link] for link in used_links)
 
-    def _taken(self, roots: dict[int, int], within: int) -> dict[int, int]:
+    def _links_of_trees(self, roots: dict[int, int], within: int) -> dict[int, int]:
         """Return the links of cheapest trees, each with the highest level at which a tree takes it."""
         links: dict[int, int] = {}
         waiting, count = [(within, ends, root) for root, ends in roots.items()], len(self.src)
@@ -93,7 +93,7 @@ class Arborescences:
                 waiting += [(h, _SPLIT - how, v), (h, s ^ (_SPLIT - how), v)]
         return links
 
-    def _pruned(self, roots: dict[int, int], links: list[int]) -> tuple[int, ...]:
+    def _prune(self, roots: dict[int, int], links: list[int]) -> tuple[int, ...]:
         """Return one path to each rank, that of the least latency, where the parts of a tree meet again by chance."""
         levels_to, link_to, frontier = dict.fromkeys(roots, 0), dict[int, int](), set(roots)
         order: list[int] = []

@@ -67,8 +67,8 @@ class OverTime:
         work = packing.net.nranks * 3 ** len(packing.ends) * self.slots
         self.finer = max(1, min(self.tuning.finer, self.tuning.over_work // work))
         self.timed: list[Timed] = []
-        self._known: dict[Timed, int] = {}
-        self._of, self._place, self._unused = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
+        self._number_of: dict[Timed, int] = {}
+        self._tree_of_column, self._place, self._unused = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
         self._links: list[Ints] = []
         self._offsets: list[Floats] = []
         self._before, self._spans = np.zeros(0), np.zeros(0)
@@ -88,17 +88,20 @@ class OverTime:
         for number in np.flatnonzero(self.packing.part > _USED).tolist():
             trees = self.packing.trees[number]
             number_of_timed = self._number(Timed(trees, (0.0,) * (len(trees.up) + len(trees.down))))
-            if not (self._of == number_of_timed).any():
+            if not (self._tree_of_column == number_of_timed).any():
                 self._add(np.full(self.slots, number_of_timed), np.linspace(0.0, 1.0, self.slots))
         self._retime()
-        self.time_us, self.best = np.inf, (self._of[:0], self._place, self._place, self._place)
+        self.time_us, self.best = np.inf, (self._tree_of_column[:0], self._place, self._place, self._place)
         times: list[float] = []
         for _ in range(self.tuning.over_steps):
             if not self._solve(time_us, deadline):
                 break
             fits = self.filled <= 1 + self.tuning.fits
             if fits and time_us < self.time_us:
-                self.time_us, self.best = time_us, (self._of[self._in], self._begin, self._width, self._part)
+                self.time_us, self.best = (
+                    time_us,
+                    (self._tree_of_column[self._columns_in_time], self._begin, self._width, self._part),
+                )
             times.append(self.time_us)
             gains = times[-1] * self.tuning.gains < times[max(0, len(times) - 1 - self.tuning.stall)]
             stalls = len(times) > self.tuning.stall and not gains
@@ -110,19 +113,21 @@ class OverTime:
             if near and not fits:
                 break
             if fits:
-                mean_us = float(self._part @ self._spans[self._of[self._in]]) / max(float(self._part.sum()), _TINY)
+                mean_us = float(self._part @ self._spans[self._tree_of_column[self._columns_in_time]]) / max(
+                    float(self._part.sum()), _TINY
+                )
                 time_us = max(enough_us, mean_us + self.filled * (time_us - mean_us) * self.tuning.sooner)
 
     def _number(self, timed: Timed) -> int:
         """Return the number of timed trees, and add them if they are new."""
-        if timed not in self._known:
-            self._known[timed] = len(self.timed)
+        if timed not in self._number_of:
+            self._number_of[timed] = len(self.timed)
             self.timed.append(timed)
-        return self._known[timed]
+        return self._number_of[timed]
 
     def _add(self, numbers: Ints, place: Floats) -> None:
         """Add columns: trees by number, each at a place in time from 0 for the earliest to 1 for the latest."""
-        self._of, self._place = np.append(self._of, numbers), np.append(self._place, place)
+        self._tree_of_column, self._place = np.append(self._tree_of_column, numbers), np.append(self._place, place)
         self._unused = np.append(self._unused, np.zeros(len(numbers)))
 
     def _retime(self, first: int = 0) -> None:
@@ -149,12 +154,18 @@ class OverTime:
         """Find the least load of the fullest slot for a time; return False if there is none."""
         packing, slot_us = self.packing, time_us / self.slots
         in_use = self._unused < self.tuning.unused
-        self._of, self._place, self._unused = self._of[in_use], self._place[in_use], self._unused[in_use]
-        remaining_us = time_us - self._spans[self._of]
-        self._in = np.flatnonzero(remaining_us > _TINY)
-        numbers = self._of[self._in]
-        self._width = np.minimum(remaining_us[self._in], slot_us)
-        self._begin = self._before[numbers] + self._place[self._in] * (remaining_us[self._in] - self._width)
+        self._tree_of_column, self._place, self._unused = (
+            self._tree_of_column[in_use],
+            self._place[in_use],
+            self._unused[in_use],
+        )
+        remaining_us = time_us - self._spans[self._tree_of_column]
+        self._columns_in_time = np.flatnonzero(remaining_us > _TINY)
+        numbers = self._tree_of_column[self._columns_in_time]
+        self._width = np.minimum(remaining_us[self._columns_in_time], slot_us)
+        self._begin = self._before[numbers] + self._place[self._columns_in_time] * (
+            remaining_us[self._columns_in_time] - self._width
+        )
         demand = np.array([timed.trees.demand for timed in self.timed], dtype=np.int64)[numbers]
         if len(np.unique(demand)) < len(packing.demands):
             return False
@@ -195,7 +206,7 @@ class OverTime:
         if result is None or result.solution is None:
             return False
         self._part, self.filled = np.maximum(result.solution.values[:-1], 0.0), float(result.solution.values[-1])
-        self._unused[self._in] = np.where(self._part > _USED, 0, self._unused[self._in] + 1)
+        self._unused[self._columns_in_time] = np.where(self._part > _USED, 0, self._unused[self._columns_in_time] + 1)
         self._worth = result.solution.dual_prices[len(used_rows) :]
         self._prices = np.zeros(len(packing.capacity) * self.slots)
         self._prices[used_rows] = np.maximum(result.solution.dual_prices[: len(used_rows)], 0.0)
@@ -235,9 +246,9 @@ class OverTime:
                     if cost[met_at, place] < min(BEYOND / 2, self._worth[number] * _WORTH):
                         timed = self._timed(number, place, met_at, rise, fall, unit_us)
                         new_trees.append((timed, met_at * unit_us))
-        ncolumns = len(self._of)
+        ncolumns = len(self._tree_of_column)
         self._take(new_trees, time_us)
-        return lower, len(self._of) - ncolumns
+        return lower, len(self._tree_of_column) - ncolumns
 
     def _cost(self, demand: Demand, rise: Arborescences | None, fall: Arborescences | None, length: Floats) -> Floats:
         """Return the least cost of a demand's trees for each level at which all data is at the root.
@@ -299,7 +310,7 @@ class OverTime:
         room = time_us * (1 - 1 / self.slots) - self._spans[numbers]
         place = (np.array([met for _, met in new_trees]) - self._before[numbers]) / np.maximum(room, _TINY)
         place = np.clip(place, 0.0, 1.0).round(4)
-        existing = set(zip(self._of.tolist(), self._place.tolist(), strict=True))
+        existing = set(zip(self._tree_of_column.tolist(), self._place.tolist(), strict=True))
         new = [
             column
             for column in dict.fromkeys(zip(numbers.tolist(), place.tolist(), strict=True))

@@ -133,7 +133,7 @@ class Packing:
         self._loads, self._new = np.zeros((0, len(limits))), list[Floats]()
         self.latency_us, self.part = np.zeros(0), np.zeros(0)
         self.filled = self.time_us = np.inf
-        self._known: dict[Trees, int] = {}
+        self._number_of: dict[Trees, int] = {}
         self._prices = 1.0 / self.capacity
         self.ends = ends_of(self.demands)
         most = tuning.work // (net.nranks * 3 ** len(self.ends))
@@ -151,13 +151,13 @@ class Packing:
 
     def add(self, trees: Trees) -> int:
         """Add trees as a column if they are new, and return their number."""
-        if trees not in self._known:
-            self._known[trees] = len(self.trees)
+        if trees not in self._number_of:
+            self._number_of[trees] = len(self.trees)
             self.trees.append(trees)
             self._new.append(self.uses[list(trees.links)].sum(axis=0) / self.capacity)
             self.latency_us = np.append(self.latency_us, self._latency(trees))
             self.part = np.append(self.part, 0.0)
-        return self._known[trees]
+        return self._number_of[trees]
 
     def rates(self, used: Ints) -> Floats:
         """Return µs a byte of some trees on each resource, more where latency leaves less time; shape as `loads`."""
@@ -207,7 +207,7 @@ class Packing:
             if proved > least:
                 least, best = proved, prices
             if added or not step:
-                prices_of_program = self._relaxed(size_bytes, time_us, deadline)
+                prices_of_program = self._solve_program(size_bytes, time_us, deadline)
                 if prices_of_program is None:
                     break
                 dual = prices_of_program
@@ -223,7 +223,7 @@ class Packing:
         self._join()
         return bool(np.isfinite(self.filled))
 
-    def _half(self, trees: Trees) -> int:
+    def _direction(self, trees: Trees) -> int:
         """Return 1 for a separate tree up of a sum, -1 for a separate tree down, and 0 for trees in both directions."""
         demand = self.demands[trees.demand]
         split = self.bulk and demand.sums and demand.falls
@@ -231,13 +231,13 @@ class Packing:
 
     def _join(self) -> None:
         """Join trees up with trees down that meet at the same root, each time up to the smaller of their fractions."""
-        halves_at: dict[tuple[int, ...], tuple[list[tuple[int, float]], list[tuple[int, float]]]] = {}
+        columns_at: dict[tuple[int, ...], tuple[list[tuple[int, float]], list[tuple[int, float]]]] = {}
         for i in np.flatnonzero(self.part > 0).tolist():
-            if half := self._half(self.trees[i]):
-                halves = halves_at.setdefault((self.trees[i].demand, *self.trees[i].roots), ([], []))
-                halves[half < 0].append((i, float(self.part[i])))
+            if direction := self._direction(self.trees[i]):
+                ups_and_downs = columns_at.setdefault((self.trees[i].demand, *self.trees[i].roots), ([], []))
+                ups_and_downs[direction < 0].append((i, float(self.part[i])))
                 self.part[i] = 0.0
-        for ups, downs in halves_at.values():
+        for ups, downs in columns_at.values():
             while ups and downs:
                 (i, rises), (j, falls) = ups[-1], downs[-1]
                 joined_trees = self.add(replace(self.trees[i], down=self.trees[j].down))
@@ -287,7 +287,7 @@ class Packing:
             if not self.bulk:
                 cost, first = (
                     np.hstack(costs_and_levels)
-                    for costs_and_levels in zip((cost, first), self._exchanged(demand, length), strict=True)
+                    for costs_and_levels in zip((cost, first), self._costs_over_links(demand, length), strict=True)
                 )
         remaining_us = time_us - np.arange(len(cost)) * self.unit_us
         worth = np.where(remaining_us > 0, cost.T / np.where(remaining_us > 0, remaining_us, 1.0), np.inf).T
@@ -308,7 +308,7 @@ class Packing:
             self._trees(number, place, int(level[place]), int(first[level[place], place])) for place in order.tolist()
         ]
 
-    def _exchanged(self, demand: Demand, length: Floats) -> tuple[Floats, Ints]:
+    def _costs_over_links(self, demand: Demand, length: Floats) -> tuple[Floats, Ints]:
         """Return the costs of trees that meet at the two ends of a link, as `sums_within`."""
         exchanges = self.exchanges
         rise = (
@@ -362,7 +362,7 @@ class Packing:
         begins = begins_us(self.net, trees, self.lasts_us)
         return float((begins + self.lasts_us[list(trees.links)]).max(initial=0.0) - begins.min(initial=0.0))
 
-    def _relaxed(self, size_bytes: float, time_us: float, deadline: float) -> Floats | None:
+    def _solve_program(self, size_bytes: float, time_us: float, deadline: float) -> Floats | None:
         """Solve the program with the present trees and return its prices, None if that fails.
 
         The sum of price · capacity over the resources is 1.
@@ -383,16 +383,16 @@ class Packing:
         )
         usable_trees = [self.trees[i] for i in usable.tolist()]
         owner = np.array([trees.demand for trees in usable_trees], dtype=np.int64)
-        half = np.array([self._half(trees) for trees in usable_trees], dtype=np.int64)
-        builder.add_rows(np.array([d.amount for d in self.demands]), (owner[half >= 0], part[half >= 0], 1.0))
-        if half.any():  # As much goes down from a root as up to it.
-            root_of_half, split = (
+        direction = np.array([self._direction(trees) for trees in usable_trees], dtype=np.int64)
+        builder.add_rows(np.array([d.amount for d in self.demands]), (owner[direction >= 0], part[direction >= 0], 1.0))
+        if direction.any():  # As much goes down from a root as up to it.
+            root_of_tree, split = (
                 owner * self.net.nranks + np.array([trees.roots[0] for trees in usable_trees]),
-                half != 0,
+                direction != 0,
             )
-            roots_of_halves, root_of_half = np.unique(root_of_half[split], return_inverse=True)
+            roots_of_trees, root_of_tree = np.unique(root_of_tree[split], return_inverse=True)
             builder.add_rows(
-                np.zeros(len(roots_of_halves)), (root_of_half, part[split], -half[split].astype(np.float64))
+                np.zeros(len(roots_of_trees)), (root_of_tree, part[split], -direction[split].astype(np.float64))
             )
         budget_s = max(0.05, deadline - now())
         result = self.workers.answer(now() + budget_s, "linear", builder.build(), budget_s)

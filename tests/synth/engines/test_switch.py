@@ -80,12 +80,12 @@ def test_any_star_with_ports_of_its_own_rates(seed: int) -> None:
 @pytest.mark.parametrize(
     ("topology", "group", "name", "says"),
     [
-        (node(1.0, 0.0), None, "allreduce", "do not reduce"),
-        (node(0.0, 1.0), None, "broadcast", "do not multicast"),
-        (node(), None, "alltoall", "nothing for alltoall"),
+        (node(1.0, 0.0), None, "allreduce", "cannot reduce"),
+        (node(0.0, 1.0), None, "broadcast", "cannot multicast"),
+        (node(), None, "alltoall", "no schedule for alltoall"),
         (load("dgx-a100"), None, "allreduce", "no switch multicasts or reduces"),
         (degraded(node(), ["link:nvswitch-3"], []), None, "allreduce", ""),
-        (load("dgx-h100:2"), (0, 1, 2, 8, 9, 10, 11), "allreduce", "groups of one size"),
+        (load("dgx-h100:2"), (0, 1, 2, 8, 9, 10, 11), "allreduce", "all groups of one size"),
     ],
 )  # fmt: skip
 def test_what_it_cannot_do_it_says(topology: Topology, group: tuple[int, ...] | None, name: str, says: str) -> None:
