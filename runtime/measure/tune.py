@@ -145,6 +145,37 @@ def choose(of_one_size: Sequence[Measurement]) -> Measurement:
     return min(gaining, key=lambda m: m.time_us) if gaining else wrapped[0]
 
 
+def describe_choice(measurement: Measurement, of_one_size: Sequence[Measurement]) -> str:
+    """Return what `choose` went by for one method of a size: its gain, and why it was passed over if it is faster.
+
+    A method that is slower than the chosen one, and was not compared with the wrapped back end, needs no words: "".
+    """
+    chosen = choose(of_one_size)
+    if measurement.wrong:
+        return f"{measurement.wrong} elements wrong"
+    if measurement.gains:
+        return _describe_gain(measurement, measurement is chosen)
+    if measurement is chosen or measurement.time_us >= chosen.time_us:
+        return ""
+    compared = next((m.method.algorithm for m in of_one_size if m.gains), None)
+    if measurement.method.backend != "synth":
+        return f"not chosen: {compared} surely gains in pairs of runs"
+    pairs = "compared with the wrapped back end in pairs of runs"
+    return f"not chosen: {'it was not' if compared is None else f'only {compared} was'} {pairs}"
+
+
+def _describe_gain(measurement: Measurement, is_chosen: bool) -> str:
+    """Return the gain of a method that was compared with the wrapped back end, and why it is too little."""
+    gains = measurement.gains
+    text = f"gain {median(gains):.2f}"
+    if measurement.sure_gain:
+        text += f", at least {measurement.sure_gain:.2f} with {CONFIDENCE:.0%}"
+    if is_chosen:
+        return text
+    short = sum(gain < GAIN for gain in gains)
+    return f"{text}; not chosen: {short} of {len(gains)} pairs of runs gained less than {GAIN}"
+
+
 def select_methods(methods: Sequence[Method], smaller: Sequence[Measurement]) -> list[Method]:
     """The methods worth measuring at the next size, given what one call took at smaller ones.
 

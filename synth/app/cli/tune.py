@@ -7,17 +7,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path
-from statistics import median
 
 import click
 
 from runtime.backends import BACKENDS
 from runtime.measure.tune import (
-    CONFIDENCE,
-    GAIN,
     LEAST_PAIRS,
     Measurement,
     choose,
+    describe_choice,
     format_choices,
     parse_collectives,
     parse_sizes,
@@ -174,17 +172,14 @@ def _warn_unused(chooser: Chooser, members: Sequence[int]) -> None:
 
 
 def _print_measured(measurements: Sequence[Measurement], left_out: Sequence[str | None] = ()) -> None:
-    """Print the measurements at one size, the fastest first."""
+    """Print the measurements at one size, the fastest first, with the reasons why faster ones are not chosen."""
     chosen, first = choose(measurements), measurements[0]
     click.echo(
         f"{first.collective} of ranks {','.join(map(str, first.group))}, {first.size_bytes} bytes of {first.kind}"
     )
     for m in sorted(measurements, key=lambda m: m.time_us):
-        note = "" if not m.wrong else f"  {m.wrong} elements wrong"
-        if m.gains:
-            limit = f"at least {m.sure_gain:.2f} with {CONFIDENCE:.0%}" if m.sure_gain else "not certain"
-            note = f"  gain {median(m.gains):.2f}, {limit}{'' if m is chosen else f'; {GAIN} is needed'}"
-        click.echo(f"  {'*' if m is chosen else ' '} {m.time_us:>12.1f} µs  {m.ran}{note}")
+        note = describe_choice(m, measurements)
+        click.echo(f"  {'*' if m is chosen else ' '} {m.time_us:>12.1f} µs  {m.ran}{f'  {note}' if note else ''}")
     if left_out:
         click.echo(f"    left out, as they fall back at each size: {', '.join(map(str, left_out))}")
 

@@ -21,6 +21,7 @@ from runtime.measure.tune import (
     LEAST_PAIRS,
     Measurement,
     choose,
+    describe_choice,
     format_choices,
     lost_pairs,
     lower_limit,
@@ -126,6 +127,52 @@ def test_three_tunings_in_noise_agree() -> None:
             gains = tuple(rng.lognormvariate(0.0, 0.5) for _ in range(15))
             listed += [one(GLOO, size, 100.0), replace(one(METHODS[1], size, 50.0), gains=gains)]
         assert [row["backend"] for row in table_rows(listed)] == ["gloo"]
+
+
+def test_whatever_is_faster_than_the_chosen_method_says_why_it_is_not_chosen() -> None:
+    """Too little of a gain, no comparison, wrong elements: the row says which of them it is."""
+    ring, allpairs = METHODS[1], METHODS[2]
+    short = replace(one(ring, 64, 80.0), gains=(1.3, 1.2, 0.9, 1.01))
+    unsure = replace(one(ring, 64, 80.0), gains=(1.3,) * 10 + (1.01,) * 5)
+    gloo, untried = one(GLOO, 64, 100.0), one(allpairs, 64, 70.0)
+    assert describe_choice(short, [gloo, short]) == (
+        "gain 1.10; not chosen: 2 of 4 pairs of runs gained less than 1.05"
+    )
+    assert describe_choice(unsure, [gloo, unsure]) == (
+        "gain 1.30, at least 1.01 with 99%; not chosen: 5 of 15 pairs of runs gained less than 1.05"
+    )
+    assert describe_choice(gloo, [gloo, unsure]) == ""
+    assert describe_choice(untried, [gloo, short, untried]) == (
+        "not chosen: only ring was compared with the wrapped back end in pairs of runs"
+    )
+    assert "not chosen: it was not compared" in describe_choice(untried, [gloo, untried])
+    assert describe_choice(one(allpairs, 64, 100.0), [gloo, short]) == ""  # as slow as what is chosen
+    assert describe_choice(one(ring, 64, 1.0, wrong=3), [gloo]) == "3 elements wrong"
+    sure = one(ring, 64, 80.0, gain=1.3)
+    assert describe_choice(sure, [gloo, sure]) == "gain 1.30, at least 1.30 with 99%"
+    assert "ring surely gains" in describe_choice(one(GLOO, 64, 79.0), [one(GLOO, 64, 79.0), sure])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(METHODS), st.floats(1, 1e4), st.lists(st.floats(0.5, 2), max_size=15), st.integers(0, 1)
+        ),
+        max_size=5,
+    )
+)
+def test_no_row_is_faster_than_the_starred_one_without_a_reason(
+    drawn: list[tuple[Method, float, list[float], int]],
+) -> None:
+    listed = [one(GLOO, 64, 100.0)]
+    listed += [
+        replace(one(method, 64, time_us, wrong), gains=() if method == GLOO or wrong else tuple(gains))
+        for method, time_us, gains, wrong in drawn
+    ]
+    chosen = choose(listed)
+    for m in listed:
+        if m.time_us < chosen.time_us and not (m.method == GLOO == chosen.method):
+            assert "not chosen" in describe_choice(m, listed) or m.wrong or m.sure_gain >= GAIN
 
 
 def test_what_was_wrong_is_never_chosen() -> None:
