@@ -1,1 +1,5 @@
 """Programs executed and measured: on the host, on GPUs, and over torch.distributed."""
+
+from synth import check_packages
+
+check_packages("topologies", "emit")

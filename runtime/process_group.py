@@ -1,4 +1,4 @@
-"""The public name of our back end of torch.distributed: `import runtime.process_group as synth`."""
+"""The public name of our back end of torch.distributed: `from synth import process_group`."""
 
 from runtime.torch.process_group import Group, custom, summary, using
 

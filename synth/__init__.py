@@ -9,22 +9,58 @@ The Python face of the product:
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from synth.app.synthesis import Synthesis, synthesize
     from topologies.errors import InputError
 
     __version__: str
+    process_group: ModuleType  # `runtime.process_group`
 
-__all__ = ["InputError", "Synthesis", "__version__", "synthesize"]
+__all__ = ["InputError", "Synthesis", "__version__", "check_packages", "process_group", "synthesize"]
 
 _MODULES = {
     "InputError": "topologies.errors",
     "Synthesis": "synth.app.synthesis",
     "synthesize": "synth.app.synthesis",
 }
+_PACKAGES = ("topologies", "emit", "runtime")  # The packages that are installed with this one.
+
+
+def check_packages(*names: str) -> None:
+    """Check that Python imports these packages of ours, and no file of the user's with the same name.
+
+    Raises:
+        ImportError: A file hides one of our packages; the message names it.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    for name in names:
+        file = _file_of(name)
+        if file is not None and os.path.dirname(os.path.realpath(file)) != os.path.join(home, name):
+            raise ImportError(
+                f"{file}: hides the package {name} of synth-collectives, in {home}; it must have another name, or stand"
+                " where Python looks later (sys.path)",
+                name=name,
+                path=file,
+            )
+
+
+def _file_of(name: str) -> str | None:
+    """Return the file that a package's name stands for, imported or not; None if there is no such file."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__file__", None)
+    spec = find_spec(name)
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+check_packages("topologies")  # Every room of this package needs it.
 
 
 def __getattr__(name: str) -> Any:
@@ -33,6 +69,12 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # It is a quarter of what `synth --help` loads.
 
         return version("synth-collectives")
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+    try:
+        if name == "process_group":
+            return import_module("runtime.process_group")
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name]), name)
+    except ImportError:
+        check_packages(*_PACKAGES)
+        raise
     raise AttributeError(f"module 'synth' has no attribute {name!r}")

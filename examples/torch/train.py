@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime.process_group as synth
+from synth import process_group as synth
 
 
 def main() -> None:

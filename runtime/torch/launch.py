@@ -53,7 +53,7 @@ def launch_ranks(ranks: int, words: Sequence[str]) -> int:
     errors = [tempfile.TemporaryFile() for _ in range(1, ranks)]  # noqa: SIM115 - closed below
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "synth", *words],
+            [sys.executable, *_where_to_look(), "-m", "synth", *words],
             env=os.environ | environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=None if rank == 0 else subprocess.DEVNULL,
             stderr=None if rank == 0 else errors[rank - 1],
@@ -87,6 +87,15 @@ def launch_ranks(ranks: int, words: Sequence[str]) -> int:
             process.wait()
         for file in errors:
             file.close()
+
+
+def _where_to_look() -> list[str]:
+    """Return the interpreter's options by which a rank looks for modules where this process does.
+
+    With -m alone it would look into the current folder first, where a file may have the name of one of our packages.
+    """
+    here = {"", os.getcwd()}
+    return [] if here.intersection(sys.path) else ["-P"]
 
 
 def _exit(number: int, _: FrameType | None) -> None:

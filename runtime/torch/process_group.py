@@ -1,6 +1,6 @@
 """A back end of torch.distributed that runs our algorithms beside the one it wraps (Gloo, NCCL), call by call.
 
-    import runtime.process_group
+    from synth import process_group
     torch.distributed.init_process_group("cpu:synth,cuda:synth")
 
 Which of them serves a call is `runtime.torch.choice`'s matter: it follows from the collective, the size, the type and
@@ -35,7 +35,7 @@ try:
     import torch
 except ImportError as error:
     raise ImportError(
-        "runtime.process_group needs PyTorch: pip install 'synth-collectives[torch]'", name=error.name
+        "synth.process_group needs PyTorch: pip install 'synth-collectives[torch]'", name=error.name
     ) from None
 import torch.distributed as dist
 

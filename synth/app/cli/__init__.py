@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
+from synth import check_packages
 from synth.app.cli import interrupts, streams
 from synth.app.cli.defects import say_defects
 from synth.app.cli.interrupts import Unanswered
@@ -143,6 +144,14 @@ def _refuse(why: str, code: int) -> NoReturn:
     raise SystemExit(code) from None
 
 
+def _refuse_hidden_packages() -> None:
+    """Exit with one line where a file of the user's hides one of our packages, so that an import failed."""
+    try:
+        check_packages("emit", "runtime")
+    except ImportError as error:
+        _refuse(str(error), 2)
+
+
 def main() -> None:
     """Run the command `synth`; this is its entry point."""
     streams.prepare()
@@ -183,5 +192,7 @@ def main() -> None:
             f"{where}: cannot be used ({error.strerror or error}); it must be a file that can be written or read", 2
         )
     except Exception as error:
+        if isinstance(error, ImportError):
+            _refuse_hidden_packages()
         say_defects([describe_defect("the command", error)], "there is no answer")
         raise SystemExit(1) from None

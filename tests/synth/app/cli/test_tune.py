@@ -81,6 +81,25 @@ def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @with_torch
+def test_ranks_look_for_modules_where_the_command_does(tmp_path: Path) -> None:
+    """A file in the current folder, which the command `synth` does not look into, hides no package from its ranks."""
+    (tmp_path / "runtime.py").write_text("")
+    words = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "64", "--turns", "7")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "synth.cli", *words],
+        cwd=tmp_path,
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert load_table(tmp_path / "table.json")
+
+
+@pytest.mark.slow
+@with_torch
 def test_calibrate_writes_the_wires_that_were_asked_for(tmp_path: Path) -> None:
     for _ in range(4):  # a busy machine's figures are refused, in one line
         done = processes(tmp_path, "calibrate", "--ranks", 3, "--topo", "line:3", "-o", "here.toml")
