@@ -46,8 +46,11 @@ def agree_on_block(transport: Transport, blocks: Blocks) -> int | None:
     return sizes[0] if len(sizes) == 1 and sizes[0] != _UNEVEN else None
 
 
-def check_blocks(transport: Transport, blocks: Blocks) -> None:
-    """Raises InputError, the same on every rank, where one gives another a longer or shorter block than that takes."""
+def exchange_sizes(transport: Transport, blocks: Blocks) -> list[list[int]]:
+    """Return the elements of all blocks, by the place of who gives and of who takes them, the same on every rank.
+
+    Raises InputError, the same on every rank, where one gives another a longer or shorter block than that takes.
+    """
     size = len(transport.ranks)
     given, taken = _gather_numbers(transport, [*blocks.given, *blocks.taken]).split(size, 1)
     wrong = (given != taken.T).nonzero().tolist()
@@ -57,3 +60,5 @@ def check_blocks(transport: Transport, blocks: Blocks) -> None:
             f"{transport.call}: rank {transport.ranks[giver]} gives rank {transport.ranks[taker]}"
             f" {int(given[giver, taker])} elements; it must be {int(taken[taker, giver])}, as that takes"
         )
+    sizes: list[list[int]] = given.tolist()
+    return sizes

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from runtime.torch.pieces import PieceMap, Sizes
 from runtime.torch.rank_program import RankProgram
-from runtime.torch.run import REDUCERS, Transport, exchange, run
+from runtime.torch.run import REDUCERS, Transport, exchange, run, run_uneven
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -100,6 +101,28 @@ class Buffers:
             write_back(self.written[0], made)
         elif made is not None:
             for tensor, values in zip(self.written, made.split([t.numel() for t in self.written]), strict=True):
+                tensor.copy_(values.view(tensor.shape))
+
+    def execute_uneven(
+        self, part: RankProgram, pieces: PieceMap, blocks: Blocks, sizes: Sizes, transport: Transport
+    ) -> None:
+        """Run this rank's part of a program on blocks of unequal sizes. sizes: those of all blocks, by place."""
+        order = part.order or tuple(range(len(sizes)))
+        tensors = [flat(tensor) for tensor in self.given] or [self.tensors[0].new_empty(0)]
+        given = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        if part.order is not None:
+            block_of_place = given.split(list(blocks.given))
+            given = torch.cat([block_of_place[place] for place in order])
+        sizes_in_order = [[sizes[source][target] for target in order] for source in order]
+        is_direct = len(self.written) == 1 and part.order is None
+        made = flat(self.written[0]) if is_direct else given.new_empty(sum(blocks.taken))
+        run_uneven(part, pieces, given, made, sizes_in_order, transport)
+        if is_direct:
+            write_back(self.written[0], made)
+        elif self.written:
+            taken_in_order = made.split([blocks.taken[place] for place in order])
+            whole = torch.cat([taken_in_order[order.index(place)] for place in range(len(order))])
+            for tensor, values in zip(self.written, whole.split([t.numel() for t in self.written]), strict=True):
                 tensor.copy_(values.view(tensor.shape))
 
     def _run_in_order(

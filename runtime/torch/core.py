@@ -20,13 +20,14 @@ import torch
 from emit.program import Program
 from runtime.algorithms.built_in import DIRECT
 from runtime.buffers import Layout
-from runtime.torch.agree import agree_on_block, check_blocks, wait_for_all
+from runtime.torch.agree import agree_on_block, exchange_sizes, wait_for_all
 from runtime.torch.blocks import Blocks, Buffers
 from runtime.torch.choice import Choice, Chooser, Method
 from runtime.torch.counters import counters
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.compare import check_same_call, check_same_choices
 from runtime.torch.failures.lost import FailureWatch
+from runtime.torch.pieces import PieceMap, Sizes, map_pieces
 from runtime.torch.rank_program import RankProgram, rank_program
 from runtime.torch.run import FIRST_TAG, MAX_CHANNELS, REDUCERS, Transport
 from runtime.torch.table import REDUCED_TYPES, Call
@@ -36,6 +37,9 @@ from topologies.errors import InputError
 Tensor: TypeAlias = Any
 
 _KEPT = 256  # of the programs that served calls, this rank's parts: a broadcast has one for each root
+# The largest block, as a multiple of the mean one of the rank that gives or takes most. A program shares out its links
+# for equal blocks; none of them carries more than so many times what it would carry of equal ones.
+_MOST_UNEVEN = 4.0
 # the back end named for the calls at hand: of each thread, and of each task of asyncio, its own
 asked_method: ContextVar[Method | None] = ContextVar("asked_method", default=None)
 
@@ -89,6 +93,7 @@ class Core:
         self.task = task
         # by the program's id and the order of its ranks, the last
         self._parts: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[Program, RankProgram]] = OrderedDict()
+        self._maps: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[RankProgram, PieceMap | None]] = OrderedDict()
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
         fault, basis = None, ""
         try:
@@ -201,9 +206,10 @@ class Core:
     def run_blocks(self, call: Call, text: str, blocks: Blocks, buffers: Buffers, agrees: bool, terms: Terms) -> Task:
         """Run a collective whose blocks may be of other sizes on other ranks, which a rank cannot know.
 
-        agrees: whether ranks first agree on one size, on which a program may run, as they must where calls of some
-        size would take one; otherwise blocks go straight to where they belong. Raises InputError for sparse tensors or
-        several types; the task, the same on every rank, where two ranks that agree take a block for one of two sizes.
+        agrees: whether ranks first tell one another the sizes, on which a program may run, as they must where calls of
+        some size would take one; otherwise blocks go straight to where they belong. Raises InputError for sparse
+        tensors or several types; the task, the same on every rank, where two ranks that agree take a block for one of
+        two sizes.
         """
         if not buffers.are_plain:
             raise InputError(f"{call.collective}: sparse tensors, or of several types; they must be dense and of one")
@@ -212,8 +218,12 @@ class Core:
         def work(transport: Transport) -> None:
             nonlocal ran
             block = agree_on_block(transport, blocks) if agrees else None
-            if self._checks or (agrees and block is None):
-                check_blocks(transport, blocks)
+            sizes = exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
+            if agrees and block is None:
+                uneven = self._choose_uneven(call, buffers, sizes, method)
+                if uneven is not None:
+                    ran = f"synth {uneven[0].program.name}"
+                    return buffers.execute_uneven(*uneven, blocks, sizes, transport)
             if block:
                 size_bytes = block * buffers.blocks * buffers.tensors[0].element_size()
                 even = replace(buffers, block=block)
@@ -228,6 +238,37 @@ class Core:
 
         issued = self.issue(call, text, ", agreed" if agrees else f", {DIRECT}")
         return self._start(issued, record, work, buffers.written, "sum", terms)
+
+    def _choose_uneven(
+        self, call: Call, buffers: Buffers, sizes: Sizes, method: Method | None
+    ) -> tuple[RankProgram, PieceMap] | None:
+        """Return the program that runs on blocks of unequal sizes, the same on every rank; None: blocks go straight.
+
+        It is the one that serves equal blocks of as many bytes at the rank that gives or takes most. sizes: those of
+        all blocks, by place. The reason is counted where such a program cannot have these blocks.
+        """
+        busiest = max(*(sum(row) for row in sizes), *(sum(column) for column in zip(*sizes, strict=True)))
+        size_bytes = busiest * buffers.tensors[0].element_size()
+        choice, part = self.choose(call._replace(size_bytes=size_bytes), replace(buffers, block=0), None, method)
+        if part is None or self._chooser.path(choice) != "program":
+            return None
+        pieces, name = self._map(part), part.program.name
+        if pieces is None:
+            counters.count_fallback(call.collective, f"{name} is for blocks of equal sizes: sent directly")
+        elif max(map(max, sizes)) * len(sizes) > _MOST_UNEVEN * busiest:
+            counters.count_fallback(call.collective, f"blocks too unequal for {name}: sent directly")
+        else:
+            return part, pieces
+        return None
+
+    def _map(self, part: RankProgram) -> PieceMap | None:
+        """Return `map_pieces` of a rank's part, worked out once."""
+        key = id(part.program), part.order
+        if key not in self._maps or self._maps[key][0] is not part:
+            self._maps[key] = part, map_pieces(part)
+            while len(self._maps) > _KEPT:
+                self._maps.popitem(last=False)
+        return self._maps[key][1]
 
     def send_blocks(
         self, call: Call, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms

@@ -80,7 +80,7 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
     """
     rank, places = (place, range(program.nranks)) if order is None else (order.index(place), order)
     c = executable_columns(program)
-    sequence, partner, before = _order(program, c)
+    sequence, partner, before = order_steps(program, c)
     lengths, even = _lengths(program, c, sequence, partner)
     inplace = program.inplace and (not program.outofplace or program.collective in ("allreduce", "broadcast", "reduce"))
     mine = [step for step in sequence if int(c.rank[c.block[step]]) == rank]
@@ -109,8 +109,11 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
     return RankProgram(program, rank, inplace, shift, tuple(steps), even, order)
 
 
-def _order(program: Program, c: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
-    """All steps, by the longest chain of steps before each; for each receive its send; what each step waits for."""
+def order_steps(program: Program, c: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
+    """Return all steps, by the longest chain of steps before each; for each receive its send; what each step waits for.
+
+    Raises InputError for a program that stops before its end.
+    """
     out, into = c.messages()
     partner = dict(zip(into.tolist(), out.tolist(), strict=True))
     block, dep = c.block.tolist(), c.dep.tolist()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
 from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart
 from runtime.torch.messages import Messages, error_text
+from runtime.torch.pieces import PieceMap, Sizes
 from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
 from runtime.torch.threads import helping
 from topologies.errors import MessageLost
@@ -131,11 +133,50 @@ def run(
         only_receives = part.program.collective == "broadcast" and part.rank != part.program.root
         given = like.new_empty(sizes[0]) if only_receives else like.clone()
     buffers = [t if t is not None else like.new_empty(n) for t, n in zip((given, made), sizes, strict=True)]
-    buffers.append(like.new_empty(part.program.gpus[part.rank].s_chunks * layout.longest))
-    execution = _Run(part, buffers, layout, REDUCERS[op], transport)
+    scratch_cells = part.program.gpus[part.rank].s_chunks
+    buffers.append(like.new_empty(scratch_cells * layout.longest))
+    gpu = part.program.gpus[part.rank]
+    spans = layout.spans(max((*layout.cells(part.rank), gpu.i_chunks, gpu.o_chunks))).tolist()
+    length_of_chunk = np.diff(layout.spans(layout.chunks)).tolist()
+    execution = _Run(
+        part,
+        buffers,
+        (spans, spans, [cell * layout.longest for cell in range(scratch_cells + 1)]),
+        layout.longest,
+        lambda step: [length_of_chunk[chunk] for chunk in step.lengths],
+        REDUCERS[op],
+        transport,
+    )
     transport.wait_for(lambda: execution.go(threads_from), part.most_chunks * layout.longest * like.element_size())
     if after is not None:
         after[0].copy_(after[1])
+
+
+def run_uneven(
+    part: RankProgram,
+    pieces: PieceMap,
+    given: Tensor,
+    made: Tensor,
+    sizes: Sizes,
+    transport: Transport,
+    threads_from: int = PARTS_FROM_BYTES,
+) -> None:
+    """Execute a rank's part of a program on blocks of unequal sizes, each message as long as what it carries.
+
+    given, made: the blocks that this rank gives and takes, one after the other in the order of the program's ranks, as
+    contiguous tensors in one dimension, which share no memory. sizes: the elements of all blocks, by the program's
+    ranks. pieces: `map_pieces` of the part. threads_from: as in `run`. Raises RuntimeError for a message that did not
+    come.
+    """
+    spans = pieces.spans(sizes)
+    lengths = {at: [pieces.length(piece, sizes) for piece in moved] for at, moved in pieces.moved.items()}
+    longest_piece = max((length for of_step in lengths.values() for length in of_step), default=0)
+    longest_message = max((sum(of_step) for of_step in lengths.values()), default=0)
+    buffers = [given, made, given.new_empty(spans[2][-1])]
+    execution = _Run(
+        part, buffers, spans, longest_piece, lambda step: lengths[step.at], REDUCERS["sum"], transport, signals=True
+    )
+    transport.wait_for(lambda: execution.go(threads_from), longest_message * given.element_size())
 
 
 def _in_one_memory(
@@ -187,16 +228,34 @@ class _Block:
 
 
 class _Run:
-    """One execution."""
+    """One execution.
+
+    Attributes:
+        part: What is executed.
+        buffers: Input, output and scratch.
+        spans: Of each of them, the first element of every cell, and the end of the last one.
+        longest: Elements of the longest chunk.
+        lengths_of: Gives the elements of each cell that a step receives, or reads where it receives nothing.
+        reduce: Reduces two tensors.
+        transport: Messages.
+        signals: Whether one element is sent in place of nothing. Where only some messages are empty, what is not kept
+            or is received early (`RankStep`) relies on the order that these messages bring about.
+    """
 
     def __init__(
-        self, part: RankProgram, buffers: list[Tensor], layout: Layout, reduce: Reducer, transport: Transport
+        self,
+        part: RankProgram,
+        buffers: list[Tensor],
+        spans: tuple[list[int], list[int], list[int]],
+        longest: int,
+        lengths_of: Callable[[RankStep], list[int]],
+        reduce: Reducer,
+        transport: Transport,
+        signals: bool = False,
     ) -> None:
+        self.signals = signals
         self.part, self.buffers, self.reduce, self.transport = part, buffers, reduce, transport
-        self.length, self.longest = np.diff(layout.spans(layout.chunks)).tolist(), layout.longest
-        gpu = part.program.gpus[part.rank]
-        cells = max((*layout.cells(part.rank), gpu.i_chunks, gpu.o_chunks))
-        self.spans = layout.spans(cells).tolist()
+        self.spans, self.longest, self.lengths_of = spans, longest, lengths_of
         self.like = max(buffers, key=lambda buffer: buffer.numel())
         self.sent: list[tuple[Any, Tensor, int]] = []
 
@@ -271,7 +330,9 @@ class _Run:
         received: Tensor | None = None
         if step.op in RECEIVES:
             begun = block.posted.popleft()
-            received = self.transport.finish(begun) if begun is not None else self.like.new_empty(0)
+            received = self.like.new_empty(0) if begun is None else self.transport.finish(begun)
+            if self.signals and not sum(self.lengths_of(step)):
+                received = received[:0]
         if step.op != "nop":
             self._do(step, received)
         if progress is not None:
@@ -281,10 +342,10 @@ class _Run:
 
     def _post(self, step: RankStep) -> tuple[Any, Tensor, int] | None:
         """Receive early, where possible to where it belongs; None where there is nothing to come."""
-        size = sum(self.length[chunk] for chunk in step.lengths)
-        if not size:
-            return None
+        size = sum(self.lengths_of(step))
         assert step.source is not None
+        if not size:
+            return self.transport.receive(self.like.new_empty(1), *step.source) if self.signals else None
         places = self._places(step.dst, step) if step.direct else []
         room = places[0] if len(places) == 1 else self.like.new_empty(size)
         return self.transport.receive(room, *step.source)
@@ -294,15 +355,11 @@ class _Run:
         if at is None:
             return []
         buffer, first = at
-        lengths = [self.length[chunk] for chunk in step.lengths]
-        if buffer < 2:
-            begin = self.spans[first : first + step.count]
-            if not apart:
-                return [self.buffers[buffer][begin[0] : begin[0] + sum(lengths)]]
-        else:
-            begin = [(first + k) * self.longest for k in range(step.count)]
-            if not apart and all(length == self.longest for length in lengths):
-                return [self.buffers[2][begin[0] : begin[0] + sum(lengths)]]
+        lengths, span = self.lengths_of(step), self.spans[buffer][first : first + step.count + 1]
+        begin = span[:-1]
+        # a cell of scratch may have more room than what it holds
+        if not apart and (buffer < 2 or lengths == [end - start for start, end in pairwise(span)]):
+            return [self.buffers[buffer][begin[0] : begin[0] + sum(lengths)]]
         return [self.buffers[buffer][b : b + n] for b, n in zip(begin, lengths, strict=True)]
 
     def _do(self, step: RankStep, received: Tensor | None) -> None:
@@ -311,8 +368,7 @@ class _Run:
             src, dst = self._places(step.src, step, True), self._places(step.dst, step, True)
         values_in = src
         if received is not None:
-            split = [self.length[chunk] for chunk in step.lengths]
-            values_in = list(received.split(split)) if max(len(src), len(dst)) > 1 else [received]
+            values_in = list(received.split(self.lengths_of(step))) if max(len(src), len(dst)) > 1 else [received]
         op = step.op
         if op in ("r", "rcs", "cpy"):
             for to, values in zip(dst, values_in, strict=True):
@@ -329,7 +385,9 @@ class _Run:
         values = dst if op in ("rcs", "rrcs") else values_in
         whole = values[0] if len(values) == 1 else torch.cat(values)
         if not whole.numel():
-            return
+            if not self.signals:
+                return
+            whole = whole.new_zeros(1)
         if step.keep and len(values) == 1:
             whole = whole.clone()
         self.sent.append(self.transport.send(whole, *step.to))

@@ -6,6 +6,7 @@ import ast
 import threading
 from datetime import timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +18,16 @@ if find_spec("torch") is None:
 
 import torch
 
-from runtime.torch.blocks import Buffers, exchange_blocks
+from emit.compiler.compile import compile_instructions
+from emit.msccl.format import write_msccl
+from runtime.torch.blocks import Blocks, Buffers, exchange_blocks
 from runtime.torch.choice import Method
 from runtime.torch.core import Core, Terms, asked_method
+from runtime.torch.counters import counters
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.table import Call
 from tests.runtime.torch.test_rank_program import End, Post
+from tests.runtime.torch.uneven import relays
 
 FOLDER = ROOT / "runtime" / "torch"
 FACE = {
@@ -113,3 +118,50 @@ def test_ranks_of_another_library_run_our_algorithms() -> None:
     for thread in threads:
         thread.join()
     assert not faults, faults
+
+
+def _exchange(sizes: list[list[int]]) -> str:
+    """Run an all-to-all of these blocks on ranks that know their own only; return what ran, the same on all."""
+    n, post = len(sizes), Post(True)
+    faults: list[BaseException] = []
+
+    def rank(me: int) -> None:
+        try:
+            core = Core(FailureWatch(me, range(n), Rank(post, me)))
+            parts = [torch.full((sizes[me][r],), float(10 * me + r)) for r in range(n)]
+            into = [torch.zeros(sizes[r][me]) for r in range(n)]
+            buffers, call = Buffers(parts, into, 0), Call("alltoall", 0, "float32", core.ranks)
+            assert "program" in core.paths(call)
+            core.run_blocks(call, "alltoall", Blocks.of(parts, into), buffers, True, Terms(True)).wait()
+            assert [t.tolist() for t in into] == [[10.0 * r + me] * sizes[r][me] for r in range(n)]
+            core.lane.stop()
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults, faults
+    return counters.last("alltoall")
+
+
+def test_unequal_blocks_run_the_librarys_program_where_they_are_not_too_unequal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 6
+    *_, alltoall = relays(n)
+    program = compile_instructions(alltoall.instructions(), "executor-nccl").program
+    (tmp_path / "relayed.xml").write_text(write_msccl(program))
+    monkeypatch.setenv("SYNTH_LIBRARY", str(tmp_path / "relayed.xml"))
+    monkeypatch.setenv("SYNTH_BACKEND", "synth")
+    assert _exchange([[(3 * a + b) % 4 for b in range(n)] for a in range(n)]) == "synth relayed"
+    assert _exchange([[5] * n for _ in range(n)]) == "synth relayed"
+    before = counters.text()
+    lonely = [[0] * n for _ in range(n)]
+    lonely[1][4] = 9  # all that is moved goes over one link, which the program shares out over others
+    assert _exchange(lonely) == "synth direct"
+    said = "not ours: alltoall, {} calls: blocks too unequal for relayed: sent directly"
+    assert said.format(n) in counters.text()
+    assert "too unequal" not in before

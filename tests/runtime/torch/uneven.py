@@ -129,8 +129,8 @@ def unequal_blocks() -> None:
             compare(call(gloo, True)[0], wanted)
 
 
-def _relays(ranks: int) -> list[Script]:
-    """Programs in which blocks go by way of others, so that they must be of one size."""
+def relays(ranks: int) -> list[Script]:
+    """Programs in which blocks go by way of others."""
     gather, scatter = (Script("chain", name, ranks, root=0) for name in ("gather", "scatter"))
     for r in range(ranks):
         part = gather.chunk(r, "i", 0)
@@ -152,10 +152,10 @@ def _relays(ranks: int) -> list[Script]:
 
 
 def with_programs(folder: Path) -> None:
-    """A library whose programs need equal blocks runs them where blocks are equal on all ranks, and only there."""
+    """A library's programs run on equal and on unequal blocks, whose sizes ranks tell one another."""
     me, n = dist.get_rank(), dist.get_world_size()
     library = folder / f"relays{me}"
-    programs = [compile_instructions(script.instructions(), "executor-nccl").program for script in _relays(n)]
+    programs = [compile_instructions(script.instructions(), "executor-nccl").program for script in relays(n)]
     add([Addition(program, None, TARGETS["executor-nccl"]) for program in programs], library)
     os.environ["SYNTH_LIBRARY"] = str(library)
     group = dist.new_group(timeout=timedelta(seconds=60))
@@ -168,6 +168,12 @@ def with_programs(folder: Path) -> None:
         dist.all_to_all_single(out, torch.cat([values(me, 3, salt=place) for place in range(n)]), group=other)
         assert ours.counters.last("alltoall") not in ("gloo", "synth direct")
         compare(out, torch.cat([values(rank, 3, salt=at) for rank in mixed]))
+        goes, comes = [at + 2 * place for place in range(n)], [place + 2 * at for place in range(n)]
+        out = torch.zeros(sum(comes))
+        given = torch.cat([values(me, count, salt=place) for place, count in enumerate(goes)])
+        dist.all_to_all_single(out, given, comes, goes, group=other)
+        assert "relayed" in ours.counters.last("alltoall")
+        compare(out, torch.cat([values(rank, count, salt=at) for rank, count in zip(mixed, comes, strict=True)]))
     _all_right(group, ("synth", "auto"))
     with ours.using("synth"):
         for name, call in (
@@ -177,8 +183,16 @@ def with_programs(folder: Path) -> None:
         ):
             call(group, True)
             assert ours.counters.last(name) not in ("gloo", "synth direct"), (name, ours.counters.last(name))
-        _gather((1, 2, 3, 4), 0, group, True)
-        assert ours.counters.last("gather") == "synth direct"
+        for name, call in (
+            ("gather", partial(_gather, (1, 2, 3, 4), 0)),
+            ("scatter", partial(_scatter, (9, 5, 0, 4), 0)),
+            ("alltoall", partial(_split, (True,) * n, lambda a, b: a + 2 * b)),
+            ("alltoall", _all_to_all),
+        ):
+            call(group, True)
+            assert ours.counters.last(name) not in ("gloo", "synth direct"), (name, ours.counters.last(name))
+        _split((True,) * n, lambda a, b: 100 if (a, b) == (0, 1) else 0, group, True)
+        assert "relayed" in ours.counters.last("alltoall")  # one block of all: for four ranks that is not too unequal
         wrong = partial(dist.gather, torch.ones(5 if me == 1 else 4), [torch.ones(4)] * n if me == 0 else None, 0)
         text = "rank 1 gives rank 0 5 elements; it must be 4, as that takes"
         expect([text], partial(wrong, group=group), InputError)

@@ -1,0 +1,149 @@
+"""Which part of which block every cell of a program holds: what a program needs to run on blocks of unequal sizes.
+
+An all-to-all, a gather and a scatter only move blocks, each from one rank to one other. So a program that was made for
+equal blocks tells of every message and of every cell which block it is a part of, and needs no padding: each message is
+as long as the parts that it carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from emit.columns import Columns
+from emit.program import OPS, READS_SRC, WRITES_DST, Program
+from runtime.buffers import Layout, executable_columns
+from runtime.torch.rank_program import RankProgram, order_steps
+
+COLLECTIVES = ("alltoall", "gather", "scatter")  # that move blocks, each between two ranks
+Sizes = Sequence[Sequence[int]]  # [source][target]: elements of the block that goes from one rank to the other
+
+
+class Piece(NamedTuple):
+    """A chunk of the block that goes from one of the program's ranks to another."""
+
+    source: int
+    target: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class PieceMap:
+    """What the cells of a rank's part of a program hold.
+
+    Attributes:
+        chunks: Number of chunks of a block.
+        moved: By `RankStep.at`, the pieces that a step receives, or reads where it receives nothing.
+        given: By cell of the input, the piece that it holds.
+        made: By cell of the output, the piece that it holds at the end.
+        scratch: By cell of the scratch buffer, all pieces that it holds in turn.
+    """
+
+    chunks: int
+    moved: dict[tuple[int, int], tuple[Piece, ...]]
+    given: tuple[Piece, ...]
+    made: tuple[Piece, ...]
+    scratch: tuple[frozenset[Piece], ...]
+
+    def length(self, piece: Piece, sizes: Sizes) -> int:
+        """Return the elements of a piece, which `Layout` cuts in the same way."""
+        elements = sizes[piece.source][piece.target]
+        return (piece.chunk + 1) * elements // self.chunks - piece.chunk * elements // self.chunks
+
+    def spans(self, sizes: Sizes) -> tuple[list[int], list[int], list[int]]:
+        """Return of input, output and scratch the first element of each cell, and the end of the last one."""
+        rooms = [
+            [self.length(piece, sizes) for piece in self.given],
+            [self.length(piece, sizes) for piece in self.made],
+            [max((self.length(piece, sizes) for piece in pieces), default=0) for pieces in self.scratch],
+        ]
+        given, made, scratch = (list(accumulate(lengths, initial=0)) for lengths in rooms)
+        return given, made, scratch
+
+
+def map_pieces(part: RankProgram) -> PieceMap | None:
+    """Return the map of a rank's part, the same kind of answer on all ranks: a map, or None.
+
+    None where the program can run on equal blocks only: it works in place, does more than move blocks, or keeps a part
+    of one block for a while where a part of another, which may be shorter, belongs.
+    """
+    program = part.program
+    if program.collective not in COLLECTIVES or part.inplace:
+        return None
+    columns = executable_columns(program)
+    layout = Layout.of(program, 0)
+    traced = _trace(program, columns, layout.chunks)
+    if traced is None:
+        return None
+    pieces_of_step, scratch_of_rank = traced
+    moved = {
+        columns.place(step)[1:]: pieces
+        for step, pieces in pieces_of_step.items()
+        if int(columns.rank[columns.block[step]]) == part.rank
+    }
+    given, made = (
+        tuple(_own_piece(program, part.rank, buffer, cell, layout.chunks) for cell in range(cells))
+        for buffer, cells in enumerate(layout.cells(part.rank))
+    )
+    cells = range(program.gpus[part.rank].s_chunks)
+    scratch = tuple(frozenset(scratch_of_rank.get((part.rank, cell), ())) for cell in cells)
+    return PieceMap(layout.chunks, moved, given, made, scratch)
+
+
+def _own_piece(program: Program, rank: int, buffer: int, cell: int, chunks: int) -> Piece:
+    """Return the piece that belongs into a cell of a rank's input (buffer 0) or output (buffer 1)."""
+    block, chunk = divmod(cell, chunks)
+    source, target = (rank, block) if buffer == 0 else (block, rank)
+    if program.collective == "gather" and buffer == 0:
+        target = program.root
+    if program.collective == "scatter" and buffer == 1:
+        source = program.root
+    return Piece(source, target, chunk)
+
+
+def _trace(
+    program: Program, columns: Columns, chunks: int
+) -> tuple[dict[int, tuple[Piece, ...]], dict[tuple[int, int], set[Piece]]] | None:
+    """Return the pieces that each step of all ranks moves, and by (rank, cell) those that scratch holds in turn.
+
+    None where a cell of an input or an output ever holds a piece of another place, or anything is reduced.
+    """
+    sequence, partner, _ = order_steps(program, columns)
+    moved: dict[int, tuple[Piece, ...]] = {}
+    now: dict[tuple[int, int], Piece] = {}  # in scratch, by (rank, cell)
+    scratch: dict[tuple[int, int], set[Piece]] = {}
+
+    cells_of_rank = [Layout.of(program, 0).cells(rank) for rank in range(program.nranks)]
+
+    def held(rank: int, buffer: int, first: int, count: int) -> tuple[Piece | None, ...]:
+        cells = range(first, first + count)
+        if buffer == 2:
+            return tuple(now.get((rank, cell)) for cell in cells)
+        within = cells_of_rank[rank][buffer]
+        return tuple(_own_piece(program, rank, buffer, cell, chunks) if cell < within else None for cell in cells)
+
+    for step in sequence:
+        op, rank, count = OPS[int(columns.op[step])], int(columns.rank[columns.block[step]]), int(columns.count[step])
+        if op == "nop":
+            continue
+        receives = step in partner
+        if receives and op in READS_SRC:  # it reduces
+            return None
+        source, first = int(columns.src[step]), int(columns.src_at[step])
+        contents = moved[partner[step]] if receives else held(rank, source, first, count)
+        pieces = tuple(piece for piece in contents if piece is not None)
+        if len(pieces) < count or op == "re":
+            return None
+        moved[step] = pieces
+        if op not in WRITES_DST:
+            continue
+        buffer, first = int(columns.dst[step]), int(columns.dst_at[step])
+        if buffer == 2:
+            for cell, piece in enumerate(pieces, first):
+                now[rank, cell] = piece
+                scratch.setdefault((rank, cell), set()).add(piece)
+        elif pieces != held(rank, buffer, first, count):
+            return None
+    return moved, scratch
