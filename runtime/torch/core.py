@@ -7,6 +7,7 @@ turns that library's calls, options and results into those of here.
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ from topologies.errors import InputError
 Tensor: TypeAlias = Any
 
 _KEPT = 256  # of the programs that served calls, this rank's parts: a broadcast has one for each root
+_TICK_S = 0.005  # between two looks at whether calls of the wrapped back end are over
 # The largest block, as a multiple of the mean one of the rank that gives or takes most. A program shares out its links
 # for equal blocks; none of them carries more than so many times what it would carry of equal ones.
 _MOST_UNEVEN = 4.0
@@ -278,6 +280,24 @@ class Core:
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
         record = counters.count(call.collective, "one by one", call.size_bytes)
         return self._start(issued, record, work, buffers.written, op, terms)
+
+    def finish_calls(self, limit_s: float) -> bool:
+        """Wait for the calls under way before this rank leaves; return whether they came to their end.
+
+        As `FailureWatch.leave_calls`, which ends those that wait for a rank which does not make them.
+        """
+
+        def are_over(seconds: float) -> bool:
+            until = time.monotonic() + seconds
+            if not self.lane.drain(seconds):
+                return False
+            while self.watch.is_in_call():  # the wrapped back end's own
+                if time.monotonic() > until:
+                    return False
+                time.sleep(_TICK_S)
+            return True
+
+        return self.watch.leave_calls(are_over, limit_s)
 
     def barrier(self, terms: Terms) -> Task:
         """All ranks have made the calls before it.

@@ -296,18 +296,22 @@ class Dispatcher:
         return WrappedWork(work, record, watch, waiting, wait, streams=wrapped.name() != "gloo")
 
     def shutdown(self) -> None:
+        """Leave the group once what is under way is over; what another rank does not make is ended with an error."""
         if self._core.lane.interrupted:  # what is under way waits for ranks that may be gone
             self.abort()
             return
-        self._core.lane.drain()
+        if not self._core.finish_calls(self._timeout.total_seconds()):
+            self.abort("has left the group amid a call")
+            return
         self._core.watch.leave()
         self._core.lane.stop()
         for _, wrapped in self.wrapped.values():
             with suppress(RuntimeError):
                 wrapped.shutdown()
 
-    def abort(self) -> None:
-        why = "was interrupted" if self._core.lane.interrupted else "has aborted the group"
+    def abort(self, why: str = "has aborted the group") -> None:
+        """End what is under way, and tell the others why this rank makes no more calls."""
+        why = "was interrupted" if self._core.lane.interrupted else why
         self._core.watch.leave(why, over=False)
         self._core.lane.stop()
         for _, wrapped in self.wrapped.values():

@@ -206,12 +206,11 @@ class TaskThread:
         if here:
             task.run()
 
-    def drain(self) -> None:
-        """Wait for all that was put; errors stay with their tasks."""
+    def drain(self, limit_s: float | None = None) -> bool:
+        """Wait for all that was put, whose errors stay with it; return False where that takes longer than a limit."""
         with self._order:
             last = self._last
-        if last is not None:
-            last._over.wait()
+        return last is None or last._over.wait(limit_s)
 
     def stop(self) -> None:
         """After what was put, the thread ends."""

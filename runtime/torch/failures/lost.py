@@ -38,6 +38,7 @@ class Tuning:
     making: float = 0.25  # for the making of a group, when one of its ranks has ended
     spread: float = 1.5  # for the cause, where a connection was closed: somebody has given up, and is about to say why
     answers: float = 1.0  # to "what do you do?"
+    leaving: float = 30.0  # for a rank that has not made a call which is under way where another leaves the group
     ending: float = 0.25  # of waits, after connections were closed: those that go on are left
 
 
@@ -192,6 +193,38 @@ class FailureWatch:
         """Tell the others that this rank makes no more calls. over: those under way come to their end all the same."""
         made, first_open = self.counts()[self.id]
         self._tell({"left": why, "counts": [made, made + 1 if over else first_open]})
+
+    def is_in_call(self) -> bool:
+        """Return whether a call that all ranks make is under way, as far as somebody still holds its work."""
+        with self._change:
+            return any(wait.waiting.number is not None for wait in self.calls.waits())
+
+    def leave_calls(self, are_over: Callable[[float], bool], limit_s: float) -> bool:
+        """Wait for the calls under way before this rank leaves the group; return whether they came to their end.
+
+        Those that another rank has not made, long after this one was about to leave, end with an error that names it;
+        so does what is not over after `limit_s`. are_over: waits so many seconds, and tells whether all are over.
+        """
+        begun = time.monotonic()
+        while not are_over(self.tuning.leaving):
+            with self._change:
+                numbers = [wait.waiting.number for wait in self.calls.waits() if wait.waiting.number is not None]
+            first = min(numbers, default=None)
+            absent = [] if first is None else self._absent_from(first)
+            if absent or time.monotonic() > begun + limit_s:
+                why = f", which rank {', '.join(map(str, absent))} has not made" if absent else ""
+                text = f"rank {self.ranks[self.me]} has left {self.group} amid this call{why}"
+                self.give_up_call(Cause(text, first))
+                self._end_waits()
+                return False
+        return True
+
+    def _absent_from(self, number: int) -> list[int]:
+        """Return the ranks, as the whole job numbers them, that say that they have not made the call of a number."""
+        with self._asking:
+            self._ask(Waiting("", number))
+            made = {place: answer.get("made") for place, answer in self._answers.items()}
+        return sorted(self.ranks[place] for place, calls in made.items() if calls is not None and calls < number)
 
     # ---- why
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -97,6 +98,44 @@ def limited() -> None:
     store.wait(["limited"])
 
 
+def left_amid_calls() -> None:
+    """Rank 0 leaves with calls under way that rank 1 does not make: both are told so, and no thread is left."""
+    store, me = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    for backend in ("synth", "gloo"):
+        group: Any = dist.new_group([0, 1])
+        if me == 0:
+            watch = group._dispatch._core.watch
+            watch.tuning = replace(watch.tuning, leaving=0.2)
+            with ours.using(backend):
+                works = [dist.all_reduce(torch.ones(size), group=group, async_op=True) for size in (10, 200_000)]
+                future = works[0].get_future()
+            dist.destroy_process_group(group)
+            for wait in (*(work.wait for work in works), future.wait):
+                expect(["rank 0 has left group", "amid this call, which rank 1 has not made"], wait)
+            assert "group of ranks 0, 1" not in {thread.name for thread in threading.enumerate()}
+            store.set(f"left amid {backend}", "over")
+        store.wait([f"left amid {backend}"])
+        if me == 1:
+            with ours.using(backend):
+                expect(["rank 0 has left group"], partial(dist.all_reduce, torch.ones(10), group=group))
+            dist.destroy_process_group(group)
+
+
+def left_before_waiting() -> None:
+    """What all ranks have begun comes to its end, though they leave the group before they wait for it."""
+    n = dist.get_world_size()
+    for backend in ("synth", "gloo"):
+        group: Any = dist.new_group()
+        tensors = [torch.ones(size) for size in (10, 300_000)]
+        with ours.using(backend):
+            works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
+        dist.destroy_process_group(group)
+        for work, tensor in zip(works, tensors, strict=True):
+            assert work.is_completed()
+            work.wait()
+            assert tensor.unique().tolist() == [float(n)]
+
+
 def _calls(group: Any, size: int, async_op: bool) -> dict[str, Check]:
     """Each operation of a group of ranks 0 and 1, on rank 0, which waits for rank 1 in all of them; torch's Work."""
     block, blocks = torch.ones(size), list(torch.ones(2 * size).chunk(2))
@@ -169,7 +208,10 @@ def absent() -> None:
     store.wait(["absent"])
 
 
-FAULTS: dict[str, Check] = {check.__name__: check for check in (differs, compared, unknown, unequal, limited)}
+FAULTS: dict[str, Check] = {
+    check.__name__: check
+    for check in (differs, compared, unknown, unequal, limited, left_amid_calls, left_before_waiting)
+}
 
 
 class Losses:
