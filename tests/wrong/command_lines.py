@@ -98,11 +98,11 @@ KINDS: dict[str, list[str]] = {
 ARGUMENTS: dict[str, list[str]] = {
     "file": [*FILE, "cut.xml", "cut.json", "cut.synth", "t.toml", "m.csv"], "topology": TOPO, "name": TOPO,
     "files": FILE, "folder": [*FILE, "missing/"], "path": [*FILE, "cut.xml", "cut.json", "cut.synth", "m.csv"],
-    "collective": [*NAME, "allreduc"], "size": [*SIZE, "0"], "one": FILE, "other": FILE,
+    "collective": [*NAME, "allreduc"], "size": [*SIZE, "0"], "library_a": FILE, "library_b": FILE,
     "group": [one for one in RANKS if one != "0,9"],
     "source": [*FILE, "cut.xml", "cut.json", "s.synth", "m.csv"], "out": [*OUT, "missing/x", "a.xml"],
 }  # fmt: skip
-PLACES = {"out": 1, "other": 1, "collective": 1, "group": 2, "size": 3}  # of arguments that are not the first
+PLACES = {"out": 1, "library_b": 1, "collective": 1, "group": 2, "size": 3}  # of arguments that are not the first
 # In place of the kind's where the same option means something else, or more
 OWN: dict[tuple[str, str], list[str]] = {
     ("alltoallv", "--sizes"): [*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json"],

@@ -116,7 +116,7 @@ REFUSED = [
         "--emulate: not with --backend host; it must be with --backend gpu",
     ),
     (("--backend", "host", "--devices", "0,1"), "--devices: not with --backend host"),
-    (("--slower", "4"), "--slower: is for a network that is emulated"),
+    (("--slower", "4"), "--slower: is for emulated networks only"),
     (("--emulate", "dgx1", "--slower", "0"), "slower 0; it must be a number above 0"),
     (("--emulate", "nowhere"), "topology 'nowhere': not known"),
     (("--emulate", "line:4"), "has no link from it in line"),

@@ -42,7 +42,7 @@ def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('groups = ["tp=3"]', "2: groups: 'tp=3' is 3 ranks"),
+        ('groups = ["tp=3"]', "2: groups: 'tp=3' has 3 ranks"),
         ('groups = ["0,99"]', "2: groups: rank 99 is not in this topology"),
         ('groups = ["tp=4", "tp=8"]', "2: groups: axis 'tp' has 4 ranks, but 8 in"),
         ('groups = ["all 9..9 in a node"]', "2: groups: 'all 9..9 in a node': no node has such groups"),
