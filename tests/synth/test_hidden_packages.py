@@ -72,7 +72,7 @@ def test_a_folder_without_modules_hides_nothing(tmp_path: Path) -> None:
 
 def test_the_command_line_names_it_in_one_line(tmp_path: Path) -> None:
     file = _hide(tmp_path, "runtime", as_folder=False)
-    answer = _run(tmp_path, "-m", "synth.cli", "tune", "--ranks", "2")
+    answer = _run(tmp_path, "-m", "synth", "tune", "--ranks", "2")
     assert answer.returncode == 2
     assert answer.stderr.startswith(f"synth: {file}: hides the package runtime of synth-collectives")
     assert answer.stderr.count("\n") == 1
