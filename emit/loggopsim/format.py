@@ -158,7 +158,7 @@ class _Reader:
         label, options = match[1], match[10]
         if label is not None:
             if label in self.labels:
-                raise InputError(f"label {label} is there already; it must be one of its own")
+                raise InputError(f"label {shown(label)} is there already; it must be one of its own")
             self.labels[label] = len(self.operations)
         tag = _TAG.search(options)
         kind = _KINDS[match[2] or match[4] or match[7]]
@@ -171,7 +171,8 @@ class _Reader:
         for waiting, required in self.waits:
             for label in (waiting, required):
                 if label not in self.labels:
-                    raise InputError(f"rank {self.rank} has no label {label}, which a requires names; it must be there")
+                    fault = f"rank {self.rank} has no label {shown(label)}, which a requires names"
+                    raise InputError(f"{fault}; it must be there")
             after[self.labels[waiting]][self.labels[required]] = None
         self.operations_of_rank[self.rank] = [
             Operation(operation.kind, tuple(awaited), operation.peer, operation.tag, operation.bytes)

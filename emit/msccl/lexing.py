@@ -13,6 +13,7 @@ from typing import NamedTuple
 from topologies.errors import InputError
 
 MAX_VALUE = 255  # bytes of an attribute's value; readers overrun their memory beyond
+_SHOWN = 20  # Bytes of a refused text that a message shows.
 MAX_ATTRIBUTES = 16  # attributes of an element that readers keep; a second blank between two counts as one
 
 _NAME = rb"[^ =>/\r\n]"
@@ -113,10 +114,10 @@ _REFUSED = [
 def _why(data: bytes, at: int) -> str:
     """Return what MSCCL's readers do not take at a place, and what is right."""
     start = data[at : at + 8192]
-    shown = ascii(start[:20].decode("latin-1"))
+    shown = ascii(start[:_SHOWN].decode("latin-1"))
     for name, value in _ATTRIBUTE.findall(start[: start.find(b">") + 1]):
         if len(value) > MAX_VALUE:
-            return f"{_text(name)!a} of {len(value)} characters; it must be at most {MAX_VALUE}"
+            return f"{ascii(_text(name[:_SHOWN]))} of {len(value)} characters; it must be at most {MAX_VALUE}"
     for pattern, fault, remedy in _REFUSED:
         if pattern.match(start):
             return f"{fault.format(shown=shown)}; it must {remedy}"

@@ -82,7 +82,10 @@ def _named(verdict: Verdict, file: str) -> Verdict:
 
 def _placed(verdict: Verdict, file: str, topo: str | None, group: str | None) -> Verdict:
     """Return the verdict with findings about the topology that the file will run on, if it is named or known."""
-    blocks = format_of(file).threadblocks(verdict.program, Path(file))
+    form = format_of(file)
+    if form.simulator and verdict.program is None:  # No threadblocks run operations of a simulator.
+        return verdict
+    blocks = form.threadblocks(verdict.program, Path(file))
     named_place = place_program(len(blocks), topo, group)
     place = named_place or place_beside(file)
     if place is None or len(place[1]) != len(blocks):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from emit.loggopsim.format import read, verify, write
 from emit.operations import CALC, RECV, SEND, Operation
+from synth.cli import cli
 from tests.emit.small_programs import ring_allgather
 
 FOREIGN = """// made by another
@@ -46,8 +48,10 @@ REFUSED = {
     "num_ranks 1\nrank 0 {\n": "rank 0 has no }",
     "num_ranks 1\nrank 0 {\n}\nrank 0 {\n}\n": ":4: 'rank 0 {'; it must be rank R {, each of 0..0 once",
     "num_ranks 1\nrank 0 {\nsend 8 to 1\n}\n": ":3: 'send 8 to 1'; it must be send Nb to R",
-    "num_ranks 1\nrank 0 {\na: calc 1\na: calc 2\n}\n": ":4: label a is there already",
-    "num_ranks 1\nrank 0 {\na: calc 1\na requires b\n}\n": ":5: rank 0 has no label b",
+    "num_ranks 1\nrank 0 {\na: calc 1\na: calc 2\n}\n": ":4: label 'a' is there already",
+    "num_ranks 1\nrank 0 {\na: calc 1\na requires b\n}\n": ":5: rank 0 has no label 'b'",
+    f"num_ranks 1\nrank 0 {{\na: calc 1\na requires {'b' * 5000}\n}}\n": ":5: rank 0 has no label 'bbb",
+    f"// <algo {'n' * 5000}=\"{'v' * 300}\">\nnum_ranks 1\nrank 0 {{\n}}\n": "line 1: 'nnn",
     "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na irequires b\n}\n": ":5: 'a irequires b'; it must be",
 }
 
@@ -60,6 +64,17 @@ def test_what_is_no_goal_is_refused_in_a_line(text: str, tmp_path: Path) -> None
     assert verdict.status == "not readable"
     assert REFUSED[text] in verdict.lines[0]
     assert len(verdict.lines) == len(verdict.lines[0].splitlines()) == 1
+    assert len(verdict.lines[0]) < 500
+
+
+def test_operations_without_a_program_are_wrong_in_a_verdict(tmp_path: Path) -> None:
+    """No program is counted, on a topology or on none, and no exception ends the command."""
+    path = tmp_path / "a.goal"
+    path.write_text("num_ranks 2\nrank 0 {\nsend 8b to 1\n}\nrank 1 {\n}\n")
+    for placed in ([], ["--topo", "ring:2"]):
+        answer = CliRunner().invoke(cli, ["verify", str(path), *placed])
+        assert (answer.exit_code, answer.exception.__class__) == (1, SystemExit)
+        assert "unpaired: rank 0 sends 1 messages" in answer.output
 
 
 def test_the_text_is_for_txt2bin() -> None:
