@@ -117,7 +117,7 @@ def _why(data: bytes, at: int) -> str:
     shown = ascii(start[:_SHOWN].decode("latin-1"))
     for name, value in _ATTRIBUTE.findall(start[: start.find(b">") + 1]):
         if len(value) > MAX_VALUE:
-            return f"{ascii(_text(name[:_SHOWN]))} of {len(value)} characters; it must be at most {MAX_VALUE}"
+            return f"{_text(name[:_SHOWN])!a} of {len(value)} characters; it must be at most {MAX_VALUE}"
     for pattern, fault, remedy in _REFUSED:
         if pattern.match(start):
             return f"{fault.format(shown=shown)}; it must {remedy}"

@@ -51,7 +51,7 @@ REFUSED = {
     "num_ranks 1\nrank 0 {\na: calc 1\na: calc 2\n}\n": ":4: label 'a' is there already",
     "num_ranks 1\nrank 0 {\na: calc 1\na requires b\n}\n": ":5: rank 0 has no label 'b'",
     f"num_ranks 1\nrank 0 {{\na: calc 1\na requires {'b' * 5000}\n}}\n": ":5: rank 0 has no label 'bbb",
-    f"// <algo {'n' * 5000}=\"{'v' * 300}\">\nnum_ranks 1\nrank 0 {{\n}}\n": "line 1: 'nnn",
+    f'// <algo {"n" * 5000}="{"v" * 300}">\nnum_ranks 1\nrank 0 {{\n}}\n': "line 1: 'nnn",
     "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na irequires b\n}\n": ":5: 'a irequires b'; it must be",
 }
 
