@@ -130,10 +130,26 @@ class Guarded:
     def load_overload(self, *key: Any) -> Any:
         """Return what is kept for a signature and a machine; None where there is nothing, or it cannot be read."""
         with holding() as is_held:
-            return self._store.load_overload(*key) if is_held else None
+            if not is_held:
+                return None
+            try:
+                return self._store.load_overload(*key)
+            except Exception:  # a file that was cut short can raise whatever its bytes say
+                self._forget()
+                return None
 
     def save_overload(self, *kept: Any) -> None:
         """Keep a signature's machine code, where that can be."""
         with holding() as is_held:
-            if is_held:
+            if not is_held:
+                return
+            try:
                 self._store.save_overload(*kept)
+            except Exception:  # the disk may be full, or the index that is there cut short
+                self._forget()
+
+    def _forget(self) -> None:
+        """Remove what is kept there: an index whose file of code was not written may name that of other code."""
+        for path in Path(self._store.cache_path).glob("*.nb[ci]"):
+            with suppress(OSError):
+                path.unlink()

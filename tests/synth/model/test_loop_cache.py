@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -70,6 +71,40 @@ def test_a_folder_that_another_process_holds_costs_what_is_kept_and_no_more(tmp_
     assert answer == "11 1"
     assert told.count("is held by another process, which may be stopped; loops are compiled without it") == 1
     assert run(tmp_path, **kept) == ("11 0", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["*.nbi", "*.nbc"])
+def test_what_is_cut_short_is_compiled_and_kept_anew(tmp_path: Path, kind: str) -> None:
+    """A machine that lost its power left files that no pickle reads; the engine that needed the loop had no answer."""
+    kept = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    written(tmp_path, "n * 2")
+    run(tmp_path, **kept)
+    paths = list((tmp_path / "cache").rglob(kind))
+    assert paths
+    for path in paths:
+        os.truncate(path, path.stat().st_size // 2)
+    assert run(tmp_path, **kept)[0] == "11 1"
+    assert run(tmp_path, **kept) == ("11 0", "")
+
+
+class Full:
+    """Numba's store on a full disk, which has written the index and not the code that it names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache_path = str(folder)
+
+    def save_overload(self, *_kept: object) -> None:
+        (Path(self.cache_path) / "loop.nbi").write_bytes(b"1 is the code of another signature")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_costs_what_would_be_kept_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "loops"))
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "loop.1.nbc").write_bytes(b"older code")
+    loop_cache.Guarded(Full(tmp_path / "store")).save_overload("signature", "code")
+    assert list((tmp_path / "store").iterdir()) == []
 
 
 @pytest.mark.slow
