@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import click
 
+from emit.library.index import SCHEDULES
 from emit.library.programs import NONE
 from emit.library.save import Saved, save
 from emit.library.write import standing
@@ -38,6 +40,7 @@ from synth.storage.cache import Cache, open_cache
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.load import load
+from topologies.text.files import check_below
 
 _STOPPING_S = 0.6  # time for writing files after Ctrl-C
 _LOGGED_S = 15.0  # time between two lines of progress in a log
@@ -86,7 +89,7 @@ def answer(name: str, file: str | None, options: SearchOptions, workers: Workers
         costs=options.costs,
         begun=options.begun,
     )
-    check_writable(Path(options.out))
+    check_writable(Path(options.out), options.target)
     cache = open_cache(options.cache)
     if exposed := cache.exposed():
         click.echo(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out", err=True)
@@ -107,17 +110,29 @@ def check_target(target: str) -> None:
         raise InputError(f"--target {target!r}: is not known; it is auto, none or one of {', '.join(TARGETS)}")
 
 
-def check_writable(folder: Path) -> None:
-    """Raise InputError if files cannot be written to a folder, so that no search is wasted."""
+def check_writable(folder: Path, target: str = AUTO) -> None:
+    """Raise InputError if files cannot be written to a library, so that no search is wasted.
+
+    Args:
+        folder: Folder of the library, which need not exist.
+        target: Target of the files. In a library that exists, the folders of this target's files are checked too.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder}: is a file; it must be a folder")
     standing(folder)
+    inner = [SCHEDULES, *(row.folder for row in TARGETS.values() if target in (AUTO, row.name))]
+    paths = [folder, *(path for name in dict.fromkeys(inner) if os.path.lexists(path := folder / name))]
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    path = folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        for path in paths:
+            check_below(folder, path)
+            # A writer locks the library's folder and walks through the others.
+            os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+            tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        raise InputError(f"--out {folder}: cannot be written ({error.strerror or error})") from None
+        raise InputError(f"--out {path}: cannot be written ({error.strerror or error})") from None
     finally:
         for parent in missing:
             if parent.is_dir():

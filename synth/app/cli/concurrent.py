@@ -71,7 +71,7 @@ def answer(name: str, file: str | None, options: SearchOptions, workers: Workers
     Raises:
         InputError: An option cannot be right, or is for a single group only.
     """
-    check_writable(Path(options.out))
+    check_writable(Path(options.out), options.target)
     collective = collective_of(name, file)
     for option, why in _SINGLE.items():
         if getattr(options, option) is not None:

@@ -291,3 +291,46 @@ def test_no_room_for_a_second_library(synth: Call, here: Path, monkeypatch: pyte
     answer = synth(*QUICK[:2], "ring:6", *QUICK[3:])
     assert (answer.code, "No space left" in answer.err) == (2, True)
     assert files() == before
+
+
+def never(*_: object, **_named: object) -> None:
+    pytest.fail("it was searched")
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link"])
+@pytest.mark.parametrize("name", ["msccl", "schedules"])
+def test_what_hinders_the_files_is_refused_before_the_search(
+    synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    """The answer of the whole budget was lost, as its files could not be moved into the library."""
+    (here / "library").mkdir()
+    if kind == "a file":
+        (here / "library" / name).write_text("mine")
+    else:
+        (here / "library" / name).symlink_to(here)
+    monkeypatch.setattr("synth.cli.answer.answered", never)
+    assert f"library/{name}: " in synth(*QUICK).refusal
+
+
+@pytest.mark.parametrize("name", ["library", "library/msccl"])
+def test_a_folder_that_cannot_be_listed_is_refused_before_the_search(
+    synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A writer locks an opened folder, and opens the folders in it to move files there."""
+    (here / "library" / "msccl").mkdir(parents=True)
+    monkeypatch.setattr("synth.cli.answer.answered", never)
+    opened = os.open
+
+    def forbidden(path: object, *flags: int, **named: int) -> int:
+        if str(path) == name and not flags[0] & os.O_TMPFILE & ~os.O_DIRECTORY:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, *flags, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", forbidden)
+    assert f"{name}: cannot be written (Permission denied)" in synth(*QUICK).refusal
+
+
+def test_a_folder_of_another_target_hinders_nothing(synth: Call, here: Path) -> None:
+    (here / "library").mkdir()
+    (here / "library" / "mscclpp").write_text("mine")
+    assert synth(*QUICK, "--target", "executor-nccl").code == 0
