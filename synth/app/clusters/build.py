@@ -124,7 +124,11 @@ class _Build:
         except KeyboardInterrupt:
             self.built.interrupted = True
         if self.placing.changed:
-            written = self.placing.commit(elsewhere=True)
+            try:
+                written = self.placing.commit(elsewhere=True)
+            except KeyboardInterrupt:  # it may have ended a wait for another process
+                self.built.interrupted = True
+                written = self.placing.commit(now(), elsewhere=True)
             if written != self.placing.folder:
                 self._remark(f"another process holds the library: the last answers are in {written}")
         self.built.seconds = now() - begin

@@ -21,6 +21,7 @@ from synth.app.clusters.placing import unfiled_schedules
 from synth.app.clusters.plan import Plan, make_plan
 from synth.app.clusters.task import Task, solve, unpacked
 from synth.storage.cache import Cache
+from tests.emit.library.test_write import held
 from tests.synth.app.clusters.inline import Inline
 
 # in a ring, three in a row are one problem, whichever of them is in the middle
@@ -136,6 +137,23 @@ def test_an_interrupted_build_leaves_a_library_and_goes_on(made: tuple[Path, Pla
     build(plan, tmp_path / "lib", cache, pool := Inline())
     assert calls[0].key not in pool.solved
     assert content(tmp_path / "lib") == content(folder / "lib")
+
+
+def test_an_interrupted_wait_for_another_process_loses_no_answer(
+    made: tuple[Path, Plan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, plan, _ = made
+
+    def interrupt(_seconds: float) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with held(tmp_path / "lib"):
+        monkeypatch.setattr("emit.library.write.time.sleep", interrupt)
+        built = build(plan, tmp_path / "lib", Cache(folder / "cache"), Inline())
+    assert built.interrupted
+    assert built.remarks == [f"another process holds the library: the last answers are in {tmp_path / 'lib-2'}"]
+    assert content(tmp_path / "lib-2") == content(folder / "lib")
 
 
 def test_what_has_no_answer_is_left_out_and_the_rest_built(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
