@@ -401,7 +401,8 @@ def _unfiled_faults(
         return
     schedule, checked = schedule_and_check
     try:
-        check_types(Fields(dict(row), "", label))
+        figures = {key: value for key, value in row.items() if key != "groups"}  # The groups are checked below.
+        check_types(Fields(figures, "", label))
         problem = schedule.asked
         root = problem.collective.root if problem.collective.kind.rooted else None
         group = list(problem.group)
@@ -417,6 +418,7 @@ def _unfiled_faults(
             checked.limits if named_problem is not None else (),
             named_problem,
             schedule,
+            has_file=False,
         )
         findings = check_figures(row, evidence)
         yield from (f"{label}: {reason}" for reason in findings.wrong)
@@ -428,7 +430,7 @@ def _unfiled_faults(
             ) != _form(named_problem):
                 yield f"{label}: for group {format_listed(ranks)}: its network is not that of {format_listed(group)}"
     except (InputError, KeyError, TypeError, LookupError) as error:
-        yield f"{label}: {error}"
+        yield f"{label}: {str(error).removeprefix(f'{label}: ')}"
 
 
 def _problem(entry: Entry, topology: Topology | None, stored: Stored | None) -> Problem | None:

@@ -47,6 +47,7 @@ class Evidence:
         problem: Question on the named topology; None if that is not known.
         stored: The row's own schedule; None without one.
         anew: True if this check found the witnesses, so that their texts may differ.
+        has_file: True if the row describes a file; False if it describes a schedule without a file.
     """
 
     time_us: Callable[[float], float] | None
@@ -55,6 +56,7 @@ class Evidence:
     problem: Problem | None = None
     stored: Stored | None = None
     anew: bool = False
+    has_file: bool = True
 
 
 @dataclass
@@ -75,7 +77,7 @@ def check_figures(values: Mapping[str, Any], evidence: Evidence) -> Findings:
     findings = Findings()
     if any(values.get(key) is not None for key in _OF_BOUND):  # An entry of a hand-written algorithm claims none.
         findings.unproved += [key for key in FIGURES if key not in values]
-        findings.unproved += [key for key in _OF_FILE if values.get(key) is None]
+        findings.unproved += [key for key in _OF_FILE if evidence.has_file and values.get(key) is None]
         short = (values.get("sends") or 0) <= _LONG
         findings.unproved += [key for key in _ALWAYS if values.get(key) is None or (short and values[key] == [])]
     findings.unproved += [key for key in UNPROVABLE if values.get(key) is not None]

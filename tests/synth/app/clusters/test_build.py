@@ -199,6 +199,14 @@ def test_a_process_that_dies_costs_its_problem_once(
     assert done[tasks[1].key].answer == tasks[1].key.encode()
 
 
+def test_an_answer_of_the_cache_with_a_schedule_without_a_file_is_believed(tmp_path: Path) -> None:
+    plan = planned(tmp_path, RING.replace('["executor-nccl"]', '"none"'))
+    build(plan, tmp_path / "lib", Cache(tmp_path / "cache"), Inline())
+    again = build(plan, tmp_path / "again", Cache(tmp_path / "cache"), pool := Inline())
+    assert (again.remarks, pool.solved) == ([], [])
+    assert content(tmp_path / "again") == content(tmp_path / "lib")
+
+
 def test_an_answer_is_what_was_packed(made: tuple[Path, Plan, Inline]) -> None:
     folder, plan, _ = made
     packed = Cache(folder / "cache").get(plan.searches[0].key)
@@ -214,7 +222,9 @@ def test_a_library_of_unfiled_schedules_is_one(tmp_path: Path) -> None:
     assert load_index(tmp_path / "lib") == []
     [row] = unfiled_schedules(tmp_path / "lib")
     assert (row["collective"], row["groups"], row["gap"]) == ("allgather", [[0, 1], [3, 2]], 1.0)
-    report = check_library(tmp_path / "lib", [])
+    report = check_library(tmp_path / "lib", [], unfiled=[row])
     assert (report.wrong, report.schedules, report.proofs) == ([], 1, 1)
+    [(_, why)] = check_library(tmp_path / "lib", [], unfiled=[{**row, "steps": "x"}]).wrong
+    assert why.count("unfiled row of") == 1
     shown = CliRunner().invoke(show, [str(tmp_path / "lib"), "--group", "2,3"])
     assert "1 schedule without a file" in shown.output
