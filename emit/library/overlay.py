@@ -18,6 +18,7 @@ algorithm serves what is in neither.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,11 +88,7 @@ def entries_left(fault: Fault, folder: Path) -> list[Entry]:
 def read_fault(folder: Path) -> Fault | None:
     """Return the contents of a folder's fault.json; None if there is none. Raise InputError if it is malformed."""
     path = folder / FAULT
-    try:
-        exists = path.is_file()
-    except OSError:
-        return None
-    if not exists:
+    if not os.path.lexists(path):
         return None
     top = Fields(
         json_object(read_bytes(path, f"a failure's {FAULT}", MAX_INDEX_BYTES, inside=folder), origin_of(path)),
@@ -164,7 +161,7 @@ def folder_without(library: str | Path, without: Sequence[str]) -> Path:
     failures, parts = failures_in(library), _parts(without)
     folder_of_parts = next((folder for folder, fault in failures.items() if _parts(fault.without) == parts), None)
     if folder_of_parts is None:
-        examples = "; ".join(",".join(fault.without) for fault in list(failures.values())[:_SHOWN]) or "none"
+        examples = "; ".join(origin_of(",".join(fault.without)) for fault in list(failures.values())[:_SHOWN]) or "none"
         raise InputError(
             f"--without {','.join(without)}: {library} has no answers for it; it must be one that synth library update"
             f" wrote: {examples}{'; …' if len(failures) > _SHOWN else ''}"

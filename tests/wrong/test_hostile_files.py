@@ -13,19 +13,24 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from emit.language import load_script
-from emit.library.index import load_index
+from emit.library.index import index_text, load_index
 from emit.library.nccl_tuner import measured_lines
+from emit.library.overlay import Fault, folder_without, read_fault
 from emit.library.write import writing
+from synth.app.cli import cli
 from synth.app.clusters.placing import unfiled_schedules
 from synth.parallelism.axes import Axis
 from synth.parallelism.workload import read_workload
 from synth.storage.schedule_file import load_schedule, write_schedule
 from tests.emit.library.test_write import put, row_of
 from tests.fuzz.formats import FORMATS
+from tests.topologies.importers.dumps import smi
 from topologies.errors import InputError
 from topologies.importers.fabric import expand
+from topologies.importers.nvidia_smi import read_nvidia_smi
 from topologies.load import load
 from topologies.text.files import MOST_DEPTH, MOST_LINES, opened, parse_json, read_bytes
 
@@ -338,3 +343,32 @@ def test_a_refusal_is_never_long() -> None:
     done = run(f"synth topo check ring:{'9' * 50_000}")
     assert done.returncode == 2
     assert len(done.stderr) < 3000
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link", "a folder"])
+def test_a_fault_that_is_no_file_is_not_taken_for_none(kind: str, tmp_path: Path) -> None:
+    """The folder of a failure would be one of a healthy network, and a check of the library would leave it out."""
+    failure = tmp_path / "faults" / "link-0-1"
+    failure.mkdir(parents=True)
+    (tmp_path / "index.json").write_bytes(index_text([]))
+    {
+        "a pipe": os.mkfifo,
+        "a link": lambda path: path.symlink_to("nothing"),
+        "a folder": Path.mkdir,
+    }[kind](failure / "fault.json")
+    refused(lambda: read_fault(failure))
+    answer = CliRunner().invoke(cli, ["library", "check", str(tmp_path)])
+    assert answer.exit_code == 1
+    assert "link-0-1/fault.json: wrong: " in answer.output
+
+
+def test_what_a_failure_is_called_is_shown_in_short(tmp_path: Path) -> None:
+    dead = Fault((f"link:0-{'9' * 5000}",), "ring:4", frozenset(), frozenset())
+    (tmp_path / "faults" / "a").mkdir(parents=True)
+    (tmp_path / "faults" / "a" / "fault.json").write_bytes(dead.text())
+    assert len(refused(lambda: folder_without(tmp_path, ["link:1-2"]))) < 1000
+
+
+def test_names_of_devices_are_shown_in_short() -> None:
+    text = smi([["X", "NV1"], ["NV1", "X"]], ["GPU0", f"GPU{'9' * 5000}"])
+    assert len(refused(lambda: read_nvidia_smi(text, "a.txt"))) < 1000

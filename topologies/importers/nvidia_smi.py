@@ -191,7 +191,7 @@ class _Matrix:
             match = _CELL.fullmatch(cell)
             if match is not None and match[1]:
                 if a not in rank_of or b not in rank_of:
-                    raise InputError(f"{self.origin}: {a} to {b} is {cell}; it must be between two GPUs")
+                    raise InputError(f"{self.origin}: {a[:20]} to {b[:20]} is {cell}; it must be between two GPUs")
                 links[rank_of[a], rank_of[b]] = int(match[1])
                 if a in self.numa and b in self.numa:  # A cell with NVLinks does not state the nearness over PCIe.
                     level = "NODE" if self.numa[a] == self.numa[b] else "SYS"

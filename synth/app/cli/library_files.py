@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -73,10 +74,11 @@ def _check_folder(library_folder: Path, folder: str, topology: Topology | None) 
     """Check a library and the folders of its failures; the report's paths begin at the library."""
     check_below(library_folder, library_folder / FAULTS)
     failures = sorted(path for path in (library_folder / FAULTS).glob("*") if not path.is_symlink())
-    entries = [] if (library_folder / FAULT).exists() and not (library_folder / INDEX).exists() else load_index(folder)
+    is_failure = os.path.lexists(library_folder / FAULT)
+    entries = [] if is_failure and not (library_folder / INDEX).exists() else load_index(folder)
     report = check_library(library_folder, entries, topology, unfiled_schedules(library_folder))
-    for failure in failures if not (library_folder / FAULT).exists() else ():
-        if (failure / FAULT).exists() or (failure / INDEX).exists():
+    for failure in () if is_failure else failures:
+        if any(os.path.lexists(failure / name) for name in (FAULT, INDEX)):
             report.add(_check_folder(failure, str(failure), topology), f"{FAULTS}/{failure.name}/")
     return report
 
