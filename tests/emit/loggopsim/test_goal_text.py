@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from synth.cli import cli
+from synth.app.cli import cli
 
 from emit.loggopsim.format import read, verify, write
 from emit.operations import CALC, RECV, SEND, Operation
