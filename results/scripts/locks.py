@@ -208,7 +208,7 @@ def hold_filled(place: Place) -> None:
 
 def hold_output(place: Place) -> None:
     ask(place, NAMED)
-    place.hold(place.folder / "other")
+    place.hold(place.folder / "other" / "ring-4-0.1.2.3")  # a folder for each communicator
 
 
 def hold_failure(place: Place) -> None:
