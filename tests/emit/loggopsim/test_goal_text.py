@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from synth.app.cli import cli
 
 from emit.loggopsim.format import read, verify, write
 from emit.operations import CALC, RECV, SEND, Operation
+from synth.app.cli import cli
 from tests.emit.small_programs import ring_allgather
 
 FOREIGN = """// made by another
