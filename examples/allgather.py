@@ -1,4 +1,4 @@
-"""All-gather around a ring, by doubling, or with every rank sending to every other."""
+"""All-gather around a ring, by recursive doubling, or with direct sends between all ranks."""
 
 from emit.language import Script
 

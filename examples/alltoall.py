@@ -1,4 +1,4 @@
-"""All-to-all in one, two or three steps: directly; by way of the own node; or one message between two nodes."""
+"""All-to-all in one, two or three steps: direct sends, sends through the own node, or one message per node pair."""
 
 from emit.language import Script
 
@@ -8,7 +8,7 @@ def algorithm(nodes: int = 1, gpus: int = 8, steps: int = 1, protocol: str = "Si
     script = Script(f"alltoall{steps}", "alltoall", ranks, protocol=protocol, instances=instances)
 
     def slot(node: int, other: int) -> int:
-        """Where what is for another node lies in scratch."""
+        """Return the place in scratch of the blocks for another node."""
         return (other - node - 1) % nodes
 
     for source in range(ranks):
@@ -18,12 +18,12 @@ def algorithm(nodes: int = 1, gpus: int = 8, steps: int = 1, protocol: str = "Si
             other, g = divmod(goal, gpus)
             if other == node or steps == 1:
                 block.copy(goal, "o", source)
-            elif steps == 2:  # to the one that stands in my node where the goal stands in its own
+            elif steps == 2:  # to the rank of this node that has the goal's place in its node
                 block.copy(node * gpus + g, "s", slot(node, other) * gpus + source % gpus)
-            else:  # to the one of my node that speaks with that node
-                speaker = slot(node, other) % gpus
+            else:  # to the rank of this node that sends to the goal's node
+                sender = slot(node, other) % gpus
                 at = (slot(node, other) // gpus * gpus + source % gpus) * gpus + g
-                block.copy(node * gpus + speaker, "s", at)
+                block.copy(node * gpus + sender, "s", at)
     if steps == 1:
         return script
     for node in range(nodes):
@@ -37,10 +37,10 @@ def algorithm(nodes: int = 1, gpus: int = 8, steps: int = 1, protocol: str = "Si
                 continue
             first = place // gpus * gpus * gpus
             arrived = (nodes * gpus + nodes) * gpus + slot(other, node) * gpus * gpus
-            all_of_it = script.chunk(node * gpus + place % gpus, "s", first, gpus * gpus)
-            spoken = all_of_it.copy(other * gpus + place % gpus, "s", arrived)
+            message = script.chunk(node * gpus + place % gpus, "s", first, gpus * gpus)
+            received = message.copy(other * gpus + place % gpus, "s", arrived)
             for source in range(gpus):
                 for g in range(gpus):
-                    block = spoken.part(source * gpus + g)
+                    block = received.part(source * gpus + g)
                     block.copy(other * gpus + g, "o", node * gpus + source)
     return script

@@ -1,4 +1,4 @@
-"""Every rank's buffer goes to the next rank; between nodes all of a node's links carry a part of it."""
+"""Send every rank's buffer to the next rank; between two nodes, each link carries a part of the buffer."""
 
 from emit.goal import Goal
 from emit.language import Script
@@ -21,7 +21,7 @@ def algorithm(nodes: int = 2, gpus: int = 4, protocol: str = "Simple") -> Script
         if (r + 1) % gpus:
             script.chunk(r, "i", 0, gpus).copy(r + 1, "o", 0)
             continue
-        for k in range(gpus):  # over the link of gpu k of this node to gpu k of the next
+        for k in range(gpus):  # over the link from GPU k of this node to GPU k of the next node
             part = script.chunk(r, "i", k)
             near = part if r % gpus == k else part.copy(r - gpus + 1 + k, "s", 0)
             far = near.copy(r + 1 + k, "s" if k else "o", 1 if k else 0)

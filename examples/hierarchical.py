@@ -1,4 +1,4 @@
-"""All-reduce over nodes: sums within each node, then between the nodes, then the sums within each node again."""
+"""All-reduce over nodes: reduce inside each node, all-reduce between nodes, then spread the sums inside each node."""
 
 from emit.language import Script
 
@@ -11,18 +11,18 @@ def algorithm(nodes: int = 2, gpus: int = 8, protocol: str = "Simple", instances
     def rank(node: int, gpu: int) -> int:
         return node * gpus + gpu % gpus
 
-    for node in range(nodes):  # a ring in every node: gpu g has the node's sum of share g in the end
+    for node in range(nodes):  # A ring in every node: at its end GPU g holds the node's sum of share g.
         for g in range(gpus):
             part = levels.chunk(rank(node, g + 1), "i", g * nodes, nodes)
             for hop in range(2, gpus + 1):
                 part = levels.chunk(rank(node, g + hop), "i", g * nodes, nodes).reduce(part)
-    for g in range(gpus):  # each node sums a part of the share
+    for g in range(gpus):  # Each node sums a part of the share over all nodes.
         for node in range(nodes):
             part = levels.chunk(rank(node, g), "i", g * nodes + node)
-            for turn in range(1, nodes):
-                part = part.reduce(levels.chunk(rank((node + turn) % nodes, g), "i", g * nodes + node))
-            for turn in range(1, nodes):
-                part.copy(rank((node + turn) % nodes, g), "i", g * nodes + node)
+            for shift in range(1, nodes):
+                part = part.reduce(levels.chunk(rank((node + shift) % nodes, g), "i", g * nodes + node))
+            for shift in range(1, nodes):
+                part.copy(rank((node + shift) % nodes, g), "i", g * nodes + node)
     for node in range(nodes):
         for g in range(gpus):
             part = levels.chunk(rank(node, g), "i", g * nodes, nodes)

@@ -1,8 +1,8 @@
-"""Trains a small model on all ranks, its gradients averaged by synth's back end; then tells what ran where.
+"""Train a small model on all ranks with synth's back end, which averages the gradients, and print what ran where.
 
     SYNTH_BACKEND=synth torchrun --nproc-per-node 4 examples/torch/train.py
 
-Without SYNTH_BACKEND the wrapped back end (Gloo) runs what no library and no table say otherwise about.
+Without SYNTH_BACKEND, the wrapped back end (Gloo) runs every call for which no table names an algorithm of synth.
 """
 
 import os
@@ -22,7 +22,7 @@ def main() -> None:
         torch.nn.Sequential(torch.nn.Linear(16, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1))
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    torch.manual_seed(1 + rank)  # every rank has other examples
+    torch.manual_seed(1 + rank)  # Every rank has different examples.
     for step in range(int(os.environ.get("STEPS", "200"))):
         given = torch.rand(64, 16)
         loss = (model(given) - given.square().sum(1, keepdim=True)).square().mean()

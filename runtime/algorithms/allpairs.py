@@ -1,4 +1,4 @@
-"""All-reduce where every rank sends to every other: all at once, or a share each and then the sums."""
+"""All-reduce in which every rank sends to every other rank: all data in one pass, or shares and then sums in two."""
 
 from emit.language import Script
 
@@ -16,8 +16,8 @@ def algorithm(ranks: int = 8, passes: int = 2, protocol: str = "LL", instances: 
         return pairs
     for r in everyone:
         share = pairs.chunk(r, "i", r)
-        for turn in range(1, ranks):  # another rank for each at every turn
-            share = share.reduce(pairs.chunk((r + turn) % ranks, "i", r))
-        for turn in range(1, ranks):
-            share.copy((r + turn) % ranks, "i", r)
+        for shift in range(1, ranks):  # In each step every rank has another partner.
+            share = share.reduce(pairs.chunk((r + shift) % ranks, "i", r))
+        for shift in range(1, ranks):
+            share.copy((r + shift) % ranks, "i", r)
     return pairs

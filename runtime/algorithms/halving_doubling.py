@@ -1,4 +1,4 @@
-"""All-reduce by recursive halving and doubling, for powers of two: partners ever nearer, then farther again."""
+"""All-reduce by recursive halving and doubling, for powers of two: distances of partners halve, then double."""
 
 from emit.language import Script
 
@@ -8,8 +8,8 @@ def algorithm(ranks: int = 8, protocol: str = "Simple", instances: int = 1) -> S
     far = ranks // 2
     while far >= 1:
         parts = [(r, (r ^ far) // far * far) for r in range(ranks)]
-        found = [halves.chunk(r, "i", first, far) for r, first in parts]
-        for (r, first), part in zip(parts, found, strict=True):
+        chunks = [halves.chunk(r, "i", first, far) for r, first in parts]
+        for (r, first), part in zip(parts, chunks, strict=True):
             halves.chunk(r ^ far, "i", first, far).reduce(part)
         far //= 2
     far = 1

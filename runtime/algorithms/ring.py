@@ -1,4 +1,4 @@
-"""All-reduce around a ring: every chunk is summed on one way round and spread on the next."""
+"""All-reduce around a ring: every chunk passes all ranks twice, first to be reduced, then to be copied."""
 
 from emit.language import Script
 
