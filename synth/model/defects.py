@@ -67,7 +67,8 @@ def contained(part: str, work: Callable[[], Answer], otherwise: Answer) -> Answe
     except (InputError, BrokenPipeError):
         raise
     except Exception as error:
-        interrupt = interrupt_behind(error) if isinstance(error, SystemError) else None
+        # Compiled code reports an interrupt as a SystemError, and NumPy's comparisons as a TypeError.
+        interrupt = interrupt_behind(error) if isinstance(error, SystemError | TypeError) else None
         if interrupt is not None:
             raise type(interrupt) from error
         defect = describe_defect(part, error)

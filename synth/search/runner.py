@@ -82,10 +82,10 @@ class EngineRun:
 
 @contextmanager
 def compiled_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt where a compiled function noticed Ctrl-C, which it reports as a SystemError."""
+    """Raise KeyboardInterrupt where compiled code reports Ctrl-C as a SystemError, or NumPy as a TypeError."""
     try:
         yield
-    except SystemError as error:
+    except (SystemError, TypeError) as error:
         interrupt = interrupt_behind(error)
         if interrupt is not None:
             raise type(interrupt) from error

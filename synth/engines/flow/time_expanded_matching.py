@@ -118,7 +118,8 @@ def matched(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | 
     bundle = net.bundle[link]
     end = start + work[chunk] / net.bandwidth_gbs[bundle] + net.alpha_us[bundle]
     if is_reversed:
-        rows = np.argsort(-end, kind="stable")
+        # With a huge latency rounding makes ends equal; the step then keeps a send after those that feed it.
+        rows = np.lexsort((-step, -end))
         chunk, link, step = chunk[rows], link[rows], step.max(initial=0) - step[rows]
     schedule = untimed(chunk, link, step, np.full(len(chunk), is_reversed))
     # In reverse, sends through a shared resource may not fit as they did.
