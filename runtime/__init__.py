@@ -1,4 +1,4 @@
-"""Programs executed and measured: on the host, on GPUs, and over torch.distributed."""
+"""Executors of programs and their measurements: on the host, on GPUs, and over torch.distributed."""
 
 from synth import check_packages
 

@@ -1,4 +1,4 @@
-"""The back ends of `synth bench`: a row each. A new one is a row here and its executor's folder."""
+"""The back ends of `synth bench`, a row each. A new back end is a row here and a folder with its executor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topologies.errors import InputError
 
 
 def _processor() -> str:
-    """This machine's, as it names itself."""
+    """Return the number of CPUs and the name of this machine's processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             word, _, name = line.partition(":")
@@ -30,19 +30,32 @@ def _processor() -> str:
 
 @dataclass(frozen=True)
 class Backend:
-    """One row."""
+    """A back end of `synth bench`.
+
+    Attributes:
+        name: Its name.
+        summary: Text for --help.
+        module: Module with measuring(Request) → Session, which is imported only for a measurement.
+        require: Function that raises InputError with what is missing on this machine.
+        by_default: True if it may be used where no back end is named; the first available one is.
+        options: Options of `synth bench` that it takes and not every back end does.
+        in_job: True if each of its ranks is a process.
+        tells_protocols: True if programs run differently under another protocol.
+        machine: Function that returns a description of the device.
+    """
 
     name: str
-    summary: str  # for --help
-    module: str  # loaded when it is to measure, with measuring(Request) → Session
-    require: Callable[[], object] = lambda: None  # raises InputError that says what is missing on this machine
-    by_default: bool = False  # taken where no back end is named; the first row that is available
-    options: frozenset[str] = frozenset()  # those of `synth bench` that only some back ends take
-    in_job: bool = False  # each of its ranks is a process
-    tells_protocols: bool = True  # whether programs run otherwise under another protocol
-    machine: Callable[[], str] = _processor  # what it runs on, in words
+    summary: str
+    module: str
+    require: Callable[[], object] = lambda: None
+    by_default: bool = False
+    options: frozenset[str] = frozenset()
+    in_job: bool = False
+    tells_protocols: bool = True
+    machine: Callable[[], str] = _processor
 
     def is_available(self) -> bool:
+        """Return True if this machine has what the back end needs."""
         try:
             self.require()
         except InputError:
@@ -50,7 +63,10 @@ class Backend:
         return True
 
     def open(self, request: Request) -> Session:
-        """What measures, while the context lasts. Outside a job that it needs: starts its ranks, leaves as they end."""
+        """Open a session that measures while its context lasts.
+
+        A back end that needs a job starts its ranks if this process is not one of them, and exits when they end.
+        """
         if self.in_job and not is_rank_of_job():
             raise SystemExit(launch_ranks(request.nranks, sys.argv[1:]))
         session: Session = import_module(self.module).measuring(request)
@@ -84,15 +100,16 @@ BACKENDS = {
 
 
 def choose_backend(name: str | None, options: Collection[str]) -> Backend:
-    """The back end of this name; without one, the first available that takes these options of `synth bench`.
+    """Return the back end of this name, or the first available one that takes these options of `synth bench`.
 
-    Raises InputError for one that is not known or not available here, for an option that it does not take, or where
-    this process is one of several that would disturb each other.
+    Raises:
+        InputError: The back end is unknown or not available here, or does not take an option; or this process is one of
+            several ranks that would disturb each other.
     """
-    able = [row for row in BACKENDS.values() if row.options.issuperset(options)]
+    suitable_rows = [row for row in BACKENDS.values() if row.options.issuperset(options)]
     if name is None:
-        usual = [row for row in able if row.by_default]
-        row = usual[0] if options else next(row for row in usual if row.is_available())
+        default_rows = [row for row in suitable_rows if row.by_default]
+        row = default_rows[0] if options else next(row for row in default_rows if row.is_available())
     else:
         if name not in BACKENDS:
             raise InputError(f"--backend: {name!r} is not known; it must be one of {', '.join(BACKENDS)}")
@@ -102,6 +119,8 @@ def choose_backend(name: str | None, options: Collection[str]) -> Backend:
                 takers = " or ".join(row.name for row in BACKENDS.values() if option in row.options)
                 raise InputError(f"{option}: not with --backend {name}; it must be with --backend {takers}")
     if not row.in_job and (world_size() or 1) > 1:
-        raise InputError("one rank of several, as torchrun starts them; it must be with --backend torch")
+        raise InputError(
+            "this process is one of several ranks, as torchrun starts them; it must be with --backend torch"
+        )
     row.require()
     return row

@@ -1,6 +1,6 @@
-"""What an executor is, and programs measured on one as nccl-tests does.
+"""The protocol of an executor, and measurements of programs on one, as nccl-tests makes them.
 
-What a collective must leave behind follows from its goal alone (`count_wrong`), without a look at a program's steps.
+The goal of a collective alone says what its results must be (`count_wrong`); the steps of the program are not read.
 """
 
 from __future__ import annotations
@@ -23,92 +23,135 @@ from synth.model.registry import PAIR, SHARE, find_kind
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-_KEPT = 8  # executors of one process
-# collectives whose programs in place cannot serve buffers that are apart: the output has no room for the input
+_MOST_EXECUTORS = 8  # Executors that one process keeps.
+# Collectives whose in-place programs cannot serve separate buffers: the output has no room for the input.
 _IN_PLACE_OR_NOT = frozenset({"reducescatter"})
 
 
 @dataclass(frozen=True)
 class EmulatedTime:
-    """What a run on an emulated network took, in µs of the network."""
+    """The time of a run on an emulated network, in µs of the network.
 
-    measured_us: float  # on the device's clock, until the last block ended
-    due_us: float  # the network's own time then; much less where the device was too slow to emulate this network
+    Attributes:
+        measured_us: Time by the device's clock until the last block ended.
+        due_us: Time of the network's own clock at that end; much less if the device is too slow to emulate this
+            network.
+    """
+
+    measured_us: float
+    due_us: float
 
 
 class Executor(Protocol):
-    """A program that is ready to be run, any number of times. Executors keep this protocol and share no class.
-
-    Attributes:
-        arrays: the module that makes the buffers that it takes as they are: NumPy or CuPy.
-        kernel_us: time of the last run by the executor's own clock; None where it has none.
-        emulated: times of the last run where a network is emulated; None otherwise.
-        recorded: when the steps of the last run began and ended, where the executor was asked to say; None otherwise.
-    """
+    """A program that can be run any number of times. Executors keep this protocol and share no class."""
 
     @property
-    def arrays(self) -> Any: ...
+    def arrays(self) -> Any:
+        """Return the module whose arrays the executor takes without a copy: NumPy or CuPy."""
+
     @property
-    def kernel_us(self) -> float | None: ...
+    def kernel_us(self) -> float | None:
+        """Return the time of the last run in µs by the executor's own clock, or None if it has none."""
+
     @property
-    def emulated(self) -> EmulatedTime | None: ...
+    def emulated(self) -> EmulatedTime | None:
+        """Return the times of the last run on an emulated network, or None if no network is emulated."""
+
     @property
-    def recorded(self) -> Recorded | None: ...
+    def recorded(self) -> Recorded | None:
+        """Return the begin and end of the steps of the last run, or None if they are not recorded."""
 
     def at(self, rank: int) -> AbstractContextManager[Any]:
-        """A context in which the rank's buffers are made."""
+        """Return a context in which the rank's buffers are created."""
         ...
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
-        """Execute once.
+        """Run the program once.
 
-        inputs, outputs: per rank, one-dimensional and of the type `kind`; in place the same arrays, or one a part of
-        the other. A program that works in place only gets the inputs copied where they are apart. kind, op: as
-        nccl-tests names them. Raises InputError for buffers that do not fit, or a program that stops before its end.
+        Args:
+            inputs: Input of each rank, one-dimensional, of the type `kind`.
+            outputs: Output of each rank; in place the same arrays as the inputs, or one a part of the other. The inputs
+                of
+                a program that works only in place are copied if they are apart.
+            kind: Data type, by nccl-tests' name.
+            op: Reduction, by nccl-tests' name.
+
+        Raises:
+            InputError: Buffers do not fit, or the program stops before its end.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One side of a row, out of place or in place."""
+    """The measurement of one half of a row: out of place or in place.
 
-    time_us: float  # on average, by the executor's own clock where it has one
-    wrong: int  # elements, in the last run
+    Attributes:
+        time_us: Mean time of a run in µs, by the executor's own clock where it has one.
+        wrong: Number of wrong elements of the last run.
+    """
+
+    time_us: float
+    wrong: int
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measured size; rates in GB/s (10^9 bytes/s)."""
+    """The measurements of a program at one size.
+
+    Attributes:
+        name: Name of the program.
+        size_bytes: Size of the message in bytes.
+        count: Number of elements, as nccl-tests counts them.
+        kind: Data type.
+        op: Reduction.
+        root: Root of the collective; -1 if it has none.
+        out_of_place: Measurement out of place; None if there is none.
+        in_place: Measurement in place; None if there is none.
+        factor: busbw / algbw; None if the collective has no such factor.
+        reduces: True if the program reduces.
+        emulated: Times of the last run on an emulated network.
+        recorded: Begin and end of the steps of the last run.
+    """
 
     name: str
     size_bytes: int
-    count: int  # elements as nccl-tests counts them
+    count: int
     kind: str
     op: str
     root: int
     out_of_place: Timing | None
     in_place: Timing | None
-    factor: float | None  # busbw / algbw, None where the collective has none
+    factor: float | None
     reduces: bool
-    emulated: EmulatedTime | None = None  # of the last run, on an emulated network
-    recorded: Recorded | None = None  # the last run, step by step
+    emulated: EmulatedTime | None = None
+    recorded: Recorded | None = None
 
     def algbw(self, timing: Timing) -> float:
+        """Return the algorithm bandwidth in GB/s (10⁹ bytes/s)."""
         return self.size_bytes / timing.time_us / 1e3 if timing.time_us else 0.0
 
     def busbw(self, timing: Timing) -> float:
+        """Return the bus bandwidth in GB/s (10⁹ bytes/s)."""
         return self.algbw(timing) * (self.factor if self.factor is not None else 1.0)
 
     @property
     def wrong(self) -> int:
-        """Wrong elements in all."""
+        """Return the number of wrong elements, out of place and in place."""
         return sum(timing.wrong for timing in (self.out_of_place, self.in_place) if timing is not None)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a program is measured. kind, op: data type and reduction; iterations count, `warmup` runs before do not."""
+    """The settings of a measurement.
+
+    Attributes:
+        kind: Data type.
+        op: Reduction.
+        iterations: Number of runs that count.
+        warmup: Number of runs before them that do not count.
+        seed: Seed of the input data.
+    """
 
     kind: str = "float"
     op: str = "sum"
@@ -118,44 +161,64 @@ class Settings:
 
 
 class Algorithm(Protocol):
-    """A program to measure. communicator: the topology's rank of each of the program's, None: the first ones."""
+    """A program to measure."""
 
     @property
-    def name(self) -> str: ...
-    @property
-    def program(self) -> Program: ...
-    @property
-    def goal(self) -> Goal | None: ...
+    def name(self) -> str:
+        """Return the name of the algorithm."""
 
-    def communicator(self, topology: Topology) -> tuple[int, ...] | None: ...
+    @property
+    def program(self) -> Program:
+        """Return the program."""
+
+    @property
+    def goal(self) -> Goal | None:
+        """Return the goal of a custom collective, or None."""
+
+    def communicator(self, topology: Topology) -> tuple[int, ...] | None:
+        """Return the topology's rank of each rank of the program; None: the first ranks."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is measured, and on what."""
+    """The subject and the conditions of a measurement.
 
-    path: Path | None  # the file or library of the algorithms; None: they are in none
+    Attributes:
+        path: File or library of the algorithms; None if they are in none.
+        nranks: Number of ranks.
+        settings: Settings of the measurement.
+        devices: Numbers of GPUs, as `parse_ranks` takes them.
+        network: Network to emulate; None: none.
+        slower: Factor by which the emulated network is slower than the real one.
+        record: True to record when each step of a run begins and ends.
+    """
+
+    path: Path | None
     nranks: int
     settings: Settings
-    devices: str | None = None  # numbers of GPUs, as `parse_ranks` takes them
-    network: Topology | None = None  # to be emulated, `slower` times slower than it is
+    devices: str | None = None
+    network: Topology | None = None
     slower: float = 1.0
-    record: bool = False  # when each step of a run begins and ends
+    record: bool = False
 
 
-Measure = Callable[[Algorithm, int], Row]  # an algorithm at a size in bytes
-Session = AbstractContextManager[tuple[Measure, bool]]  # what measures; whether this process is to print
+Measure = Callable[[Algorithm, int], Row]  # It measures an algorithm at a size in bytes.
+Session = AbstractContextManager[tuple[Measure, bool]]  # The measuring function, and whether this process prints.
 
 
 @contextmanager
 def in_process(request: Request, make: Callable[[Algorithm], Executor]) -> Iterator[tuple[Measure, bool]]:
-    """Measures with executors of this process, the last _KEPT of which are kept: they hold memory of their device."""
+    """Yield a function that measures with executors of this process, and True: this process prints.
+
+    Executors hold memory of their device, so only the last `_MOST_EXECUTORS` are kept.
+    """
     executors: dict[str, Executor] = {}
 
     def measure_algorithm(algorithm: Algorithm, size_bytes: int) -> Row:
+        """Measure an algorithm at a size in bytes, with its cached executor."""
         if algorithm.name not in executors:
             executors[algorithm.name] = make(algorithm)
-            if len(executors) > _KEPT:
+            if len(executors) > _MOST_EXECUTORS:
                 del executors[next(iter(executors))]
         return measure(algorithm.program, algorithm.goal, size_bytes, executors[algorithm.name], request.settings)
 
@@ -163,9 +226,10 @@ def in_process(request: Request, make: Callable[[Algorithm], Executor]) -> Itera
 
 
 def message_sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator[int]:
-    """Message sizes as nccl-tests takes them: from `low` to `high` bytes, times `factor` or plus `step` each.
+    """Yield message sizes as nccl-tests does: from `low` to `high` bytes, each times `factor` or plus `step`.
 
-    Raises InputError for a range that has no end.
+    Raises:
+        InputError: The range has no end.
     """
     if low < 0 or high < low or (step <= 0 and (factor <= 1 or low < 1)):
         raise InputError(
@@ -181,25 +245,30 @@ def message_sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator
 def measure(
     program: Program, goal: Goal | None, size_bytes: int, executor: Executor, settings: Settings = Settings()
 ) -> Row:
-    """Run a program at one message size on fresh data, out of place and in place where it can; warmup first, each.
+    """Measure a program at one message size on fresh data, out of place and in place where it can.
 
-    The size is rounded down, see `elements_of`. Raises InputError as `Executor.run` does.
+    Warmup runs come first in each case. The size is rounded down, see `elements_of`.
+
+    Raises:
+        InputError: As for `Executor.run`.
     """
     kind = parse_type(settings.kind)
     layout = Layout.of(program, elements_of(program, size_bytes, kind))
-    apart = inside = None
+    out_of_place = in_place = None
     if program.outofplace or program.collective not in _IN_PLACE_OR_NOT:
-        apart = _measure_side(program, goal, layout, settings, False, executor)
+        out_of_place = _measure_side(program, goal, layout, settings, False, executor)
     if program.inplace:
-        inside = _measure_side(program, goal, layout, settings, True, executor)
-    row = make_row(program, program.name, layout.elements, settings, apart, inside, executor.emulated)
+        in_place = _measure_side(program, goal, layout, settings, True, executor)
+    row = make_row(program, program.name, layout.elements, settings, out_of_place, in_place, executor.emulated)
     return replace(row, recorded=executor.recorded)
 
 
 def elements_of(program: Program, size_bytes: int, kind: str) -> int:
-    """Elements of a block of a message of `size_bytes`, and of a custom program's whole chunks, as executors take it.
+    """Return the elements of a block of a message of `size_bytes`, as executors take it.
 
-    In others all that trades places has one place in its block.
+    For a custom program the number is rounded down to whole chunks. In other collectives chunks that trade places have
+    the
+    same position in their blocks, so that their lengths agree.
     """
     elements = size_bytes // TYPES[kind].itemsize // count_blocks(program.collective, program.nranks)
     whole = elements - elements % program.nchunks_per_loop
@@ -207,7 +276,7 @@ def elements_of(program: Program, size_bytes: int, kind: str) -> int:
 
 
 def count_blocks(collective: str, ranks: int) -> int:
-    """Blocks that a message's size is made of."""
+    """Return the number of blocks in a message's size."""
     return ranks if find_kind(collective).unit in (SHARE, PAIR) else 1
 
 
@@ -220,19 +289,19 @@ def make_row(
     in_place: Timing | None,
     emulated: EmulatedTime | None = None,
 ) -> Row:
-    """The row of a program that was measured on blocks of so many elements; name: as the row has it."""
-    kind, what = parse_type(settings.kind), find_kind(program.collective)
-    whole = elements * count_blocks(program.collective, program.nranks)
+    """Build the row of a program that was measured on blocks of `elements` elements; `name` is the name in the row."""
+    kind, row_kind = parse_type(settings.kind), find_kind(program.collective)
+    message_elements = elements * count_blocks(program.collective, program.nranks)
     return Row(
         name,
-        whole * TYPES[kind].itemsize,
-        elements if program.collective in ("allgather", "reducescatter") else whole,
+        message_elements * TYPES[kind].itemsize,
+        elements if program.collective in ("allgather", "reducescatter") else message_elements,
         kind,
         settings.op,
-        program.root if what.rooted else -1,
+        program.root if row_kind.rooted else -1,
         out_of_place,
         in_place,
-        what.bus_factor(program.nranks),
+        row_kind.bus_factor(program.nranks),
         any("r" in step.op[1:] or step.op == "re" for *_, step in program.steps()),
         emulated,
     )
@@ -241,12 +310,13 @@ def make_row(
 def _measure_side(
     program: Program, goal: Goal | None, layout: Layout, settings: Settings, inplace: bool, executor: Executor
 ) -> Timing:
+    """Measure a program out of place or in place."""
     kind, op = parse_type(settings.kind), settings.op
-    wanted = goal_of(program, goal, inplace)
-    given = [make_input(layout, rank, kind, op, settings.seed) for rank in range(program.nranks)]
-    inputs, outputs = _make_buffers(wanted, layout, kind, inplace, executor)
+    end_goal = goal_of(program, goal, inplace)
+    input_values = [make_input(layout, rank, kind, op, settings.seed) for rank in range(program.nranks)]
+    inputs, outputs = _make_buffers(end_goal, layout, kind, inplace, executor)
     fresh = []
-    for rank, values in enumerate(given):
+    for rank, values in enumerate(input_values):
         with executor.at(rank):
             fresh.append(executor.arrays.asarray(values))
     seconds = 0.0
@@ -254,37 +324,39 @@ def _measure_side(
         for rank, (buffer, values) in enumerate(zip(inputs, fresh, strict=True)):
             with executor.at(rank):
                 buffer[:] = values
-        begun = time.perf_counter()
+        begin_s = time.perf_counter()
         executor.run(inputs, outputs, kind=kind, op=op)
         own_us = executor.kernel_us
         if iteration >= settings.warmup:
-            seconds += time.perf_counter() - begun if own_us is None else own_us / 1e6
+            seconds += time.perf_counter() - begin_s if own_us is None else own_us / 1e6
     if executor.arrays is not np:
         inputs, outputs = ([array.get() for array in side] for side in (inputs, outputs))
     if inplace:
         inputs = outputs = [max(pair, key=len) for pair in zip(inputs, outputs, strict=True)]
-    wrong = count_wrong(wanted, layout, given, inputs, outputs, kind, op)
+    wrong = count_wrong(end_goal, layout, input_values, inputs, outputs, kind, op)
     return Timing(seconds / settings.iterations * 1e6, wrong)
 
 
 def _make_buffers(
     goal: Goal, layout: Layout, kind: str, inplace: bool, executor: Executor
 ) -> tuple[list[Any], list[Any]]:
-    """Per rank an input and an output, in place one part of the other."""
+    """Create an input and an output for every rank; in place one is part of the other."""
     inputs, outputs = [], []
     for rank, shift in enumerate(goal.o_in_i):
         with executor.at(rank):
-            given, made = (executor.arrays.zeros(size, dtype=TYPES[kind]) for size in layout.sizes(rank))
+            input_array, output_array = (executor.arrays.zeros(size, dtype=TYPES[kind]) for size in layout.sizes(rank))
         if inplace and shift is not None:
-            inside, where = part_in_place(layout, shift, len(given), len(made))
-            given, made = (made[where], made) if inside else (given, given[where])
-        inputs.append(given)
-        outputs.append(made)
+            input_is_part, span = part_in_place(layout, shift, len(input_array), len(output_array))
+            input_array, output_array = (
+                (output_array[span], output_array) if input_is_part else (input_array, input_array[span])
+            )
+        inputs.append(input_array)
+        outputs.append(output_array)
     return inputs, outputs
 
 
 def make_input(layout: Layout, rank: int, kind: str, op: str, seed: int = 0) -> Array:
-    """An input buffer of small numbers whose reductions are exact in every type."""
+    """Build an input buffer of small numbers whose reductions are exact in every type."""
     rng = np.random.default_rng([seed, rank])
     values = rng.integers(1, 3 if op == "prod" else 5, layout.sizes(rank)[0])
     return narrow(values.astype(np.float32), kind)
@@ -293,39 +365,46 @@ def make_input(layout: Layout, rank: int, kind: str, op: str, seed: int = 0) -> 
 def count_wrong(
     goal: Goal,
     layout: Layout,
-    given: Sequence[Array],
+    original_inputs: Sequence[Array],
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     kind: str,
     op: str,
 ) -> int:
-    """How many elements of the results are not what they must be; averages are compared within a rounding.
+    """Count the elements of the results that are wrong; averages may differ by a rounding error.
 
-    given: per rank the input as it was before. inputs, outputs: the buffers afterwards.
+    Args:
+        goal: What the results must contain.
+        layout: Position of the chunks in the buffers.
+        original_inputs: Input of every rank before the run.
+        inputs: Input buffer of every rank after the run.
+        outputs: Output buffer of every rank after the run.
+        kind: Data type.
+        op: Reduction.
     """
     reduce = reducer(op, kind)
     initial = zip(*(c.tolist() for c in goal.initial), strict=True)
     place = {(source, chunk): (rank, index) for rank, buffer, index, source, chunk in initial if buffer == 0}
     wrong = 0
-    made: dict[int, Array] = {}
+    expected_values: dict[int, Array] = {}
     for rank, buffer, index, number in zip(*(c.tolist() for c in goal.required), strict=True):
-        if number not in made:
+        if number not in expected_values:
             parts = []
             for row in range(int(goal.sets.start[number]), int(goal.sets.start[number + 1])):
                 r, at = place[int(goal.sets.source[row]), int(goal.sets.chunk[row])]
-                parts.append(given[r][layout.span(at)])
+                parts.append(original_inputs[r][layout.span(at)])
             total = parts[0].copy()
             for part in parts[1:]:
                 reduce(total, part, out=total)
             if op == "avg" and len(parts) > 1:
                 average(total, kind, layout.program.nranks)
-            made[number] = total
-        has, want = (inputs, outputs)[buffer][rank][layout.span(index)], made[number]
-        if has.shape != want.shape:
-            wrong += max(has.size, want.size)
+            expected_values[number] = total
+        actual, expected = (inputs, outputs)[buffer][rank][layout.span(index)], expected_values[number]
+        if actual.shape != expected.shape:
+            wrong += max(actual.size, expected.size)
         elif op == "avg":
-            close = np.isclose(widen(has, kind).astype(float), widen(want, kind).astype(float), rtol=1e-2)
+            close = np.isclose(widen(actual, kind).astype(float), widen(expected, kind).astype(float), rtol=1e-2)
             wrong += int((~close).sum())
         else:
-            wrong += int((has != want).sum())
+            wrong += int((actual != expected).sum())
     return wrong

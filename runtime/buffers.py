@@ -1,4 +1,4 @@
-"""Where a program's chunks lie in the caller's buffers, and what every executor checks before it runs."""
+"""Positions of a program's chunks in the caller's buffers, and the checks that every executor makes before a run."""
 
 from __future__ import annotations
 
@@ -15,27 +15,37 @@ from runtime.dtypes import TYPES, Array, parse_type, reducer
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
-# findings that do not keep a program from being executed here: another executor's limits, an unexpected result
+# Findings with which a program can still run here: limits of another executor, an unexpected result.
 _HARMLESS = frozenset({"limit", "wrong result"})
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A program's buffers when a block has so many elements.
+    """The buffers of a program for a number of elements in a block.
 
     A block is the whole buffer of an allreduce, broadcast or reduce and of a custom program, and one rank's share in
     all others. It is cut into chunks as evenly as whole elements allow; the first element of chunk j of a block of n
     elements in k chunks is ⌊j n / k⌋.
+
+    Attributes:
+        program: The program.
+        elements: Elements of a block.
+        chunks: Chunks of a block.
+        longest: Elements of the longest chunk.
     """
 
     program: Program
-    elements: int  # of a block
-    chunks: int  # of a block
-    longest: int  # elements of the longest chunk
+    elements: int
+    chunks: int
+    longest: int
 
     @classmethod
     def of(cls, program: Program, elements: int) -> Layout:
-        """Raises InputError for fewer than no elements."""
+        """Build the layout of a program with `elements` elements in a block.
+
+        Raises:
+            InputError: The number of elements is negative.
+        """
         if elements < 0:
             raise InputError(f"{elements} elements; it must be 0 or more")
         p = program
@@ -43,82 +53,98 @@ class Layout:
         return cls(program, elements, chunks, -(-elements // chunks))
 
     def spans(self, cells: int) -> Column:
-        """First element of each cell of a buffer of so many cells, and its end: (cells + 1,), counted from 0."""
+        """Return the first element of each of `cells` cells of a buffer, and the end of the last: (cells + 1,)."""
         at = np.arange(cells + 1, dtype=np.int64)
         return at // self.chunks * self.elements + at % self.chunks * self.elements // self.chunks
 
     def span(self, cell: int) -> slice:
-        """Where a cell's elements lie in its buffer."""
+        """Return the slice of a cell's elements in its buffer."""
         return slice(*self.spans(cell + 1)[cell:].tolist())
 
     def cells(self, rank: int) -> tuple[int, int]:
-        """Chunks of the rank's input and output buffer, out of place."""
+        """Return the number of chunks of the rank's input and output buffer, out of place."""
         if self.program.collective == "custom":
             gpu = self.program.gpus[rank]
             return gpu.i_chunks, gpu.o_chunks
         return sizes_of(self.program, rank)
 
     def sizes(self, rank: int) -> tuple[int, int]:
-        """Elements of them."""
-        given, made = self.cells(rank)
-        return int(self.spans(given)[-1]), int(self.spans(made)[-1])
+        """Return the number of elements of the rank's input and output buffer, out of place."""
+        input_cells, output_cells = self.cells(rank)
+        return int(self.spans(input_cells)[-1]), int(self.spans(output_cells)[-1])
 
 
 def executable_columns(program: Program) -> Columns:
-    """The program's steps as columns. Raises InputError where steps do not fit together."""
-    found = Findings()
-    columns = columns_of(program, found)
-    for finding in found.reported:
+    """Return the program's steps as columns.
+
+    Raises:
+        InputError: Steps do not fit together.
+    """
+    findings = Findings()
+    columns = columns_of(program, findings)
+    for finding in findings.reported:
         if finding.kind not in _HARMLESS:
             raise InputError(f"{program.name}: cannot be run: {finding.kind}: {finding.message}")
     return columns
 
 
 def goal_of(program: Program, goal: Goal | None, inplace: bool) -> Goal:
-    """What the program must achieve: `goal`, or what its collective's name says. Raises InputError without either."""
+    """Return the goal of a program: `goal`, or the one that its collective's name implies.
+
+    Raises:
+        InputError: There is neither.
+    """
     p = program
-    found = goal or goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
-    if found is None:
+    own_goal = goal or goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
+    if own_goal is None:
         raise InputError(f"collective {p.collective!r} does not say what the result must be; it must come with a goal")
-    return found
+    return own_goal
 
 
 def describe_wait(c: Columns, step: int, reason: str) -> str:
-    """Which threadblock waits at which step, and what for; reason: dependency, data, room or start."""
+    """Describe which threadblock waits at which step for what; `reason` is dependency, data, room or start."""
     rank, tb, position = c.place(step)
-    what = "for the others to begin"
+    awaited = "for the others to begin"
     if reason == "dependency":
-        what = "for tb {} step {}".format(*c.place(int(c.dep[step]))[1:])
+        awaited = "for tb {} step {}".format(*c.place(int(c.dep[step]))[1:])
     elif reason == "data":
         source, _, channel = c.connections[c.receives[step]]
-        what = f"for data of rank {source} on channel {channel}"
+        awaited = f"for data of rank {source} on channel {channel}"
     elif reason == "room":
         _, target, channel = c.connections[c.sends[step]]
-        what = f"for room to rank {target} on channel {channel}"
-    return f"rank {rank} tb {tb} step {position} ({OPS[c.op[step]]}) waits {what}"
+        awaited = f"for room to rank {target} on channel {channel}"
+    return f"rank {rank} tb {tb} step {position} ({OPS[c.op[step]]}) waits {awaited}"
 
 
 def only_in_place(program: Program) -> bool:
-    """Whether input and output must be one memory."""
+    """Return True if input and output must share their memory."""
     return program.inplace and not program.outofplace
 
 
 def summed_cells(program: Program, goal: Goal | None) -> tuple[Column, Column, Column]:
-    """Rank, buffer and cell of all that holds sums at the end. Raises InputError as `goal_of` does."""
-    wanted = goal_of(program, goal, only_in_place(program))
-    rank, buffer, index, number = wanted.required
-    sums = np.diff(wanted.sets.start)[number] > 1
+    """Return rank, buffer and cell of all chunks that must hold sums at the end.
+
+    Raises:
+        InputError: As for `goal_of`.
+    """
+    end_goal = goal_of(program, goal, only_in_place(program))
+    rank, buffer, index, number = end_goal.required
+    sums = np.diff(end_goal.sets.start)[number] > 1
     return rank[sums], buffer[sums], index[sums]
 
 
-def part_in_place(layout: Layout, shift: int, given: int, made: int) -> tuple[bool, slice]:
-    """In place, whether the input (`given` elements) is part of the output (`made`), and where one holds the other.
+def part_in_place(layout: Layout, shift: int, input_size: int, output_size: int) -> tuple[bool, slice]:
+    """Return whether the input is part of the output in place, and the slice of the one in the other.
 
-    shift: the goal's `o_in_i` of the rank, in chunks.
+    Args:
+        layout: The layout.
+        shift: The rank's `o_in_i` of the goal, in chunks.
+        input_size: Elements of the input.
+        output_size: Elements of the output.
     """
     first = abs(shift) // layout.chunks * layout.elements
-    inside = shift <= 0 and made >= given
-    return inside, slice(first, first + (given if inside else made))
+    input_is_part = shift <= 0 and output_size >= input_size
+    return input_is_part, slice(first, first + (input_size if input_is_part else output_size))
 
 
 def prepare_buffers(
@@ -130,20 +156,23 @@ def prepare_buffers(
     op: str,
     shares_memory: Callable[[Array, Array], bool] = np.shares_memory,
 ) -> tuple[Layout, Sequence[Array], str]:
-    """The layout, the inputs where the program looks for them, and the type's own name.
+    """Check the buffers of a run; return the layout, the inputs as the program expects them, and the type's name.
 
-    A program that works in place only gets its inputs copied into the outputs where they are apart. Raises InputError
-    for an unknown type or reduction, buffers that do not fit the program, no room to work in place.
+    The inputs of a program that works only in place are copied into the outputs if they are apart.
+
+    Raises:
+        InputError: The type or reduction is unknown, buffers do not fit the program, or there is no room to work in
+            place.
     """
     kind = parse_type(kind)
-    reducer(op, kind)  # refuses what is unknown
+    reducer(op, kind)  # It raises InputError for an unknown reduction.
     p = program
     if len(inputs) != p.nranks or len(outputs) != p.nranks:
         raise InputError(f"{len(inputs)} inputs and {len(outputs)} outputs; it must be {p.nranks} each, one a rank")
-    one = Layout.of(p, 1)
+    unit_layout = Layout.of(p, 1)
     pairs = list(zip(inputs, outputs, strict=True))
     elements = next(
-        (len(a) // n for r, pair in enumerate(pairs) for a, n in zip(pair, one.sizes(r), strict=True) if n), 0
+        (len(a) // n for r, pair in enumerate(pairs) for a, n in zip(pair, unit_layout.sizes(r), strict=True) if n), 0
     )
     layout = Layout.of(p, elements)
     for rank, pair in enumerate(pairs):
@@ -154,16 +183,16 @@ def prepare_buffers(
                 )
     if not only_in_place(p):
         return layout, inputs, kind
-    found = []
-    for (given, made), shift in zip(pairs, goal_of(p, goal, True).o_in_i, strict=True):
-        if shift is not None and not shares_memory(given, made):
-            inside, where = part_in_place(layout, shift, len(given), len(made))
-            if not inside:
+    prepared_inputs = []
+    for (input_array, output_array), shift in zip(pairs, goal_of(p, goal, True).o_in_i, strict=True):
+        if shift is not None and not shares_memory(input_array, output_array):
+            input_is_part, span = part_in_place(layout, shift, len(input_array), len(output_array))
+            if not input_is_part:
                 raise InputError(
                     f"{p.name}: works in place only, and {p.collective} needs room for all of the input; the output"
                     " must be part of it"
                 )
-            made[where] = given
-            given = made[where]
-        found.append(given)
-    return layout, found, kind
+            output_array[span] = input_array
+            input_array = output_array[span]
+        prepared_inputs.append(input_array)
+    return layout, prepared_inputs, kind

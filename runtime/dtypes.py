@@ -1,4 +1,4 @@
-"""Data types and reductions, as NCCL names them."""
+"""Data types and reductions, by NCCL's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topologies.errors import InputError
 
 Array = NDArray[Any]
 
-# bfloat16 is kept as the upper half of a float32, in uint16
+# A bfloat16 is stored as the upper half of a float32, in uint16.
 TYPES: dict[str, np.dtype[Any]] = {
     "float": np.dtype(np.float32),
     "half": np.dtype(np.float16),
@@ -28,22 +28,26 @@ _UFUNC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, 
 
 
 def parse_type(name: str) -> str:
-    """nccl-tests' name of a data type. Raises InputError for one that is not known."""
-    found = _SPELLINGS.get(name, name)
-    if found not in TYPES:
+    """Return nccl-tests' name of a data type.
+
+    Raises:
+        InputError: The type is unknown.
+    """
+    kind = _SPELLINGS.get(name, name)
+    if kind not in TYPES:
         raise InputError(f"type {name!r} is not known; it must be one of {', '.join(TYPES)}")
-    return found
+    return kind
 
 
 def widen(values: Array, kind: str) -> Array:
-    """The values as numbers that NumPy computes with: bfloat16 as float32, all others as they are."""
+    """Convert values to numbers that NumPy computes with: bfloat16 to float32, others stay."""
     if kind != "bfloat16":
         return values
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrow(values: Array, kind: str) -> Array:
-    """The inverse of `widen`; float32 is rounded to the nearest bfloat16, ties to even."""
+    """Convert values back from `widen`; float32 is rounded to the nearest bfloat16, ties to even."""
     if kind != "bfloat16":
         return values.astype(TYPES[kind], copy=False)
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
@@ -52,7 +56,11 @@ def narrow(values: Array, kind: str) -> Array:
 
 
 def reducer(op: str, kind: str) -> Callable[..., Any]:
-    """A function (a, b, out=) that puts the reduction of a and b into out; sums for avg. Raises InputError."""
+    """Return a function (a, b, out=) that writes the reduction of a and b to out; for avg it writes the sum.
+
+    Raises:
+        InputError: The reduction or the type is unknown.
+    """
     if op not in REDUCTIONS:
         raise InputError(f"reduction {op!r} is not known; it must be one of {', '.join(REDUCTIONS)}")
     ufunc: Callable[..., Any] = _UFUNC[op]

@@ -1,4 +1,4 @@
-"""The public name of our back end of torch.distributed: `from synth import process_group`."""
+"""The public name of our torch.distributed back end: `from synth import process_group`."""
 
 from runtime.torch.process_group import Group, custom, summary, using
 

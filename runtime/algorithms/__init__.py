@@ -1,1 +1,1 @@
-"""Algorithms for any number of ranks that need no search; examples/ shows those that are scripts of their own."""
+"""Algorithms for any number of ranks that need no search; examples/ has those that are scripts of their own."""

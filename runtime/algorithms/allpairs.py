@@ -4,20 +4,21 @@ from emit.language import Script
 
 
 def algorithm(ranks: int = 8, passes: int = 2, protocol: str = "LL", instances: int = 1) -> Script:
-    pairs = Script(f"allpairs{passes}", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
-    everyone = range(ranks)
+    """Build the all-pairs all-reduce: one pass sends all data, two passes are a reduce-scatter and an all-gather."""
+    script = Script(f"allpairs{passes}", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
+    all_ranks = range(ranks)
     if passes == 1:
-        own = [pairs.chunk(r, "i", 0, ranks) for r in everyone]
-        sent = {(r, p): own[r].copy(p, "s", r * ranks) for r in everyone for p in everyone if p != r}
-        for r in everyone:
-            for p in everyone:
+        inputs = [script.chunk(r, "i", 0, ranks) for r in all_ranks]
+        copies = {(r, p): inputs[r].copy(p, "s", r * ranks) for r in all_ranks for p in all_ranks if p != r}
+        for r in all_ranks:
+            for p in all_ranks:
                 if p != r:
-                    own[r] = own[r].reduce(sent[p, r])
-        return pairs
-    for r in everyone:
-        share = pairs.chunk(r, "i", r)
+                    inputs[r] = inputs[r].reduce(copies[p, r])
+        return script
+    for r in all_ranks:
+        share = script.chunk(r, "i", r)
         for shift in range(1, ranks):  # In each step every rank has another partner.
-            share = share.reduce(pairs.chunk((r + shift) % ranks, "i", r))
+            share = share.reduce(script.chunk((r + shift) % ranks, "i", r))
         for shift in range(1, ranks):
             share.copy((r + shift) % ranks, "i", r)
-    return pairs
+    return script

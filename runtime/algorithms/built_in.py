@@ -1,4 +1,4 @@
-"""The built-in algorithms: what runs where no library serves a call. They know nothing of the network.
+"""The built-in algorithms, which run where no library serves a call. They do not depend on the network.
 
 Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and experience" (2007), describe
 all of them.
@@ -17,14 +17,14 @@ from emit.language import Script
 from emit.program import Program
 from topologies.errors import InputError
 
-_SMALL_BYTES = 32 << 10  # up to here the number of messages counts, not their length
-DIRECT = "direct"  # what sends every block straight from where it is to where it is wanted
-_KEPT = 256  # compiled, of the last that were asked for
-MOST_RANKS = 64  # beyond, a program of every rank's steps takes seconds to compile
+_SMALL_BYTES = 32 << 10  # Up to this size the number of messages matters, not their length.
+DIRECT = "direct"  # It sends every block straight from its source to its destination.
+_MOST_COMPILED = 256  # Compiled programs in the cache.
+MOST_RANKS = 64  # A program for more ranks takes seconds to compile.
 
 
 def _file(name: str) -> Any:
-    """A file beside this one, an example too; loaded when its algorithm is asked for."""
+    """Import a file of this folder, which may also be an example, when its algorithm is needed."""
     return import_module(f"runtime.algorithms.{name}")
 
 
@@ -50,13 +50,13 @@ def _direct_reducescatter(ranks: int, _: int) -> Script:
     script = Script("direct", "reducescatter", ranks)
     for r in range(ranks):
         share = script.chunk(r, "i", r)
-        for turn in range(1, ranks):
-            share = share.reduce(script.chunk((r + turn) % ranks, "i", r))
+        for hop in range(1, ranks):
+            share = share.reduce(script.chunk((r + hop) % ranks, "i", r))
     return script
 
 
 def _direct(collective: str, ranks: int, root: int) -> Script:
-    """Every block straight from where it is to where it is wanted."""
+    """Build the script in which every block is sent straight from its source to its destination."""
     script = Script(DIRECT, collective, ranks, root=root, inplace=False if collective == "allgather" else None)
     for r in range(ranks):
         if collective == "gather":
@@ -71,30 +71,37 @@ def _direct(collective: str, ranks: int, root: int) -> Script:
 
 def _tree_broadcast(ranks: int, root: int) -> Script:
     script = Script("tree", "broadcast", ranks, root=root, inplace=True)
-    known = 1
-    while known < ranks:
-        for place in range(known, min(2 * known, ranks)):
-            source = place - known
-            held = script.chunk((source + root) % ranks, "o" if source else "i", 0)
-            held.copy((place + root) % ranks, "o", 0)
-        known *= 2
+    reached = 1
+    while reached < ranks:
+        for place in range(reached, min(2 * reached, ranks)):
+            source = place - reached
+            part = script.chunk((source + root) % ranks, "o" if source else "i", 0)
+            part.copy((place + root) % ranks, "o", 0)
+        reached *= 2
     return script
 
 
 def _tree_reduce(ranks: int, root: int) -> Script:
     script = Script("tree", "reduce", ranks, root=root, inplace=True)
-    known = 1 << (ranks - 1).bit_length()
-    while known > 1:
-        known //= 2
-        for place in range(known, min(2 * known, ranks)):
+    half = 1 << (ranks - 1).bit_length()
+    while half > 1:
+        half //= 2
+        for place in range(half, min(2 * half, ranks)):
             part = script.chunk((place + root) % ranks, "i", 0)
-            script.chunk((place - known + root) % ranks, "i", 0).reduce(part)
+            script.chunk((place - half + root) % ranks, "i", 0).reduce(part)
     return script
 
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """One algorithm. script: of so many ranks and a root. powers_of_two: for such numbers of ranks only."""
+    """A built-in algorithm for a collective.
+
+    Attributes:
+        collective: The collective.
+        name: Name of the algorithm.
+        script: Function that builds its script from the number of ranks and the root.
+        powers_of_two: True if the number of ranks must be a power of two.
+    """
 
     collective: str
     name: str
@@ -102,7 +109,7 @@ class BuiltIn:
     powers_of_two: bool = False
 
 
-# of a collective first what large messages take, last what small ones take
+# The first row of a collective serves large messages, its last row small ones.
 _ROWS = (
     BuiltIn("allreduce", "ring", lambda n, _: _file("ring").algorithm(n, "Simple")),
     BuiltIn("allreduce", "allpairs", lambda n, _: _file("allpairs").algorithm(n, 2, "Simple")),
@@ -117,11 +124,11 @@ _ROWS = (
     BuiltIn("gather", DIRECT, partial(_direct, "gather")),
     BuiltIn("scatter", DIRECT, partial(_direct, "scatter")),
 )
-COLLECTIVES = tuple(dict.fromkeys(row.collective for row in _ROWS))  # all that torch calls
+COLLECTIVES = tuple(dict.fromkeys(row.collective for row in _ROWS))  # All collectives that torch calls.
 
 
 def _rows(collective: str, ranks: int) -> dict[str, BuiltIn]:
-    """By name; none for what is not known."""
+    """Return the algorithms for a collective on so many ranks, by name; empty for an unknown collective."""
     if not 2 <= ranks <= MOST_RANKS:
         return {}
     power = ranks & (ranks - 1) == 0
@@ -129,29 +136,36 @@ def _rows(collective: str, ranks: int) -> dict[str, BuiltIn]:
 
 
 def names(collective: str, ranks: int) -> tuple[str, ...]:
-    """The algorithms there are for a collective on so many ranks; none for what is not known."""
+    """Return the names of the algorithms for a collective on so many ranks; empty for an unknown collective."""
     return tuple(_rows(collective, ranks))
 
 
 def usual(collective: str, ranks: int, size_bytes: int) -> str | None:
-    """The one taken where nothing was measured: few messages for small sizes, rings for large ones."""
-    found = names(collective, ranks)
-    if not found:
+    """Return the algorithm to use without measurements: few messages for small sizes, a ring for large ones."""
+    available = names(collective, ranks)
+    if not available:
         return None
-    return found[0] if size_bytes > _SMALL_BYTES else found[-1]
+    return available[0] if size_bytes > _SMALL_BYTES else available[-1]
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MOST_COMPILED)
 def built_in(collective: str, name: str, ranks: int, root: int = 0) -> Program:
-    """An algorithm, compiled. `root`: for the collectives that have one.
+    """Return an algorithm as a compiled program.
 
-    Raises InputError for one that there is not.
+    Args:
+        collective: The collective.
+        name: Name of the algorithm.
+        ranks: Number of ranks.
+        root: Root of the collective, if it has one.
+
+    Raises:
+        InputError: There is no such algorithm.
     """
-    found = _rows(collective, ranks)
-    if name not in found:
+    available = _rows(collective, ranks)
+    if name not in available:
         raise InputError(
             f"built-in algorithm {name!r} for {collective} of {ranks} ranks: there is none; it must be one of"
-            f" {', '.join(found) or 'none'}"
+            f" {', '.join(available) or 'none'}"
         )
-    program = compile_instructions(found[name].script(ranks, root).instructions()).program
+    program = compile_instructions(available[name].script(ranks, root).instructions()).program
     return replace(program, name=name)

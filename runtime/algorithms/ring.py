@@ -4,11 +4,12 @@ from emit.language import Script
 
 
 def algorithm(ranks: int = 8, protocol: str = "LL128", instances: int = 1) -> Script:
-    ring = Script("ring", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
+    """Build the ring all-reduce."""
+    script = Script("ring", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
     for c in range(ranks):
-        part = ring.chunk(c, "i", c)
+        part = script.chunk(c, "i", c)
         for hop in range(1, ranks):
-            part = ring.chunk((c + hop) % ranks, "i", c).reduce(part)
+            part = script.chunk((c + hop) % ranks, "i", c).reduce(part)
         for hop in range(ranks, 2 * ranks - 1):
             part = part.copy((c + hop) % ranks, "i", c)
-    return ring
+    return script

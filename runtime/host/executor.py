@@ -1,9 +1,9 @@
-"""The host executor: any Program on the CPU, by as many threads as there are cores.
+"""The host executor: it runs any Program on the CPU with as many threads as there are cores.
 
-A threadblock is not a thread here but a position in its steps; a thread takes one that can advance and advances it as
-far as it can. Large chunks pass in windows, as on a GPU: all steps for the first elements of every chunk, then for the
-next. What a waiting receiver gets is read straight from the sender's buffer, whose step ends only then; everything
-else goes through the connection's FIFO slots.
+A threadblock is not a thread here but a position in its steps. A thread takes a threadblock that can advance, and
+advances it as far as possible. Large chunks pass in windows, as on a GPU: all steps for the first elements of every
+chunk, then for the next ones. A receiver that waits reads straight from the sender's buffer, and the sender's step ends
+only then; all other data goes through the connection's FIFO slots.
 """
 
 from __future__ import annotations
@@ -27,12 +27,20 @@ from runtime.buffers import Layout, describe_wait, executable_columns, prepare_b
 from runtime.dtypes import TYPES, Array, average, reducer
 from topologies.errors import InputError
 
-WINDOW_BYTES = 512 << 10  # of a chunk at a time: source and destination stay in a core's second-level cache
+WINDOW_BYTES = 512 << 10  # Of a chunk at a time: source and destination fit in a core's L2 cache.
 
 
 @dataclass(eq=False)
 class _Block:
-    """Where a threadblock is: window, step (a number in the columns), chunk of the step. Its steps: first..last-1."""
+    """The position of a threadblock in its steps.
+
+    Attributes:
+        first: First of its steps, which are numbered as in the columns.
+        last: End of its steps (the last one + 1).
+        window: Current window.
+        step: Current step.
+        chunk: Current chunk of the step.
+    """
 
     first: int
     last: int
@@ -42,19 +50,29 @@ class _Block:
 
     @property
     def over(self) -> bool:
+        """Return True if all steps of the last window are over."""
         return self.step == self.last
 
 
 @dataclass(eq=False)
 class _Message:
-    """What is in a slot; `owner` waits until it was read, where it is the owner's own memory."""
+    """The content of a FIFO slot.
+
+    Attributes:
+        values: The elements.
+        owner: Sender that waits until the message is read, because the values are its own memory; else None.
+    """
 
     values: Array
     owner: _Block | None = None
 
 
 class HostExecutor:
-    """An `Executor` on this machine's CPU. Raises InputError for a program whose steps do not fit together."""
+    """An `Executor` on this machine's CPU.
+
+    Raises:
+        InputError: Steps of the program do not fit together.
+    """
 
     arrays = np
     kernel_us: float | None = None
@@ -68,9 +86,14 @@ class HostExecutor:
         window_bytes: int = WINDOW_BYTES,
         record: bool = False,
     ) -> None:
-        """goal: what a custom collective must achieve. threads: None: as many as there are cores.
+        """Read a program's columns.
 
-        record: whether each run leaves in `recorded` when its steps began and ended.
+        Args:
+            program: The program.
+            goal: Goal of a custom collective.
+            threads: Number of threads; None: as many as there are cores.
+            window_bytes: Bytes of a chunk that pass at a time.
+            record: True to record in `recorded` when the steps of each run begin and end.
         """
         self._run: type[_Run] = _RecordedRun if record else _Run
         self.recorded: Recorded | None = None
@@ -87,13 +110,14 @@ class HostExecutor:
         self.start = c.start.tolist()
 
     def at(self, rank: int) -> AbstractContextManager[None]:  # noqa: ARG002 - all ranks have the same memory
+        """Return an empty context, because all ranks share one memory."""
         return nullcontext()
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
-        """Execute once; see `Executor.run`."""
+        """Run the program once; see `Executor.run`."""
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
         run = self._run(self, layout, inputs, outputs, kind, op)
-        run.go()
+        run.execute()
         self.recorded = run.recorded()
         if op != "avg":
             return
@@ -103,66 +127,78 @@ class HostExecutor:
 
 
 def measuring(request: Request) -> Session:
-    """Measures on this CPU; see `runtime.backends.Backend`."""
+    """Open a session that measures on this CPU; see `runtime.backends.Backend`."""
     return in_process(request, lambda algorithm: HostExecutor(algorithm.program, algorithm.goal, record=request.record))
 
 
 class _Run:
-    """One execution: where each threadblock is, what is in the slots, who waits for what."""
+    """The state of one execution: positions of the threadblocks, contents of the slots, and the blocks that wait."""
 
     def __init__(
-        self, of: HostExecutor, layout: Layout, inputs: Sequence[Array], outputs: Sequence[Array], kind: str, op: str
+        self,
+        executor: HostExecutor,
+        layout: Layout,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        kind: str,
+        op: str,
     ) -> None:
-        self.of, self.reduce = of, reducer(op, kind)
-        p = of.program
+        self.executor, self.reduce = executor, reducer(op, kind)
+        p = executor.program
         size = TYPES[kind].itemsize
-        self.width = max(1, min(of.window_bytes // size, max(1, layout.longest)))
+        self.width = max(1, min(executor.window_bytes // size, max(1, layout.longest)))
         self.windows = max(1, -(-layout.longest // self.width))
         self.memory: list[tuple[Array, Array, Array]] = []
         self.spans: list[tuple[list[int], list[int]]] = []
-        # of each rank's scratch: (cell, window) → elements
-        self.held: list[dict[tuple[int, int], int]] = [{} for _ in p.gpus]
+        # Number of elements in each rank's scratch, by (cell, window).
+        self.scratch_elements: list[dict[tuple[int, int], int]] = [{} for _ in p.gpus]
         self.longest = layout.longest
         for rank, gpu in enumerate(p.gpus):
             scratch = np.empty(gpu.s_chunks * layout.longest, dtype=TYPES[kind])
             self.memory.append((inputs[rank], outputs[rank], scratch))
             cells = zip(layout.cells(rank), (gpu.i_chunks, gpu.o_chunks), strict=True)
-            given, made = (layout.spans(max(pair)).tolist() for pair in cells)
-            self.spans.append((given, made))
-        self.blocks = [_Block(first, last, step=first) for first, last in pairwise(of.start)]
-        self.slots: list[deque[_Message]] = [deque() for _ in of.columns.connections]
+            input_spans, output_spans = (layout.spans(max(pair)).tolist() for pair in cells)
+            self.spans.append((input_spans, output_spans))
+        self.blocks = [_Block(first, last, step=first) for first, last in pairwise(executor.start)]
+        self.slots: list[deque[_Message]] = [deque() for _ in executor.columns.connections]
         self.in_flight = [0] * len(self.slots)
-        self.done = [0] * len(of.op)  # windows through which a step has gone
+        self.done = [0] * len(executor.op)  # Number of windows that each step has finished.
         self.waits_dep: dict[int, list[_Block]] = {}
         self.waits_data: list[_Block | None] = [None] * len(self.slots)
         self.waits_slot: list[_Block | None] = [None] * len(self.slots)
         self.ready = deque(block for block in self.blocks if not block.over)
-        self.left = len(self.ready)
+        self.unfinished = len(self.ready)
         self.running = 0
         self.fault: BaseException | None = None
         self.change = threading.Condition(threading.Lock())
 
-    def go(self) -> None:
-        others = [threading.Thread(target=self._work, daemon=True) for _ in range(self.of.threads - 1)]
-        for thread in others:
+    def execute(self) -> None:
+        """Run all steps, with this thread and helper threads.
+
+        Raises:
+            InputError: The program stops before its end, or chunks differ in length.
+        """
+        helpers = [threading.Thread(target=self._work, daemon=True) for _ in range(self.executor.threads - 1)]
+        for thread in helpers:
             thread.start()
         self._work()
-        for thread in others:
+        for thread in helpers:
             thread.join()
         if self.fault is not None:
             raise self.fault
 
     def recorded(self) -> Recorded | None:
-        """When each step began and ended, where that is recorded."""
+        """Return when each step began and ended, or None if that is not recorded."""
         return None
 
     def _work(self) -> None:
+        """Run ready blocks until all are over or a thread fails."""
         try:
             while True:
                 with self.change:
-                    while not self.ready and self.left and self.running and self.fault is None:
+                    while not self.ready and self.unfinished and self.running and self.fault is None:
                         self.change.wait()
-                    if self.fault is not None or not self.left:
+                    if self.fault is not None or not self.unfinished:
                         self.change.notify_all()
                         return
                     if not self.ready:
@@ -176,134 +212,149 @@ class _Run:
                 self.change.notify_all()
 
     def _advance(self, block: _Block) -> None:
-        """Advance a block until it waits or ends."""
-        of = self.of
+        """Run a block until it waits or ends."""
+        executor = self.executor
         while True:
             with self.change:
                 if self.fault is not None or block.over or self._must_wait(block):
                     self.running -= 1
                     if block.over:
-                        self.left -= 1
-                    if not self.left or not self.running:
+                        self.unfinished -= 1
+                    if not self.unfinished or not self.running:
                         self.change.notify_all()
                     return
                 step = block.step
-                into, out = of.receives[step], of.sends[step]
-                message = self.slots[into].popleft() if into >= 0 else None
-                receiver = self.waits_data[out] if out >= 0 else None
+                receives_on, sends_on = executor.receives[step], executor.sends[step]
+                message = self.slots[receives_on].popleft() if receives_on >= 0 else None
+                receiver = self.waits_data[sends_on] if sends_on >= 0 else None
                 lend = receiver is not None and self._has_room(receiver)
-            values = self._execute(block, message, out >= 0, lend)
+            values = self._execute(block, message, sends_on >= 0, lend)
             with self.change:
                 if message is not None:
-                    self._free_slot(message, into)
-                if out >= 0:
-                    self.in_flight[out] += 1
-                    self.slots[out].append(_Message(values, block if lend else None))  # type: ignore[arg-type]
-                    self._wake(self.waits_data, out)
-                if out >= 0 and lend:
-                    self.running -= 1  # goes on when it was read
+                    self._free_slot(message, receives_on)
+                if sends_on >= 0:
+                    self.in_flight[sends_on] += 1
+                    self.slots[sends_on].append(_Message(values, block if lend else None))  # type: ignore[arg-type]
+                    self._wake(self.waits_data, sends_on)
+                if sends_on >= 0 and lend:
+                    self.running -= 1  # The block continues after the receiver has read its memory.
                     return
                 self._finish_chunk(block)
 
     def _must_wait(self, block: _Block) -> bool:
-        """Whether the block cannot advance; it is then put where who ends the wait finds it."""
-        of, step = self.of, block.step
-        need, into, out = of.dep[step], of.receives[step], of.sends[step]
-        if need >= 0 and self.done[need] <= block.window:
-            self.waits_dep.setdefault(need, []).append(block)
-        elif into >= 0 and not self.slots[into]:
-            self.waits_data[into] = block
-        elif out >= 0 and self.in_flight[out] >= of.depth:
-            self.waits_slot[out] = block
+        """Return True if the block must wait, and register it with the event that it waits for."""
+        executor, step = self.executor, block.step
+        dependency, receives_on, sends_on = executor.dep[step], executor.receives[step], executor.sends[step]
+        if dependency >= 0 and self.done[dependency] <= block.window:
+            self.waits_dep.setdefault(dependency, []).append(block)
+        elif receives_on >= 0 and not self.slots[receives_on]:
+            self.waits_data[receives_on] = block
+        elif sends_on >= 0 and self.in_flight[sends_on] >= executor.depth:
+            self.waits_slot[sends_on] = block
         else:
             return False
         return True
 
     def _has_room(self, block: _Block) -> bool:
-        out = self.of.sends[block.step]
-        return bool(out < 0 or self.in_flight[out] < self.of.depth)
+        """Return True if the connection of the block's next send has a free slot."""
+        sends_on = self.executor.sends[block.step]
+        return bool(sends_on < 0 or self.in_flight[sends_on] < self.executor.depth)
 
     def _wake(self, waiting: list[_Block | None], connection: int) -> None:
+        """Let the block continue that waits for a connection."""
         block = waiting[connection]
         if block is not None:
             waiting[connection] = None
             self._resume(block)
 
     def _resume(self, block: _Block) -> None:
-        # what was just written is still in the cache: its reader comes first
+        """Put a block at the front of the queue."""
+        # A reader runs first, because its data is still in the cache.
         self.ready.appendleft(block)
         self.change.notify()
 
     def _free_slot(self, message: _Message, connection: int) -> None:
+        """Release the slot of a message that was read, and let its waiting sender continue."""
         self.in_flight[connection] -= 1
         self._wake(self.waits_slot, connection)
         if message.owner is not None:
             self._finish_chunk(message.owner)
             if message.owner.over:
-                self.left -= 1
-                if not self.left:
+                self.unfinished -= 1
+                if not self.unfinished:
                     self.change.notify_all()
             else:
                 self._resume(message.owner)
 
     def _finish_chunk(self, block: _Block) -> None:
-        """One chunk of one step is over."""
+        """Count a chunk of the block's step as finished, and move on to the next chunk, step or window."""
         step = block.step
         block.chunk += 1
-        if block.chunk < self.of.count[step]:
+        if block.chunk < self.executor.count[step]:
             return
         block.chunk = 0
         self.done[step] = block.window + 1
-        for other in self.waits_dep.pop(step, ()):
-            self._resume(other)
+        for waiting_block in self.waits_dep.pop(step, ()):
+            self._resume(waiting_block)
         block.step += 1
         if block.step == block.last and block.window + 1 < self.windows:
             block.window += 1
             block.step = block.first
 
     def _execute(self, block: _Block, message: _Message | None, sends: bool, lend: bool) -> Array | None:
-        """Do what the step does to one chunk, in one window; what is sent on, if anything."""
-        of, step = self.of, block.step
-        op = of.op[step]
+        """Run the step on one chunk in one window; return the elements to send, or None."""
+        executor, step = self.executor, block.step
+        op = executor.op[step]
         if op == "nop":
             return None
-        rank, chunk, window = of.rank[step], block.chunk, block.window
-        own: Array | None = None
+        rank, chunk, window = executor.rank[step], block.chunk, block.window
+        source: Array | None = None
         if op in READS_SRC:
-            own = self._cell(rank, of.src[step], of.src_at[step] + chunk, window, None)
+            source = self._cell(rank, executor.src[step], executor.src_at[step] + chunk, window, None)
         if op == "s":
-            assert own is not None
-            return own if lend else own.copy()
-        came = message.values if message is not None else own
-        assert came is not None
-        if own is not None and len(own) != len(came):
-            raise _unequal(rank, "ios"[of.src[step]], of.src_at[step] + chunk, len(own), len(came))
+            assert source is not None
+            return source if lend else source.copy()
+        operand = message.values if message is not None else source
+        assert operand is not None
+        if source is not None and len(source) != len(operand):
+            raise _unequal(rank, "ios"[executor.src[step]], executor.src_at[step] + chunk, len(source), len(operand))
         if op == "rrs":
-            assert own is not None
-            made = np.empty_like(came)
-            self.reduce(own, came, out=made)
-            return made
-        target = self._cell(rank, of.dst[step], of.dst_at[step] + chunk, window, len(came))
+            assert source is not None
+            reduced = np.empty_like(operand)
+            self.reduce(source, operand, out=reduced)
+            return reduced
+        target = self._cell(rank, executor.dst[step], executor.dst_at[step] + chunk, window, len(operand))
         if op in ("r", "rcs", "cpy"):
-            np.copyto(target, came)
+            np.copyto(target, operand)
         elif op == "re":
-            self.reduce(target, came, out=target)
+            self.reduce(target, operand, out=target)
         else:
-            assert own is not None
-            self.reduce(own, came, out=target)
+            assert source is not None
+            self.reduce(source, operand, out=target)
         if not sends:
             return None
         return target if lend else target.copy()
 
     def _cell(self, rank: int, buffer: int, cell: int, window: int, put: int | None) -> Array:
-        """A chunk's elements in a window; `put`: so many are written there."""
+        """Return a chunk's elements in a window.
+
+        Args:
+            rank: The rank.
+            buffer: 0: input, 1: output, 2: scratch.
+            cell: Number of the chunk in the buffer.
+            window: The window.
+            put: Number of elements that will be written there; None for a read.
+
+        Raises:
+            InputError: Another number of elements is written than the chunk has.
+        """
         begin = window * self.width
         array = self.memory[rank][buffer]
         if buffer == 2:
             first = cell * self.longest
             if put is not None:
-                self.held[rank][cell, window] = put
-            size = self.held[rank].get((cell, window), 0)
+                self.scratch_elements[rank][cell, window] = put
+            size = self.scratch_elements[rank].get((cell, window), 0)
             return array[first + begin : first + begin + size]
         spans = self.spans[rank][buffer]
         first, end = spans[cell], spans[cell + 1]
@@ -313,41 +364,45 @@ class _Run:
         return view
 
     def _describe_deadlock(self) -> str:
-        of = self.of
+        """Describe what the first unfinished block waits for."""
+        executor = self.executor
         block = next(block for block in self.blocks if not block.over)
-        need, into = of.dep[block.step], of.receives[block.step]
-        reason = "data" if into >= 0 and not self.slots[into] else "room"
-        if need >= 0 and self.done[need] <= block.window:
+        dependency, receives_on = executor.dep[block.step], executor.receives[block.step]
+        reason = "data" if receives_on >= 0 and not self.slots[receives_on] else "room"
+        if dependency >= 0 and self.done[dependency] <= block.window:
             reason = "dependency"
-        return describe_wait(of.columns, block.step, reason)
+        return describe_wait(executor.columns, block.step, reason)
 
 
 class _RecordedRun(_Run):
-    """The same, and when each step began and ended in each window."""
+    """An execution that also records when each step begins and ends in each window."""
 
-    def go(self) -> None:
-        self.begun = [0.0] * len(self.of.op)
-        self.slices: list[tuple[float, int, int, float]] = []  # start, step, window, end in s
+    def execute(self) -> None:
+        """Run all steps and record their times."""
+        self.begin_s = [0.0] * len(self.executor.op)
+        self.slices: list[tuple[float, int, int, float]] = []  # Start in s, step, window, end in s.
         self.zero = time.perf_counter()
-        super().go()
+        super().execute()
 
     def recorded(self) -> Recorded:
+        """Return the begin and end of each step in µs since the start of the run."""
         start, step, window, end = np.array(sorted(self.slices), dtype=np.float64).reshape(-1, 4).T
         since = ((column - self.zero) * 1e6 for column in (start, end))
         return Recorded(step.astype(np.int64), window.astype(np.int64), *since)
 
     def _execute(self, block: _Block, message: _Message | None, sends: bool, lend: bool) -> Array | None:
         if block.chunk == 0:
-            self.begun[block.step] = time.perf_counter()
+            self.begin_s[block.step] = time.perf_counter()
         return super()._execute(block, message, sends, lend)
 
     def _finish_chunk(self, block: _Block) -> None:
-        if block.chunk + 1 == self.of.count[block.step]:  # before those that wait for it can begin
-            self.slices.append((self.begun[block.step], block.step, block.window, time.perf_counter()))
+        if block.chunk + 1 == self.executor.count[block.step]:  # The time is taken before a waiting block can begin.
+            self.slices.append((self.begin_s[block.step], block.step, block.window, time.perf_counter()))
         super()._finish_chunk(block)
 
 
 def _unequal(rank: int, buffer: str, cell: int, has: int, comes: int) -> InputError:
+    """Return the error for chunks of different length."""
     return InputError(
         f"rank {rank} {buffer}[{cell}] has {has} elements, {comes} come to it: chunks of unequal length trade places;"
         " the count must be one that the chunks divide"

@@ -1,4 +1,4 @@
-"""A library's execution plans in MSCCL++'s Python API."""
+"""The execution plans of a library in MSCCL++'s Python API."""
 
 from runtime.mscclpp.plans import Plans
 

@@ -1,31 +1,31 @@
-"""A library's execution plans registered with MSCCL++, which loads no folder of plans from 0.9 on.
+"""Registers a library's execution plans with MSCCL++, which loads no folder of plans from version 0.9 on.
 
-In every process, before its communicator is made:
+In every process, before its communicator is created:
 
     from runtime.mscclpp import Plans
 
-    plans = Plans("out", rank, world_size, ranks_per_node)
-    plans.register(only_sums=True)    # NCCL's calls through MSCCL++'s shim (LD_PRELOAD=libmscclpp_nccl.so)
+    plans = Plans("out", rank, world_size, ranks_per_node) plans.register(only_sums=True)    # NCCL's calls through
+    MSCCL++'s shim (LD_PRELOAD=libmscclpp_nccl.so)
 
 The shim asks a selector for allreduce, allgather, reducescatter and broadcast; every other collective of the library
 (alltoall, reduce, custom) goes through MSCCL++'s own executor:
 
-    executor = mscclpp.Executor(communicator)
-    plans.execute(executor, "alltoall", send, recv, nbytes, nbytes, mscclpp.DataType.float16, stream=stream)
+    executor = mscclpp.Executor(communicator) plans.execute(executor, "alltoall", send, recv, nbytes, nbytes,
+    mscclpp.DataType.float16, stream=stream)
 
-The selector is ours: the shim's compares neither the root nor whether the chunks divide the message, and takes the
-form (in place or not) of the first plan for that of all. What it declines goes on to MSCCL++'s own kernels, then to
-NCCL. What a request does not tell it is the reduction, and plans always sum: plans of collectives that reduce are
-registered only where the caller states that the communicator reduces by sums alone.
+The selector is ours, because the shim's own does not compare the root, does not check that the chunks divide the
+message, and assumes that all plans have the form (in place or not) of the first one. A call that our selector declines
+goes on to MSCCL++'s own kernels, then to NCCL. A request does not state its reduction, and plans always sum: plans of
+collectives that reduce are registered only if the caller states that the communicator reduces only by sums.
 
-What a run must see to (MSCCL++ of August 2026; nothing checks it):
+Conditions that a run must meet (MSCCL++ of August 2026; nothing checks them):
 
-- A communicator takes the selector that is set when it is made. Its ranks stand in the order of the library's
-  `communicator`; one selector serves one group, so register again before the communicator of another group is made.
+- A communicator takes the selector that is set when it is created. Its ranks stand in the order of the library's
+  `communicator`. One selector serves one group, so register again before the communicator of another group is created.
 - Buffers lie at equal offsets in their allocations on all ranks, since a rank writes to another's buffer at its own
-  offset; with port channels (plans over several nodes) at an allocation's base.
-- All ranks are in place, or none; a broadcast too, of whose send buffer NCCL looks only at the root's.
-- A rank that is in several communicators needs plans of protocol Simple: the flags of packets (LL) are counted by
+  offset; with port channels (plans over more than one node) at an allocation's base.
+- All ranks are in place, or none. This includes a broadcast, of which NCCL reads only the root's send buffer.
+- A rank that is in more than one communicator needs plans of protocol Simple: the flags of packets (LL) are counted by
   process, over all communicators.
 """
 
@@ -48,13 +48,13 @@ from synth.model.text import format_listed
 from topologies.errors import InputError
 
 TARGET = "mscclpp"
-ASKED_FOR = frozenset({"allreduce", "allgather", "reducescatter", "broadcast"})  # for which the shim asks a selector
-# MSCCL++'s names of the types that its executor runs plans for
+ASKED_FOR = frozenset({"allreduce", "allgather", "reducescatter", "broadcast"})  # The shim asks a selector for these.
+# The types for which MSCCL++'s executor runs plans, by its names.
 _TYPES = (
     "float16", "float32", "bfloat16", "int32", "uint32",
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e4m3b15",
 )  # fmt: skip
-_NO_NODE = -1  # ranks a node of no machine: the shim's own selector never takes a plan that states it
+_NO_NODE = -1  # No machine has it, so the shim's own selector never takes such a plan.
 _INSTALL = (
     "MSCCL++'s Python package is not installed, and not on PyPI; get it with: git clone"
     " https://github.com/microsoft/mscclpp && pip install './mscclpp[cuda12]'"
@@ -63,18 +63,24 @@ _INSTALL = (
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """One plan of the library: what its file says, and itself as MSCCL++ has it."""
+    """A plan of the library.
+
+    Attributes:
+        entry: Its line of the index.
+        plan: Its file.
+        native: The mscclpp.ExecutionPlan.
+    """
 
     entry: Entry
     plan: Plan
-    native: Any  # mscclpp.ExecutionPlan
+    native: Any
 
     def takes(self, size_bytes: int) -> bool:
-        """Whether the executor takes a message of this size; it raises for others."""
-        most = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in self.plan.gpus)
-        asked = size_bytes * counted_chunks(self.plan) // most
-        whole = size_bytes % (self.plan.alignment * most) == 0
-        return whole and self.plan.min_bytes <= asked <= self.plan.max_bytes
+        """Return True if the executor takes a message of this size; for other sizes it raises an error."""
+        most_chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in self.plan.gpus)
+        counted_bytes = size_bytes * counted_chunks(self.plan) // most_chunks
+        is_divisible = size_bytes % (self.plan.alignment * most_chunks) == 0
+        return is_divisible and self.plan.min_bytes <= counted_bytes <= self.plan.max_bytes
 
 
 class Plans:
@@ -90,16 +96,20 @@ class Plans:
         group: Sequence[int] | None = None,
         topology: str | None = None,
     ) -> None:
-        """Load all plans that are for a communicator of this size.
+        """Load all plans for a communicator of this size.
 
         Args:
-            library: its folder.  rank, world_size: of the communicator.
-            ranks_per_node: that reach each other by memory channels: of a node, or of an NVLink domain
+            library: Folder of the library.
+            rank: Rank of this process in the communicator.
+            world_size: Number of ranks of the communicator.
+            ranks_per_node: Number of ranks that reach each other by memory channels: of a node, or of an NVLink domain
                 (`CommGroup.nranks_per_ipc_domain`).
-            group: the topology's rank of each of the communicator's.  topology: its name.  None: the library's only.
+            group: The topology's rank of each rank of the communicator; None: the only group of the library.
+            topology: Name of the topology; None: the only topology of the library.
 
-        Raises InputError without MSCCL++'s Python package, for a library that has no such plan or plans of several
-        groups, for plans of one name, or one with memory channels between nodes.
+        Raises:
+            InputError: MSCCL++'s Python package is not installed; the library has no such plan, plans of more than one
+                group, or two plans of one name; or a plan has memory channels between nodes.
         """
         if world_size < 1 or not 0 <= rank < world_size or ranks_per_node < 1:
             raise InputError(
@@ -121,13 +131,16 @@ class Plans:
         self._selector = Selector(self._entries)
         self._loaded = [self._load(entry) for entry in self._entries]
         self._registered: set[str] = set()
-        self._by_file = {one.entry.file: one for one in self._loaded}
-        names = [one.plan.name for one in self._loaded]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"{library}: two plans are called {twice!r}, by which MSCCL++ keeps them; write them anew")
+        self._by_file = {loaded.entry.file: loaded for loaded in self._loaded}
+        names = [loaded.plan.name for loaded in self._loaded]
+        repeated_name = next((name for name in names if names.count(name) > 1), None)
+        if repeated_name is not None:
+            raise InputError(
+                f"{library}: two plans are called {repeated_name!r}, but MSCCL++ knows plans by name; write them again"
+            )
 
     def _check_one_group(self, library: str | Path) -> None:
+        """Raise InputError unless the plans are for exactly one group."""
         if not self._entries:
             raise InputError(
                 f"{library}: holds no execution plan for a communicator of {self.world_size} ranks; write some with"
@@ -139,6 +152,11 @@ class Plans:
             raise InputError(f"{library}: has plans for several groups: {shown}; give group and topology")
 
     def _load(self, entry: Entry) -> _Loaded:
+        """Load a plan.
+
+        Raises:
+            InputError: The plan has memory channels between nodes.
+        """
         plan = read_plan(entry.path)
         for rank, gpu in enumerate(plan.gpus):
             for peer in gpu.peers.get("memory", ()):
@@ -150,30 +168,35 @@ class Plans:
         return _Loaded(entry, plan, self._api.ExecutionPlan(str(entry.path), self.rank))
 
     def register(self, *, only_sums: bool = False) -> int:
-        """Register the plans that NCCL's calls can use, and the selector; how many they are.
+        """Register the plans that NCCL's calls can use, and the selector; return the number of plans.
 
-        only_sums: all reductions of the communicator are sums. A request does not say it, and plans always sum:
-        without it those that reduce are left out.
+        Args:
+            only_sums: True if all reductions of the communicator are sums. Otherwise plans that reduce are left out,
+                because a request does not state its reduction and plans always sum.
         """
         builder = _package("mscclpp.ext").AlgorithmCollectionBuilder()
         self._registered = {
-            one.plan.name
-            for one in self._loaded
-            if one.plan.collective in ASKED_FOR and (only_sums or not find_kind(one.plan.collective).reduces)
+            loaded.plan.name
+            for loaded in self._loaded
+            if loaded.plan.collective in ASKED_FOR and (only_sums or not find_kind(loaded.plan.collective).reduces)
         }
         algorithm = self._api.Algorithm
-        for one in self._loaded:
-            if one.plan.name in self._registered:
+        for loaded in self._loaded:
+            if loaded.plan.name in self._registered:
                 limits = algorithm.Constraint(world_size=self.world_size, n_ranks_per_node=_NO_NODE)
-                builder.add_algorithm_builder(algorithm(id=one.plan.name, execution_plan=one.native, constraint=limits))
+                builder.add_algorithm_builder(
+                    algorithm(id=loaded.plan.name, execution_plan=loaded.native, constraint=limits)
+                )
         builder.set_algorithm_selector(self.select)
         return len(self._registered)
 
     def select(self, algorithms: Mapping[str, Mapping[str, Any]], request: Any) -> Any | None:
-        """The selector: of the registered algorithms (by collective and name) the one for a request, or None.
+        """Select the registered algorithm for a request, or return None; MSCCL++ calls this.
 
-        request: MSCCL++'s CollectiveRequest: collective, world_size, rank, message_size (bytes; of an allgather one
-        rank's), input_buffer, output_buffer (addresses), dtype, hints (of a broadcast: root).
+        Args:
+            algorithms: The registered algorithms, by collective and name.
+            request: MSCCL++'s CollectiveRequest: collective, world_size, rank, message_size (bytes; one rank's for an
+                allgather), input_buffer, output_buffer (addresses), dtype, hints (of a broadcast: root).
         """
         collective, size = request.collective, int(request.message_size)
         if request.world_size != self.world_size or collective not in ASKED_FOR:
@@ -185,14 +208,14 @@ class Plans:
                 return None
             root = int(hint[0])
         send, recv = int(request.input_buffer), int(request.output_buffer)
-        given = size // self.world_size if collective == "reducescatter" else size
-        whole = size * self.world_size if collective == "allgather" else size
-        sent, made = (given, whole) if collective == "allgather" else (whole, given)
-        inplace = self._is_in_place(send, recv, sent, made)
-        found = self._find(collective, whole, inplace, request.dtype, root)
-        if found is None or found.plan.name not in self._registered:
+        part_bytes = size // self.world_size if collective == "reducescatter" else size
+        whole_bytes = size * self.world_size if collective == "allgather" else size
+        send_bytes, recv_bytes = (part_bytes, whole_bytes) if collective == "allgather" else (whole_bytes, part_bytes)
+        inplace = self._is_in_place(send, recv, send_bytes, recv_bytes)
+        loaded = self._find(collective, whole_bytes, inplace, request.dtype, root)
+        if loaded is None or loaded.plan.name not in self._registered:
             return None
-        return algorithms.get(collective, {}).get(found.plan.name)
+        return algorithms.get(collective, {}).get(loaded.plan.name)
 
     def execute(
         self,
@@ -208,60 +231,72 @@ class Plans:
         root: int | None = None,
         stream: int = 0,
     ) -> bool:
-        """Launch the plan for a call, if the library has one; whether it has.
+        """Run the plan for a call; return False if the library has none.
 
         Args:
-            executor: mscclpp.Executor of the communicator.  collective: torch's spellings too.
-            send, recv: addresses of the rank's buffers, of so many bytes.  dtype: of mscclpp.DataType.
-            op: the reduction, where the collective reduces.  root: rank of the communicator.  stream: CUDA's handle.
+            executor: mscclpp.Executor of the communicator.
+            collective: Name of the collective, also in torch's spelling.
+            send: Address of the rank's send buffer.
+            recv: Address of its receive buffer.
+            send_bytes: Size of the send buffer in bytes.
+            recv_bytes: Size of the receive buffer in bytes.
+            dtype: Data type, of mscclpp.DataType.
+            op: The reduction, if the collective reduces.
+            root: Rank of the communicator that is the root, if the collective has one.
+            stream: CUDA's handle of the stream.
 
-        Raises InputError for a collective that is not known, or a root that is no rank of the communicator.
+        Raises:
+            InputError: The collective is unknown, or the root is not a rank of the communicator.
         """
         if collective not in {entry.collective for entry in self._entries}:
             collective = parse_name(collective)
         if root is not None and not 0 <= root < self.world_size:
             raise InputError(f"root {root}: must be a rank of the communicator, 0 to {self.world_size - 1}")
         inplace = self._is_in_place(send, recv, send_bytes, recv_bytes)
-        found = self._find(collective, max(send_bytes, recv_bytes), inplace, dtype, root)
-        if found is None or (op != "sum" and _sums(found.plan)):
+        loaded = self._find(collective, max(send_bytes, recv_bytes), inplace, dtype, root)
+        if loaded is None or (op != "sum" and _sums(loaded.plan)):
             return False
-        executor.execute(self.rank, send, recv, send_bytes, recv_bytes, dtype, found.native, stream)
+        executor.execute(self.rank, send, recv, send_bytes, recv_bytes, dtype, loaded.native, stream)
         return True
 
     def _is_in_place(self, send: int, recv: int, send_bytes: int, recv_bytes: int) -> bool:
-        """Whether one buffer is this rank's block of the other, or both are one."""
+        """Return True if one buffer is this rank's block of the other, or both are the same."""
         block = self.rank * min(send_bytes, recv_bytes)
         if send_bytes == recv_bytes:
             return send == recv
         return recv == send + block if send_bytes > recv_bytes else send == recv + block
 
     def _find(self, collective: str, size_bytes: int, inplace: bool, dtype: Any, root: int | None) -> _Loaded | None:
-        """The plan that serves a call; root: rank of the communicator."""
-        runs = [getattr(self._api.DataType, name, None) for name in _TYPES]
+        """Return the plan that serves a call, or None; `root` is a rank of the communicator."""
+        supported_types = [getattr(self._api.DataType, name, None) for name in _TYPES]
         entries = [entry for entry in self._entries if entry.collective == collective]
-        if not entries or dtype is None or dtype not in runs:
+        if not entries or dtype is None or dtype not in supported_types:
             return None
-        asked = entries[0]
+        first_entry = entries[0]
         entry = self._selector.choose(
             collective,
-            asked.nranks,
-            asked.group,
+            first_entry.nranks,
+            first_entry.group,
             size_bytes,
             inplace,
-            root=None if root is None else asked.communicator[root],
-            relays=asked.relays,
+            root=None if root is None else first_entry.communicator[root],
+            relays=first_entry.relays,
         )
-        found = None if entry is None else self._by_file[entry.file]
-        return found if found is not None and found.takes(size_bytes) else None
+        loaded = None if entry is None else self._by_file[entry.file]
+        return loaded if loaded is not None and loaded.takes(size_bytes) else None
 
 
 def _sums(plan: Plan) -> bool:
-    """Whether any operation of a plan reduces."""
+    """Return True if any operation of a plan reduces."""
     return any(op.name in SUMS for *_, op in plan.ops())
 
 
 def _package(name: str) -> Any:
-    """A module of MSCCL++'s Python package, which is optional and built from its sources."""
+    """Import a module of MSCCL++'s Python package, which is optional and built from its sources.
+
+    Raises:
+        InputError: The package is not installed, or it cannot be imported.
+    """
     try:
         return import_module(name)
     except ImportError as error:

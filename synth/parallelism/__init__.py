@@ -1,1 +1,1 @@
-"""Axes of parallelism on a hierarchical network: which ranks form which groups, and what these groups run."""
+"""Parallelism axes on a hierarchical network: the process groups they form, and the programs that the groups run."""

@@ -1,7 +1,7 @@
 """Axes of parallelism, parallelism matrices, and the process groups that a matrix makes (P², MLSys 2022).
 
-A parallelism matrix has a row for each axis and a column for each level: x[axis][level] says into how many parts the
-axis splits that level. A row's product is the axis's size, a column's is the level's.
+A parallelism matrix has a row for each axis and a column for each level: x[axis][level] is the number of parts into
+which the axis splits that level. The product of a row is the axis's size, that of a column is the level's size.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _FORM = "it must be NAME=SIZE,NAME=SIZE, as in pp=2,dp=2,tp=8"
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of parallelism: devices that differ in no other coordinate form a group of `size`."""
+    """An axis of parallelism: devices that differ in no other coordinate form a group of `size`."""
 
     name: str
     size: int
 
 
 def parse_axes(text: str, hierarchy: Hierarchy) -> tuple[Axis, ...]:
-    """Axes as "pp=2,dp=2,tp=8", in that order; the last one varies fastest in the default order of ranks.
+    """Parse axes like "pp=2,dp=2,tp=8", in this order; the last one varies fastest in the default order of ranks.
 
-    Raises InputError: another form, a name given twice, an axis that no level can hold, or sizes whose product is not
-    the number of devices.
+    Raises:
+        InputError: The form is wrong, a name stands twice, no level can hold an axis, or the product of the sizes is
+            not the number of devices.
     """
     axes = []
     for part in text.split(","):
@@ -43,9 +44,9 @@ def parse_axes(text: str, hierarchy: Hierarchy) -> tuple[Axis, ...]:
         if match is None or int(match[2]) < 1:
             raise InputError(f"axes: {part.strip()[:60]!r} is no axis; {_FORM}")
         axes.append(Axis(match[1], int(match[2])))
-    twice = [name for name, count in Counter(axis.name for axis in axes).items() if count > 1]
-    if twice:
-        raise InputError(f"axes: {twice[0]!r} is given twice; every axis must have a name of its own")
+    repeated_names = [name for name, count in Counter(axis.name for axis in axes).items() if count > 1]
+    if repeated_names:
+        raise InputError(f"axes: {repeated_names[0]!r} is given twice; every axis must have a name of its own")
     devices = len(hierarchy.ranks)
     for axis in axes:
         if devices % axis.size:
@@ -61,55 +62,71 @@ def parse_axes(text: str, hierarchy: Hierarchy) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def parse_over(text: str, axes: Sequence[Axis], what: str = "over") -> tuple[int, ...]:
-    """Places of the axes that "dp,ep" names, ascending. Raises InputError (the line begins with `what`)."""
-    return axes_named([part.strip() for part in text.split(",")], axes, what)
+def parse_over(text: str, axes: Sequence[Axis], where: str = "over") -> tuple[int, ...]:
+    """Parse names of axes like "dp,ep" and return their positions in ascending order.
+
+    Raises:
+        InputError: As for `axes_named`; the message begins with `where`.
+    """
+    return axes_named([part.strip() for part in text.split(",")], axes, where)
 
 
-def axes_named(names: Sequence[str], axes: Sequence[Axis], what: str = "over") -> tuple[int, ...]:
-    """Places of axes by name, ascending. Raises InputError for a name that is none or given twice, and for no names."""
-    known = [axis.name for axis in axes]
+def axes_named(names: Sequence[str], axes: Sequence[Axis], where: str = "over") -> tuple[int, ...]:
+    """Return the positions of named axes in ascending order.
+
+    Raises:
+        InputError: `names` is empty, or a name is unknown or stands twice; the message begins with `where`.
+    """
+    axis_names = [axis.name for axis in axes]
     if not names:
-        raise InputError(f"{what}: names no axis; it must name one or more of {', '.join(known)}")
+        raise InputError(f"{where}: names no axis; it must name one or more of {', '.join(axis_names)}")
     for name in names:
-        if name not in known:
-            near = did_you_mean(name, known)
+        if name not in axis_names:
+            near = did_you_mean(name, axis_names)
             hint = f"; {near}" if near else ""
-            raise InputError(f"{what}: {name[:40]!r} is no axis{hint}; it must be one or more of {', '.join(known)}")
+            raise InputError(
+                f"{where}: {name[:40]!r} is no axis{hint}; it must be one or more of {', '.join(axis_names)}"
+            )
     if len(set(names)) < len(names):
-        twice = Counter(names).most_common(1)[0][0]
-        raise InputError(f"{what}: {twice!r} is named twice; every axis must be named once")
-    return tuple(sorted(known.index(name) for name in names))
+        repeated_name = Counter(names).most_common(1)[0][0]
+        raise InputError(f"{where}: {repeated_name!r} is named twice; every axis must be named once")
+    return tuple(sorted(axis_names.index(name) for name in names))
 
 
 def matrices(axes: Sequence[Axis], hierarchy: Hierarchy, alike: Sequence[Sequence[int]] = ()) -> Iterator[Matrix]:
-    """Every parallelism matrix once, in lexicographic order of columns; never none where the products agree.
+    """Yield every parallelism matrix once, in lexicographic order of its columns.
 
-    alike: sets of levels that a symmetry of the network exchanges; of matrices that differ only in the order of the
-    columns of such a set the one with descending columns is given.
+    There is at least one matrix wherever the products of the sizes agree.
+
+    Args:
+        axes: The axes; their sizes multiply to the number of devices.
+        hierarchy: Levels of the network.
+        alike: Sets of levels that a symmetry of the network exchanges. Of the matrices that differ only in the order of
+            the columns of such a set, only the one with descending columns is yielded.
     """
     sizes = hierarchy.sizes
     before = {level: group[i - 1] for group in map(sorted, alike) for i, level in enumerate(group) if i}
 
-    def columns(left: Sequence[int], product: int) -> Iterator[tuple[int, ...]]:
-        """Every way to write a level's size as one factor an axis, each dividing what is left of its axis."""
-        if not left:
+    def columns(remaining_sizes: Sequence[int], product: int) -> Iterator[tuple[int, ...]]:
+        """Yield every factorisation of a level's size into a factor an axis that divides the axis's remaining size."""
+        if not remaining_sizes:
             if product == 1:
                 yield ()
             return
-        for factor in _divisors(math.gcd(left[0], product)):
-            for rest in columns(left[1:], product // factor):
-                yield (factor, *rest)
+        for factor in _divisors(math.gcd(remaining_sizes[0], product)):
+            for other_factors in columns(remaining_sizes[1:], product // factor):
+                yield (factor, *other_factors)
 
-    def extend(made: list[tuple[int, ...]], left: Sequence[int]) -> Iterator[Matrix]:
-        if len(made) == len(sizes):
-            yield tuple(zip(*made, strict=True))
+    def extend(leading_columns: list[tuple[int, ...]], remaining_sizes: Sequence[int]) -> Iterator[Matrix]:
+        """Yield the matrices that begin with the given columns."""
+        if len(leading_columns) == len(sizes):
+            yield tuple(zip(*leading_columns, strict=True))
             return
-        for column in columns(left, sizes[len(made)]):
-            if len(made) in before and column > made[before[len(made)]]:
+        for column in columns(remaining_sizes, sizes[len(leading_columns)]):
+            if len(leading_columns) in before and column > leading_columns[before[len(leading_columns)]]:
                 continue
-            rest = [size // factor for size, factor in zip(left, column, strict=True)]
-            yield from extend([*made, column], rest)
+            next_sizes = [size // factor for size, factor in zip(remaining_sizes, column, strict=True)]
+            yield from extend([*leading_columns, column], next_sizes)
 
     return extend([], [axis.size for axis in axes])
 
@@ -119,12 +136,16 @@ def _divisors(number: int) -> list[int]:
 
 
 def mesh(hierarchy: Hierarchy, matrix: Matrix, orders: Sequence[Sequence[int]] | None = None) -> Ints:
-    """The rank at each coordinate of the axes: int64 of the axes' sizes, in their order.
+    """Return the rank at each coordinate of the axes: int64, shaped as the axes' sizes in their order.
 
-    An axis's coordinate has its digit of the outermost level first. With the axes in their own order in every level the
-    matrix that fills levels from the innermost with axes from the last is the default order.
+    The coordinate on an axis has the digit of the outermost level first. With the axes in their own order in every
+    level, the matrix that fills the levels from the innermost with the axes from the last is the default order.
 
-    orders: for each level the axes, the one whose digit counts slowest there first; None: all in their own order.
+    Args:
+        hierarchy: Levels of the network.
+        matrix: The parallelism matrix.
+        orders: For each level the axes, first the one whose digit varies slowest in that level; None: all in their
+            order.
     """
     naxes, nlevels = len(matrix), len(hierarchy.levels)
     orders = [range(naxes)] * nlevels if orders is None else orders
@@ -136,10 +157,10 @@ def mesh(hierarchy: Hierarchy, matrix: Matrix, orders: Sequence[Sequence[int]] |
 
 
 def process_groups(ranks: Ints, over: Sequence[int]) -> Ints:
-    """The process groups of a mesh (see `mesh`) over some axes: int64 (groups, ranks of a group).
+    """Return the process groups of a mesh (see `mesh`) over some axes: int64 (groups, ranks of a group).
 
-    Ranks that differ only in these axes form a group, in the order of their coordinates; every rank is in exactly one.
+    Ranks that differ only in these axes form a group, in the order of their coordinates. Every rank is in one group.
     """
-    kept = [axis for axis in range(ranks.ndim) if axis not in over]
+    group_axes = [axis for axis in range(ranks.ndim) if axis not in over]
     size = math.prod(ranks.shape[axis] for axis in over)
-    return np.ascontiguousarray(ranks.transpose([*kept, *over])).reshape(-1, size)
+    return np.ascontiguousarray(ranks.transpose([*group_axes, *over])).reshape(-1, size)

@@ -1,4 +1,4 @@
-"""Sequences of steps with the devices and the pieces of a message that every step's collective is about."""
+"""Steps of a sequence with the devices and the pieces of the message on which each step's collective works."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class ConcreteStep:
     """A collective in groups of devices of one reduction group.
 
     Attributes:
-        groups: those that hold anything, each in order, the root first.
-        pieces: of each group, the pieces that its collective is over, in the order of its chunks.
+        collective: Name of the collective.
+        groups: The groups that hold data, each in order, with the root first.
+        pieces: For each group the pieces that its collective works on, in the order of its chunks.
     """
 
     collective: str
@@ -32,8 +33,8 @@ class ConcreteStep:
 
 
 def concrete(sequence: Sequence, hierarchy: SynthesisHierarchy) -> list[ConcreteStep]:
-    """The steps for the number of parts that each level has; of all devices of the hierarchy."""
-    state, made = start(hierarchy), []
+    """Return the steps with their groups and pieces for all devices of the hierarchy and its real numbers of parts."""
+    state, concrete_steps = start(hierarchy), []
     for step in sequence:
         groups = step.slice.groups(hierarchy)
         busy = tuple(group for group in groups if any(state[group[0]]))
@@ -42,31 +43,31 @@ def concrete(sequence: Sequence, hierarchy: SynthesisHierarchy) -> list[Concrete
             rows = [held(state[device]) for device in group]
             gathered = step.collective == ALLGATHER
             pieces.append(tuple(piece for row in rows for piece in row) if gathered else rows[0])
-        made.append(ConcreteStep(step.collective, busy, tuple(pieces)))
+        concrete_steps.append(ConcreteStep(step.collective, busy, tuple(pieces)))
         after = apply(step.collective, groups, state)
         assert after is not None, "what is legal does not depend on how many parts a level has"
         state = after
-    return made
+    return concrete_steps
 
 
 def shares(sequence: Sequence, factors: tuple[int, ...]) -> list[float]:
-    """Of every step, the part of the message that its collective is over (nccl-tests' size / the message's).
+    """Return for every step the share of the message on which its collective works (nccl-tests' size / message size).
 
-    A reduce-scatter within levels leaves each device one of as many parts; an all-gather brings them together again.
+    A reduce-scatter within levels leaves a device one of as many parts; an all-gather joins these parts again.
     """
     scattered: set[int] = set()
-    found = []
+    step_shares = []
     for step in sequence:
         levels = set(range(step.slice.low, step.slice.high))
         if step.collective == ALLGATHER:
             scattered -= levels
-        found.append(1 / math.prod(factors[level] for level in scattered))
+        step_shares.append(1 / math.prod(factors[level] for level in scattered))
         if step.collective == REDUCESCATTER:
             scattered |= levels
-    return found
+    return step_shares
 
 
 def described(step: Step, hierarchy: SynthesisHierarchy) -> dict[str, str]:
-    """The step as `--json` states it: collective, slice, form."""
+    """Return the step as `--json` states it: collective, slice, form."""
     cut = step.slice
     return {"collective": step.collective, "slice": cut.vertex(hierarchy), "form": cut.described(hierarchy)}

@@ -1,10 +1,10 @@
-"""How long concurrent groups take, by the traffic of a constructive algorithm: an estimate to rank placements by.
+"""An estimate of how long concurrent groups take, by the traffic of a constructive algorithm; it ranks placements.
 
-All groups of a request run at once; every resource's bytes are added up over all of them, and the busiest one, with
-the latency of the steps, gives the time. Groups that reduce or gather go level by level (reduce-scatter outwards,
-all-gather back inwards), by rings or straight, whichever is faster there; all else goes straight. Routes are the fixed
-shortest ones (`synth.baselines.routes`). P² (MLSys 2022) ranks by such a cost: the slowest link and how many groups
-share it.
+All groups of a request run at the same time. The bytes on every resource are added up over all of them; the busiest
+resource and the latency of the steps give the time. Groups that reduce or gather proceed level by level
+(reduce-scatter outwards, all-gather back inwards), by rings or by direct sends, whichever is faster in that level; all
+other collectives send directly. Routes are the fixed shortest ones (`synth.baselines.routes`). P² (MLSys 2022) ranks
+by such a cost: the slowest link and the number of groups that share it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,33 @@ from topologies.levels.hierarchy import Hierarchy, nested
 from topologies.network import Network, network
 from topologies.topology import Topology
 
-_HOPS = 4_000_000  # links of routes that are looked at together; some 200 MB
+_HOPS = 4_000_000  # Links of routes that are expanded in one block, which takes some 200 MB.
 
 
 @dataclass(frozen=True, eq=False)
 class RequestTime:
-    """What a collective in all groups at once takes: µs in all, and µs for which each resource is busy."""
+    """The time of a collective that runs in all groups at the same time.
+
+    Attributes:
+        time_us: Time until all groups are done, in µs.
+        busy_us: Time for which each resource of the whole network is busy, in µs: float64 (nresources,).
+    """
 
     time_us: float
-    busy_us: Floats  # (nresources,) of the whole network
+    busy_us: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Estimator:
-    """Estimates on one topology; requests that were asked before are known.
+    """Time estimates on one topology, with a cache of the requests that were estimated.
 
-    Raises (when asked) NoRoute where a rank cannot be reached.
+    Attributes:
+        topology: The topology.
+        hierarchy: Its levels.
+        known: Cached estimates, by collective, size in bytes, and groups.
+        net: Network of all ranks in their own order.
+        routes: Fixed routes between all ranks.
+        level_of: The level of every resource, int64 (nresources,): the innermost one between whose parts its links go.
     """
 
     topology: Topology
@@ -55,60 +66,68 @@ class Estimator:
 
     net: Network = field(init=False)
     routes: Routes = field(init=False)
-    level_of: Ints = field(init=False)  # (nresources,): the innermost level between whose parts a resource's links go
+    level_of: Ints = field(init=False)
 
     def estimate(self, collective: str, groups: Ints, size_bytes: float) -> RequestTime:
-        """Time of the collective in all groups, int64 (groups, ranks of a group), of `size_bytes` each."""
+        """Estimate the time of a collective in all groups, int64 (groups, ranks of a group), of `size_bytes` each.
+
+        Raises:
+            NoRoute: A rank cannot be reached.
+        """
         key = (collective, int(size_bytes), groups.tobytes() + groups.shape[1].to_bytes(4, "little"))
         if key not in self.known:
-            busy, latency = (
+            busy_us, latency_us = (
                 self._by_levels(groups, size_bytes, 2 if collective == "allreduce" else 1)
                 if collective in RINGED
                 else self._straight(named(collective, groups.shape[1], 1), groups, size_bytes)
             )
-            self.known[key] = RequestTime(float(busy.max(initial=0.0)) + latency, busy)
+            self.known[key] = RequestTime(float(busy_us.max(initial=0.0)) + latency_us, busy_us)
         return self.known[key]
 
     def _by_levels(self, groups: Ints, size_bytes: float, passes: int) -> tuple[Floats, float]:
-        """Reduce-scatter and/or all-gather, the innermost level first: busy times and latency in µs."""
+        """Return busy times and latency in µs of a reduce-scatter or an all-gather (or both, with two passes).
+
+        Groups proceed level by level, the innermost first.
+        """
         members, levels = nested(self.hierarchy, groups)
-        busy, latency, share = np.zeros(self.net.nresources), 0.0, float(size_bytes)
+        busy, latency, share_bytes = np.zeros(self.net.nresources), 0.0, float(size_bytes)
         for level in reversed(range(len(levels))):
             p = levels[level].size
             rows = np.moveaxis(members, level + 1, -1).reshape(-1, p)
-            best = self._ring(rows, share)
-            if p > 2 and self._hops(rows) <= _HOPS:  # far longer routes than a ring's are no faster
-                best = min(best, self._all_pairs(rows, share), key=lambda x: float(x[0].max()) + x[1])
+            best = self._ring(rows, share_bytes)
+            if p > 2 and self._hops(rows) <= _HOPS:  # Routes that are far longer than a ring's are not faster.
+                best = min(best, self._all_pairs(rows, share_bytes), key=lambda x: float(x[0].max()) + x[1])
             busy = busy + passes * best[0]
             latency += passes * best[1]
-            share /= p
+            share_bytes /= p
         return busy, latency
 
-    def _ring(self, rows: Ints, share: float) -> tuple[Floats, float]:
-        """Rings both ways round, each with half: what one pass takes."""
+    def _ring(self, rows: Ints, share_bytes: float) -> tuple[Floats, float]:
+        """Return busy times and latency in µs of one pass by rings in both directions, each with half of the data."""
         p = rows.shape[1]
-        each = share * (p - 1) / p
+        pass_bytes = share_bytes * (p - 1) / p
         if p == 2:
-            return _slowest(self._sent(rows, rows[:, ::-1], np.full(rows.size, each)))
+            return _slowest(self._sent(rows, rows[:, ::-1], np.full(rows.size, pass_bytes)))
         src = np.concatenate([rows, rows])
         dst = np.concatenate([np.roll(rows, -1, axis=1), np.roll(rows, 1, axis=1)])
-        busy, alpha = self._sent(src, dst, np.full(src.size, each / 2))
-        # A share goes over all hops of its ring but one.
+        busy, alpha = self._sent(src, dst, np.full(src.size, pass_bytes / 2))
+        # A part of the data takes all hops of its ring but one.
         hops = alpha.reshape(-1, p)
         return busy, float((hops.sum(axis=1) - hops.min(axis=1)).max())
 
     def _hops(self, rows: Ints) -> int:
-        """Links on the routes between all pairs of each row."""
+        """Count the links on the routes between all pairs of each row."""
         a, b = _pairs(rows.shape[1])
         return int(self.routes.hops(rows[:, a].reshape(-1), rows[:, b].reshape(-1)).sum())
 
-    def _all_pairs(self, rows: Ints, share: float) -> tuple[Floats, float]:
+    def _all_pairs(self, rows: Ints, share_bytes: float) -> tuple[Floats, float]:
+        """Return busy times and latency in µs if each rank sends directly to all others of its row."""
         p = rows.shape[1]
         a, b = _pairs(p)
-        return _slowest(self._sent(rows[:, a], rows[:, b], np.full(len(rows) * len(a), share / p)))
+        return _slowest(self._sent(rows[:, a], rows[:, b], np.full(len(rows) * len(a), share_bytes / p)))
 
     def _straight(self, collective: Collective, groups: Ints, size_bytes: float) -> tuple[Floats, float]:
-        """Every chunk from its only holder straight to all goals."""
+        """Return busy times and latency in µs if every chunk goes from its only holder directly to all goals."""
         holder = np.empty(collective.nchunks, dtype=np.int64)
         holder[collective.pre[:, 1]] = collective.pre[:, 0]
         goal, chunk = collective.post[:, 0], collective.post[:, 1]
@@ -118,7 +137,7 @@ class Estimator:
         return _slowest(self._sent(groups[:, holder[chunk]], groups[:, goal], amount))
 
     def _sent(self, src: Ints, dst: Ints, amount: Floats) -> tuple[Floats, Floats]:
-        """Busy times in µs of messages over fixed routes, and the α of each."""
+        """Return the busy times in µs of messages over fixed routes, and the α of each message in µs."""
         net = self.net
         src, dst = src.reshape(-1), dst.reshape(-1)
         load, alpha = np.zeros(net.nresources), np.zeros(len(src))
@@ -133,20 +152,23 @@ class Estimator:
 
 
 def _slowest(sent: tuple[Floats, Floats]) -> tuple[Floats, float]:
+    """Return the busy times and the largest α of the messages."""
     return sent[0], float(sent[1].max(initial=0.0))
 
 
 def _levels_of_resources(net: Network, hierarchy: Hierarchy, position: Ints) -> Ints:
+    """Return the innermost level between whose parts each resource's links go: int64 (nresources,)."""
     between, size = np.full(net.nlinks, len(hierarchy.levels) - 1, dtype=np.int64), len(position)
     for level in reversed(range(len(hierarchy.levels))):
         inside = size // math.prod(hierarchy.sizes[: level + 1])
         between[position[net.src] // inside != position[net.dst] // inside] = level
-    found = np.zeros(net.nresources, dtype=np.int64)
-    np.maximum.at(found, net.uses_idx, between[net.link_of_use])
-    return found
+    level_of_resource = np.zeros(net.nresources, dtype=np.int64)
+    np.maximum.at(level_of_resource, net.uses_idx, between[net.link_of_use])
+    return level_of_resource
 
 
 @lru_cache(maxsize=64)
 def _pairs(count: int) -> tuple[Ints, Ints]:
+    """Return the first and the second members of all ordered pairs of `count` different numbers."""
     a, b = (x.ravel() for x in np.indices((count, count)))
     return a[a != b], b[a != b]

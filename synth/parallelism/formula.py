@@ -21,9 +21,15 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {"ceil": math.ceil, "min": min, "m
 
 
 def evaluate(text: str, values: Mapping[str, float], where: str) -> float:
-    """The value of a formula of numbers, names, + - * /, parentheses, ceil(), min() and max().
+    """Compute a formula of numbers, names, + - * /, parentheses, ceil(), min() and max().
 
-    Raises InputError (the line begins with `where`): anything else, an unknown name, or no finite number.
+    Args:
+        text: The formula.
+        values: Value of every name that the formula may use.
+        where: Beginning of an error message: the file and the field.
+
+    Raises:
+        InputError: The formula contains anything else or an unknown name, or its value is not finite.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval") if len(text) <= _LONGEST else None
@@ -43,6 +49,7 @@ def evaluate(text: str, values: Mapping[str, float], where: str) -> float:
 
 
 def _value(node: ast.expr, values: Mapping[str, float], where: str) -> float:
+    """Compute the value of one node of a formula's syntax tree."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return float(node.value)
     if isinstance(node, ast.Name):
@@ -50,9 +57,9 @@ def _value(node: ast.expr, values: Mapping[str, float], where: str) -> float:
             return float(values[node.id])
         near = did_you_mean(node.id, list(values))
         hint = f"; {near}" if near else ""
-        known = ", ".join(list(values)[:20]) + (", …" if len(values) > 20 else "") or "none"
+        some_names = ", ".join(list(values)[:20]) + (", …" if len(values) > 20 else "") or "none"
         raise InputError(
-            f"{where}: {shown(node.id)} has no value{hint}; it must be an axis or one of [values]: {known}"
+            f"{where}: {shown(node.id)} has no value{hint}; it must be an axis or one of [values]: {some_names}"
         )
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](_value(node.left, values, where), _value(node.right, values, where))

@@ -1,7 +1,7 @@
-"""A placement as launchers and torch take it: host order, Open MPI's rankfile, and a DeviceMesh.
+"""A placement in the forms of launchers and torch: host order, Open MPI's rankfile, and a DeviceMesh.
 
 Position p of a placement is the global rank p of a job that is started in its order; `init_device_mesh` then needs
-nothing more. A job whose ranks are the topology's own gets the mesh from the Python module instead.
+nothing more. A job that keeps the ranks of the topology gets the mesh from the written Python module instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topologies.topology import Topology
 
 
 def slots(topology: Topology) -> Ints:
-    """Of every rank its place on its node: int64 (ranks,)."""
+    """Return the position of every rank on its node: int64 (ranks,)."""
     order = np.argsort(topology.nodes, kind="stable")
     first = np.searchsorted(topology.nodes[order], topology.nodes[order])
     place = np.empty(topology.nranks, dtype=np.int64)
@@ -25,33 +25,39 @@ def slots(topology: Topology) -> Ints:
 
 
 def rankfile(topology: Topology, order: Sequence[int]) -> str:
-    """A rankfile of Open MPI: rank p runs on slot s of the n-th host of the allocation ("+n2 slot=5")."""
+    """Write a rankfile of Open MPI: rank p runs on slot s of the n-th host of the allocation ("+n2 slot=5")."""
     place = slots(topology)
     lines = (f"rank {p}=+n{topology.nodes[rank]} slot={place[rank]}" for p, rank in enumerate(order))
     return "\n".join(lines) + "\n"
 
 
 def host_order(topology: Topology, order: Sequence[int], hosts: Sequence[str] = ()) -> str:
-    """The host of every position, a line each: Slurm's SLURM_HOSTFILE (--distribution=arbitrary), MPICH's -f.
+    """Write the host of every position on a line: Slurm's SLURM_HOSTFILE (--distribution=arbitrary), MPICH's -f.
 
-    hosts: names by node; "node0", "node1", … where there are none.
+    Args:
+        topology: The topology.
+        order: The rank at every position.
+        hosts: Names of the hosts, by node; a node without a name is "node0", "node1", …
     """
     names = [hosts[node] if node < len(hosts) else f"node{node}" for node in topology.nodes.tolist()]
     return "\n".join(names[rank] for rank in order) + "\n"
 
 
 def is_ascending(ranks: Ints) -> bool:
-    """Whether every group along one axis has its ranks in ascending order, as torch's new_group sorts them."""
+    """Return True if every group along one axis has ascending ranks, as torch's new_group sorts them."""
     return all(bool((np.diff(process_groups(ranks, [axis]), axis=1) > 0).all()) for axis in range(ranks.ndim))
 
 
 def torch_module(ranks: Ints, axes: Sequence[Axis], source: str) -> str:
-    """Python that makes the placement a DeviceMesh where global ranks are the topology's ranks.
+    """Write a Python module that makes the placement a DeviceMesh where global ranks are the topology's ranks.
 
-    Where a group's ranks do not ascend in the mesh, torch would sort them (`new_group`), and a member's place in the
-    group would not be its coordinate; then the groups are made first, unsorted (torch 2.13 or newer).
+    Where the ranks of a group do not ascend in the mesh, torch would sort them (`new_group`), and a member's place in
+    the group would not be its coordinate. The module then creates the groups first, unsorted (torch 2.13 or newer).
 
-    source: the command that made it, one line.
+    Args:
+        ranks: The mesh: the rank at each coordinate.
+        axes: The axes of the mesh.
+        source: The command that wrote the module, in one line.
     """
     names = ", ".join(repr(axis.name) for axis in axes) + ("," if len(axes) == 1 else "")
     shape = ", ".join(str(axis.size) for axis in axes) + ("," if len(axes) == 1 else "")

@@ -1,15 +1,17 @@
-"""A lower limit on a step's time under any placement whatever, with a parallelism matrix or without.
+"""A lower bound on a step's time under any placement, with or without a parallelism matrix.
 
-Take a part P of the ranks with h of them, and a request whose groups have k. However ranks are placed, P holds the
-members of whole groups, and of others m with 0 < m < k; what a collective must carry into P and out of it for these is
-concave in m, so the least of all placements is that of h mod k members of one group. Divided by what P's links can
-carry that is a time; within a phase the bytes of all calls add up, and phases follow each other, under one placement.
+Take a part P of the ranks with h ranks, and a request whose groups have k ranks. However the ranks are placed, P holds
+the members of whole groups, and of other groups m members with 0 < m < k. The bytes that a collective must carry into P
+and out of it for such a group are concave in m, so the minimum over all placements is that of one group with h mod k
+members in P. Divided by the rate of P's links, these bytes give a time. Within a phase the bytes of all calls add up,
+and the times of phases add up, under one placement.
 
-Calls over different axes cannot all have the placement that is best for them alone. P holds h cells of the grid of the
-axes' coordinates; pushing the cells of every line of one axis to its beginning leaves what that axis's lines hold, and
-makes what the others hold as uneven as it can be (Gale, Ryser), so that sums of concave functions of it do not grow. In
-two axes the least is that of the Young diagrams of h cells, of which `least_of_all` finds the best; further axes are
-taken in one by one, each line of the new axis standing for a diagram of those before.
+Calls over different axes cannot all have the placement that is best for each of them. P holds h cells of the grid of
+the axes' coordinates. Pushing the cells of every line of one axis to its beginning leaves the counts in that axis's
+lines as they are, and makes the counts in the lines of other axes as uneven as possible (Gale, Ryser), so that sums of
+concave functions of the counts do not grow. For two axes the minimum is that of the Young diagrams of h cells, of which
+`least_of_all` finds the best. Further axes are added one by one; each line of a new axis stands for a diagram of the
+axes before it.
 """
 
 from __future__ import annotations
@@ -28,141 +30,161 @@ from topologies.arrays import ranges
 from topologies.levels.hierarchy import Hierarchy
 from topologies.network import Network
 
-MOST_PART = 128  # ranks of a part in which calls over different axes are counted together
-MOST_AXES = 4  # of which all orders are tried
+MOST_PART = 128  # Ranks of a part up to which calls over different axes share one placement.
+MOST_AXES = 4  # Axes up to which all orders are tried.
 
 
 def step_bound(net: Network, hierarchy: Hierarchy, axes: Sequence[Axis], workload: Workload) -> float:
-    """Microseconds that a step takes at least under any placement of the axes.
+    """Compute a lower bound in µs on the time of a step under any placement of the axes.
 
-    net: of all ranks in their own order. Looked at are one rank and one part of every level.
+    It considers one rank, and one part of every level.
+
+    Args:
+        net: Network of all ranks in their own order.
+        hierarchy: Levels of the network.
+        axes: Axes to place.
+        workload: Calls of the step.
     """
     parts = [hierarchy.parts(level)[0] for level in range(len(hierarchy.levels))]
-    sides = []
+    cuts = []
     for part in parts:
         inside = np.zeros(net.nranks, dtype=bool)
         inside[part] = True
         if not inside.all():
-            come = crossing_gbs(net, ~inside[net.src] & inside[net.dst])
-            leave = crossing_gbs(net, inside[net.src] & ~inside[net.dst])
-            sides.append((len(part), come, leave))
+            inward_gbs = crossing_gbs(net, ~inside[net.src] & inside[net.dst])
+            outward_gbs = crossing_gbs(net, inside[net.src] & ~inside[net.dst])
+            cuts.append((len(part), inward_gbs, outward_gbs))
     sizes = [axis.size for axis in axes]
     phases = [[workload.calls[i] for i in phase] for phase in workload.phases]
 
-    def least(calls: Sequence[Call], size: int, come: float, leave: float) -> float:
+    def least(calls: Sequence[Call], size: int, inward_gbs: float, outward_gbs: float) -> float:
+        """Return bytes / GB/s of the direction that takes longer, for calls under their best placement."""
         needs = least_crossing_of_all(calls, sizes, size)
-        return max(float(n) / c if c > 0 else 0.0 for n, c in zip(needs, (come, leave), strict=True))
+        return max(float(n) / c if c > 0 else 0.0 for n, c in zip(needs, (inward_gbs, outward_gbs), strict=True))
 
-    own = [max((least(calls, *side) for side in sides), default=0.0) for calls in phases]
-    best = sum(own)
-    for side in sides:
-        # one placement for all these phases; each of the others as if it had one of its own
+    bound_of_phase = [max((least(calls, *cut) for cut in cuts), default=0.0) for calls in phases]
+    best = sum(bound_of_phase)
+    for cut in cuts:
+        # The joint phases share one placement; each other phase counts as if it had its own.
         chosen = list(range(len(phases)))
         for phase in [None, *chosen]:
-            fewer = [other for other in chosen if other != phase]
-            apart = sum(time for other, time in enumerate(own) if other not in fewer)
-            found = apart + least([call for other in fewer for call in phases[other]], *side)
-            if found > best or phase is None:
-                best, chosen = max(best, found), fewer
+            joint_phases = [index for index in chosen if index != phase]
+            separate_bound = sum(time for index, time in enumerate(bound_of_phase) if index not in joint_phases)
+            candidate_bound = separate_bound + least([call for index in joint_phases for call in phases[index]], *cut)
+            if candidate_bound > best or phase is None:
+                best, chosen = max(best, candidate_bound), joint_phases
     return best * US_PER_BYTE_AT_1_GBS
 
 
 def least_crossing_of_all(calls: Sequence[Call], sizes: Sequence[int], part: int) -> Floats:
-    """Bytes that must come into and leave a part of so many ranks, under the placement that is best for all calls.
+    """Return the bytes that must at least enter and leave a part of the ranks, under the best placement for all calls.
 
-    sizes: of the axes.
+    Args:
+        calls: The calls.
+        sizes: Sizes of the axes.
+        part: Number of ranks in the part.
     """
-    alone = np.zeros(2)
+    separate_bytes = np.zeros(2)
     for call in calls:
-        alone += call.times * np.array(least_crossing(call, math.prod(sizes[a] for a in call.over), part))
+        separate_bytes += call.times * np.array(least_crossing(call, math.prod(sizes[a] for a in call.over), part))
     wide = [axis for axis, size in enumerate(sizes) if size > 1]
     if part > MOST_PART or not 2 <= len(wide) <= MOST_AXES:
-        return alone
-    best = alone
+        return separate_bytes
+    best = separate_bytes
     for order in permutations(wide):
         best = np.maximum(best, [least_of_all(calls, sizes, order, part, side) for side in (0, 1)])
     return best
 
 
 def least_of_all(calls: Sequence[Call], sizes: Sequence[int], order: Sequence[int], part: int, side: int) -> float:
-    """No placement has fewer bytes come into (side 0) or leave (1) a part of so many ranks, of all calls together.
+    """Return the bytes that must at least enter (side 0) or leave (side 1) a part, for all calls in any placement.
 
-    order: the axes of more than one rank, the one that is taken in first last. Calls over one axis, and over all that
-    were taken in, count together; others as if they were alone.
+    Calls over one axis, and calls over all axes added so far, are counted in one placement; other calls are counted as
+    if each had its own.
+
+    Args:
+        calls: The calls.
+        sizes: Sizes of the axes.
+        order: The axes of more than one rank; the first one is added last.
+        part: Number of ranks in the part.
+        side: 0: bytes into the part; 1: bytes out of it.
     """
-    cells, within = np.zeros(2), 1  # least bytes by how many cells a diagram of the axes taken in has
-    taken: set[int] = set()
+    # least_bytes[cells]: least bytes over the diagrams of the added axes that have as many cells.
+    least_bytes, within = np.zeros(2), 1
+    added_axes: set[int] = set()
     counted: set[int] = set()
     for axis in reversed(order):
         k = sizes[axis]
-        taken.add(axis)
+        added_axes.add(axis)
         lines = _crossing([call for call in calls if _wide(call, sizes) == {axis}], k, side)
-        cells = _stacked(cells, lines, min(part, within * k))
+        least_bytes = _stacked(least_bytes, lines, min(part, within * k))
         within *= k
-        if len(taken) > 1:
-            whole = _crossing([call for call in calls if _wide(call, sizes) == taken], within, side)
-            cells = cells + whole[: len(cells)]
-        counted |= {i for i, call in enumerate(calls) if _wide(call, sizes) in ({axis}, taken)}
-    rest = sum(
+        if len(added_axes) > 1:
+            whole = _crossing([call for call in calls if _wide(call, sizes) == added_axes], within, side)
+            least_bytes = least_bytes + whole[: len(least_bytes)]
+        counted |= {i for i, call in enumerate(calls) if _wide(call, sizes) in ({axis}, added_axes)}
+    separate_bytes = sum(
         call.times * least_crossing(call, math.prod(sizes[a] for a in call.over), part)[side]
         for i, call in enumerate(calls)
         if i not in counted
     )
-    return float(cells[part]) + rest
+    return float(least_bytes[part]) + separate_bytes
 
 
 def _wide(call: Call, sizes: Sequence[int]) -> set[int]:
-    """The axes of more than one rank that it is over."""
+    """Return the axes of a call that have more than one rank."""
     return {axis for axis in call.over if sizes[axis] > 1}
 
 
 def _crossing(calls: Sequence[Call], k: int, side: int) -> Floats:
-    """Bytes of all calls in a group of k of which m are in the part, for m = 0..k."""
-    found = np.zeros(k + 1)
+    """Return the bytes of all calls in a group of k ranks with m ranks in the part, for m = 0..k."""
+    crossing_bytes = np.zeros(k + 1)
     for call in calls:
-        found += call.times * np.array([least_crossing(call, k, m)[side] for m in range(k + 1)])
-    return found
+        crossing_bytes += call.times * np.array([least_crossing(call, k, m)[side] for m in range(k + 1)])
+    return crossing_bytes
 
 
 def _stacked(row: Floats, column: Floats, most: int) -> Floats:
-    """The least of Σ row[width] + Σ column[height] over diagrams of 0..most cells with at most len(column) - 1 rows.
+    """Return the least of Σ row[width] + Σ column[height] over Young diagrams, for every number of cells in 0..most.
 
-    Rows do not grow; a column is as high as the number of rows that reach it. Of diagrams of r rows the last of which
-    is w wide, the columns behind w have their height, and count; those up to w may still grow.
+    The diagrams have at most len(column) - 1 rows. Rows do not grow, and a column is as high as the number of rows that
+    reach it. In a diagram of r rows whose last one is w wide, the columns behind w have their final height and are
+    counted; those up to w may still grow.
     """
     widths = min(len(row) - 1, most)
-    least = np.full((most + 1, widths + 1), np.inf)  # [cells][width of the last row]
-    least[0] = 0.0  # no row: the next may be of any width
+    least = np.full((most + 1, widths + 1), np.inf)  # [cells][width of the last row].
+    least[0] = 0.0  # Without a row the next one may have any width.
     for rows in range(1, len(column)):
-        # the width goes down to w: the columns left behind are rows - 1 high
-        at = np.arange(widths + 1) * column[rows - 1]
-        down = np.minimum.accumulate((least + at)[:, ::-1], axis=1)[:, ::-1] - at
+        # The width shrinks to w: the columns behind w are rows - 1 high.
+        column_sums = np.arange(widths + 1) * column[rows - 1]
+        narrowed = np.minimum.accumulate((least + column_sums)[:, ::-1], axis=1)[:, ::-1] - column_sums
         least = np.full_like(least, np.inf)
         for width in range(widths + 1):
-            least[width:, width] = down[: most + 1 - width, width] + row[width]
-    at = np.arange(widths + 1) * column[-1]
-    found: Floats = (least + at).min(axis=1)
-    return found
+            least[width:, width] = narrowed[: most + 1 - width, width] + row[width]
+    column_sums = np.arange(widths + 1) * column[-1]
+    least_sums: Floats = (least + column_sums).min(axis=1)
+    return least_sums
 
 
 def least_crossing(call: Call, k: int, part: int) -> tuple[float, float]:
-    """Bytes that must come into and leave a part of so many ranks, for groups of k, under the best placement."""
-    m, size = part % k, float(call.size_bytes)
-    if not m:
+    """Return the bytes that must at least enter and leave a part of `part` ranks, for groups of k in any placement."""
+    inside, size = part % k, float(call.size_bytes)
+    if not inside:
         return 0.0, 0.0
     inward, outward = {
         "allreduce": (1.0, 1.0),
-        "allgather": ((k - m) / k, m / k),
-        "reducescatter": (m / k, (k - m) / k),
-        "alltoall": (m * (k - m) / k, m * (k - m) / k),
+        "allgather": ((k - inside) / k, inside / k),
+        "reducescatter": (inside / k, (k - inside) / k),
+        "alltoall": (inside * (k - inside) / k, inside * (k - inside) / k),
     }.get(call.collective, (0.0, 0.0))
     return inward * size, outward * size
 
 
 def crossing_gbs(net: Network, links: Bools) -> float:
-    """An upper limit on what these links carry together: the capacities of resources that cover all of them.
+    """Compute an upper limit in GB/s on the rate of a set of links: the capacities of resources that cover all of them.
 
-    Every link is covered by the one of its resources with the least capacity for each of these links that use it.
+    Every link is covered by one of its resources, the one with the least capacity for each link of the set that uses
+    it.
     """
     chosen = np.flatnonzero(links)
     if not len(chosen):

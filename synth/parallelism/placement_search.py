@@ -1,4 +1,4 @@
-"""Searched schedules for the calls of a workload under placements: each request once, as many as there is time for."""
+"""Searched schedules for a workload's calls under placements: each request once, as many as the budget allows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,22 @@ from topologies.errors import InputError
 from topologies.levels.hierarchy import Hierarchy
 from topologies.topology import Topology
 
-MOST_ALWAYS = 128  # ranks up to which the best placement and the default order are searched whatever the budget
+MOST_ALWAYS = 128  # Ranks up to which the best placement and the default order are always searched.
 
 
 class Searches:
-    """Searched plans of one ranking: each request once, as many as there is time for."""
+    """The searched plans of one ranking, each request searched once while there is time.
+
+    Attributes:
+        estimator: Estimates on the topology.
+        workload: The calls of the step.
+        seed: Seed of the searches.
+        end: Time of `now` at which the budget ends.
+        interrupted: True after Ctrl-C.
+        known: Results by request.
+        plans: Results by the call's position and the bytes of the placement's mesh.
+        number: Position of every resource in the network, by name.
+    """
 
     def __init__(self, estimator: Estimator, workload: Workload, budget: float, seed: int) -> None:
         self.estimator, self.workload, self.seed = estimator, workload, seed
@@ -37,42 +48,47 @@ class Searches:
         self.number = {name: i for i, name in enumerate(estimator.net.resource_names)}
 
     def run(self, meshes: Sequence[Ints], progress: Callable[[str], None] | None) -> list[StepTime | None]:
-        """The step under each mesh by the best plans for its calls; None where time was up, not for the first two."""
+        """Return a step's time under each mesh by the best plans for its calls, or None if the time was over.
+
+        The first two meshes of up to `MOST_ALWAYS` ranks are searched even then.
+        """
         calls = self.workload.calls
-        wanted = [[_request_key(call, ranks) for call in calls] for ranks in meshes]
-        found: list[StepTime | None] = []
+        request_keys = [[_request_key(call, ranks) for call in calls] for ranks in meshes]
+        step_times: list[StepTime | None] = []
         with ExitStack() as stack:
             workers = stack.enter_context(Workers())
-            for at, (ranks, keys) in enumerate(zip(meshes, wanted, strict=True)):
-                always = at < 2 and ranks.size <= MOST_ALWAYS and not self.interrupted
+            for position, (ranks, keys) in enumerate(zip(meshes, request_keys, strict=True)):
+                always = position < 2 and ranks.size <= MOST_ALWAYS and not self.interrupted
                 for call, key in zip(calls, keys, strict=True):
-                    left = len({other for row in wanted for other in row} - set(self.known))
+                    remaining = len({other_key for row in request_keys for other_key in row} - set(self.known))
                     if key in self.known or not (always or now() < self.end):
                         continue
                     if progress is not None:
-                        progress(f"{call.name}: {left} searches left")
-                    groups, share = process_groups(ranks, call.over), max(0.01, (self.end - now()) / left)
+                        progress(f"{call.name}: {remaining} searches left")
+                    groups, share = process_groups(ranks, call.over), max(0.01, (self.end - now()) / remaining)
                     self.known[key] = plan_groups(
                         self.estimator.topology, call, groups, share, self.seed, workers, self.estimator.hierarchy
                     )
                     if self.known[key].ended == "interrupted":
                         self.end, self.interrupted, always = now(), True, False
                 if not all(key in self.known for key in keys):
-                    found.append(None)
+                    step_times.append(None)
                     continue
                 self.plans.update(((i, ranks.tobytes()), self.known[key]) for i, key in enumerate(keys))
-                made = [self.known[key] for key in keys]
-                found.append(step_time(self.workload, list(map(self._time, made)), self.estimator, made))
-        return found
+                results = [self.known[key] for key in keys]
+                step_times.append(step_time(self.workload, list(map(self._time, results)), self.estimator, results))
+        return step_times
 
-    def _time(self, made: ConcurrentResult) -> RequestTime:
+    def _time(self, result: ConcurrentResult) -> RequestTime:
+        """Return the time of a result and the busy times of the network's resources."""
         busy: Floats = np.zeros(self.estimator.net.nresources)
-        at = [self.number[name] for name in made.problem.network.resource_names]
-        busy[at] = resource_loads_us(made.problem, made.at_size)
-        return RequestTime(made.makespan_us, busy)
+        positions = [self.number[name] for name in result.problem.network.resource_names]
+        busy[positions] = resource_loads_us(result.problem, result.at_size)
+        return RequestTime(result.makespan_us, busy)
 
 
 def _request_key(call: Call, ranks: Ints) -> tuple[str, int, bytes, int]:
+    """Return the key of a call's request under a mesh: requests with equal keys have the same groups and size."""
     groups = process_groups(ranks, call.over)
     return call.collective, call.size_bytes, groups.tobytes(), groups.shape[1]
 
@@ -86,18 +102,28 @@ def plan_groups(
     workers: Workers | None = None,
     hierarchy: Hierarchy | None = None,
 ) -> ConcurrentResult:
-    """Schedules for a call's groups at once, relays only where a group needs them; see `concurrent.plan`.
+    """Find a plan for a call's groups at the same time, with relays only where a group needs them.
 
-    All-reduces over several levels may be reduction programs. hierarchy: of the topology; None: the levels that it has.
+    See `concurrent.plan`. All-reduces over more than one level may be reduction programs.
+
+    Args:
+        topology: The topology.
+        call: The call.
+        groups: Ranks, int64 (groups, ranks of a group).
+        budget: Seconds for the search.
+        seed: Seed of the search.
+        workers: Solver processes to use.
+        hierarchy: Levels of the topology; None: the levels that are found in it.
     """
     collective, begun = named(call.collective, groups.shape[1], 1), now()
     members = [Member(tuple(map(int, group)), collective, float(call.size_bytes)) for group in groups]
 
     def planned(relays: str) -> ConcurrentResult:
+        """Find a plan with these relays."""
         until = begun + PROGRAMS * budget
-        first = list(program_plans(topology, members, relays=relays, hierarchy=hierarchy, until=until))
+        programs = list(program_plans(topology, members, relays=relays, hierarchy=hierarchy, until=until))
         return plan(
-            topology, members, relays=relays, budget=budget, seed=seed, workers=workers, begun=begun, first=first
+            topology, members, relays=relays, budget=budget, seed=seed, workers=workers, begun=begun, first=programs
         )
 
     try:

@@ -1,4 +1,4 @@
-"""Reduction programs for all-reduces of given groups, as plans that compete with those searched for."""
+"""Reduction programs for the all-reduces of given groups, as plans that compete with the searched plans."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from topologies.levels.hierarchy import Hierarchy, find_levels, nested
 from topologies.network import links_among
 from topologies.topology import Topology
 
-MOST = 3  # programs, the best by the formula
-LEVELS = 3  # of a group: all sequences over more take seconds
-LOWERED = 512  # sends a rank of what is to be lowered: finer chunks would gain little and take the search's time
-PROGRAMS = 0.3  # of a budget for groups, how much is for programs
+MOST = 3  # Programs, the best by the formula.
+LEVELS = 3  # Of a group; the synthesis over more levels takes seconds.
+LOWERED = 512  # Sends a rank of a plan to lower; finer chunks gain little and take the search's time.
+PROGRAMS = 0.3  # Share of a budget for groups that programs get.
 
 
 def program_plans(
@@ -41,15 +41,18 @@ def program_plans(
     most: int = MOST,
     executor: GroupExecutor | None = None,
 ) -> Iterator[ConcurrentPlan]:
-    """The best programs of at least two steps by the formula, with what a library would run in their steps.
+    """Yield the best programs of at least two steps by the formula, with baseline schedules for their steps.
 
-    None where the groups do not all-reduce one size, or do not lie alike over two levels or more.
+    There is none unless the groups all-reduce messages of one size and lie equally over at least two levels.
 
     Args:
-        relays: "none" or "all": who may forward beside a group's own ranks.
-        hierarchy: of the topology; None: the levels that it has.
-        until: of `synth.model.deadline.now`: after it none is made.
-        executor: what is to run them; None: any number of sends will do.
+        topology: The topology.
+        members: The groups.
+        relays: Ranks that may forward besides a group's own ranks: "none" or "all".
+        hierarchy: Levels of the topology; None: the levels that are found in it.
+        until: Time of `synth.model.deadline.now` after which no program is built.
+        most: Largest number of programs.
+        executor: The executor that will run the programs; None: any number of sends is allowed.
     """
     if any(m.collective.name != ALLREDUCE or m.size_bytes != members[0].size_bytes for m in members):
         return
@@ -60,30 +63,32 @@ def program_plans(
         grouped, within = nested(levels, np.array([m.ranks for m in members], dtype=np.int64))
         if len(within) < 2:
             return
-        own = group_hierarchy([level.name for level in within], [level.size for level in within], LEVELS)
+        group_levels = group_hierarchy([level.name for level in within], [level.size for level in within], LEVELS)
         groups = tuple(map(tuple, grouped.reshape(len(members), -1).tolist()))
-        asked = Reduction(topology, groups, float(members[0].size_bytes), relays)
-        search = limited(until, lambda: ProgramSearch(asked, own, sequences(own), executor))
+        request = Reduction(topology, groups, float(members[0].size_bytes), relays)
+        search = limited(until, lambda: ProgramSearch(request, group_levels, sequences(group_levels), executor))
         if executor is not None:
             search.most_sends = min(search.most_sends, LOWERED * sum(map(len, groups)))
         for steps in [steps for steps in search.ranked if len(steps) > 1][:most]:
             program = limited(until, partial(search.by_library, steps, ALL))
             if program is not None:
-                yield _as_asked(program, members, own, relays)
+                yield _reordered_plan(program, members, group_levels, relays)
     except (InputError, TimeUp):
-        return  # no levels, ranks that do not reach each other, or no time
+        return  # There are no levels, ranks do not reach each other, or the time is over.
 
 
-def _as_asked(
+def _reordered_plan(
     program: ReductionProgram, members: Sequence[Member], hierarchy: SynthesisHierarchy, relays: str
 ) -> ConcurrentPlan:
-    """A program as a plan of groups whose ranks stand in another order: the same sends between the same ranks."""
-    made = program.algorithm
-    chunked = made.problem.members[0].collective  # type: ignore[attr-defined]
-    problem = union_problem(made.problem.topology, [replace(m, collective=chunked) for m in members], relays)
+    """Return a program as a plan of groups whose ranks have another order: the same sends between the same ranks."""
+    joined = program.algorithm
+    chunked = joined.problem.members[0].collective  # type: ignore[attr-defined]
+    problem = union_problem(joined.problem.topology, [replace(m, collective=chunked) for m in members], relays)
     place = {rank: at for at, rank in enumerate(problem.ranks)}
-    links = links_among(problem.network, np.array([place[rank] for rank in made.problem.ranks]))[0]
-    schedule = replace(made.schedule, link=links[made.schedule.link])
-    words = " – ".join("{collective} {slice} {form}".format(**described(step, hierarchy)) for step in program.steps)
-    algorithm = Algorithm(problem, schedule, made.engine, size_bytes=made.size_bytes)
-    return ConcurrentPlan(problem, algorithm, f"{METHOD}: {words}")
+    links = links_among(problem.network, np.array([place[rank] for rank in joined.problem.ranks]))[0]
+    schedule = replace(joined.schedule, link=links[joined.schedule.link])
+    step_names = " – ".join(
+        "{collective} {slice} {form}".format(**described(step, hierarchy)) for step in program.steps
+    )
+    algorithm = Algorithm(problem, schedule, joined.engine, size_bytes=joined.size_bytes)
+    return ConcurrentPlan(problem, algorithm, f"{METHOD}: {step_names}")

@@ -1,7 +1,7 @@
 """The search for reduction programs: all sequences by a formula, the best as verified schedules, and their rivals.
 
-Beside the programs stand the single all-reduce as a library would run it (rings or double binary trees in every group
-at once), our own search's schedule for the same groups, and the bound on any algorithm for them.
+The rivals are the single all-reduce as a library would run it (rings or double binary trees in every group at the same
+time) and our own search's schedule for the same groups. The bound holds for any algorithm for these groups.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, ScheduleError, ScheduleRefused
 from topologies.topology import Topology
 
-LIBRARY = ("ring", "tree")  # what NCCL runs a single all-reduce as
-ALL = ("ring", "tree", "direct", "recursive doubling")  # what a step may be run as without a search
-METHOD, LIBRARY_S = "reduction program", "as a library runs it"  # how a searched plan may have been planned
-_MORE = (1, 4, 16)  # times the budget of the search for all groups, until it is enough
-_TRIED = 4  # times as many sequences are tried as programs are to be made
-_LEAST_S = 0.05  # that a search may take, however late it is
+LIBRARY = ("ring", "tree")  # NCCL's algorithms for a single all-reduce.
+ALL = ("ring", "tree", "direct", "recursive doubling")  # The baselines for a step.
+METHOD, LIBRARY_S = "reduction program", "as a library runs it"  # Values of a plan's method.
+_MORE = (1, 4, 16)  # Factors on the budget of the search for all groups, tried until it has an answer.
+_TRIED = 4  # Sequences that are tried for each wanted program.
+_LEAST_S = 0.05  # Seconds that a search gets even after the deadline.
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What becomes a schedule, and for how long is searched.
+    """The settings that decide which programs become schedules and how long each search takes.
 
     Attributes:
-        joined: programs that become schedules with what libraries run in their steps, the best by the formula.
-        searched: of these, how many are made again with schedules that are searched for.
-        steps, union: parts of the budget for the searches of the programs' steps and of the all-reduce itself.
-        least: seconds a send of the all-reduce, however late its search begins: less is too short for an answer.
+        joined: Number of programs that become schedules with baseline schedules for their steps, the best by the
+            formula.
+        searched: Number of these that are built again with searched schedules for their steps.
+        steps: Share of the budget for the searches of the programs' steps.
+        union: Share of the budget for the search of the all-reduce itself.
+        least: Seconds per send of the all-reduce that its search gets even if it begins late; less gives no answer.
     """
 
     joined: int = 6
@@ -64,7 +66,10 @@ TUNING = Tuning()
 class ReductionProgram:
     """A program as one verified schedule of the all-reduce of all groups.
 
-    time_us: at the size that is asked: its files', where an executor runs it, else its schedule's.
+    Attributes:
+        steps: Its steps.
+        algorithm: The schedule.
+        time_us: Time in µs at the requested size: of its files if an executor runs it, else of its schedule.
     """
 
     steps: Steps
@@ -74,13 +79,18 @@ class ReductionProgram:
 
 @dataclass(eq=False)
 class ReductionPrograms:
-    """What a search for reduction programs came to.
+    """The result of a search for reduction programs.
 
     Attributes:
-        count: of all sequences. programs: those that became schedules, the fastest first.
-        single: the single all-reduce as a library would run it, None where it has none. searched: by our own search,
-            which may take up a program. searched_us: its time, as that of a program is meant.
-        ended: "" or why it stopped early ("budget", "interrupted").
+        asked: The request.
+        hierarchy: Synthesis hierarchy of one group.
+        count: Number of all sequences.
+        programs: The programs that became schedules, the fastest first.
+        single: The single all-reduce as a library would run it; None if there is none.
+        searched: Result of our own search, which may have adopted a program.
+        searched_us: Time of that result in µs, measured as that of a program.
+        seconds: Duration of the search in seconds.
+        ended: "", or why the search stopped early ("budget", "interrupted").
     """
 
     asked: Reduction
@@ -95,41 +105,46 @@ class ReductionPrograms:
 
     @property
     def bound_us(self) -> float:
-        """No algorithm for these groups takes less."""
+        """Return the bound in µs: no algorithm for these groups takes less."""
         return self.searched.bound_us
 
     @property
     def best_us(self) -> float:
-        """Of the programs and the searched schedule."""
+        """Return the time in µs of the fastest program or of the searched schedule, whichever is less."""
         return min([self.searched_us, *(program.time_us for program in self.programs[:1])])
 
     def written_as(self, program: ReductionProgram) -> ConcurrentResult:
-        """A program in the place of the searched plan, to be written as one."""
+        """Return the search's result with a program in the place of its plan, so that the program can be written."""
         plan = as_plan(program)
         return replace(self.searched, problem=plan.problem, algorithm=plan.algorithm, method=plan.method)
 
 
 def as_plan(program: ReductionProgram) -> ConcurrentPlan:
-    """A program as a plan for concurrent groups."""
+    """Return a program as a plan for concurrent groups."""
     problem = program.algorithm.problem
     assert isinstance(problem, UnionProblem)
     return ConcurrentPlan(problem, program.algorithm, METHOD)
 
 
 def as_it_is(single: StepSchedule) -> ConcurrentPlan:
-    """What a library would run as a plan for concurrent groups."""
+    """Return a library's schedule of the single all-reduce as a plan for concurrent groups."""
     return ConcurrentPlan(single.problem, Algorithm(single.problem, single.schedule, single.engine), LIBRARY_S)
 
 
 def reduction(
     topology: Topology, groups: Sequence[Sequence[int]], size_bytes: float, relays: str = "none"
 ) -> Reduction:
-    """The all-reduce of groups at once, of `size_bytes` each.
+    """Build the request of an all-reduce in groups at the same time, of `size_bytes` bytes each.
 
-    relays: "all": every rank may forward for every group; "none": only where a group's own ranks are not joined to
-    each other.
+    Args:
+        topology: The topology.
+        groups: Ranks of each group.
+        size_bytes: Size of each group's message in bytes.
+        relays: "all": every rank may forward for every group; "none": only where the ranks of a group do not reach each
+            other without relays.
 
-    Raises InputError: ranks that cannot reach each other at all.
+    Raises:
+        InputError: Ranks cannot reach each other at all.
     """
     members = tuple(tuple(int(rank) for rank in group) for group in groups)
     within = Reduction(topology, members, size_bytes, relays)
@@ -143,68 +158,85 @@ def reduction(
 
 
 def single_step(hierarchy: SynthesisHierarchy) -> Steps:
-    """The program that is one all-reduce."""
+    """Return the program whose only step is an all-reduce."""
     return (Step(ALLREDUCE, Slice(0, len(hierarchy.factors), INSIDE)),)
 
 
 class ProgramSearch:
-    """Programs of one request; what a step is to be run as is made once."""
+    """The programs of one request, with a cache of the schedules of their steps.
+
+    Attributes:
+        asked: The request.
+        hierarchy: Synthesis hierarchy of one of its groups.
+        count: Number of sequences.
+        ranked: The sequences, the best by the formula first.
+        most_sends: Largest number of sends of a program.
+    """
 
     def __init__(
         self,
-        asked: Reduction,
+        request: Reduction,
         hierarchy: SynthesisHierarchy,
-        found: Sequence[Steps],
+        all_sequences: Sequence[Steps],
         executor: GroupExecutor | None = None,
     ) -> None:
-        """found: the sequences, over `hierarchy`, which is that of one of the groups. executor: what runs them."""
-        self.asked, self.hierarchy, self.count = asked, hierarchy, len(found)
-        self.ranked = ranked(found, StepCosts(asked, hierarchy))
-        union = asked.problem()
+        """Rank the sequences.
+
+        Args:
+            request: The request.
+            hierarchy: Synthesis hierarchy of one of its groups.
+            all_sequences: The sequences over this hierarchy.
+            executor: The executor that will run the programs; None: only the schedules count.
+        """
+        self.asked, self.hierarchy, self.count = request, hierarchy, len(all_sequences)
+        self.ranked = ranked(all_sequences, StepCosts(request, hierarchy))
+        union = request.problem()
         rank_sends = None if executor is None else executor.rank_sends(union)
         self.most_sends = MOST_SENDS if rank_sends is None else min(MOST_SENDS, rank_sends * union.nranks)
         self._library: dict[tuple[ConcreteStep, tuple[str, ...]], list[StepSchedule]] = {}
         self._searched: dict[ConcreteStep, StepSchedule] = {}
 
     def single(self, names: Sequence[str] = LIBRARY) -> StepSchedule | None:
-        """The single all-reduce as a library would run it."""
+        """Return the single all-reduce as a library would run it, or None if there is no such schedule."""
         (step,) = concrete(single_step(self.hierarchy), self.hierarchy)
         return next(iter(self.library(step, names)), None)
 
     def library(self, step: ConcreteStep, names: Sequence[str]) -> list[StepSchedule]:
-        """What a library would run a step as, the fastest first."""
+        """Return the baseline schedules of a step, the fastest first."""
         key = step, tuple(names)
         if key not in self._library:
             self._library[key] = library_schedules(self.asked, step, names)
         return self._library[key]
 
     def searched(self, step: ConcreteStep, budget_s: float, workers: Workers) -> StepSchedule:
-        """The faster of what a library would run and what is searched for."""
+        """Return the faster of a step's best baseline schedule and its searched schedule."""
         if step not in self._searched:
-            found = searched_schedule(self.asked, step, budget_s, workers)
-            self._searched[step] = min([found, *self.library(step, ALL)[:1]], key=lambda made: made.time_us)
+            searched_result = searched_schedule(self.asked, step, budget_s, workers)
+            self._searched[step] = min(
+                [searched_result, *self.library(step, ALL)[:1]], key=lambda candidate: candidate.time_us
+            )
         return self._searched[step]
 
     def made(self, steps: Steps, schedule_of: Callable[[ConcreteStep], StepSchedule | None]) -> ReductionProgram | None:
-        """A program with the schedules given for its steps; None where a step has none or they do not go together."""
-        each = concrete(steps, self.hierarchy)
-        schedules = [own for own in map(schedule_of, each) if own is not None]
-        if len(schedules) < len(each):
+        """Build a program from schedules of its steps, or return None if a step has none or they do not fit."""
+        concrete_steps = concrete(steps, self.hierarchy)
+        schedules = [schedule for schedule in map(schedule_of, concrete_steps) if schedule is not None]
+        if len(schedules) < len(concrete_steps):
             return None
         with suppress(InputError, ScheduleError, ScheduleRefused):
-            algorithm = join_steps(self.asked, each, schedules, self.most_sends)
+            algorithm = join_steps(self.asked, concrete_steps, schedules, self.most_sends)
             return ReductionProgram(steps, algorithm, algorithm.time_us(self.asked.size_bytes))
         return None
 
     def by_library(self, steps: Steps, names: Sequence[str]) -> ReductionProgram | None:
-        """A program whose steps are what a library would run."""
+        """Build a program from the fastest baseline schedule of each step, or return None if a step has none."""
         return self.made(steps, lambda step: next(iter(self.library(step, names)), None))
 
 
 def reduce_programs(
-    asked: Reduction,
+    request: Reduction,
     hierarchy: SynthesisHierarchy,
-    found: Sequence[Steps],
+    all_sequences: Sequence[Steps],
     *,
     budget: float = 30.0,
     begun: float | None = None,
@@ -213,15 +245,21 @@ def reduce_programs(
     executor: GroupExecutor | None = None,
     tuning: Tuning = TUNING,
 ) -> ReductionPrograms:
-    """The best programs of a request, what they compete with, and the bound.
+    """Find the best programs of a request, their rivals and the bound.
 
     Args:
-        asked: the groups. hierarchy: of one of them, over which `found`, the sequences, are.
-        budget: seconds, since `begun` of `now` (None: since now). There is an answer even where it is 0.
-        executor: what is to run the searched plan; None: its schedule is all that counts.
+        request: The request.
+        hierarchy: Synthesis hierarchy of one of its groups.
+        all_sequences: The sequences over this hierarchy.
+        budget: Seconds for the search. There is an answer even with 0 seconds.
+        begun: Time of `now` from which the budget counts; None: the time of the call.
+        workers: Solver processes to use; None: new ones.
+        progress: Function that gets a text about each part of the search.
+        executor: The executor that will run the plans; None: only the schedules count.
+        tuning: Settings of the search.
     """
     begun = now() if begun is None else begun
-    search, ended = ProgramSearch(asked, hierarchy, found, executor), ""
+    search, ended = ProgramSearch(request, hierarchy, all_sequences, executor), ""
     programs: list[ReductionProgram] = []
     single: StepSchedule | None = None
     with ExitStack() as stack:
@@ -232,55 +270,55 @@ def reduce_programs(
             _join_best(search, programs, tuning, begun + tuning.steps * budget, workers, progress)
         except KeyboardInterrupt:
             ended = "interrupted"
-        left = 0.0 if ended else begun + (tuning.steps + tuning.union) * budget - now()
-        left = max(left, _LEAST_S, tuning.least * estimated_sends(asked.problem()))
-        first = [*map(as_plan, programs), *([] if single is None else [as_it_is(single)])]
-        union = _searched(asked, left, first, workers, executor, progress)
-    programs.sort(key=lambda made: made.time_us)
+        remaining_s = 0.0 if ended else begun + (tuning.steps + tuning.union) * budget - now()
+        remaining_s = max(remaining_s, _LEAST_S, tuning.least * estimated_sends(request.problem()))
+        rivals = [*map(as_plan, programs), *([] if single is None else [as_it_is(single)])]
+        union = _searched(request, remaining_s, rivals, workers, executor, progress)
+    programs.sort(key=lambda program: program.time_us)
     searched_us = union.makespan_us
     if executor is not None and not ended:
         try:
             searched_us = _run_us(ConcurrentPlan(union.problem, union.algorithm, union.method), executor)
-            for number, made in enumerate(programs):
-                if number == 0 or now() < begun + budget:  # the first has files however long the search was
-                    programs[number] = replace(made, time_us=_run_us(as_plan(made), executor))
+            for number, program in enumerate(programs):
+                if number == 0 or now() < begun + budget:  # The first program always has files.
+                    programs[number] = replace(program, time_us=_run_us(as_plan(program), executor))
         except KeyboardInterrupt:
             ended = "interrupted"
-    programs.sort(key=lambda made: made.time_us)
-    result = ReductionPrograms(asked, hierarchy, search.count, programs, single, union, searched_us)
-    if programs and programs[0].time_us < searched_us:  # the search's answer too, though it had no time to take it up
+    programs.sort(key=lambda program: program.time_us)
+    result = ReductionPrograms(request, hierarchy, search.count, programs, single, union, searched_us)
+    if programs and programs[0].time_us < searched_us:  # The search had no time to adopt it.
         result.searched, result.searched_us = result.written_as(programs[0]), programs[0].time_us
     result.seconds, result.ended = now() - begun, ended or union.ended
     return result
 
 
 def _run_us(plan: ConcurrentPlan, executor: GroupExecutor) -> float:
-    """A plan's time in µs as its files take it, as its schedule does where the executor can hold none."""
+    """Return a plan's time in µs as the executor runs its files, or as its schedule if the executor has no files."""
     with suppress(InputError):
         return executor.time_us(plan.problem, plan.algorithm)
     return plan.makespan_us
 
 
 def _searched(
-    asked: Reduction,
+    request: Reduction,
     budget: float,
     first: Sequence[ConcurrentPlan],
     workers: Workers,
     executor: GroupExecutor | None,
     progress: Callable[[str], None],
 ) -> ConcurrentResult:
-    """The search for all groups; with more time where it is too short for an answer on a machine as busy as this."""
-    members = asked.members(1)
-    for times in _MORE:
+    """Find a plan for all groups; repeat with more time if a busy machine gives no answer."""
+    members = request.members(1)
+    for factor in _MORE:
         try:
             return plan(
-                asked.topology, members, relays=asked.relays, budget=budget * times, workers=workers,
+                request.topology, members, relays=request.relays, budget=budget * factor, workers=workers,
                 executor=executor, first=first, progress=lambda text, _: progress(f"all-reduce: {text}"),
             )  # fmt: skip
         except InputError:
-            if times == _MORE[-1]:
+            if factor == _MORE[-1]:
                 raise
-    raise AssertionError  # there is a last one
+    raise AssertionError  # The last factor returns or raises.
 
 
 def _join_best(
@@ -291,41 +329,42 @@ def _join_best(
     workers: Workers,
     progress: Callable[[str], None],
 ) -> None:
-    """Add the best sequences' programs: with a library's schedules, then the best of them with searched ones."""
+    """Add the best sequences' programs: with baseline schedules, then the best of them with searched schedules."""
     for number, steps in enumerate(search.ranked[: _TRIED * tuning.joined]):
-        several = any(len(made.steps) > 1 for made in programs)
-        # where many do not go together (see `join_steps`), later ones stand in for them
-        if len(programs) == tuning.joined or (now() >= until and (several or number >= tuning.joined)):
+        has_steps = any(len(program.steps) > 1 for program in programs)
+        # Where the steps of many sequences do not fit (see `join_steps`), later sequences replace them.
+        if len(programs) == tuning.joined or (now() >= until and (has_steps or number >= tuning.joined)):
             break
         progress(f"program {len(programs) + 1} of {tuning.joined}")
-        made = search.by_library(steps, ALL)
-        if made is not None:
-            programs.append(made)
+        program = search.by_library(steps, ALL)
+        if program is not None:
+            programs.append(program)
     if now() >= until:
         return
-    programs.sort(key=lambda made: made.time_us)
-    # the all-reduce as one step is searched for in any case
-    for best in [made for made in programs if len(made.steps) > 1][: tuning.searched]:
-        distinct = len(set(concrete(best.steps, search.hierarchy)))
+    programs.sort(key=lambda program: program.time_us)
+    # The search for the union covers the all-reduce as one step.
+    for candidate in [program for program in programs if len(program.steps) > 1][: tuning.searched]:
+        distinct = len(set(concrete(candidate.steps, search.hierarchy)))
 
         def searched(step: ConcreteStep, share: int = distinct) -> StepSchedule:
+            """Return the searched schedule of a step, with an equal share of the remaining time."""
             progress(f"{step.collective} in {len(step.groups)} groups of each")
             return search.searched(step, max(_LEAST_S, until - now()) / share, workers)
 
-        made = search.made(best.steps, searched)
-        if made is not None and made.time_us < best.time_us:
-            programs[programs.index(best)] = made
+        program = search.made(candidate.steps, searched)
+        if program is not None and program.time_us < candidate.time_us:
+            programs[programs.index(candidate)] = program
 
 
 class Written(Protocol):
-    """Files that were made of one schedule."""
+    """Files that were written for one schedule."""
 
     files: list[Path]
     schedules: list[Path]
 
 
-def statement(found: ReductionPrograms, written: Sequence[Written | None] = ()) -> dict[str, Any]:
-    """Everything that was found, in plain values; times in µs.
+def statement(result: ReductionPrograms, written: Sequence[Written | None] = ()) -> dict[str, Any]:
+    """Return the result of a search in plain values; times are in µs.
 
     Keys: topology, groups, hierarchy (level → parts, of one group), size_bytes, relay, sequences (how many there are);
     programs, best first: steps (collective, slice, form), time_us, vs_single (the single all-reduce's time / its own),
@@ -334,44 +373,46 @@ def statement(found: ReductionPrograms, written: Sequence[Written | None] = ()) 
     / bound); best (program or searched); ended, seconds.
 
     Args:
-        written: of the searched schedule, then of each program.
+        result: The result.
+        written: Files of the searched schedule, then of each program.
     """
-    single_us = None if found.single is None else found.single.time_us
-    files = [_files(one) for one in written] + [_files(None)] * (1 + len(found.programs) - len(written))
-    best_program = bool(found.programs) and found.programs[0].time_us <= found.searched_us
+    single_us = None if result.single is None else result.single.time_us
+    files = [_files(entry) for entry in written] + [_files(None)] * (1 + len(result.programs) - len(written))
+    best_program = bool(result.programs) and result.programs[0].time_us <= result.searched_us
     return {
-        "topology": found.asked.topology.name,
-        "groups": [list(group) for group in found.asked.groups],
-        "hierarchy": dict(zip(found.hierarchy.names, found.hierarchy.factors, strict=True)),
-        "size_bytes": found.asked.size_bytes,
-        "relay": found.asked.relays,
-        "sequences": found.count,
+        "topology": result.asked.topology.name,
+        "groups": [list(group) for group in result.asked.groups],
+        "hierarchy": dict(zip(result.hierarchy.names, result.hierarchy.factors, strict=True)),
+        "size_bytes": result.asked.size_bytes,
+        "relay": result.asked.relays,
+        "sequences": result.count,
         "programs": [
             {
-                "steps": [described(step, found.hierarchy) for step in program.steps],
+                "steps": [described(step, result.hierarchy) for step in program.steps],
                 "time_us": program.time_us,
                 "vs_single": None if single_us is None else single_us / program.time_us,
                 "engine": program.algorithm.engine,
                 **own,
             }
-            for program, own in zip(found.programs, files[1:], strict=True)
+            for program, own in zip(result.programs, files[1:], strict=True)
         ],
-        "single": None if found.single is None else {"time_us": single_us, "engine": found.single.engine},
+        "single": None if result.single is None else {"time_us": single_us, "engine": result.single.engine},
         "searched": {
-            "time_us": found.searched_us,
-            "engine": found.searched.algorithm.engine,
-            "by": found.searched.method,
+            "time_us": result.searched_us,
+            "engine": result.searched.algorithm.engine,
+            "by": result.searched.method,
             **files[0],
         },
-        "bound_us": found.bound_us,
-        "proof": found.searched.decisive[1].text,
-        "gap": found.best_us / found.bound_us,
+        "bound_us": result.bound_us,
+        "proof": result.searched.decisive[1].text,
+        "gap": result.best_us / result.bound_us,
         "best": "program" if best_program else "searched",
-        "ended": found.ended,
-        "seconds": round(found.seconds, 3),
+        "ended": result.ended,
+        "seconds": round(result.seconds, 3),
     }
 
 
 def _files(written: Written | None) -> dict[str, Any]:
+    """Return the files that were written for a schedule, in plain values."""
     listed = [] if written is None else [str(path) for path in written.files or written.schedules]
     return {"file": listed[0] if listed else None, "files": listed}

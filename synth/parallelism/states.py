@@ -1,8 +1,8 @@
-"""Who holds which contributions of which piece, and what a collective within groups does to that (P²'s states).
+"""States of a reduction (P²): which contributions each device holds of each piece, and how a collective changes them.
 
 A message is cut into as many pieces as a reduction group has devices. The state of a device is, for every piece, the
-set of devices whose contributions its partial sum holds. Sets are counted, never merged where they overlap: a
-contribution that would be added twice makes a step illegal.
+set of devices whose contributions its partial sum holds. Sets that overlap are never merged: a step that would add a
+contribution twice is illegal.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ ALLREDUCE, REDUCESCATTER, ALLGATHER, REDUCE, BROADCAST = (
 )  # fmt: skip
 COLLECTIVES = (ALLREDUCE, REDUCESCATTER, ALLGATHER, REDUCE, BROADCAST)
 INSIDE, PARALLEL, MASTER = "inside", "parallel", "master"
-WHOLE = "all"  # the vertex above the first level
+WHOLE = "all"  # The vertex above the first level.
 
 Groups = tuple[tuple[int, ...], ...]
-State = tuple[
-    tuple[int, ...], ...
-]  # [device][piece]: bit d is set where device d's contribution is in; 0: nothing held
+# state[device][piece] is a bit mask: bit d is set where the sum contains device d's contribution; 0: nothing is held.
+State = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class SynthesisHierarchy:
-    """Levels in which groups are made, and which devices reduce together.
+    """The levels in which groups are formed, and the devices that reduce with each other.
 
     Attributes:
-        names: of the levels, the outermost first. factors: into how many parts each splits what is above it, ≥ 2.
-        group: of every device (numbered by its coordinates, the innermost level fastest) the reduction group.
+        names: Names of the levels, the outermost first.
+        factors: Number of parts (≥ 2) into which each level splits a part of the level above it.
+        group: Reduction group of every device. Devices are numbered by their coordinates, the innermost level fastest.
     """
 
     names: tuple[str, ...]
@@ -41,33 +41,39 @@ class SynthesisHierarchy:
 
     @property
     def ndevices(self) -> int:
+        """Return the number of devices."""
         return len(self.group)
 
     @property
     def pieces(self) -> int:
-        """Of a message: the devices of a reduction group."""
+        """Return the number of pieces of a message, which is the number of devices of a reduction group."""
         return self.group.count(self.group[0])
 
 
 def one_group(names: Sequence[str], factors: Sequence[int]) -> SynthesisHierarchy:
-    """The hierarchy of one reduction group: levels of one part are left out.
+    """Build the hierarchy of one reduction group, without the levels that have only one part.
 
-    Raises InputError where nothing is left, or for names that are not as many as factors.
+    Raises:
+        InputError: No level has more than one part.
+        ValueError: `names` and `factors` differ in length.
     """
-    kept = [(name, factor) for name, factor in zip(names, factors, strict=True) if factor > 1]
-    if not kept:
-        raise InputError("over: the groups have one rank; it must be axes of at least 2 ranks together")
+    split_levels = [(name, factor) for name, factor in zip(names, factors, strict=True) if factor > 1]
+    if not split_levels:
+        raise InputError("over: the groups have one rank; it must name axes with at least 2 ranks in all")
     return SynthesisHierarchy(
-        tuple(name for name, _ in kept), tuple(factor for _, factor in kept), (0,) * math.prod(factors)
+        tuple(name for name, _ in split_levels), tuple(factor for _, factor in split_levels), (0,) * math.prod(factors)
     )
 
 
 @dataclass(frozen=True)
 class Slice:
-    """How a step makes groups: the devices whose coordinates differ in the levels low..high-1 only.
+    """A rule by which a step forms groups of devices that differ only in the coordinates of the levels low..high-1.
 
-    Inside group: `high` is the last level. Parallel, master: groups of the devices at one place, or at the first place,
-    of the vertices that level high-1 makes, within a vertex above level `low`.
+    Attributes:
+        low: First level in which the members of a group differ.
+        high: Level behind the last one in which they differ.
+        form: "inside": `high` is the number of levels. "parallel": one group for every position within the vertices
+            that level high-1 makes. "master": a group only for the first position within these vertices.
     """
 
     low: int
@@ -75,18 +81,18 @@ class Slice:
     form: str
 
     def vertex(self, hierarchy: SynthesisHierarchy) -> str:
-        """P²'s slice: the level whose vertices are grouped, or (inside group) whose devices are."""
+        """Return P²'s slice: the level whose vertices are grouped, or whose devices are grouped (form "inside")."""
         depth = self.low if self.form == INSIDE else self.high
         return hierarchy.names[depth - 1] if depth else WHOLE
 
     def described(self, hierarchy: SynthesisHierarchy) -> str:
-        """The form, with the level above the vertices where there is one: `parallel(rack)`."""
+        """Return the form, with the level above the vertices where there is one: `parallel(rack)`."""
         if self.form == INSIDE:
             return INSIDE
         return f"{self.form}({hierarchy.names[self.low - 1] if self.low else WHOLE})"
 
     def groups(self, hierarchy: SynthesisHierarchy) -> Groups:
-        """The groups, each in the order of coordinates; the first of a group is its root."""
+        """Return the groups of devices, each in the order of coordinates; the first device of a group is its root."""
         factors = hierarchy.factors
         below = math.prod(factors[self.high :])
         size = math.prod(factors[self.low : self.high])
@@ -99,47 +105,47 @@ class Slice:
 
 
 def slices(hierarchy: SynthesisHierarchy) -> list[Slice]:
-    """All of a hierarchy, no two with the same groups."""
+    """Return all slices of a hierarchy, no two with the same groups."""
     levels = len(hierarchy.factors)
-    found = [Slice(low, levels, INSIDE) for low in range(levels)]
+    inside_slices = [Slice(low, levels, INSIDE) for low in range(levels)]
     pairs = [(low, high) for high in range(1, levels) for low in range(high)]
-    return found + [Slice(low, high, form) for form in (PARALLEL, MASTER) for low, high in pairs]
+    return inside_slices + [Slice(low, high, form) for form in (PARALLEL, MASTER) for low, high in pairs]
 
 
 def start(hierarchy: SynthesisHierarchy) -> State:
-    """Every device holds its own contribution of all pieces."""
+    """Return the initial state: every device holds its own contribution to all pieces."""
     return tuple((1 << device,) * hierarchy.pieces for device in range(hierarchy.ndevices))
 
 
 def goal(hierarchy: SynthesisHierarchy) -> State:
-    """Every device holds every contribution of its group, of all pieces."""
-    whole: dict[int, int] = {}
+    """Return the final state: every device holds all contributions of its reduction group, for all pieces."""
+    group_mask: dict[int, int] = {}
     for device, group in enumerate(hierarchy.group):
-        whole[group] = whole.get(group, 0) | 1 << device
-    return tuple((whole[group],) * hierarchy.pieces for group in hierarchy.group)
+        group_mask[group] = group_mask.get(group, 0) | 1 << device
+    return tuple((group_mask[group],) * hierarchy.pieces for group in hierarchy.group)
 
 
 def apply(collective: str, groups: Groups, state: State) -> State | None:
-    """The state after a collective in every group at once; None where it is not allowed, or changes nothing.
+    """Return the state after a collective in all groups, or None if it is illegal or changes nothing.
 
-    A group in which nobody holds anything does nothing.
+    A group whose devices hold nothing stays as it is.
     """
     after = list(state)
     for group in groups:
         rows = [state[device] for device in group]
         if not any(map(any, rows)):
             continue
-        made = _RULES[collective](rows)
-        if made is None:
+        new_rows = _RULES[collective](rows)
+        if new_rows is None:
             return None
-        for device, row in zip(group, made, strict=True):
+        for device, row in zip(group, new_rows, strict=True):
             after[device] = row
-    found = tuple(after)
-    return None if found == state else found
+    new_state = tuple(after)
+    return None if new_state == state else new_state
 
 
 def held(row: Sequence[int]) -> tuple[int, ...]:
-    """The pieces of which a device holds anything, ascending."""
+    """Return the pieces of which a device holds at least one contribution, in ascending order."""
     return tuple(piece for piece, contributors in enumerate(row) if contributors)
 
 
@@ -147,7 +153,7 @@ Rows = list[tuple[int, ...]]
 
 
 def _united(rows: Rows) -> tuple[int, ...] | None:
-    """The sums of all; None unless all hold the same pieces, and no contribution is with two of them."""
+    """Return the sums of all rows, or None if the rows hold different pieces or share a contribution."""
     if len({held(row) for row in rows}) > 1:
         return None
     united = []
@@ -176,30 +182,32 @@ def _reducescatter(rows: Rows) -> Rows | None:
     if united is None:
         return None
     pieces = held(united)
-    share, left = divmod(len(pieces), len(rows))
-    if left:
+    share, remainder = divmod(len(pieces), len(rows))
+    if remainder:
         return None
-    made = []
+    new_rows = []
     for member in range(len(rows)):
-        kept = set(pieces[member * share : (member + 1) * share])
-        made.append(tuple(contributors if piece in kept else 0 for piece, contributors in enumerate(united)))
-    return made
+        own_pieces = set(pieces[member * share : (member + 1) * share])
+        new_rows.append(tuple(contributors if piece in own_pieces else 0 for piece, contributors in enumerate(united)))
+    return new_rows
 
 
 def _allgather(rows: Rows) -> Rows | None:
     pieces = [held(row) for row in rows]
-    many = len(pieces[0])
-    if any(len(own) != many for own in pieces) or len({piece for own in pieces for piece in own}) < many * len(rows):
+    share = len(pieces[0])
+    if any(len(held_pieces) != share for held_pieces in pieces) or len(
+        {piece for held_pieces in pieces for piece in held_pieces}
+    ) < share * len(rows):
         return None
-    return [tuple(map(max, zip(*rows, strict=True)))] * len(rows)  # of every piece one holds more than nothing
+    return [tuple(map(max, zip(*rows, strict=True)))] * len(rows)  # Only one row holds each piece.
 
 
 def _broadcast(rows: Rows) -> Rows | None:
     root = rows[0]
     for row in rows[1:]:
-        if row == root:  # nothing new for this device: the same program without it does as well
+        if row == root:  # The program without this device's step does as well.
             return None
-        if any(theirs & ~own for theirs, own in zip(row, root, strict=True)):
+        if any(contributors & ~root_contributors for contributors, root_contributors in zip(row, root, strict=True)):
             return None
     return [root] * len(rows)
 

@@ -1,7 +1,8 @@
-"""What steps take by a formula, so that thousands of programs are ranked before any is made (P²'s cost, on our links).
+"""Times of steps by a formula, which ranks thousands of programs before any is built (P²'s cost, on our links).
 
-A step's groups run at once. Each sends along the ring of its devices, or straight between all pairs; the busiest
-resource of the network, with all groups' bytes on it, and the α of the messages that follow each other make its time.
+The groups of a step run at the same time. Each sends along the ring of its devices, or directly between all pairs. The
+time of a step is that of the busiest resource of the network, with the bytes of all groups, and the α of the messages
+that follow each other.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from topologies.errors import NoRoute, TooManySends
 from topologies.network import network
 from topologies.topology import Topology
 
-_OVERLAPPED = 300  # sequences, the best in turn, of which the time with overlap is worked out
+_OVERLAPPED = 300  # The best sequences without overlap that also get their time with overlap.
 
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
-    """What a slice's groups do to the network if each message has one byte.
+    """The load that a slice's groups put on the network if each message has one byte.
 
-    busy_us: of every resource, then of every link, µs. alpha_us: the largest α of a message.
+    Attributes:
+        busy_us: Busy time of every resource, then of every link, in µs.
+        alpha_us: Largest α of a message, in µs.
     """
 
     busy_us: Floats
@@ -41,23 +44,29 @@ class _Traffic:
 
     @cached_property
     def busiest_us(self) -> float:
+        """Return the busy time of the busiest resource or link, in µs."""
         return float(self.busy_us.max())
 
 
 class StepCosts:
-    """Costs of the steps of one reduction's programs, each slice's traffic worked out once."""
+    """Costs of the steps of one reduction's programs, with the traffic of each slice computed once.
 
-    def __init__(self, asked: Reduction, hierarchy: SynthesisHierarchy) -> None:
-        self.asked, self.hierarchy = asked, hierarchy
+    Attributes:
+        asked: The reduction.
+        hierarchy: Synthesis hierarchy of one of its groups.
+    """
+
+    def __init__(self, request: Reduction, hierarchy: SynthesisHierarchy) -> None:
+        self.asked, self.hierarchy = request, hierarchy
         self._of_slice: dict[tuple[Slice, bool], _Traffic | None] = {}
         self._of_step: dict[tuple[Step, float], tuple[float, float, _Traffic | None]] = {}
 
     def in_turn_us(self, sequence: Sequence) -> float:
-        """The sum of its steps' times, as if each waited for the one before, in µs; inf where one has no routes."""
+        """Return the sum of the steps' times in µs, as if each waited for the one before; inf without routes."""
         return sum(us for us, _, _ in self._steps(sequence))
 
     def overlapped_us(self, sequence: Sequence) -> float:
-        """What the busiest resource has to do in all steps together, in µs: no overlap of them takes less."""
+        """Return the busy time in µs of the busiest resource in all steps; no overlap of the steps takes less."""
         total: Floats | float = 0.0
         for _, size, traffic in self._steps(sequence):
             if traffic is None:
@@ -66,60 +75,77 @@ class StepCosts:
         return float(np.max(total))
 
     def _steps(self, sequence: Sequence) -> Iterator[tuple[float, float, _Traffic | None]]:
+        """Yield the time in µs, the bytes and the traffic of every step of a sequence."""
         for step, share in zip(sequence, shares(sequence, self.hierarchy.factors), strict=True):
             if (step, share) not in self._of_step:
                 self._of_step[step, share] = self._step(step, self.asked.size_bytes * share)
             yield self._of_step[step, share]
 
     def _step(self, step: Step, size: float) -> tuple[float, float, _Traffic | None]:
-        """Of a step over so many bytes: its time in µs, the bytes of its messages in all, and their traffic."""
+        """Return a step's time in µs, the bytes by which its traffic counts, and the traffic of one byte a message.
+
+        Args:
+            step: The step.
+            size: Bytes on which its collective works.
+        """
         members = math.prod(self.hierarchy.factors[step.slice.low : step.slice.high])
         ring = self._traffic(step.slice, ring=True)
         if ring is None:
             return np.inf, 0.0, None
-        if step.collective in (REDUCE, BROADCAST):  # a pipeline
+        if step.collective in (REDUCE, BROADCAST):  # They run as a pipeline.
             return size * ring.busiest_us + (members - 1) * ring.alpha_us, size, ring
-        times = 2 if step.collective == ALLREDUCE else 1
-        each = size / members
-        around = times * (members - 1) * (each * ring.busiest_us + ring.alpha_us), times * (members - 1) * each, ring
-        pairs = self._traffic(step.slice, ring=False)
-        if pairs is None:
-            return around
-        return min(around, (times * (each * pairs.busiest_us + pairs.alpha_us), times * each, pairs), key=_time)
+        passes = 2 if step.collective == ALLREDUCE else 1
+        part_bytes = size / members
+        ring_cost = (
+            passes * (members - 1) * (part_bytes * ring.busiest_us + ring.alpha_us),
+            passes * (members - 1) * part_bytes,
+            ring,
+        )
+        all_pairs = self._traffic(step.slice, ring=False)
+        if all_pairs is None:
+            return ring_cost
+        return min(
+            ring_cost,
+            (passes * (part_bytes * all_pairs.busiest_us + all_pairs.alpha_us), passes * part_bytes, all_pairs),
+            key=_time,
+        )
 
     def _traffic(self, cut: Slice, ring: bool) -> _Traffic | None:
-        """Of messages from each device to the next in its group, or to all others; None without routes."""
+        """Return the traffic if each device sends to the next of its group, or to all others; None without routes."""
         if (cut, ring) not in self._of_slice:
             groups = np.array(cut.groups(self.hierarchy), dtype=np.int64)
             ranks = np.array(self.asked.groups, dtype=np.int64)
-            each = self._place[ranks[:, groups].reshape(-1, groups.shape[1])]
+            members = self._place[ranks[:, groups].reshape(-1, groups.shape[1])]
             if ring:
-                at, goal = each, np.roll(each, -1, axis=1)
+                src, dst = members, np.roll(members, -1, axis=1)
             else:
-                a, b = (x.ravel() for x in np.indices((each.shape[1],) * 2))
-                at, goal = each[:, a[a != b]], each[:, b[a != b]]
+                a, b = (x.ravel() for x in np.indices((members.shape[1],) * 2))
+                src, dst = members[:, a[a != b]], members[:, b[a != b]]
             try:
-                self._of_slice[cut, ring] = self._routed(at.ravel(), goal.ravel())
+                self._of_slice[cut, ring] = self._routed(src.ravel(), dst.ravel())
             except (NoRoute, TooManySends):
                 self._of_slice[cut, ring] = None
         return self._of_slice[cut, ring]
 
-    def _routed(self, at: Ints, goal: Ints) -> _Traffic:
+    def _routed(self, src: Ints, dst: Ints) -> _Traffic:
+        """Compute the traffic of one byte from each source to its destination."""
         routes = _routes(self.asked.topology, self._ranks)
-        net, (message, link, _) = routes.network, routes.expand(at, goal)
+        net, (message, link, _) = routes.network, routes.expand(src, dst)
         used = net.uses_idx[row_entries(net.uses_ptr, link)]
-        work = np.bincount(used, minlength=net.nresources) / net.capacity_gbs
-        alone = np.bincount(link, minlength=net.nlinks) / net.bandwidth_gbs
+        resource_load = np.bincount(used, minlength=net.nresources) / net.capacity_gbs
+        link_load = np.bincount(link, minlength=net.nlinks) / net.bandwidth_gbs
         alpha_us = np.bincount(message, net.alpha_us[link])
-        return _Traffic(np.concatenate([work, alone]) * US_PER_BYTE_AT_1_GBS, float(alpha_us.max()))
+        return _Traffic(np.concatenate([resource_load, link_load]) * US_PER_BYTE_AT_1_GBS, float(alpha_us.max()))
 
     @cached_property
     def _ranks(self) -> tuple[int, ...]:
+        """Return the ranks of the network: all of them if others may relay, else those of the groups."""
         every = range(self.asked.topology.nranks)
         return tuple(every if self.asked.relays != "none" else sorted(r for group in self.asked.groups for r in group))
 
     @cached_property
     def _place(self) -> Ints:
+        """Return the position of every rank in the network, -1 for a rank outside of it: int64 (ranks,)."""
         place = np.full(self.asked.topology.nranks, -1, dtype=np.int64)
         place[list(self._ranks)] = np.arange(len(self._ranks))
         return place
@@ -127,30 +153,34 @@ class StepCosts:
 
 @lru_cache(maxsize=4)
 def _routes(topology: Topology, ranks: tuple[int, ...]) -> Routes:
-    """Between all of these; one for all requests on a topology."""
+    """Return the routes between all of these ranks, cached for all requests on a topology."""
     return Routes(network(topology, ranks), np.arange(len(ranks)))
 
 
 def _time(step: tuple[float, float, _Traffic | None]) -> float:
+    """Return the time of a step's cost."""
     return step[0]
 
 
 def ranked(sequences: Ordered[Sequence], costs: StepCosts) -> list[Sequence]:
-    """Sequences, the fastest first, then the shortest: in turn by their times without and with overlap.
+    """Sort sequences by their estimated times, then by length; sequences without routes are left out.
 
-    Which of the two a program comes near depends on what its steps share. Those without routes are left out.
+    The best by the times without and with overlap of the steps take turns, since it depends on the resources that the
+    steps share which of the two times a program comes near.
     """
-    each = [(costs.in_turn_us(sequence), sequence) for sequence in sequences]
+    timed_sequences = [(costs.in_turn_us(sequence), sequence) for sequence in sequences]
     finite = sorted(
-        ((us, s) for us, s in each if np.isfinite(us)), key=lambda found: (_rounded(found[0]), len(found[1]))
+        ((us, s) for us, s in timed_sequences if np.isfinite(us)), key=lambda timed: (_rounded(timed[0]), len(timed[1]))
     )
     in_turn = [sequence for _, sequence in finite]
-    likely = in_turn[:_OVERLAPPED]
-    by_load = sorted(likely, key=lambda s: (_rounded(costs.overlapped_us(s)), _rounded(costs.in_turn_us(s)), len(s)))
-    mixed = (sequence for pair in zip(likely, by_load, strict=True) for sequence in pair)
+    candidates = in_turn[:_OVERLAPPED]
+    by_load = sorted(
+        candidates, key=lambda s: (_rounded(costs.overlapped_us(s)), _rounded(costs.in_turn_us(s)), len(s))
+    )
+    mixed = (sequence for pair in zip(candidates, by_load, strict=True) for sequence in pair)
     return list(dict.fromkeys([*mixed, *in_turn]))
 
 
 def _rounded(us: float) -> float:
-    """What differs by rounding only is equal."""
+    """Round a time, so that times that differ only by rounding are equal."""
     return float(f"{us:.9g}")

@@ -1,8 +1,8 @@
-"""What a step takes: its phases one after the other, the calls of a phase at once on the links that they share.
+"""The time of a step: its phases in turn, the calls of a phase at the same time on the links that they share.
 
-A phase takes as long as its longest call, done as often as it is, and as all its calls take together: their plans as
-one schedule, in which a call that is done n times moves n times its bytes. Where that schedule would be too large, or
-there are no plans, it is as long as the busiest resource is. It never takes longer than its calls in turn.
+A phase takes at least as long as its longest call with all its runs. It also takes as long as all its calls in one
+schedule, in which a call with n runs moves n times its bytes. Where that schedule would be too large, or there are no
+plans, the busy time of the busiest resource stands for it. A phase never takes longer than its calls in turn.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from synth.parallelism.workload import Workload
 from synth.timing.simulate import time_us, timed
 from topologies.network import links_among
 
-MOST_SENDS = 300_000  # of calls that are simulated together
+MOST_SENDS = 300_000  # Of all calls in one simulation.
 _LATENCY = "latency"
 
 
 @dataclass(frozen=True, eq=False)
 class StepTime:
-    """A step under one placement.
+    """The times of a step under one placement.
 
     Attributes:
-        time_us: of the whole step, every call as often as it is done.
-        call_us: what one of each call's runs takes, in the workload's order, all its groups at once.
-        bottleneck: the resource that is busy longest, or "latency" where none is for half of the time.
-        busy_us: how long it is.
-        level_us: for each level how long its busiest resource is busy.
-        searched: whether the times are those of replayed schedules; else they are estimated (and scaled by how
-            far those estimates were off, in the median, beside which there are searched times).
+        time_us: Time of the whole step in µs, with all runs of every call.
+        call_us: Time in µs of one run of each call, in the workload's order, in all its groups at the same time.
+        bottleneck: Name of the resource that is busy longest, or "latency" if none is busy for half of the time.
+        busy_us: Busy time of that resource in µs.
+        level_us: Busy time in µs of the busiest resource of each level.
+        searched: True if the times are those of replayed schedules. Otherwise they are estimates, scaled by the median
+            error of the estimates of the searched placements where there are any.
     """
 
     time_us: float
@@ -46,7 +46,7 @@ class StepTime:
     searched: bool = False
 
     def scaled(self, factor: float) -> StepTime:
-        """The same with all times longer by a factor."""
+        """Return the same step with all times multiplied by a factor."""
         calls, levels = (tuple(factor * time for time in times) for times in (self.call_us, self.level_us))
         return replace(
             self, time_us=factor * self.time_us, call_us=calls, busy_us=factor * self.busy_us, level_us=levels
@@ -59,23 +59,27 @@ def step_time(
     estimator: Estimator,
     plans: Sequence[ConcurrentResult] = (),
 ) -> StepTime:
-    """The step of these calls; all `busy_us` are of the resources of the estimator's network.
+    """Compute the time of a step from the times of its calls.
 
-    plans: of the calls, as searched; without them the times are estimates.
+    Args:
+        workload: The calls.
+        times: Time of each call; the busy times are of the resources of the estimator's network.
+        estimator: Estimates on the topology.
+        plans: Searched result of each call; empty: the times are estimates.
     """
     net, total = estimator.net, 0.0
     busy = np.zeros(net.nresources)
     for phase in workload.phases:
-        together = np.zeros(net.nresources)
+        phase_busy = np.zeros(net.nresources)
         for i in phase:
-            together += workload.calls[i].times * times[i].busy_us
+            phase_busy += workload.calls[i].times * times[i].busy_us
         longest = max(workload.calls[i].times * times[i].time_us for i in phase)
         in_turn = sum(workload.calls[i].times * times[i].time_us for i in phase)
-        at_once = float(together.max(initial=0.0))
+        at_once = float(phase_busy.max(initial=0.0))
         if plans and len(phase) > 1:
             at_once = overlapped_us([plans[i] for i in phase], [workload.calls[i].times for i in phase]) or at_once
         total += min(in_turn, max(longest, at_once))
-        busy += together
+        busy += phase_busy
     most = int(np.argmax(np.round(busy, 6))) if len(busy) else 0
     busiest = float(busy[most]) if len(busy) else 0.0
     name = net.resource_names[most] if busiest * 2 >= total else _LATENCY
@@ -85,28 +89,30 @@ def step_time(
 
 
 def overlapped_us(plans: Sequence[ConcurrentResult], times: Sequence[float]) -> float | None:
-    """What plans of one topology take together that begin at once, in µs; None where they have too many sends.
+    """Compute the time in µs of plans that begin at the same time on one topology; None if they have too many sends.
 
-    times: how often each is done: it moves so many times its bytes, every send so many times as many.
+    Args:
+        plans: The plans.
+        times: Number of runs of each plan; all its sends move as many times their bytes.
     """
-    if sum(len(own.algorithm.schedule) for own in plans) > MOST_SENDS:
+    if sum(len(result.algorithm.schedule) for result in plans) > MOST_SENDS:
         return None
     members = [
         replace(member, size_bytes=member.size_bytes * count)
-        for own, count in zip(plans, times, strict=True)
-        for member in own.problem.members
+        for result, count in zip(plans, times, strict=True)
+        for member in result.problem.members
     ]
-    relays = "none" if all(own.problem.allowed is not None for own in plans) else "all"
+    relays = "none" if all(result.problem.allowed is not None for result in plans) else "all"
     problem = union_problem(plans[0].problem.topology, members, relays)
-    place = {rank: at for at, rank in enumerate(problem.ranks)}
+    position = {rank: index for index, rank in enumerate(problem.ranks)}
     columns, chunks = [], 0
-    for own, count in zip(plans, times, strict=True):
-        links = links_among(problem.network, np.array([place[rank] for rank in own.problem.ranks]))[0]
-        rows = timed(own.problem, own.algorithm.schedule, own.problem.size_bytes * count)
-        when = np.maximum.accumulate(rows.start_us)
-        columns.append((rows.chunk + chunks, links[rows.link], rows.step, rows.reduces, when))
-        chunks += own.problem.collective.nchunks
-    chunk, link, step, reduces, when = (np.concatenate(column) for column in zip(*columns, strict=True))
-    order = np.argsort(when, kind="stable")
+    for result, count in zip(plans, times, strict=True):
+        links = links_among(problem.network, np.array([position[rank] for rank in result.problem.ranks]))[0]
+        rows = timed(result.problem, result.algorithm.schedule, result.problem.size_bytes * count)
+        start_us = np.maximum.accumulate(rows.start_us)
+        columns.append((rows.chunk + chunks, links[rows.link], rows.step, rows.reduces, start_us))
+        chunks += result.problem.collective.nchunks
+    chunk, link, step, reduces, start_us = (np.concatenate(column) for column in zip(*columns, strict=True))
+    order = np.argsort(start_us, kind="stable")
     schedule = untimed(chunk[order], link[order], step[order], reduces[order])
     return time_us(problem, timed(problem, schedule, problem.size_bytes))

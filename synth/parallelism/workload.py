@@ -1,8 +1,9 @@
-"""Workloads: the collectives of one training step, over axes, from a TOML file of [[call]] tables.
+"""Workloads: the collectives of one training step over the axes, read from a TOML file of [[call]] tables.
 
-A file may state `axes`, those it knows: one that is not among the axes of a placement has size 1 there, and calls over
-nothing else are left out. `[values]` are numbers that formulas of `bytes` and `times` use beside the axes' sizes.
-`base` names a ready description, or a file beside this one, whose calls and values hold where this one states none.
+A file may state `axes`, the axes that it knows. Such an axis has size 1 if the placement does not have it, and calls
+over no other axis are left out. `[values]` are numbers that the formulas of `bytes` and `times` use besides the axes'
+sizes. `base` names a ready description or a file in the same folder; its calls and values hold where this file states
+none.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ from topologies.text.fields import parse_toml, shown
 from topologies.text.files import origin_of, read_text
 
 MAX_FILE_BYTES = 1 << 20
-_PLAIN_SIZE = re.compile(r"[+-]?\s*[0-9]+\s*[A-Za-z]*")  # else it is a formula
+_PLAIN_SIZE = re.compile(r"[+-]?\s*[0-9]+\s*[A-Za-z]*")  # Any other text is a formula.
 _MOST_CALLS = 1000
 _MOST_TIMES = 1e12
 _MOST_VALUE = 1e300
-_MOST_BASES = 16  # of which one is below the other
+_MOST_BASES = 16  # In one chain.
 _FIELDS = ("collective", "over", "bytes", "times", "overlaps", "name")
 _TABLES = ("base", "axes", "values", "call", "summary", "source")
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective that every group over some axes does.
+    """A collective that every process group over some axes runs.
 
     Attributes:
-        name: what `overlaps` of others call it.
-        over: places of the axes, ascending; more than one rank in all.
-        size_bytes: message size of one group, as the collective's command takes it.
-        times: how often in a step.
-        overlaps: names of calls that may run at the same time.
+        name: The name by which `overlaps` of other calls refers to it.
+        collective: Name of the collective.
+        over: Positions of the axes, ascending; their groups have more than one rank.
+        size_bytes: Message size of one group in bytes, as the collective's command takes it.
+        times: Number of runs in a step.
+        overlaps: Names of calls that may run at the same time.
     """
 
     name: str
@@ -57,25 +59,29 @@ class Call:
 
 @dataclass(frozen=True)
 class Workload:
-    """The calls of a step, in order."""
+    """The calls of a step, in order.
+
+    Attributes:
+        calls: The calls.
+    """
 
     calls: tuple[Call, ...]
 
     @cached_property
     def phases(self) -> tuple[tuple[int, ...], ...]:
-        """Calls (by place) that run at the same time, phase after phase.
+        """Return the positions of the calls that run at the same time, phase after phase.
 
-        A call joins the first phase before it of calls that all may overlap with it.
+        A call joins the first phase before it whose calls may all overlap with it.
         """
-        made: list[list[int]] = []
+        phases: list[list[int]] = []
         for i, call in enumerate(self.calls):
-            fits = (p for p in made if all(self._may(call, self.calls[other]) for other in p))
+            fits = (p for p in phases if all(self._may(call, self.calls[index]) for index in p))
             phase = next(fits, None)
             if phase is None:
-                made.append([i])
+                phases.append([i])
             else:
                 phase.append(i)
-        return tuple(map(tuple, made))
+        return tuple(map(tuple, phases))
 
     @staticmethod
     def _may(a: Call, b: Call) -> bool:
@@ -83,70 +89,83 @@ class Workload:
 
 
 def ready() -> dict[str, str]:
-    """The ready descriptions: their summaries by name."""
+    """Return the ready descriptions: a summary for each name."""
     folder = files("synth.parallelism") / "workloads"
     names = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
     return {name: str(tomllib.loads((folder / f"{name}.toml").read_text()).get("summary", "")) for name in names}
 
 
 def read_workload(name: str, axes: Sequence[Axis]) -> Workload:
-    """The workload of a ready description's name or a file, on these axes.
+    """Read the workload of a ready description or a file, for the given axes.
 
-    Raises InputError, naming file, call and field: a file that cannot be read, an unknown field, collective or axis,
-    a size below 1 byte, an overlap with no call, or nothing to do.
+    Raises:
+        InputError: The file cannot be read; a field, collective or axis is unknown; a size is below 1 byte; an overlap
+            names no call; or no call is left. The message names the file, the call and the field.
     """
     document, origin = _document(name, None, ())
-    known = {axis.name for axis in axes}
+    axis_names = {axis.name for axis in axes}
     declared = document.get("axes", [])
     if not isinstance(declared, list) or not all(isinstance(axis, str) for axis in declared):
         raise InputError(f"{origin}: axes {shown(declared)}; it must be a list of names, such as ['dp', 'tp']")
-    whole = [*axes, *(Axis(axis, 1) for axis in declared if axis not in known)]
-    sizes = {axis.name: float(axis.size) for axis in whole}
+    declared_axes = [*axes, *(Axis(axis, 1) for axis in declared if axis not in axis_names)]
+    sizes = {axis.name: float(axis.size) for axis in declared_axes}
     values = sizes | _values(document, origin, sizes)
     tables = document.get("call", [])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{origin}: has no calls; it must have [[call]] tables")
     if len(tables) > _MOST_CALLS:
         raise InputError(f"{origin}: has {len(tables)} calls; it must have at most {_MOST_CALLS}")
-    calls = [_call(table, f"{origin}: call {i + 1}", whole, values) for i, table in enumerate(tables)]
+    calls = [_call(table, f"{origin}: call {i + 1}", declared_axes, values) for i, table in enumerate(tables)]
     names = [call.name for call in calls]
     for i, call in enumerate(calls):
         if names.index(call.name) != i:
             raise InputError(f"{origin}: two calls are named {call.name!r}; names must differ")
-        for other in call.overlaps:
-            if other not in names:
-                near = did_you_mean(other, names)
+        for overlapping_name in call.overlaps:
+            if overlapping_name not in names:
+                near = did_you_mean(overlapping_name, names)
                 hint = f"; {near}" if near else ""
                 raise InputError(
-                    f"{origin}: call {i + 1} overlaps: {shown(other)} is no call{hint}; it must be one of"
+                    f"{origin}: call {i + 1} overlaps: {shown(overlapping_name)} is no call{hint}; it must be one of"
                     f" {', '.join(names)}"
                 )
-    done = tuple(call for call in calls if math.prod(whole[axis].size for axis in call.over) > 1)
-    if not done:
-        raise InputError(f"{origin}: no call is over an axis of more than one rank; there is nothing to place for")
-    return Workload(tuple(_among(call, len(axes)) for call in done))
+    wide_calls = tuple(call for call in calls if math.prod(declared_axes[axis].size for axis in call.over) > 1)
+    if not wide_calls:
+        raise InputError(f"{origin}: no call is over an axis of more than one rank; at least one call must be")
+    return Workload(tuple(_among(call, len(axes)) for call in wide_calls))
 
 
 def _among(call: Call, count: int) -> Call:
-    """The call over those axes only that the placement has."""
+    """Return the call over the first `count` axes only, which are those of the placement."""
     over = tuple(axis for axis in call.over if axis < count)
     return Call(call.name, call.collective, over, call.size_bytes, call.times, call.overlaps)
 
 
-def _document(name: str, beside: Path | None, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
-    """A description with what its bases state, and what to call it in messages."""
-    known = ready()
-    if len(seen) > _MOST_BASES:
-        raise InputError(f"{seen[0]}: a chain of more than {_MOST_BASES} bases; it must be at most so many")
-    if beside is not None and name not in known and (Path(name).is_absolute() or ".." in Path(name).parts):
-        raise InputError(f"{seen[-1]}: base {shown(name)} is elsewhere; it must be a file beside this one")
+def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+    """Read a description merged with its bases; return it with its origin for messages.
+
+    Args:
+        name: Name of a ready description, or a file.
+        beside: Folder that a base's file must be in; None for the description that the user names.
+        parents: Origins of the descriptions that have this one as a base.
+    """
+    ready_descriptions = ready()
+    if len(parents) > _MOST_BASES:
+        raise InputError(
+            f"{parents[0]}: has a chain of more than {_MOST_BASES} bases; it must have at most {_MOST_BASES}"
+        )
+    if beside is not None and name not in ready_descriptions and (Path(name).is_absolute() or ".." in Path(name).parts):
+        raise InputError(
+            f"{parents[-1]}: base {shown(name)} is in another folder; it must be a file in the folder of this one"
+        )
     path = Path(name) if beside is None else beside / name
-    if name in known:
+    if name in ready_descriptions:
         origin, text = f"workload {name}", (files("synth.parallelism") / "workloads" / f"{name}.toml").read_text()
     elif beside is None and not name.endswith(".toml") and not path.exists():
-        near = did_you_mean(name, list(known))
+        near = did_you_mean(name, list(ready_descriptions))
         hint = f"; {near}" if near else ""
-        raise InputError(f"workload: {shown(name)} is not known{hint}; it must be FILE.toml or {', '.join(known)}")
+        raise InputError(
+            f"workload: {shown(name)} is not known{hint}; it must be FILE.toml or {', '.join(ready_descriptions)}"
+        )
     else:
         text, origin = read_text(path, "a workload (TOML)", MAX_FILE_BYTES), origin_of(path)
     try:
@@ -161,11 +180,11 @@ def _document(name: str, beside: Path | None, seen: tuple[str, ...]) -> tuple[di
     base = document.get("base")
     if base is None:
         return document, origin
-    if not isinstance(base, str) or not base or origin in seen:
+    if not isinstance(base, str) or not base or origin in parents:
         raise InputError(f"{origin}: base {shown(base)}; it must be another workload's name or file")
-    below, _ = _document(base, path.parent, (*seen, origin))
-    values = {**_table(below, "values", origin), **_table(document, "values", origin)}
-    return {**below, **document, "values": values}, origin
+    base_document, _ = _document(base, path.parent, (*parents, origin))
+    values = {**_table(base_document, "values", origin), **_table(document, "values", origin)}
+    return {**base_document, **document, "values": values}, origin
 
 
 def _table(document: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]:
@@ -176,22 +195,23 @@ def _table(document: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]
 
 
 def _values(document: Mapping[str, Any], origin: str, sizes: Mapping[str, float]) -> dict[str, float]:
-    """Numbers; a text is a formula of the axes' sizes and of those before it."""
-    found: dict[str, float] = {}
+    """Compute the numbers of [values]; a text is a formula of the axes' sizes and the values before it."""
+    numbers: dict[str, float] = {}
     for key, value in _table(document, "values", origin).items():
         where = f"{origin}: values.{key}"
         if key in sizes:
             raise InputError(f"{where}: is the name of an axis; it must be another")
         if isinstance(value, str):
-            found[key] = evaluate(value, {**sizes, **found}, where)
+            numbers[key] = evaluate(value, {**sizes, **numbers}, where)
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_VALUE:
             raise InputError(f"{where}: {shown(value)}; it must be a number, 0 or more")
         else:
-            found[key] = float(value)
-    return found
+            numbers[key] = float(value)
+    return numbers
 
 
 def _call(table: Mapping[str, Any], where: str, axes: Sequence[Axis], values: Mapping[str, float]) -> Call:
+    """Build a call from its table; `where` begins error messages."""
     for key in table:
         if key not in _FIELDS:
             near = did_you_mean(key, _FIELDS)
@@ -229,7 +249,7 @@ def _names(table: Mapping[str, Any], key: str, where: str) -> list[str]:
 
 
 def _bytes(value: Any, values: Mapping[str, float], where: str) -> int:
-    """A size as --size takes it, or a formula in bytes, rounded up."""
+    """Compute a size in bytes from a size as --size takes it or from a formula, rounded up."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{where}: {shown(value)}; it must be a size such as '1G' or a formula")
     text = str(value)
@@ -244,7 +264,9 @@ def _bytes(value: Any, values: Mapping[str, float], where: str) -> int:
 def _times(value: Any, values: Mapping[str, float], where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{where}: {shown(value)}; it must be a number or a formula")
-    found = evaluate(str(value), values, where)
-    if not 0 < found <= _MOST_TIMES:
-        raise InputError(f"{where}: {shown(value)} is {found:g}; it must be more than 0 and at most {_MOST_TIMES:g}")
-    return found
+    repetitions = evaluate(str(value), values, where)
+    if not 0 < repetitions <= _MOST_TIMES:
+        raise InputError(
+            f"{where}: {shown(value)} is {repetitions:g}; it must be more than 0 and at most {_MOST_TIMES:g}"
+        )
+    return repetitions

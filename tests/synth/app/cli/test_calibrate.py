@@ -210,7 +210,7 @@ def test_a_job_has_the_ranks_that_it_says(synth: Call, monkeypatch: pytest.Monke
         ("4", ("--ranks", "2"), "a job of 4"),
         ("four", (), "WORLD_SIZE='four'"),
         ("0", (), "WORLD_SIZE='0'"),
-        ("2", ("--backend", "host", "--ranks", "2"), "one rank of several"),  # they would disturb each other
+        ("2", ("--backend", "host", "--ranks", "2"), "is one of several ranks"),  # they would disturb each other
     ):
         monkeypatch.setenv("WORLD_SIZE", said)
         assert told in synth("calibrate", *words).refusal
