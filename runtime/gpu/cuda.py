@@ -1,4 +1,4 @@
-"""The GPUs of this machine through CuPy: whether there are any, the compiler's options, how many blocks fit."""
+"""The GPUs of this machine through CuPy: their names, the compiler's options, and how many blocks fit on them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 from runtime.gpu.encoding import REDUCTION_NAMES, TYPE_NAMES
 from topologies.errors import InputError
 
-THREADS = (512, 256, 128, 64)  # of a block, the first with which all blocks fit
+THREADS = (512, 256, 128, 64)  # Of a block; the first number with which all blocks fit is used.
 
 
 def cupy() -> Any:
-    """The module. Raises InputError that says how to install it, or that there is no GPU."""
+    """Import CuPy.
+
+    Raises:
+        InputError: CuPy is not installed (the message says how to install it), or there is no GPU.
+    """
     try:
         module = importlib.import_module("cupy")
     except ImportError:
@@ -31,7 +35,11 @@ def cupy() -> Any:
 
 
 def gpu_names() -> str:
-    """The GPUs of this machine, by number and name. Raises InputError as `cupy` does."""
+    """Return the numbers and names of this machine's GPUs.
+
+    Raises:
+        InputError: As for `cupy`.
+    """
     runtime = cupy().cuda.runtime
     names = [runtime.getDeviceProperties(number)["name"] for number in range(runtime.getDeviceCount())]
     return ", ".join(f"GPU {number} {name.decode(errors='replace')}" for number, name in enumerate(names))
@@ -40,7 +48,15 @@ def gpu_names() -> str:
 def compiler_options(
     kind: str, op: str, threads: int, *, paced: bool = False, several: bool = False
 ) -> tuple[str, ...]:
-    """Options of NVRTC beside the architecture, for one data type, reduction and number of threads a block."""
+    """Return NVRTC's options other than the architecture, for a data type, a reduction and a number of threads a block.
+
+    Args:
+        kind: Data type.
+        op: Reduction.
+        threads: Threads of a block.
+        paced: True if a network is emulated.
+        several: True if more than one GPU takes part.
+    """
     return (
         "-std=c++17",
         f"-DTYPE={TYPE_NAMES[kind]}",
@@ -52,22 +68,32 @@ def compiler_options(
 
 
 def threads_that_fit(blocks: int, processors: int, per_processor: dict[int, int]) -> int:
-    """Threads a block with which all blocks are on the GPU at once: blocks wait for each other, so they must be.
+    """Return the most threads a block with which all blocks are on the GPU at once, since blocks wait for each other.
 
-    per_processor: how many blocks of so many threads one multiprocessor holds. Raises InputError where none does.
+    Args:
+        blocks: Number of blocks.
+        processors: Number of multiprocessors.
+        per_processor: Number of blocks that one multiprocessor holds, by threads a block.
+
+    Raises:
+        InputError: The blocks fit with no number of threads.
     """
     for threads in sorted(per_processor, reverse=True):
         if blocks <= processors * per_processor[threads]:
             return threads
     most = processors * max(per_processor.values())
     raise InputError(
-        f"{blocks} threadblocks on all ranks together, of which {most} fit on this GPU at once;"
-        f" it must be at most {most}: fewer channels or instances make fewer"
+        f"{blocks} threadblocks of all ranks, of which {most} fit on this GPU at once;"
+        f" it must be at most {most}: use fewer channels or instances"
     )
 
 
 def connect(cp: Any, devices: Sequence[int]) -> None:
-    """Let every GPU write into the others' memory. Raises InputError where two cannot."""
+    """Set up peer access between all GPUs, so that each can write to the others' memory.
+
+    Raises:
+        InputError: A GPU does not exist or is named twice, or two GPUs have no peer access.
+    """
     runtime = cp.cuda.runtime
     count = runtime.getDeviceCount()
     for number, device in enumerate(devices):
@@ -75,14 +101,14 @@ def connect(cp: Any, devices: Sequence[int]) -> None:
             raise InputError(
                 f"GPU {device}: not there or named twice; it must be different numbers from 0 to {count - 1}"
             )
-    for device, other in permutations(devices, 2):
-        if not runtime.deviceCanAccessPeer(device, other):
+    for device, peer in permutations(devices, 2):
+        if not runtime.deviceCanAccessPeer(device, peer):
             raise InputError(
-                f"GPU {device} cannot reach the memory of GPU {other}; they must have peer access to each other"
+                f"GPU {device} cannot reach the memory of GPU {peer}; they must have peer access to each other"
             )
         with cp.cuda.Device(device):
             try:
-                runtime.deviceEnablePeerAccess(other)
+                runtime.deviceEnablePeerAccess(peer)
             except runtime.CUDARuntimeError as error:
                 if "PeerAccessAlreadyEnabled" not in str(error):
-                    raise InputError(f"GPU {device} to the memory of GPU {other}: {error}") from None
+                    raise InputError(f"GPU {device} to the memory of GPU {peer}: {error}") from None

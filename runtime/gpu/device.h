@@ -1,7 +1,7 @@
-// What interpreter.cu needs of a GPU: ordered loads and stores, the clock, halves.
+// The parts of a GPU that interpreter.cu needs: ordered loads and stores, the clock, half precision.
 #pragma once
 
-#ifdef SEVERAL  // GPUs take part
+#ifdef SEVERAL  // More than one GPU takes part.
 #define SCOPE "sys"
 #else
 #define SCOPE "gpu"

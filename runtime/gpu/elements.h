@@ -1,4 +1,4 @@
-// What an element is to interpreter.cu: data types, reductions, and moving many of them by all threads of a block.
+// The elements of interpreter.cu: data types, reductions, and the moves of elements by all threads of a block.
 #pragma once
 
 // ---- types and reductions
@@ -25,7 +25,7 @@ struct Narrow<Half> {
 };
 template <>
 struct Narrow<Bfloat> {
-    static DEVICE Bfloat of(float value) {  // to the nearest, ties to even
+    static DEVICE Bfloat of(float value) {  // Rounds to the nearest, ties to even.
         if (value != value) return Bfloat{0x7FC0};
         const unsigned bits = as_bits(value);
         return Bfloat{(unsigned short)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
@@ -39,7 +39,7 @@ struct Prod {
     template <class W>
     static DEVICE W of(W a, W b) { return a * b; }
 };
-struct Max {  // what is not a number stays so
+struct Max {  // NaN stays NaN.
     template <class W>
     static DEVICE W of(W a, W b) { return a > b || a != a ? a : b; }
 };
@@ -64,7 +64,7 @@ DEVICE Pack<T> reduced_pack(Pack<T> a, const Pack<T> &b) {
     return a;
 }
 
-// `a`, `b`: one may be null; both are reduced. `to`, `out`: one may be null.
+// Writes the reduction of `a` and `b`, or the one that is not null, to `to` and `out`, one of which may be null.
 template <class T, class R>
 DEVICE void move(const T *a, const T *b, T *to, T *out, long long n) {
     const long long addresses = (long long)a | (long long)b | (long long)to | (long long)out;

@@ -1,45 +1,46 @@
-// The kernel that executes any Program: one block a threadblock, its steps read from flat tables (encoding.py).
+// The kernel that executes any Program: one block for each threadblock, which reads its steps from flat tables
+// (encoding.py).
 //
-// Compiled for a GPU it includes device.h; tests compile it for CPU threads, after a header that defines the same. All
-// blocks must be on the device at once.
-// A block walks through its steps for the first elements of every chunk (window 0), then for the next, so that blocks
-// that depend on each other work at the same time. What passes between ranks goes through the connection's slots:
-//   Simple  the elements, then one flag a slot, written last;
-//   LL      words of 8 bytes, 4 of data and 4 of flag, each complete in itself: no waiting for a flag apart.
-// A flag is the message's number times 2, plus 1 where the message is one element short of the window: chunks of one
-// buffer differ by one element at most, and only the last window shows it. Numbers go on from launch to launch, so
-// nothing has to be cleared between them.
+// For a GPU it includes device.h; tests compile it for CPU threads, after a header with the same definitions.
+// All blocks must be on the device at once.
+// A block executes its steps for the first elements of every chunk (window 0), then for the next ones, so that blocks
+// that depend on each other work at the same time. Data between ranks goes through the connection's slots:
+//   Simple  the elements, then one flag for the slot, written last;
+//   LL      words of 8 bytes, 4 of data and 4 of flag; each is complete, so no separate flag is needed.
+// A flag is the message's number times 2, plus 1 if the message is one element shorter than the window: chunks of one
+// buffer differ by at most one element, and only in the last window. Numbers continue from launch to launch, so nothing
+// has to be cleared between launches.
 //
-// Where several GPUs take part, each launches the blocks of its ranks. What a block waits for lies in its own GPU: a
-// connection's slots and flags with the receiver, its tail with the sender.
+// If several GPUs take part, each launches the blocks of its ranks. A block polls only memory of its own GPU: a
+// connection's slots and flags lie with the receiver, its tail with the sender.
 
 #ifdef __CUDACC__
 #include "device.h"
 #endif
 #include "elements.h"
 
-// ---- what the tables hold; encoding.py writes them in this order
+// ---- the contents of the tables; encoding.py writes them in this order
 
 struct Job {
     const int *blocks;             // BLOCK numbers each
     const int *steps;              // STEP numbers each
-    const long long *spans;        // first element of each cell of an input or output, and the end of the last
+    const long long *spans;        // first element of each cell of an input or output, and the end of the last one
     const long long *memory;       // addresses of input, output, scratch of each rank
-    const int *cells;              // of each rank: where its scratch cells begin in `held`
-    unsigned char *held;           // of each scratch cell: 1 where what came is one element short
+    const int *cells;              // first scratch cell of each rank in `held`
+    unsigned char *held;           // of each scratch cell: 1 if its content is one element short
     const long long *ends;         // END addresses of each connection
     unsigned long long *progress;  // of each block: launch << 40, plus steps that are over
     unsigned *state;               // of each block: launches, messages sent, messages received
-    unsigned *report;              // 0, or 1 and REPORT numbers about who gave up
-    const int *averages;           // rank, buffer, cell to be divided by `ranks`
-    long long *pace;               // of a launch that is paced: see pace.h
+    unsigned *report;              // 0, or 1 and the other REPORT numbers about the block that gave up
+    const int *averages;           // rank, buffer, cell to divide by `ranks`
+    long long *pace;               // of a paced launch: see pace.h
     const long long *others;       // addresses of the other GPUs' reports
     long long width;               // elements of a window
     long long windows;
     long long longest;             // elements of the longest chunk
     long long depth;
     long long slot_bytes;
-    long long limit_ns;            // a wait that takes longer ends the launch
+    long long limit_ns;            // longest wait; a longer one ends the launch
     long long ll;                  // 0: Simple, 1: LL, 2: LL whose words carry the order of earlier writes, too
     long long ranks;
     long long naverages;
@@ -58,7 +59,7 @@ enum End {
 enum Does { READS_SRC = 1, RECEIVES = 2, WRITES_DST = 4, SENDS = 8, READS_DST = 16 };
 enum Why { DEPENDENCY = 1, DATA = 2, ROOM = 3, LENGTHS = 4, START = 5 };
 constexpr int SCRATCH = 2;
-constexpr unsigned POLLS = 64;  // looks at what is waited for between two looks at the clock
+constexpr unsigned POLLS = 64;  // polls of the awaited word between two reads of the clock
 
 #ifdef PACED
 #include "pace.h"
@@ -66,7 +67,7 @@ constexpr unsigned POLLS = 64;  // looks at what is waited for between two looks
 
 // ---- one block's steps
 
-// Where a connection's slots, flags and tail lie: read once, for polling drives other things out of the cache.
+// The addresses of a connection's slots, flags and tail, read once because polling evicts the table from the cache.
 struct Slots {
     unsigned char *slots = nullptr;
     unsigned *flags = nullptr, *tail = nullptr;
@@ -88,12 +89,12 @@ struct Walk {
     unsigned launch, sent, got;
     long long window = 0, begin = 0, full = 0;
     bool last = false;
-    unsigned lacks = 0;  // 1: the message at hand is one element short
+    unsigned lacks = 0;  // 1: the current message is one element short
 #ifdef PACED
     Clock clock{job};
     const unsigned before = job.state[3 * number + 1];  // messages sent in earlier launches
 
-    // What the step waited for is there: the network's time may be later, and a message that it sends needs a link.
+    // Waits for the network's time of a ready step, and for a link if the step sends.
     DEVICE bool paced(const int *step) {
         const int which = block[FIRST] + position;
         const long long *row = clock.pace(which);
@@ -109,12 +110,12 @@ struct Walk {
     }
 #endif
 
-    DEVICE explicit Walk(const Job &given)
-        : job(given), number(blockIdx.x + unsigned(given.first_block)), block(given.blocks + number * BLOCK),
-          in(given, block[IN]), out(given, block[OUT]), rank(block[RANK]), launch(given.state[3 * number] + 1),
-          sent(given.state[3 * number + 1]), got(given.state[3 * number + 2]) {}
+    DEVICE explicit Walk(const Job &tables)
+        : job(tables), number(blockIdx.x + unsigned(tables.first_block)), block(tables.blocks + number * BLOCK),
+          in(tables, block[IN]), out(tables, block[OUT]), rank(block[RANK]), launch(tables.state[3 * number] + 1),
+          sent(tables.state[3 * number + 1]), got(tables.state[3 * number + 2]) {}
 
-    // The first who gives up says where and why; everybody else sees it and leaves.
+    // Reports where and why this block gives up. Only the first block does; all others see the report and leave.
     DEVICE void give_up(Why why) const {
         if (!claim(job.report)) return;
         job.report[1] = why;
@@ -129,8 +130,8 @@ struct Walk {
     DEVICE bool wait(Why why, Ready ready) const {
         if (ready()) return true;
         const long long since = now_ns();
-        for (unsigned turn = 1; !ready(); turn++) {
-            if (turn % POLLS == 0) {
+        for (unsigned spin = 1; !ready(); spin++) {
+            if (spin % POLLS == 0) {
                 if (load_relaxed(job.report)) return false;
                 if (now_ns() - since > job.limit_ns) {
                     give_up(why);
@@ -149,21 +150,21 @@ struct Walk {
 
     DEVICE bool ready(const int *step) {
         if (step[DEP_BLOCK] >= 0 && chunk == 0) {
-            const int other = step[DEP_BLOCK];
+            const int awaited_block = step[DEP_BLOCK];
             const unsigned long long over = ((unsigned long long)launch << 40) +
-                                            window * job.blocks[other * BLOCK + LENGTH] + step[DEP_AT] + 1;
-            if (!wait(DEPENDENCY, [&] { return load_acquire(job.progress + other) >= over; })) return false;
+                                            window * job.blocks[awaited_block * BLOCK + LENGTH] + step[DEP_AT] + 1;
+            if (!wait(DEPENDENCY, [&] { return load_acquire(job.progress + awaited_block) >= over; })) return false;
         }
         if (step[DOES] & RECEIVES && !job.ll) {
             const unsigned *set = flag(in, got);
-            const unsigned wanted = (got + 1) << 1 >> 1;
-            if (!wait(DATA, [&] { return load_acquire(set) >> 1 == wanted; })) return false;
+            const unsigned expected = (got + 1) << 1 >> 1;
+            if (!wait(DATA, [&] { return load_acquire(set) >> 1 == expected; })) return false;
         }
         if (step[DOES] & SENDS) {
             if (!wait(ROOM, [&] { return sent - load_acquire(out.tail) < job.depth; })) return false;
         }
 #ifdef PACED
-        if (chunk == 0) return paced(step);  // a step is one transmission, all its chunks together
+        if (chunk == 0) return paced(step);  // A step is one transmission of all its chunks.
 #endif
         return true;
     }
@@ -173,21 +174,21 @@ struct Walk {
         return base + begin + (buffer == SCRATCH ? index * job.longest : job.spans[index]);
     }
 
-    // Where the step writes: nowhere in a copy to itself, as in place, which others may be reading.
+    // Returns where the step writes: null for a copy to itself (in place), which others may be reading.
     DEVICE T *target(const int *step, const T *own) const {
         if (!(step[DOES] & WRITES_DST)) return nullptr;
         T *to = cell(step[DST], step[DST_AT] + chunk);
         return to == own && !(step[DOES] & (RECEIVES | READS_DST)) ? nullptr : to;
     }
 
-    // Elements of a cell in this window.
+    // Returns the elements of a cell in this window.
     DEVICE long long extent(int buffer, int index) const {
         if (buffer == SCRATCH) return full - (last ? job.held[job.cells[rank] + index] : 0);
         const long long rest = job.spans[index + 1] - job.spans[index] - begin;
         return rest < 0 ? 0 : rest < full ? rest : full;
     }
 
-    // Of the step's cells, −1 where there is none or where it takes what comes.
+    // Return the elements of the step's cells; −1 if there is no such cell or if it takes any length.
     DEVICE long long source_extent(const int *step) const {
         return step[DOES] & READS_SRC ? extent(step[SRC], step[SRC_AT] + chunk) : -1;
     }
@@ -205,7 +206,7 @@ struct Walk {
     DEVICE void remember(const int *step) const {
         if (threadIdx.x || !last || !(step[DOES] & WRITES_DST) || step[DOES] & READS_DST || step[DST] != SCRATCH) return;
         unsigned char *held = job.held + job.cells[rank] + step[DST_AT] + chunk;
-        if (*held != lacks) *held = (unsigned char)lacks;  // others may read it now where source and target are one
+        if (*held != lacks) *held = (unsigned char)lacks;  // Others may read it now if source and target are the same.
     }
 
     DEVICE bool simple(const int *step) {
@@ -217,17 +218,17 @@ struct Walk {
         lacks = unsigned(full - n);
         const T *own = does & READS_SRC ? cell(step[SRC], step[SRC_AT] + chunk) : nullptr;
         T *const to = target(step, own);
-        const T *came = does & RECEIVES ? (const T *)slot(in, got) : nullptr;
-        T *goes = does & SENDS ? (T *)slot(out, sent) : nullptr;
+        const T *incoming = does & RECEIVES ? (const T *)slot(in, got) : nullptr;
+        T *outgoing = does & SENDS ? (T *)slot(out, sent) : nullptr;
         if (does & READS_DST)
             move<T, R>(to, own, to, nullptr, n);
         else
-            move<T, R>(own, came, to, goes, n);
+            move<T, R>(own, incoming, to, outgoing, n);
         remember(step);
         return true;
     }
 
-    // Threadblocks of a rank that only a message by way of another rank keeps apart need more than its data.
+    // ll 2 orders the data of threadblocks that only a message by way of another rank separates.
     typedef unsigned long long Word;
     DEVICE Word arrived(const Word *at) const { return job.ll == 2 ? load_acquire(at) : load_relaxed(at); }
     DEVICE void put(Word *at, Word word) const {
@@ -238,8 +239,8 @@ struct Walk {
     }
 
     DEVICE bool low_latency(const int *step) {
-        constexpr int WORDS = sizeof(T) > 4 ? 2 : 1;                   // of a unit
-        constexpr int PER = sizeof(T) < 4 ? int(4 / sizeof(T)) : 1;  // elements of a unit
+        constexpr int WORDS = sizeof(T) > 4 ? 2 : 1;                   // Of a unit.
+        constexpr int PER = sizeof(T) < 4 ? int(4 / sizeof(T)) : 1;  // Elements of a unit.
         union Unit {
             unsigned word[WORDS];
             T at[PER];
@@ -250,18 +251,18 @@ struct Walk {
         const T *own = does & READS_SRC ? cell(step[SRC], step[SRC_AT] + chunk) : nullptr;
         T *const to = target(step, own);
         const Word *words = does & RECEIVES ? (const Word *)slot(in, got) : nullptr;
-        Word *goes = does & SENDS ? (Word *)slot(out, sent) : nullptr;
+        Word *outgoing = does & SENDS ? (Word *)slot(out, sent) : nullptr;
         for (long long unit = threadIdx.x; unit * PER < full; unit += blockDim.x) {
-            Unit came, made;
-            for (int k = 0; k < WORDS; k++) came.word[k] = made.word[k] = 0;
+            Unit incoming, result;
+            for (int k = 0; k < WORDS; k++) incoming.word[k] = result.word[k] = 0;
             unsigned flag = unsigned(full - source);
             if (words)
                 for (int k = 0; k < WORDS; k++) {
-                    const unsigned wanted = (got + 1) << 1 >> 1;
+                    const unsigned expected = (got + 1) << 1 >> 1;
                     Word word = 0;
                     const Word *at = words + unit * WORDS + k;
-                    if (!wait(DATA, [&] { return unsigned((word = arrived(at)) >> 33) == wanted; })) return false;
-                    came.word[k] = unsigned(word);
+                    if (!wait(DATA, [&] { return unsigned((word = arrived(at)) >> 33) == expected; })) return false;
+                    incoming.word[k] = unsigned(word);
                     flag = unsigned(word >> 32) & 1;
                 }
             const long long n = full - flag;
@@ -274,14 +275,14 @@ struct Walk {
                 const long long i = unit * PER + k;
                 if (i >= n) break;
                 if (does & READS_DST)
-                    made.at[k] = reduced<T, R>(to[i], own[i]);
+                    result.at[k] = reduced<T, R>(to[i], own[i]);
                 else
-                    made.at[k] = own && words ? reduced<T, R>(own[i], came.at[k]) : own ? own[i] : came.at[k];
-                if (to) to[i] = made.at[k];
+                    result.at[k] = own && words ? reduced<T, R>(own[i], incoming.at[k]) : own ? own[i] : incoming.at[k];
+                if (to) to[i] = result.at[k];
             }
-            if (goes)
+            if (outgoing)
                 for (int k = 0; k < WORDS; k++)
-                    put(goes + unit * WORDS + k, Word((sent + 1) << 1 | flag) << 32 | made.word[k]);
+                    put(outgoing + unit * WORDS + k, Word((sent + 1) << 1 | flag) << 32 | result.word[k]);
         }
         return true;
     }
@@ -341,7 +342,7 @@ DEVICE void interpret(const Job &job) {
     job.state[3 * walk.number + 2] = walk.got;
 }
 
-// A block a cell; whole numbers are rounded towards zero.
+// Divides a cell by the number of ranks, one block for each cell; whole numbers are rounded towards zero.
 template <class T>
 DEVICE void average(const Job &job) {
     const int *row = job.averages + 3 * blockIdx.x;
@@ -355,11 +356,11 @@ DEVICE void average(const Job &job) {
 
 #ifdef TYPE
 extern "C" __global__ void __launch_bounds__(THREADS) synth_interpret(const Job *job) {
-    const Job mine = *job;
-    interpret<TYPE, REDUCTION>(mine);
+    const Job local_job = *job;
+    interpret<TYPE, REDUCTION>(local_job);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) synth_average(const Job *job) {
-    const Job mine = *job;
-    average<TYPE>(mine);
+    const Job local_job = *job;
+    average<TYPE>(local_job);
 }
 #endif

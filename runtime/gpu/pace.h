@@ -1,30 +1,30 @@
-// A network's time, for launches that are paced: when each step may begin and ends there (pace.py makes the sheet).
+// The time of an emulated network: when each step may begin and when it ends there (pace.py writes the sheet).
 //
-// Every block keeps the time at which its step would be over on the network, in ps since all blocks began, and waits
-// until the device's clock has come so far. What is passed on bears that time: a message when it arrives, a slot when
-// it was emptied, a dependency when it was met. So a device that is late now and then makes nobody else late.
-// Links and limits that are never full are not asked for. For the others a block asks under one lock; who has waited
-// longest goes first, and nobody goes before all who ask at his time had `SETTLE` to say so.
+// Every block keeps the time at which its step ends on the network, in ps since all blocks began, and waits until the
+// device's clock reaches that time. Other blocks get that time too: a message carries its arrival, a slot the time when
+// it was emptied, a dependency the time when it was met. So a device that is late now and then delays no other block.
+// Links and limits that are never full are not checked. For the others a block asks under one lock. The block that has
+// waited longest goes first, and none goes until all that ask at the same time have had `SETTLE` ps to ask.
 #pragma once
 
 enum Sheet {
-    BLOCKS, SETTLE,                                       // how many blocks; ps
-    ARRIVED, ORIGIN, GATE,                                // blocks that have begun; ns of the clock; the lock
-    ENDED, DUE,                                           // ps: when the last block was over, on the device, on the network
-    PACES, TIMES, LINKS, USED, PLACES, USERS, HOLDS,      // where the parts below begin
+    BLOCKS, SETTLE,                                       // Number of blocks; ps.
+    ARRIVED, ORIGIN, GATE,                                // Blocks that have begun; ns of the clock; the lock.
+    ENDED, DUE,                                           // End of the last block in ps, on the device, on the network.
+    PACES, TIMES, LINKS, USED, PLACES, USERS, HOLDS,      // Where the parts below begin.
     SHEET,
 };
-enum Pace { FROM, EMPTIED, NEED, HOLD, TIE, PACE };       // of a step; −1: none
-enum Time { ARRIVES, TAKEN, OVER, TIME };                 // of a step, ps
-enum Link { ALPHA, RATE, USED_FIRST, USED_COUNT, LINK };  // of a connection; what it may find full
+enum Pace { FROM, EMPTIED, NEED, HOLD, TIE, PACE };       // Of a step; −1: none.
+enum Time { ARRIVES, TAKEN, OVER, TIME };                 // Of a step, in ps.
+enum Link { ALPHA, RATE, USED_FIRST, USED_COUNT, LINK };  // Of a connection; the places that it may find full.
 enum Place { CAPACITY, USERS_FIRST, USERS_COUNT, PLACE };
-enum Hold { UNTIL, ASKED, ASKED_TIE, AT, WAKES, HOLD_ };  // of a connection; ASKED −1: it does not wait
-constexpr long long FRESH = -1;                           // AT: has not looked yet
+enum Hold { UNTIL, ASKED, ASKED_TIE, AT, WAKES, HOLD_ };  // Of a connection; ASKED −1: it does not wait.
+constexpr long long FRESH = -1;                           // Value of AT before the first look.
 constexpr long long NEVER = 1ll << 62;
 
 struct Clock {
     const Job &job;
-    long long now = 0;  // ps: when the step at hand began on the network, and then when it ended
+    long long now = 0;  // Begin of the current step on the network in ps, and then its end.
 
     DEVICE long long *part(Sheet which) const { return job.pace + job.pace[which]; }
     DEVICE long long *time(int step) const { return part(TIMES) + step * (long long)TIME; }
@@ -36,7 +36,7 @@ struct Clock {
     }
     DEVICE bool begun() const { return load_acquire(job.pace + ORIGIN) != 0; }
 
-    // Wait for a time. False where somebody gave up.
+    // Waits for a time. Returns false if a block gave up.
     DEVICE bool pass(long long until) const {
         for (;;) {
             const long long left = until - real();
@@ -57,7 +57,7 @@ struct Clock {
         if (other > now) now = other;
     }
 
-    // The step sends: it holds what its connection needs for a while, from now on or as soon as there is room.
+    // Sends the step's message: it holds its connection's places from now on, or as soon as there is room.
     DEVICE bool send(int connection, int step) {
         const long long *row = pace(step);
         const long long *w = part(LINKS) + connection * (long long)LINK;
@@ -68,32 +68,32 @@ struct Clock {
     }
 
     DEVICE bool ask(int connection, const long long *row) {
-        long long *mine = part(HOLDS) + connection * (long long)HOLD_;
+        long long *own_hold = part(HOLDS) + connection * (long long)HOLD_;
         unsigned *gate = (unsigned *)(job.pace + GATE);
         lock(gate);
-        mine[ASKED] = now, mine[ASKED_TIE] = row[TIE], mine[AT] = FRESH;
+        own_hold[ASKED] = now, own_hold[ASKED_TIE] = row[TIE], own_hold[AT] = FRESH;
         unlock(gate);
         if (!pass(now + job.pace[SETTLE])) return false;
         for (;;) {
             lock(gate);
-            const long long today = real();
-            long long start = free_from(connection, mine);
-            const bool taken = start <= today && first(connection, mine, today);
-            if (taken) {
+            const long long real_now = real();
+            long long start = free_from(connection, own_hold);
+            const bool granted = start <= real_now && first(connection, own_hold, real_now);
+            if (granted) {
                 now = start;
-                mine[UNTIL] = start + row[HOLD], mine[ASKED] = -1;
+                own_hold[UNTIL] = start + row[HOLD], own_hold[ASKED] = -1;
             }
             unlock(gate);
-            if (taken) return true;
-            if (start > today ? !pass(start) : load_relaxed(job.report) != 0) return false;
+            if (granted) return true;
+            if (start > real_now ? !pass(start) : load_relaxed(job.report) != 0) return false;
             relax();
         }
     }
 
-    // When there is room for the connection, as far as is known; where that is later, what it waits for is noted.
-    DEVICE long long free_from(int connection, long long *mine) const {
+    // Returns when there is room for the connection, as far as is known, and notes the place that it waits for.
+    DEVICE long long free_from(int connection, long long *own_hold) const {
         const long long *w = part(LINKS) + connection * (long long)LINK;
-        long long start = mine[ASKED];
+        long long start = own_hold[ASKED];
         for (long long k = 0; k < w[USED_COUNT]; k++) {
             const long long number = part(USED)[w[USED_FIRST] + k];
             const long long *place = part(PLACES) + number * PLACE;
@@ -106,26 +106,28 @@ struct Clock {
                 if (until < next) next = until;
             }
             if (used <= place[CAPACITY]) continue;
-            mine[AT] = number, mine[WAKES] = next;
+            own_hold[AT] = number, own_hold[WAKES] = next;
             start = next;
-            k = -1;  // once more from the first
+            k = -1;  // The search begins again at the first place.
         }
         return start;
     }
 
-    // Whether nobody who has waited longer is about to take the same.
-    DEVICE bool first(int connection, const long long *mine, long long today) const {
+    // Returns true if no connection that has waited longer is about to take the same place.
+    DEVICE bool first(int connection, const long long *own_hold, long long real_now) const {
         const long long *w = part(LINKS) + connection * (long long)LINK;
         for (long long k = 0; k < w[USED_COUNT]; k++) {
             const long long number = part(USED)[w[USED_FIRST] + k];
             const long long *place = part(PLACES) + number * PLACE;
             for (long long u = 0; u < place[USERS_COUNT]; u++) {
                 const long long other = part(USERS)[place[USERS_FIRST] + u];
-                const long long *his = part(HOLDS) + other * HOLD_;
-                if (other == connection || his[ASKED] < 0) continue;
-                const bool older = his[ASKED] < mine[ASKED] ||
-                                   (his[ASKED] == mine[ASKED] && his[ASKED_TIE] < mine[ASKED_TIE]);
-                if (older && (his[AT] == FRESH || (his[AT] == number && his[WAKES] <= today))) return false;
+                const long long *other_hold = part(HOLDS) + other * HOLD_;
+                if (other == connection || other_hold[ASKED] < 0) continue;
+                const bool tied = other_hold[ASKED] == own_hold[ASKED];
+                const bool older =
+                    tied ? other_hold[ASKED_TIE] < own_hold[ASKED_TIE] : other_hold[ASKED] < own_hold[ASKED];
+                const bool wakes = other_hold[AT] == number && other_hold[WAKES] <= real_now;
+                if (older && (other_hold[AT] == FRESH || wakes)) return false;
             }
         }
         return true;

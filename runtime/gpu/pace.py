@@ -1,7 +1,7 @@
 """An emulated network as the tables that `pace.h` reads: an executed program takes as long as it would there.
 
-Bytes, links, limits, α and FIFO slots are those of `emit.timing.predict`, whose model of time this is: a step is one
-transmission, and a protocol is no more than its number of slots. Who goes first where several wait for one link is
+Bytes, links, limits, α and FIFO slots are those of `emit.timing.predict`, which has the same model of time: a step is
+one transmission, and a protocol is no more than its number of slots. The order of sends that wait for one link is
 decided while the program runs.
 """
 
@@ -23,27 +23,34 @@ from topologies.topology import Topology
 
 Numbers = NDArray[np.int64]
 
-# what the sheet begins with, in the order of pace.h
+# The first numbers of the sheet, in the order of pace.h.
 SHEET = ("blocks", "settle", "arrived", "origin", "gate", "ended", "due", "paces", "times", "links", "used", "places",
          "users", "holds")  # fmt: skip
-FROM, EMPTIED, NEED, HOLD, TIE, PACE = range(6)  # of a step, and how many these are
-TIMES = 3  # of a step, written by the kernel
-_PS = 1e6  # of a µs
-_RATE = 1e6  # whole numbers of kB/s
-_LONGEST_US = 1e11  # about a day, as a network that is so much slower takes it
+FROM, EMPTIED, NEED, HOLD, TIE, PACE = range(6)  # Columns of a step, and their number.
+TIMES = 3  # Of a step, written by the kernel.
+_PS = 1e6  # ps per µs.
+_RATE = 1e6  # Rates are whole numbers of kB/s.
+_LONGEST_US = 1e11  # About a day on the slowed network.
 
 
 class Pace:
-    """A program on a network that is emulated; `predictor` gives the predicted times.
+    """A program on an emulated network.
 
-    slower: every bandwidth divided by it, every α times it, so that a device keeps up; times are given as if it were 1.
-    messages: slots of a connection that hold all that can be under way.
+    Attributes:
+        slower: Factor by which every bandwidth is divided and every α multiplied, so that a device keeps up; times are
+            stated as if it were 1.
+        predictor: The predicted times.
+        messages: Number of slots of a connection that hold all messages that can be in flight.
     """
 
     def __init__(
         self, program: Program, topology: Topology, group: Sequence[int] | None = None, slower: float = 1.0
     ) -> None:
-        """Raises InputError as Predictor does, or for a factor that is not above 0."""
+        """Build the tables that do not depend on the message size.
+
+        Raises:
+            InputError: As for Predictor, or the factor is not above 0.
+        """
         if not 0 < slower < 1e9:
             raise InputError(f"slower {slower:g}; it must be a number above 0")
         self.slower = slower
@@ -53,63 +60,71 @@ class Pace:
         t = self.predictor.transfers(1.0)
         order = np.argsort(t.step, kind="stable")
         step, into, link = t.step[order], t.into[order], t.link[order]
-        self._byte_us = np.zeros(len(c.op))  # that a step holds its link, for a chunk of one byte
+        self._byte_us = np.zeros(len(c.op))  # Time that a step holds its link, for a chunk of one byte.
         self._byte_us[step] = c.count[step] * US_PER_BYTE_AT_1_GBS / net.bandwidth_gbs[link]
         self._paces = np.full((len(c.op), PACE), -1, dtype=np.int64)
         self._paces[into, FROM] = step
         self._paces[:, HOLD] = 0
         position = np.arange(len(c.op)) - c.start[c.block]
-        away = np.zeros(len(c.op), dtype=np.int64)
-        away[step] = (t.dst[order] - t.src[order]) % program.nranks
-        # who goes first of those that ask at one time: as in emit.timing.predict
-        self._paces[:, TIE] = (position * program.nranks + away) * len(c.op) + np.arange(len(c.op))
+        offset = np.zeros(len(c.op), dtype=np.int64)
+        offset[step] = (t.dst[order] - t.src[order]) % program.nranks
+        # The order of sends that ask at the same time is that of emit.timing.predict.
+        self._paces[:, TIE] = (position * program.nranks + offset) * len(c.op) + np.arange(len(c.op))
         self.messages = 1
         links = np.zeros(len(c.connections), dtype=np.int64)
         rates = np.zeros(len(c.connections))
         for number in range(len(c.connections)):
-            mine = np.flatnonzero(c.sends[step] == number)
-            if not len(mine):
+            own_sends = np.flatnonzero(c.sends[step] == number)
+            if not len(own_sends):
                 continue
-            links[number], rates[number] = link[mine[0]], net.bandwidth_gbs[link[mine[0]]]
-            before = np.cumsum(c.count[step[mine]]) - c.count[step[mine]]
-            self._paces[step[mine[depth:]], EMPTIED] = into[mine[:-depth]]
-            self._paces[step[mine[depth:]], NEED] = before[:-depth] + 1
-            most = (depth + 1) * int(c.count[step[mine]].max())
-            self.messages = max(self.messages, min(most, int(c.count[step[mine]].sum())))
+            links[number], rates[number] = link[own_sends[0]], net.bandwidth_gbs[link[own_sends[0]]]
+            chunks_before = np.cumsum(c.count[step[own_sends]]) - c.count[step[own_sends]]
+            self._paces[step[own_sends[depth:]], EMPTIED] = into[own_sends[:-depth]]
+            self._paces[step[own_sends[depth:]], NEED] = chunks_before[:-depth] + 1
+            in_flight = (depth + 1) * int(c.count[step[own_sends]].max())
+            self.messages = max(self.messages, min(in_flight, int(c.count[step[own_sends]].sum())))
         places = [[*net.uses(int(li)).tolist(), net.nresources + int(li)] for li in links]
         self._keep_shared(places, rates, np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
         self._alpha_us = np.where(rates > 0, net.alpha_us[links] if net.nlinks else 0.0, 0.0)
 
     def _keep_shared(self, places: list[list[int]], rates: NDArray[np.float64], capacity: NDArray[np.float64]) -> None:
-        """Keep the links and limits that can be full: those that their connections could fill more than once."""
+        """Keep the links and limits that their connections can fill."""
         users: dict[int, list[int]] = {}
-        for number, mine in enumerate(places):
+        for number, connection_places in enumerate(places):
             if rates[number]:
-                for place in mine:
+                for place in connection_places:
                     users.setdefault(place, []).append(number)
-        kept = [place for place, by in sorted(users.items()) if rates[by].sum() > capacity[place] * SAME]
-        renumbered = {place: number for number, place in enumerate(kept)}
-        self._users = [users[place] for place in kept]
-        self._used = [[renumbered[p] for p in mine if p in renumbered] for mine in places]
+        shared_places = [
+            place for place, connections in sorted(users.items()) if rates[connections].sum() > capacity[place] * SAME
+        ]
+        renumbered = {place: number for number, place in enumerate(shared_places)}
+        self._users = [users[place] for place in shared_places]
+        self._used = [[renumbered[p] for p in connection_places if p in renumbered] for connection_places in places]
         self._rates = np.round(rates * _RATE).astype(np.int64)
-        capacities = [int(capacity[place] * _RATE) + len(users[place]) for place in kept]  # each rate is rounded
+        capacities = [
+            int(capacity[place] * _RATE) + len(users[place]) for place in shared_places
+        ]  # Each rate is rounded.
         self._capacity = np.array(capacities, dtype=np.int64)
 
     @property
     def shared(self) -> int:
-        """How many links and limits the program can find full."""
+        """Return the number of links and limits that the program can fill."""
         return len(self._users)
 
     def predicted_us(self, chunk_bytes: float) -> float:
-        """The predicted time when a chunk has so many bytes."""
+        """Return the predicted time in µs for chunks of `chunk_bytes` bytes."""
         return self.predictor.time_us(chunk_bytes / self.predictor.chunk_bytes(1.0))
 
     def limit_ns(self, chunk_bytes: float) -> int:
-        """A limit that no wait should reach, in ns."""
+        """Return a limit in ns that no wait should reach."""
         return int(4e3 * self.slower * self.predicted_us(chunk_bytes))
 
     def sheet(self, columns: Columns, chunk_bytes: float) -> Numbers:
-        """All numbers for one size, as pace.h has them. Raises InputError where it would take more than a day."""
+        """Build all numbers for one size, in the layout of pace.h.
+
+        Raises:
+            InputError: The emulation would take more than a day.
+        """
         takes_us = self.slower * self.predicted_us(chunk_bytes)
         if takes_us > _LONGEST_US:
             raise InputError(
@@ -123,9 +138,9 @@ class Pace:
         places = np.column_stack([self._capacity, users[0], users[1]])
         times = np.zeros(TIMES * len(columns.op), dtype=np.int64)
         holds = np.tile(np.array([0, -1, 0, 0, 0], dtype=np.int64), len(rows))
-        asks = [number for number, mine in enumerate(self._used) if mine]
-        # who asks at one time has asked by then; what is sent cannot be used before α is over anyhow
-        settle = int(alpha[asks].min()) // 2 if asks else 0
+        sharing_connections = [number for number, connection_places in enumerate(self._used) if connection_places]
+        # All that ask at one time have asked by then. A message cannot be used before α, so no time is lost.
+        settle = int(alpha[sharing_connections].min()) // 2 if sharing_connections else 0
         parts = [paces.ravel(), times, rows.ravel(), used[2], places.ravel(), users[2], holds]
         head = np.zeros(len(SHEET), dtype=np.int64)
         head[:2] = len(columns.rank), settle
@@ -133,13 +148,13 @@ class Pace:
         return np.concatenate([head, *parts]).astype(np.int64)
 
     def read_times(self, sheet: Sequence[int] | Numbers) -> EmulatedTime:
-        """The times that the kernel left in a sheet."""
+        """Read the times that the kernel wrote to a sheet."""
         ended, due = (int(sheet[SHEET.index(name)]) / _PS / self.slower for name in ("ended", "due"))
         return EmulatedTime(ended, due)
 
 
 def _rows(lists: list[list[int]]) -> tuple[Numbers, Numbers, Numbers]:
-    """First place and length of each list in the third, all of them in a row."""
+    """Return the first position and the length of each list in the third array, which joins all lists."""
     counts = np.array([len(row) for row in lists], dtype=np.int64)
     flat = np.array([x for row in lists for x in row], dtype=np.int64)
     return np.cumsum(counts) - counts, counts, flat

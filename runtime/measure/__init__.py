@@ -1,1 +1,1 @@
-"""What is measured here: tune and calibrate."""
+"""Measurements of machines and of collectives, and the tables that are made from them."""

@@ -1,6 +1,6 @@
-"""The back end `torch` of `synth bench` and `synth calibrate`: programs, run and checked by the ranks of a job.
+"""The back end `torch` of `synth bench` and `synth calibrate`: programs that the ranks of a job run and check.
 
-All functions here are called with the same arguments on every rank, as those of `runtime.measure.over_torch`.
+Every rank calls each function here with the same arguments, as those of `runtime.measure.over_torch`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ from runtime.torch.rank_program import RankProgram, rank_program
 from synth.model.registry import BUFFER
 from topologies.errors import InputError
 
-_CUSTOM_S = 0.005  # shorter runs of custom programs, of which many are measured, are repeated for as long
-_KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's names of nccl-tests' types
+_CUSTOM_S = 0.005  # Shorter runs of custom programs are repeated for this time; it is short because there are many.
+_KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's names of nccl-tests' types.
 
 
 @contextmanager
 def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
-    """Measures on the ranks of this job; see `runtime.backends.Backend`."""
+    """Open a session that measures on the ranks of this job; see `runtime.backends.Backend`.
+
+    Raises:
+        InputError: The job has another number of ranks.
+    """
     path = request.path
     if path is not None:
         os.environ["SYNTH_LIBRARY"] = str(path.parent if path.name == "index.json" else path)
@@ -56,6 +60,7 @@ def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
     last: dict[str, RankProgram] = {}
 
     def measure_algorithm(a: Algorithm, size_bytes: int) -> Row:
+        """Measure an algorithm at a size in bytes."""
         if a.program.collective == CUSTOM and a.goal is not None:
             if a.name not in last:
                 last.clear()
@@ -65,65 +70,78 @@ def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
 
     with joined() as (me, world):
         if world != request.nranks:
-            what = path or "what is asked"
-            raise InputError(f"{what}: is for {request.nranks} ranks; this job has {world}, it must have as many")
+            subject = path or "the request"
+            raise InputError(f"{subject}: is for {request.nranks} ranks; this job has {world}; start it with as many")
         yield measure_algorithm, me == 0
 
 
 def measure_program(program: Program, name: str, size_bytes: int, settings: Settings) -> Row:
-    """A program of the library at one size, as nccl-tests measures it; name: as the library has it.
+    """Measure a program of the library at one size, as nccl-tests does.
 
-    Raises InputError for a program that torch has no call for, or that cannot be run at this size.
+    Args:
+        program: The program.
+        name: Its name in the library.
+        size_bytes: Size of the message in bytes.
+        settings: Settings of the measurement.
+
+    Raises:
+        InputError: torch has no call for the program, or it cannot run at this size.
     """
     if program.collective not in COLLECTIVES:
         raise InputError(f"{name}: torch has no call for {program.collective!r}")
-    plain = parse_type(settings.kind)
+    kind = parse_type(settings.kind)
     ranks = tuple(range(program.nranks))
-    case = Case(program.collective, size_bytes, _KINDS.get(plain, plain), settings.op, ranks, program.root)
+    case = Case(program.collective, size_bytes, _KINDS.get(kind, kind), settings.op, ranks, program.root)
     method = Method("synth", name)
     bench = Bench(case, [method])
     if not bench.took:
-        raise InputError(f"{name}: cannot be run on {case.call.size_bytes} bytes of {plain} over torch")
+        raise InputError(f"{name}: cannot be run on {case.call.size_bytes} bytes of {kind} over torch")
     for runs in (settings.warmup, settings.iterations):
         bench.runs[method] = runs
         if runs:
             bench.measure_once()
-    took = bench.took[0]
-    timing = Timing(1e6 * took.seconds[-1], took.wrong)
+    method_times = bench.took[0]
+    timing = Timing(1e6 * method_times.seconds[-1], method_times.wrong)
     in_place = case.what.unit == BUFFER
     return make_row(program, name, case.block, settings, None if in_place else timing, timing if in_place else None)
 
 
 def measure_custom(part: RankProgram, goal: Goal, size_bytes: int, settings: Settings) -> Row:
-    """This rank's part of a custom collective's program at one size; times are the slowest rank's, of runs in a row.
+    """Measure a custom collective's program at one size; this rank runs its part and checks its own results.
 
-    What each rank must get is compared on that rank. Raises InputError as `RankProgram.check_fits`.
+    The times are those of the slowest rank, over runs in a row.
+
+    Raises:
+        InputError: As for `RankProgram.check_fits`.
     """
     program, me, kind = part.program, part.rank, parse_type(settings.kind)
     layout = Layout.of(program, elements_of(program, size_bytes, kind))
     part.check_fits(layout.elements)
-    given = [make_input(layout, rank, kind, settings.op, settings.seed) for rank in range(program.nranks)]
+    input_values = [make_input(layout, rank, kind, settings.op, settings.seed) for rank in range(program.nranks)]
     nothing = np.zeros(0, dtype=TYPES[kind])
     inputs, outputs = [nothing] * program.nranks, [nothing] * program.nranks
-    inputs[me], outputs[me] = given[me].copy(), np.zeros(layout.sizes(me)[1], dtype=TYPES[kind])
+    inputs[me], outputs[me] = input_values[me].copy(), np.zeros(layout.sizes(me)[1], dtype=TYPES[kind])
     tensors = [torch.from_numpy(side[me]).view(getattr(torch, _KINDS.get(kind, kind))) for side in (inputs, outputs)]
     buffers = Buffers(tensors[:1], tensors[1:], layout.elements)
     group = dist.distributed_c10d._get_default_group()
 
     def timed(runs: int) -> float:
-        inputs[me][:], outputs[me][:] = given[me], 0  # a program may write to its input
+        """Return the mean time in s of `runs` runs in a row, on the slowest rank."""
+        inputs[me][:], outputs[me][:] = input_values[me], 0  # A program may write to its input.
         with ours.using("gloo"):
             dist.barrier()
-        begun = time.perf_counter()
+        begin_s = time.perf_counter()
         for _ in range(runs):
             group.run_program(part, buffers, settings.op).wait()
-        return over_all(time.perf_counter() - begun, None) / runs
+        return over_all(time.perf_counter() - begin_s, None) / runs
 
     runs = max(1, min(MOST_RUNS, math.ceil(_CUSTOM_S / max(timed(1), 1e-6))))
     seconds = statistics.mean(timed(runs) for _ in range(settings.iterations))
     if runs > 1:
-        timed(1)  # what is checked is one run on fresh data
-    own = goal.required[0] == me
-    mine = replace(goal, required=tuple(column[own] for column in goal.required))
-    wrong = over_all(count_wrong(mine, layout, given, inputs, outputs, kind, settings.op), None, dist.ReduceOp.SUM)
+        timed(1)  # The check needs the result of one run on fresh data.
+    is_own = goal.required[0] == me
+    own_goal = replace(goal, required=tuple(column[is_own] for column in goal.required))
+    wrong = over_all(
+        count_wrong(own_goal, layout, input_values, inputs, outputs, kind, settings.op), None, dist.ReduceOp.SUM
+    )
     return make_row(program, program.name, layout.elements, settings, Timing(1e6 * seconds, int(wrong)), None)

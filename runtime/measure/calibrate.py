@@ -1,9 +1,10 @@
-"""A topology with the figures that were measured, in place of a data sheet's: links, limits and an executor's costs.
+"""A topology with measured figures in place of a data sheet's: links, limits and an executor's costs.
 
 Figures of single links are noisy, and a search that sees a hundred different links sees no symmetry. So links that
-the topology describes by the same figures stay equal unless their measured ones fall apart: sorted, neighbours that
-differ by more than APART begin another kind. All links of a kind have its median. What costs by protocol is measured on
-some pairs of every kind of link, with the protocols that the topology's own costs allow there.
+the topology describes by the same figures stay equal unless their measured figures differ too much: sorted by
+bandwidth, neighbours that differ by more than a factor of APART begin a new kind. All links of a kind get its median.
+Costs by protocol are measured on some pairs of every kind of link, with the protocols that the topology's own costs
+allow there.
 """
 
 from __future__ import annotations
@@ -22,15 +23,22 @@ from topologies.errors import InputError
 from topologies.network import network
 from topologies.topology import Topology
 
-APART = 1.5  # times: beyond what repeated measurements of equal links differ by
-DIGITS = 3  # significant ones, of what is written
-MARGIN = 1.01  # a threadblock's bandwidth is stated so much higher, lest rounding leave a link one part more
-SAMPLES = 3  # pairs of a kind of link on which protocols are measured
+APART = 1.5  # A factor above the differences between repeated measurements of equal links.
+DIGITS = 3  # Significant digits of the written figures.
+MARGIN = 1.01  # Factor on a threadblock's bandwidth, so that rounding does not make a link need one more.
+SAMPLES = 3  # Pairs of a kind of link on which protocols are measured.
 
 
 @dataclass(frozen=True)
 class MeasuredLink:
-    """Figures from one rank to another: µs by the protocol of least latency, GB/s by the fastest; how well known."""
+    """The figures from one rank to another.
+
+    Attributes:
+        alpha_us: Latency in µs, by the protocol of least latency.
+        gbs: Bandwidth in GB/s, by the fastest protocol.
+        alpha_spread: Relative uncertainty of the latency.
+        gbs_spread: Relative uncertainty of the bandwidth.
+    """
 
     alpha_us: float
     gbs: float
@@ -40,24 +48,34 @@ class MeasuredLink:
 
 @dataclass(frozen=True)
 class OnKind:
-    """What a protocol costs on a kind of link: the medians of its sample."""
+    """The costs of a protocol on a kind of link: medians over the measured pairs.
+
+    Attributes:
+        latency_us: Latency in µs.
+        start_us: Time of a call before its first step, in µs.
+        gap_us: Time in µs for which a message occupies a link besides its bytes.
+        threadblock_gbs: Rate of one threadblock in GB/s.
+        link_gbs: Rate of the link in GB/s.
+        blocks: Threadblocks that fill a link.
+    """
 
     latency_us: Measured
     start_us: Measured
     gap_us: Measured
     threadblock_gbs: Measured
     link_gbs: Measured
-    blocks: int  # threadblocks that fill a link
+    blocks: int
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """All that was measured.
+    """All measured figures of a machine.
 
     Attributes:
-        links: by pair of ranks. shared_gbs: by limit, what all its pairs carry at once.
-        costs: by protocol and kind of link.
-        noise: What was seen of each figure that was accepted although its times say too little, a line each.
+        links: Figures by pair of ranks.
+        shared_gbs: Rate in GB/s of all pairs of a limit at the same time, by the limit's name.
+        costs: Costs by protocol and kind of link.
+        noise: A line for each figure that was accepted although its times say too little.
     """
 
     links: Mapping[tuple[int, int], MeasuredLink]
@@ -66,39 +84,48 @@ class Calibration:
     noise: tuple[str, ...] = ()
 
 
-Report = Callable[[str, int, int], None]  # what is measured, how many are done, of how many
+Report = Callable[[str, int, int], None]  # Gets the measured quantity, the number done, and the number of all.
 
 
 def measure_machine(meter: Meter, topology: Topology, report: Report, apart: bool = True) -> Calibration:
-    """Measure every link, every limit, and on a sample of every kind of link each protocol.
+    """Measure every link, every limit, and each protocol on a sample of every kind of link.
 
-    apart: whether programs run otherwise under another protocol; where not, one is measured for all. Raises InputError
-    for a topology without links, or for a figure whose times say too little, unless the meter accepts noise.
+    Args:
+        meter: Times of probes.
+        topology: The topology.
+        report: Function that gets the progress.
+        apart: True if programs run differently under another protocol; otherwise one protocol is measured for all.
+
+    Raises:
+        InputError: The topology has no links, or the times of a figure say too little and the meter does not accept
+            noise.
     """
-    asked, by_kind = linked_pairs(topology), _pairs_by_kind(topology)
+    linked, by_kind = linked_pairs(topology), _pairs_by_kind(topology)
     costs = _measure_kinds(meter, topology, by_kind, report, apart)
     kinds = {pair: kind for kind, pairs in by_kind.items() for pair in pairs}
-    fastest = _best(costs, by_kind, lambda one: -one.link_gbs.value)
-    quickest = _best(costs, by_kind, lambda one: one.latency_us.value or math.inf)  # of those that are seen
+    fastest = _best(costs, by_kind, lambda on_kind: -on_kind.link_gbs.value)
+    quickest = _best(
+        costs, by_kind, lambda on_kind: on_kind.latency_us.value or math.inf
+    )  # Latency 0 was not measurable.
     alpha: dict[tuple[int, int], Measured] = {}
-    raw: dict[tuple[int, int], Measured] = {}
-    for pair in asked:
+    link_gbs: dict[tuple[int, int], Measured] = {}
+    for pair in linked:
         kind = kinds[pair]
         block_gbs = costs[quickest[kind]][kind].threadblock_gbs.value
         alpha[pair], _ = meter.latency_and_start(pair, quickest[kind], block_gbs)
-        raw[pair] = meter.rate([pair], fastest[kind], costs[fastest[kind]][kind].blocks)
-        for what, figure in (("α", alpha[pair]), ("bandwidth", raw[pair])):
-            meter.noise.check_repeated(f"link {pair[0]}→{pair[1]}: {what}", figure)
-        report("links", len(raw), len(asked))
+        link_gbs[pair] = meter.rate([pair], fastest[kind], costs[fastest[kind]][kind].blocks)
+        for quantity, figure in (("α", alpha[pair]), ("bandwidth", link_gbs[pair])):
+            meter.noise.check_repeated(f"link {pair[0]}→{pair[1]}: {quantity}", figure)
+        report("links", len(link_gbs), len(linked))
     links = {}
-    for (a, b), there in raw.items():
-        gbs = each_direction(there.value, raw[b, a].value)[0] if (b, a) in raw else there.value
-        links[a, b] = MeasuredLink(alpha[a, b].value, gbs, alpha[a, b].spread, there.spread)
+    for (a, b), forward in link_gbs.items():
+        gbs = each_direction(forward.value, link_gbs[b, a].value)[0] if (b, a) in link_gbs else forward.value
+        links[a, b] = MeasuredLink(alpha[a, b].value, gbs, alpha[a, b].spread, forward.spread)
     shared = {}
-    for limit, held in pairs_by_limit(topology).items():
-        slowest = max((kinds[pair] for pair in held), key=KINDS.index)  # a program has one protocol for all its links
+    for limit, limit_pairs in pairs_by_limit(topology).items():
+        slowest = max((kinds[pair] for pair in limit_pairs), key=KINDS.index)  # A program has one protocol.
         protocol = fastest[slowest]
-        shared[limit] = _shared(meter, limit, held, protocol, costs[protocol][slowest].blocks)
+        shared[limit] = _shared(meter, limit, limit_pairs, protocol, costs[protocol][slowest].blocks)
     return Calibration(links, shared, costs, tuple(meter.noise.remarks))
 
 
@@ -109,167 +136,205 @@ def _measure_kinds(
     report: Report,
     apart: bool,
 ) -> dict[str, dict[str, OnKind]]:
-    """By protocol what it costs on each kind of link that the topology's costs allow it on; as `measure_machine`."""
+    """Measure the costs of each protocol on each kind of link where the topology's costs allow it.
+
+    Args:
+        meter: As for `measure_machine`.
+        topology: As for `measure_machine`.
+        by_kind: Pairs of ranks by kind of link.
+        report: As for `measure_machine`.
+        apart: As for `measure_machine`.
+    """
     allowed = topology.costs
-    able = [
+    combinations = [
         (name, kind)
         for name in PROTOCOLS
         for kind in by_kind
         if allowed is None or (name in allowed.protocols and kind in allowed.protocols[name].links)
     ]
-    if not able:
+    if not combinations:
         raise InputError(f"topology {topology.name}: its costs allow no protocol on its links, so nothing is measured")
     costs: dict[str, dict[str, OnKind]] = {}
-    last: dict[str, OnKind] = {}
-    for done, (name, kind) in enumerate(able, 1):
-        if apart or kind not in last:
-            last[kind] = _on_kind(meter, _spread_out(by_kind[kind]), name, f"{name} on {kind} links")
-        costs.setdefault(name, {})[kind] = last[kind]
-        report("protocols by kind of link", done, len(able))
+    last_of_kind: dict[str, OnKind] = {}
+    for number, (name, kind) in enumerate(combinations, 1):
+        if apart or kind not in last_of_kind:
+            last_of_kind[kind] = _on_kind(meter, _spread_out(by_kind[kind]), name, f"{name} on {kind} links")
+        costs.setdefault(name, {})[kind] = last_of_kind[kind]
+        report("protocols by kind of link", number, len(combinations))
     return costs
 
 
 def _shared(meter: Meter, limit: str, pairs: Sequence[tuple[int, int]], protocol: str, blocks: int) -> float:
-    """GB/s of a limit that these pairs share, each by as many threadblocks as fill a link, if a rank can have them."""
-    each = max(sum(rank in pair for pair in pairs) for rank in {rank for pair in pairs for rank in pair})
-    found = meter.rate(pairs, protocol, max(1, min(blocks, MOST_BLOCKS // each)))
-    meter.noise.check_repeated(f"limit {limit}: bandwidth", found)
-    return found.value
+    """Measure the GB/s of a limit that these pairs share.
+
+    Each pair uses as many threadblocks as fill a link, or fewer where a rank cannot have so many.
+    """
+    most_pairs = max(sum(rank in pair for pair in pairs) for rank in {rank for pair in pairs for rank in pair})
+    measured = meter.rate(pairs, protocol, max(1, min(blocks, MOST_BLOCKS // most_pairs)))
+    meter.noise.check_repeated(f"limit {limit}: bandwidth", measured)
+    return measured.value
 
 
-def _on_kind(meter: Meter, pairs: Sequence[tuple[int, int]], protocol: str, what: str) -> OnKind:
-    """The medians over some pairs."""
+def _on_kind(meter: Meter, pairs: Sequence[tuple[int, int]], protocol: str, subject: str) -> OnKind:
+    """Measure the costs of a protocol on some pairs, and return the medians."""
     rates = [(pair, meter.rates(pair, protocol)) for pair in pairs]
-    steps = [meter.latency_and_start(pair, protocol, one.threadblock.value) for pair, one in rates]
+    steps = [meter.latency_and_start(pair, protocol, pair_rates.threadblock.value) for pair, pair_rates in rates]
     gaps = [
-        meter.gap(pair, protocol, one, latency.value) for (pair, one), (latency, _) in zip(rates, steps, strict=True)
+        meter.gap(pair, protocol, pair_rates, latency.value)
+        for (pair, pair_rates), (latency, _) in zip(rates, steps, strict=True)
     ]
-    found = OnKind(
+    on_kind = OnKind(
         _median([latency for latency, _ in steps]),
         _median([start for _, start in steps]),
         _median(gaps),
-        _median([one.threadblock for _, one in rates]),
-        _median([one.link for _, one in rates]),
-        max(one.blocks for _, one in rates),
+        _median([pair_rates.threadblock for _, pair_rates in rates]),
+        _median([pair_rates.link for _, pair_rates in rates]),
+        max(pair_rates.blocks for _, pair_rates in rates),
     )
     for name in ("latency_us", "threadblock_gbs", "link_gbs"):
-        meter.noise.check_repeated(f"{what}: {name}", getattr(found, name))
-    return found
+        meter.noise.check_repeated(f"{subject}: {name}", getattr(on_kind, name))
+    return on_kind
 
 
 def _median(figures: Sequence[Measured]) -> Measured:
-    """Of odd and even numbers of them one that was measured."""
+    """Return the middle figure, or the upper one of the two in the middle, so that it was measured."""
     return sorted(figures, key=lambda figure: figure.value)[len(figures) // 2]
 
 
 def _best(
     costs: Mapping[str, Mapping[str, OnKind]], kinds: Iterable[str], key: Callable[[OnKind], float]
 ) -> dict[str, str]:
-    """By kind of link the protocol of the least `key`. Raises InputError for a kind that none may be used on."""
-    found = {}
+    """Return for each kind of link the protocol with the least `key`.
+
+    Raises:
+        InputError: No protocol may be used on a kind of link.
+    """
+    best_protocol = {}
     for kind in kinds:
-        able = [name for name in costs if kind in costs[name]]
-        if not able:
+        allowed_protocols = [name for name in costs if kind in costs[name]]
+        if not allowed_protocols:
             raise InputError(f"links of kind {kind}: the topology's costs allow no protocol on them; it must be one")
-        found[kind] = min(able, key=lambda name: key(costs[name][kind]))
-    return found
+        best_protocol[kind] = min(allowed_protocols, key=lambda name: key(costs[name][kind]))
+    return best_protocol
 
 
 def _spread_out(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """SAMPLES of them at most, from the first to the last."""
+    """Select at most SAMPLES pairs, evenly from the first to the last."""
     if len(pairs) <= SAMPLES:
         return list(pairs)
     return [pairs[at * (len(pairs) - 1) // (SAMPLES - 1)] for at in range(SAMPLES)]
 
 
 def _pairs_by_kind(topology: Topology) -> dict[str, list[tuple[int, int]]]:
-    """The pairs of ranks by the slowest kind of link that their path crosses; of several paths the first one's."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    seen = set()
+    """Return the pairs of ranks by the slowest kind of link that they cross; the first path of a pair counts."""
+    by_kind: dict[str, list[tuple[int, int]]] = {}
+    counted_pairs = set()
     for pair, links in sorted(_crossed(topology)):
-        if pair not in seen:
-            seen.add(pair)
-            found.setdefault(KINDS[int(topology.link_kind[links].max())], []).append(pair)
-    return found
+        if pair not in counted_pairs:
+            counted_pairs.add(pair)
+            by_kind.setdefault(KINDS[int(topology.link_kind[links].max())], []).append(pair)
+    return by_kind
 
 
 def executor_costs(measured: Calibration, stated: Costs | None, source: str) -> Costs:
-    """What was measured as costs; what is not, where a protocol is right and what switches do, as it was stated.
+    """Return the measured costs; other costs, the links of a protocol and its switch operations stay as stated.
 
-    A protocol's efficiency is its part of the fastest one's rate on that kind of link. A threadblock's bandwidth is the
-    most that one moved on any kind, and none where that is all that links carry.
+    A protocol's efficiency is its share of the fastest protocol's rate on that kind of link. A threadblock's bandwidth
+    is the most that one moved on any kind of link; there is none if one threadblock fills every link.
+
+    Args:
+        measured: The measurements.
+        stated: The topology's own costs.
+        source: Source of the new costs.
     """
     best = {
-        kind: max(by[kind].link_gbs.value for by in measured.costs.values() if kind in by)
-        for by in measured.costs.values()
-        for kind in by
+        kind: max(
+            links_of_protocol[kind].link_gbs.value
+            for links_of_protocol in measured.costs.values()
+            if kind in links_of_protocol
+        )
+        for links_of_protocol in measured.costs.values()
+        for kind in links_of_protocol
     }
     protocols = {}
     for name, by_kind in measured.costs.items():
-        limited = any(one.blocks > 1 for one in by_kind.values())
-        block = max(_share(one) for one in by_kind.values()) if limited else math.inf
-        old = stated.protocols[name] if stated is not None else Protocol()
+        limited = any(on_kind.blocks > 1 for on_kind in by_kind.values())
+        block = max(_share(on_kind) for on_kind in by_kind.values()) if limited else math.inf
+        stated_protocol = stated.protocols[name] if stated is not None else Protocol()
         protocols[name] = replace(
-            old,
-            start_us=_rounded(median(one.start_us.value for one in by_kind.values())),
+            stated_protocol,
+            start_us=_rounded(median(on_kind.start_us.value for on_kind in by_kind.values())),
             threadblock_gbs=_rounded(block) if limited else math.inf,
-            latency_us={kind: _rounded(one.latency_us.value) for kind, one in by_kind.items()},
-            efficiency={kind: _rounded(one.link_gbs.value / best[kind]) for kind, one in by_kind.items()},
-            gap_us={kind: gap for kind, one in by_kind.items() if (gap := _rounded(one.gap_us.value))},
-            note=_origin(by_kind, limited, old),
+            latency_us={kind: _rounded(on_kind.latency_us.value) for kind, on_kind in by_kind.items()},
+            efficiency={kind: _rounded(on_kind.link_gbs.value / best[kind]) for kind, on_kind in by_kind.items()},
+            gap_us={kind: gap for kind, on_kind in by_kind.items() if (gap := _rounded(on_kind.gap_us.value))},
+            note=_origin(by_kind, limited, stated_protocol),
         )
     return Costs(protocols, source)
 
 
-def _share(one: OnKind) -> float:
-    """GB/s of a threadblock: a whole part of its link's where it fills one, and no less for what noise adds to that."""
-    parts = max(1, round(one.link_gbs.value / one.threadblock_gbs.value))
-    return MARGIN * max(one.threadblock_gbs.value, one.link_gbs.value / parts)
+def _share(on_kind: OnKind) -> float:
+    """Compute a threadblock's GB/s as a whole part of its link's, with MARGIN, but not less than it moved."""
+    parts = max(1, round(on_kind.link_gbs.value / on_kind.threadblock_gbs.value))
+    return MARGIN * max(on_kind.threadblock_gbs.value, on_kind.link_gbs.value / parts)
 
 
 def _origin(by_kind: Mapping[str, OnKind], limited: bool, stated: Protocol) -> str:
-    """Where each figure of a protocol comes from, and how well it is known."""
+    """Describe where each figure of a protocol comes from, and its uncertainty."""
 
     def within(*names: str) -> str:
-        return ", ".join(f"{name} {worst_within(getattr(one, name) for one in by_kind.values())}" for name in names)
+        """Describe the worst uncertainty of each named figure over all kinds of links."""
+        return ", ".join(
+            f"{name} {worst_within(getattr(on_kind, name) for on_kind in by_kind.values())}" for name in names
+        )
 
-    kept = [*(["links"] if stated.links != KINDS else []), *(["switch_ops"] if stated.switch_ops is not None else [])]
+    stated_fields = [
+        *(["links"] if stated.links != KINDS else []),
+        *(["switch_ops"] if stated.switch_ops is not None else []),
+    ]
     block = "" if limited else "; one threadblock fills a link, so none is stated for it"
-    known = within("start_us", "latency_us", "gap_us", "link_gbs", *(["threadblock_gbs"] if limited else []))
-    return f"measured, known within: {known.replace('link_gbs', 'efficiency')}{block}" + (
-        f"; not measured: {', '.join(kept)}" if kept else ""
+    uncertainties = within("start_us", "latency_us", "gap_us", "link_gbs", *(["threadblock_gbs"] if limited else []))
+    return f"measured, known within: {uncertainties.replace('link_gbs', 'efficiency')}{block}" + (
+        f"; not measured: {', '.join(stated_fields)}" if stated_fields else ""
     )
 
 
 def linked_pairs(topology: Topology) -> list[tuple[int, int]]:
-    """The pairs of ranks to measure: those with a link, directly or through switches, each direction once.
+    """Return the pairs of ranks to measure: those with a link, directly or through switches, each direction once.
 
-    Raises InputError for a topology without links.
+    Raises:
+        InputError: The topology has no links.
     """
-    found = sorted({pair for pair, _ in _links(topology)})
-    if not found:
+    pairs = sorted({pair for pair, _ in _links(topology)})
+    if not pairs:
         raise InputError(f"topology {topology.name}: no links, so there is nothing to measure")
-    return found
+    return pairs
 
 
 def pairs_by_limit(topology: Topology) -> dict[str, list[tuple[int, int]]]:
-    """The pairs of ranks whose links share each limit, by the limit's name."""
+    """Return the pairs of ranks whose links share each limit, by the limit's name."""
     limits = {limit.name for limit in topology.limits}
-    found: dict[str, set[tuple[int, int]]] = {}
+    pairs_of_limit: dict[str, set[tuple[int, int]]] = {}
     for pair, names in _links(topology):
         for name in limits.intersection(names):
-            found.setdefault(name, set()).add(pair)
-    return {name: sorted(held) for name, held in sorted(found.items())}
+            pairs_of_limit.setdefault(name, set()).add(pair)
+    return {name: sorted(limit_pairs) for name, limit_pairs in sorted(pairs_of_limit.items())}
 
 
 def calibrate(topology: Topology, measured: Calibration, source: str) -> Topology:
-    """The same topology with measured figures; source: the new one's, and that of its costs.
+    """Return the same topology with measured figures.
 
-    A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth seen through it,
-    since the others may have held it back, and its share of α in the topology's own proportion. Limits that were not
-    measured stay.
+    A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth that was
+    measured through it, since other links may have limited a measurement, and its share of α in the topology's own
+    proportion. Limits that were not measured stay.
 
-    Raises InputError for a figure that is not positive.
+    Args:
+        topology: The topology.
+        measured: The measurements.
+        source: Source of the new topology and of its costs.
+
+    Raises:
+        InputError: A figure is not positive.
     """
     for (a, b), link in measured.links.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):
@@ -277,16 +342,16 @@ def calibrate(topology: Topology, measured: Calibration, source: str) -> Topolog
     gbs = np.zeros(topology.nlinks)
     alpha: dict[int, list[float]] = {}
     for pair, links in _crossed(topology):
-        seen = measured.links.get(pair)
-        if seen is None:
+        link_figures = measured.links.get(pair)
+        if link_figures is None:
             continue
-        whole = float(topology.alpha_us[links].sum())
+        path_alpha = float(topology.alpha_us[links].sum())
         for physical in links:
-            gbs[physical] = max(gbs[physical], seen.gbs)
-            share = float(topology.alpha_us[physical]) / whole if whole else 1 / len(links)
-            alpha.setdefault(physical, []).append(max(0.0, seen.alpha_us) * share)
+            gbs[physical] = max(gbs[physical], link_figures.gbs)
+            share = float(topology.alpha_us[physical]) / path_alpha if path_alpha else 1 / len(links)
+            alpha.setdefault(physical, []).append(max(0.0, link_figures.alpha_us) * share)
     new_gbs, new_alpha = topology.bandwidth_gbs.copy(), topology.alpha_us.copy()
-    groups: dict[tuple[float, float], list[int]] = {}  # of equal figures in the topology
+    groups: dict[tuple[float, float], list[int]] = {}  # By the figures in the topology.
     for physical, shares in sorted(alpha.items()):
         new_gbs[physical], new_alpha[physical] = gbs[physical], float(np.median(shares))
         figures = float(topology.bandwidth_gbs[physical]), float(topology.alpha_us[physical])
@@ -312,14 +377,14 @@ def calibrate(topology: Topology, measured: Calibration, source: str) -> Topolog
 
 
 def _links(topology: Topology) -> list[tuple[tuple[int, int], list[str]]]:
-    """Every link as a pair of ranks, with the names of the physical links that it crosses and of its limits."""
+    """Return every link as a pair of ranks, with the names of its physical links and of its limits."""
     net = network(topology, range(topology.nranks))
     pairs = zip(net.src.tolist(), net.dst.tolist(), strict=True)
     return [(pair, [net.resource_names[use] for use in net.uses(link).tolist()]) for link, pair in enumerate(pairs)]
 
 
 def _crossed(topology: Topology) -> list[tuple[tuple[int, int], list[int]]]:
-    """Every link as a pair of ranks, with the physical links that it crosses."""
+    """Return every link as a pair of ranks, with the physical links that it crosses."""
     physical = {
         f"{topology.vertex_name(int(a))}→{topology.vertex_name(int(b))}": number
         for number, (a, b) in enumerate(zip(topology.link_src, topology.link_dst, strict=True))
@@ -328,10 +393,11 @@ def _crossed(topology: Topology) -> list[tuple[tuple[int, int], list[int]]]:
 
 
 def _kinds(gbs: Floats, links: Sequence[int]) -> list[Ints]:
-    """Links by kind: sorted by bandwidth, neighbours that differ by more than APART are of different kinds."""
+    """Split links by bandwidth: sorted neighbours that differ by more than a factor of APART are of different kinds."""
     order = np.array(sorted(links, key=lambda link: (gbs[link], link)), dtype=np.int64)
     return np.split(order, 1 + np.flatnonzero(gbs[order[1:]] > APART * gbs[order[:-1]]))
 
 
 def _rounded(value: float) -> float:
+    """Return a figure with DIGITS significant digits."""
     return float(f"{value:.{DIGITS}g}")

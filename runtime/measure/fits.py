@@ -1,10 +1,10 @@
-"""What a machine costs, from the times of probes: every figure is a difference of times, so what they share goes out.
+"""A machine's costs from the times of probes: every figure is a difference of times, so that common parts cancel out.
 
-With one message of next to nothing there and one back, a call takes its start and two latencies; each further round two
-latencies more: so many of them that they are most of the time, however long a call takes to start. Many such messages
-on one link take a gap each more. Large messages take what their bytes take by so many threadblocks: by one what a
-threadblock moves, by ever more of them what the link carries. (LogGP: Alexandrov, Ionescu, Schauser, Scheiman, SPAA
-1995; its parameters from differences: Culler, Liu, Martin, Yoshikawa, 1996.)
+With one tiny message in each direction, a call takes its start and two latencies. Each further round takes two
+latencies more; there are so many rounds that they are most of the time, however long a call takes to start. Many tiny
+messages on one link take a gap more each. Large messages take the time of their bytes with the given threadblocks: with
+one the rate of a threadblock, with more and more of them the rate of the link. (LogGP: Alexandrov, Ionescu, Schauser,
+Scheiman, SPAA 1995; its parameters from differences: Culler, Liu, Martin, Yoshikawa, 1996.)
 
 A gap longer than two latencies cannot be told from them here: messages of one round come two latencies after those of
 the round before.
@@ -19,36 +19,36 @@ from dataclasses import dataclass, field
 from runtime.measure.probes import Probe
 from topologies.errors import InputError
 
-Timer = Callable[[Probe, int], float]  # µs of a probe with messages of so many bytes, in one run
+Timer = Callable[[Probe, int], float]  # Returns the µs of one run of a probe, given the bytes of its messages.
 
 SMALL_BYTES = 8
-MOST_BYTES = 64 << 20  # of a message
-SHORT_US = 10_000.0  # the shorter of two large messages takes at least so long; latencies and slices do not count then
-ROUNDS = (5, 25, 125)  # of the longer of two probes of latency: the first that take LONGER times what one round takes
-LONGER = 3  # lest most of two times be what they share, and their noise more than what they differ by
-LARGER_TAKE = 2  # times as long must four times the bytes take at least, for the same reason; or there must be more
-MESSAGES = 32  # large ones in a row: the one back, which may go beside others, is one in so many
-FIRST_BYTES = 4 << 10  # of large messages, before it is known how large they must be
-BURST_BLOCKS, BURST_MESSAGES = 32, 2  # as many as every protocol's slots hold, so that none waits for room
-MOST_BLOCKS = 32  # of a rank
-SEEN = 0.05  # of a message's latency: a shorter gap cannot be told from what else messages wait for
-GROWS = 1.15  # times the rate that a threadblock more must bring
-AGREE = 3  # of a time's measurements must be about the least
-ENOUGH = 0.1  # of it: how far they may lie apart without more measurements
-CLOSER = (ENOUGH, 0.03, 0.01)  # the same, tried in turn while a figure is not known
-NOISE = 0.5  # of a figure: one that is known no better is measured more closely
-MOST = 40  # measurements of one time, in each turn
-ACCEPT_NOISE = "--accept-noise"  # the option of `synth calibrate` that accepts times which say too little
+MOST_BYTES = 64 << 20  # Of a message.
+SHORT_US = 10_000.0  # Least time of the shorter of two large messages; then latencies and slices do not matter.
+ROUNDS = (5, 25, 125)  # Rounds of the longer latency probe; the first number that takes LONGER times one round is used.
+LONGER = 3  # With less, two times would differ by less than their noise.
+LARGER_TAKE = 2  # Least factor in time for four times the bytes, for the same reason; else there are more bytes.
+MESSAGES = 32  # Large messages in a row; the message back, which may overlap with others, counts little.
+FIRST_BYTES = 4 << 10  # Of large messages, before their size is decided.
+BURST_BLOCKS, BURST_MESSAGES = 32, 2  # Every protocol's slots hold these messages, so none waits for room.
+MOST_BLOCKS = 32  # Of a rank.
+SEEN = 0.05  # Share of the latency; a shorter gap cannot be told from other waits of messages.
+GROWS = 1.15  # Factor in the rate that twice the threadblocks must bring.
+AGREE = 3  # Measurements of a time that must be near the least.
+ENOUGH = 0.1  # Relative distance that they may have without more measurements.
+CLOSER = (ENOUGH, 0.03, 0.01)  # Such distances, tried in turn while a figure is uncertain.
+NOISE = 0.5  # Relative uncertainty above which a figure is measured more closely.
+MOST = 40  # New measurements of one time, for each distance.
+ACCEPT_NOISE = "--accept-noise"  # The option of `synth calibrate` that accepts noise.
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure, and how far it is known.
+    """A figure with its uncertainty.
 
     Attributes:
-        value: 0 where nothing of it is seen.
-        spread: by which part of it the times that it follows from may move it; inf where nothing is seen.
-        unrest: by which part of it the worst repeated of these times is open.
+        value: The figure; 0 if the times show nothing of it.
+        spread: Relative uncertainty that follows from its times; inf if the times show nothing.
+        unrest: Relative spread of the least repeatable of these times.
     """
 
     value: float
@@ -57,53 +57,64 @@ class Measured:
 
     @classmethod
     def open_by(cls, value: float, open_by: float, unrest: float) -> Measured:
-        """A figure that may be more or less by `open_by`, in its own unit; what is not positive is not seen."""
+        """Return a figure with an uncertainty of `open_by` in its own unit; 0 if the value is not positive."""
         return cls(value, open_by / value, unrest) if value > 0 else cls(0.0, math.inf, unrest)
 
     @property
     def within(self) -> str:
-        """How far it is known, in words."""
+        """Return the relative uncertainty in words."""
         if self.value == 0:
             return "not seen"
         return f"{self.spread:.0%}" if math.isfinite(self.spread) else "not known"
 
 
 def worst_within(figures: Iterable[Measured]) -> str:
-    """How far the one of some figures is known that is known least, in words."""
-    every = list(figures)
-    seen = [figure for figure in every if figure.value]
-    if not seen:
+    """Return the largest uncertainty of some figures in words."""
+    all_figures = list(figures)
+    positive = [figure for figure in all_figures if figure.value]
+    if not positive:
         return "not seen"
-    return max(seen, key=lambda figure: figure.spread).within + (" where seen" if len(seen) < len(every) else "")
+    return max(positive, key=lambda figure: figure.spread).within + (
+        " where seen" if len(positive) < len(all_figures) else ""
+    )
 
 
 @dataclass(frozen=True)
 class Rates:
-    """GB/s that messages of a pair move at, by number of threadblocks; the last is what the link carries."""
+    """The rates of messages between a pair.
+
+    Attributes:
+        by_blocks: GB/s by number of threadblocks; the last one is the rate of the link.
+    """
 
     by_blocks: dict[int, Measured]
 
     @property
     def blocks(self) -> int:
-        """As many as it takes to fill the link."""
+        """Return the number of threadblocks that fill the link."""
         return next(reversed(self.by_blocks))
 
     @property
     def link(self) -> Measured:
-        """Of the link."""
+        """Return the rate of the link in GB/s."""
         return self.by_blocks[self.blocks]
 
     @property
     def threadblock(self) -> Measured:
-        """Of one threadblock."""
+        """Return the rate of one threadblock in GB/s."""
         return self.by_blocks[1]
 
 
 def repeated_least(measure: Callable[[], float], times: list[float], enough: float = ENOUGH) -> Measured:
-    """The least of a time's measurements, repeated until AGREE of them are within `enough` of it, or MOST times more.
+    """Return the least of a time's measurements, repeated until AGREE of them are within `enough` of it.
 
-    times: those that there are, in µs; new ones are appended. What else runs here makes times longer, never shorter.
-    Spread and unrest: by which part of the least the last of those AGREE is longer.
+    After MOST new measurements it stops. Other work on the machine makes times longer, never shorter. Spread and unrest
+    are the relative distance of the last of those AGREE from the least.
+
+    Args:
+        measure: Function that measures the time in µs.
+        times: Measurements in µs; new ones are appended.
+        enough: Relative distance that is small enough.
     """
     until = len(times) + MOST
     while True:
@@ -120,119 +131,142 @@ class NoisePolicy:
     Such times come from machines that do other work too, and from links that something else limits (shaped links).
 
     Attributes:
-        accept: True if such times are used all the same; False if the first of them is refused.
-        remarks: What was seen of each figure that was accepted so, a line each, in the order of measurement.
+        accept: True to use such times; False to refuse the first of them.
+        remarks: A line for each figure that was accepted in spite of its times, in the order of measurement.
     """
 
     accept: bool = False
     remarks: list[str] = field(default_factory=list)
 
-    def object_to(self, what: str, seen: str, required: str) -> None:
-        """Add a remark on a figure whose times say too little. Raises InputError unless noise is accepted."""
+    def object_to(self, subject: str, finding: str, required: str) -> None:
+        """Add a remark on a figure whose times say too little.
+
+        Args:
+            subject: The figure.
+            finding: What its times show.
+            required: What they would have to be.
+
+        Raises:
+            InputError: Noise is not accepted.
+        """
         if not self.accept:
             raise InputError(
-                f"{what}: {seen}; it must be {required}, on a machine that is less busy and on links that nothing else"
-                f" limits, or {ACCEPT_NOISE} must be given to write the figure all the same"
+                f"{subject}: {finding}; it must be {required}; measure on a machine that is less busy and on links that"
+                f" nothing else limits, or give {ACCEPT_NOISE} to write the figure anyway"
             )
-        remark = f"{what}: {seen}"
+        remark = f"{subject}: {finding}"
         if remark not in self.remarks:
             self.remarks.append(remark)
 
-    def check_repeated(self, what: str, figure: Measured) -> None:
-        """Object to a figure of times that do not repeat: it describes what else ran, not the machine.
+    def check_repeated(self, subject: str, figure: Measured) -> None:
+        """Check that a figure's times repeat, and object otherwise: they would describe other work, not the machine.
 
-        A figure that is not known although its times repeat is so small that its times say no more.
+        A figure that is uncertain although its times repeat is too small for its times to say more.
         """
         if figure.spread > NOISE and figure.unrest > ENOUGH:
-            seen = f"does not repeat, the least {AGREE} times that were measured lie {figure.unrest:.0%} apart"
-            self.object_to(what, seen, f"{ENOUGH:.0%} or less")
+            finding = f"does not repeat, the least {AGREE} times that were measured lie {figure.unrest:.0%} apart"
+            self.object_to(subject, finding, f"{ENOUGH:.0%} or less")
 
 
 class Meter:
-    """Times of probes between `nranks` ranks, by one executor; each is measured until it repeats.
+    """Times of probes between `nranks` ranks on one executor; each is measured until it repeats.
 
     Attributes:
-        noise: Decides about times that say too little, and keeps what was seen of those that were accepted.
+        noise: The policy for times that say too little, with remarks on the accepted ones.
     """
 
     def __init__(self, timer: Timer, nranks: int, accept_noise: bool = False) -> None:
         self._timer, self._nranks = timer, nranks
         self.noise = NoisePolicy(accept_noise)
-        self._times: dict[tuple[Probe, int], list[float]] = {}  # µs, all that were measured
-        self._sizes: dict[Probe, int] = {}  # of the shorter of two large messages
+        self._times: dict[tuple[Probe, int], list[float]] = {}  # All measurements in µs.
+        self._sizes: dict[Probe, int] = {}  # Bytes of the shorter of two large messages.
 
     def latency_and_start(self, pair: tuple[int, int], protocol: str, gbs: float) -> tuple[Measured, Measured]:
-        """µs of a step between two ranks besides its bytes, which one threadblock moves at `gbs`; of a call before."""
-        one = self._probe((pair,), protocol), SMALL_BYTES
+        """Measure the latency of a step between two ranks and the start of a call, in µs.
+
+        Args:
+            pair: The ranks.
+            protocol: The protocol.
+            gbs: Rate of one threadblock in GB/s; the time of the bytes is subtracted from the latency.
+        """
+        single = self._probe((pair,), protocol), SMALL_BYTES
         for rounds in ROUNDS:
-            many = self._probe((pair,), protocol, rounds=rounds), SMALL_BYTES
-            once, often = self._least(*one), self._least(*many)
-            if often.value >= LONGER * once.value:
+            repeated = self._probe((pair,), protocol, rounds=rounds), SMALL_BYTES
+            single_time, repeated_time = self._least(*single), self._least(*repeated)
+            if repeated_time.value >= LONGER * single_time.value:
                 break
-        once, often = self._apart(one, many)
-        unrest = max(once.unrest, often.unrest)
+        single_time, repeated_time = self._apart(single, repeated)
+        unrest = max(single_time.unrest, repeated_time.unrest)
         steps = 2 * (rounds - 1)
-        once_us, often_us = once.value * once.spread, often.value * often.spread  # that they are open by
-        step = (often.value - once.value) / steps
-        latency = Measured.open_by(step - SMALL_BYTES / gbs / 1e3, (once_us + often_us) / steps, unrest)
-        start = once.value - 2 * max(0.0, step)
-        return latency, Measured.open_by(start, once_us + 2 * (once_us + often_us) / steps, unrest)
+        single_open_us, repeated_open_us = (
+            single_time.value * single_time.spread,
+            repeated_time.value * repeated_time.spread,
+        )
+        step = (repeated_time.value - single_time.value) / steps
+        latency = Measured.open_by(step - SMALL_BYTES / gbs / 1e3, (single_open_us + repeated_open_us) / steps, unrest)
+        start = single_time.value - 2 * max(0.0, step)
+        return latency, Measured.open_by(
+            start, single_open_us + 2 * (single_open_us + repeated_open_us) / steps, unrest
+        )
 
     def gap(self, pair: tuple[int, int], protocol: str, rates: Rates, latency_us: float) -> Measured:
-        """µs for which a message keeps what it takes of its link busy besides its bytes; 0 where none is seen.
+        """Measure the time in µs for which a message occupies its part of the link besides its bytes; 0 if none shows.
 
-        What it takes is what a threadblock can move, so that as many as fill the link go beside each other.
+        The part is what a threadblock can move, so that as many messages as fill the link go at the same time.
         """
-        one = self._probe((pair,), protocol), SMALL_BYTES
+        single = self._probe((pair,), protocol), SMALL_BYTES
         burst = self._probe((pair,), protocol, BURST_BLOCKS, BURST_MESSAGES), SMALL_BYTES
-        beside = max(1, min(round(rates.link.value / rates.threadblock.value), BURST_BLOCKS // 2))
-        found = _over(*self._apart(one, burst), -(-BURST_BLOCKS * BURST_MESSAGES // beside) - 1)
-        gap = found.value - SMALL_BYTES / rates.threadblock.value / 1e3
-        seen = found.spread < 1 and gap >= SEEN * latency_us
-        return Measured.open_by(gap if seen else 0.0, found.value * found.spread, found.unrest)
+        parallel = max(1, min(round(rates.link.value / rates.threadblock.value), BURST_BLOCKS // 2))
+        per_message = _over(*self._apart(single, burst), -(-BURST_BLOCKS * BURST_MESSAGES // parallel) - 1)
+        gap = per_message.value - SMALL_BYTES / rates.threadblock.value / 1e3
+        is_visible = per_message.spread < 1 and gap >= SEEN * latency_us
+        return Measured.open_by(gap if is_visible else 0.0, per_message.value * per_message.spread, per_message.unrest)
 
     def rates(self, pair: tuple[int, int], protocol: str) -> Rates:
-        """By ever more threadblocks, while they bring more."""
-        found = {1: self.rate((pair,), protocol, 1)}
-        while (blocks := 2 * next(reversed(found))) <= MOST_BLOCKS:
+        """Measure the rates of a pair with more and more threadblocks, while these increase the rate."""
+        rate_of_blocks = {1: self.rate((pair,), protocol, 1)}
+        while (blocks := 2 * next(reversed(rate_of_blocks))) <= MOST_BLOCKS:
             more = self.rate((pair,), protocol, blocks)
-            if more.value < GROWS * found[blocks // 2].value:
+            if more.value < GROWS * rate_of_blocks[blocks // 2].value:
                 break
-            found[blocks] = more
-        return Rates(found)
+            rate_of_blocks[blocks] = more
+        return Rates(rate_of_blocks)
 
     def rate(self, pairs: Sequence[tuple[int, int]], protocol: str, blocks: int) -> Measured:
-        """GB/s that all pairs carry in all when they send at once, each by so many threadblocks.
+        """Measure the GB/s that all pairs carry in total when they send at once, each with `blocks` threadblocks.
 
-        The messages back count as if they were as fast. Where many bytes take no longer than few, their difference says
-        nothing. The meter's noise policy then refuses them (InputError), or accepts what the larger messages move in
-        their whole time, which is less than the link carries.
+        The messages back count as if they were as fast. If many bytes take no longer than few, their difference says
+        nothing. The meter's noise policy then refuses the times, or accepts what the larger messages move in their
+        whole time, which is less than the link carries.
+
+        Raises:
+            InputError: The noise policy refuses the times.
         """
         probe = self._probe(pairs, protocol, blocks, MESSAGES)
         size = self._sizes.get(probe, FIRST_BYTES)
-        while probe not in self._sizes and (took := self._timer(probe, size)) < SHORT_US and 4 * size < MOST_BYTES:
-            # not too far, for small messages take longer than their bytes do
-            size = min(MOST_BYTES // 4, size * 4 ** max(1, int(math.log(SHORT_US / took, 4))))
-        # where a call takes long to start, SHORT_US may be no more than that
+        while probe not in self._sizes and (took_us := self._timer(probe, size)) < SHORT_US and 4 * size < MOST_BYTES:
+            # The step is limited, because small messages take longer than their bytes.
+            size = min(MOST_BYTES // 4, size * 4 ** max(1, int(math.log(SHORT_US / took_us, 4))))
+        # If a call takes long to start, SHORT_US may be only the start.
         while 16 * size <= MOST_BYTES:
             if self._least(probe, 4 * size).value >= LARGER_TAKE * self._least(probe, size).value:
                 break
             size *= 4
         self._sizes[probe] = size
         shorter, longer = self._apart((probe, size), (probe, 4 * size))
-        apart = _over(shorter, longer, 1)
+        difference = _over(shorter, longer, 1)
         chunks = blocks * (MESSAGES + 1) * len(pairs)
-        if not apart.value:
-            seen = (
+        if not difference.value:
+            finding = (
                 f"messages of {4 * size} bytes take no longer than of {size} bytes"
                 f" ({longer.value:.4g} µs and {shorter.value:.4g} µs)"
             )
             (a, b), *more_pairs = pairs
-            links = f"link {a}→{b}" + (f" and {len(more_pairs)} beside it" if more_pairs else "")
+            links = f"link {a}→{b}" + (f" and {len(more_pairs)} more" if more_pairs else "")
             threadblocks = "1 threadblock" if blocks == 1 else f"{blocks} threadblocks"
-            self.noise.object_to(f"{links}: bandwidth under {protocol}, {threadblocks}", seen, "longer")
-            return Measured(4 * size * chunks / longer.value / 1e3, math.inf, apart.unrest)
-        return Measured(3 * size * chunks / apart.value / 1e3, apart.spread, apart.unrest)
+            self.noise.object_to(f"{links}: bandwidth under {protocol}, {threadblocks}", finding, "longer")
+            return Measured(4 * size * chunks / longer.value / 1e3, math.inf, difference.unrest)
+        return Measured(3 * size * chunks / difference.value / 1e3, difference.spread, difference.unrest)
 
     def _probe(
         self,
@@ -242,14 +276,16 @@ class Meter:
         messages: int = 1,
         rounds: int = 1,
     ) -> Probe:
+        """Build a probe of this machine."""
         return Probe(self._nranks, tuple(pairs), protocol, blocks, messages, rounds)
 
     def _least(self, probe: Probe, size: int, enough: float = ENOUGH) -> Measured:
+        """Return the least time of a probe, with new measurements where they are needed."""
         times = self._times.setdefault((probe, size), [])
         return repeated_least(lambda: self._timer(probe, size), times, enough)
 
     def _apart(self, short: tuple[Probe, int], long: tuple[Probe, int]) -> tuple[Measured, Measured]:
-        """Two times, measured more closely while what they differ by is not known."""
+        """Return two times, measured more closely while their difference is uncertain."""
         for enough in CLOSER:
             less, more = self._least(*short, enough), self._least(*long, enough)
             if _over(less, more, 1).spread <= NOISE:
@@ -258,16 +294,23 @@ class Meter:
 
 
 def _over(short: Measured, long: Measured, parts: int) -> Measured:
-    """One of the parts by which two times differ."""
+    """Return one of `parts` equal parts of the difference of two times."""
     open_us = long.value * long.spread + short.value * short.spread
     return Measured.open_by((long.value - short.value) / parts, open_us / parts, max(long.unrest, short.unrest))
 
 
-def each_direction(there: float, back: float) -> tuple[float, float]:
-    """GB/s of a link and of the one back, where `Meter.rate` found these: it counts MESSAGES there, one back.
+def each_direction(forward_gbs: float, back_gbs: float) -> tuple[float, float]:
+    """Return the GB/s of a link and of the link back from their rates of `Meter.rate`.
 
-    What noise makes of them stays positive.
+    `Meter.rate` counts MESSAGES in one direction and one back. Noise cannot make the results negative.
+
+    Args:
+        forward_gbs: Rate of the link in GB/s.
+        back_gbs: Rate of the link back in GB/s.
     """
-    slow = [(MESSAGES + 1) / rate for rate in (there, back)]
-    own = [max((MESSAGES * a - b) / (MESSAGES**2 - 1), a / (MESSAGES + 1) / 2) for a, b in (slow, slow[::-1])]
-    return 1 / own[0], 1 / own[1]
+    inverse_rates = [(MESSAGES + 1) / rate for rate in (forward_gbs, back_gbs)]
+    seconds_per_unit = [
+        max((MESSAGES * a - b) / (MESSAGES**2 - 1), a / (MESSAGES + 1) / 2)
+        for a, b in (inverse_rates, inverse_rates[::-1])
+    ]
+    return 1 / seconds_per_unit[0], 1 / seconds_per_unit[1]

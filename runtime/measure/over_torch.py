@@ -1,6 +1,6 @@
-"""What is timed on the ranks of a torch.distributed job: collectives, by the wrapped back end and by ours.
+"""Measurements on the ranks of a torch.distributed job: collectives by the wrapped back end and by ours.
 
-All functions here are called with the same arguments on every rank of a group of `runtime.torch.process_group`.
+Every rank of a group of `runtime.torch.process_group` calls each function here with the same arguments.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-_LONG_S = 0.02  # shorter runs are repeated for as long between two looks at the clock: its resolution and wake-ups
-MOST_RUNS = 64  # so repeated
-_NEAR = 1.5  # times the fastest: what is measured again
-_LOOKS = 3  # at each method, before the best of ours is compared with the wrapped back end
-_AS_GOOD = 1.1  # times the fastest of ours: what was best at the last size stays then
+_LONG_S = 0.02  # Shorter runs are repeated for this time, because of the clock's resolution and wake-ups.
+MOST_RUNS = 64  # Most repetitions.
+_NEAR = 1.5  # Methods within this factor of the fastest are measured again.
+_LOOKS = 3  # Measurements of each method before the comparison in pairs.
+_AS_GOOD = 1.1  # The best method of the last size stays if it is within this factor of the fastest of ours.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @contextmanager
 def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
-    """This process as a rank of the job that the environment names, as torchrun sets it; which of how many.
+    """Join the job that the environment names, as torchrun sets it; yield this process's rank and the number of ranks.
 
-    Raises InputError where the environment does not say which rank of how many this is.
+    Raises:
+        InputError: The environment does not name a rank of a job, or the ranks do not find each other.
     """
     rank, world = _number("RANK"), _number("WORLD_SIZE")
     if world < 2:
@@ -65,13 +66,18 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
     try:
         yield rank, world
     except RuntimeError as error:
-        # a rank was lost: the others stand in the middle of a collective, and Python's end would wait for it
+        # A rank was lost while others are in a collective; Python's exit would wait for them.
         print(f"synth: {error_text(error)}", file=sys.stderr, flush=True)
         os._exit(1)
     dist.destroy_process_group()
 
 
 def _number(name: str, most: int = 1 << 30) -> int:
+    """Read a whole number from the environment.
+
+    Raises:
+        InputError: The variable is not set, or is not a whole number up to `most`.
+    """
     text = os.environ.get(name, "")
     if not text:
         raise InputError(f"{name} is not set; it must be started by torchrun, or with --ranks")
@@ -80,87 +86,104 @@ def _number(name: str, most: int = 1 << 30) -> int:
     return int(text)
 
 
-def make_groups(wanted: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Each group with torch's object for it; the next one comes when all ranks are done with it."""
-    for members in wanted:
-        whole = members == tuple(range(dist.get_world_size()))
-        yield members, dist.group.WORLD if whole else dist.new_group(list(members))
+def make_groups(groups: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Yield each group with torch's object for it; the next one comes when all ranks are done with the last."""
+    for members in groups:
+        is_whole_job = members == tuple(range(dist.get_world_size()))
+        yield members, dist.group.WORLD if is_whole_job else dist.new_group(list(members))
         dist.barrier()
 
 
-def gather_all(found: Sequence[Measurement]) -> list[Measurement]:
-    """What any rank has measured, once each."""
+def gather_all(own_measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Collect the measurements of all ranks, once each."""
     gathered: list[Any] = [None] * dist.get_world_size()
     with ours.using("gloo"):
-        dist.all_gather_object(gathered, list(found))
-    every = [m for part in gathered for m in part]
-    return list({(m.collective, m.group, m.kind, m.size_bytes, m.method): m for m in every}.values())
+        dist.all_gather_object(gathered, list(own_measurements))
+    measurements = [m for part in gathered for m in part]
+    return list({(m.collective, m.group, m.kind, m.size_bytes, m.method): m for m in measurements}.values())
 
 
 @dataclass
 class MethodTimes:
-    """What a method of doing a call took."""
+    """The times of a method for a call.
+
+    Attributes:
+        method: The method.
+        ran: Name of the algorithm that ran.
+        wrong: Wrong elements of all ranks in a run on known data.
+        seconds: Time in s of each measurement: the mean of runs in a row, on the slowest rank.
+    """
 
     method: Method
-    ran: str  # the name of what ran
-    wrong: int  # elements, of all ranks, in a run on known data
-    seconds: list[float] = field(default_factory=list)  # of the slowest rank, the mean of runs in a row, by measurement
+    ran: str
+    wrong: int
+    seconds: list[float] = field(default_factory=list)
 
     @property
     def median_s(self) -> float:
-        """Of all measurements."""
+        """Return the median of all measurements in s."""
         return statistics.median(self.seconds)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A collective on a group, as it is measured."""
+    """A collective on a group, as it is measured.
+
+    Attributes:
+        collective: The collective.
+        size_bytes: Size as nccl-tests counts it, before it is rounded down to whole elements of every block.
+        kind: Data type, by torch's name.
+        op: Reduction.
+        ranks: Ranks of the group, by their numbers in the whole job.
+        root: Root, by its number in the group.
+    """
 
     collective: str
-    size_bytes: int  # as nccl-tests counts it, rounded down to whole elements of every block
-    kind: str = "float32"  # torch's name of the type
+    size_bytes: int
+    kind: str = "float32"
     op: str = "sum"
-    ranks: tuple[int, ...] = ()  # of the group, as the whole job numbers them
-    root: int = 0  # within it
+    ranks: tuple[int, ...] = ()
+    root: int = 0
 
     @property
     def what(self) -> Kind:
-        """The collective's row."""
+        """Return the collective's row of the registry."""
         return find_kind(self.collective)
 
     @property
     def dtype(self) -> Any:
+        """Return torch's data type."""
         return getattr(torch, self.kind)
 
     @property
     def blocks(self) -> int:
-        """Blocks that the size is made of."""
+        """Return the number of blocks in the size."""
         return count_blocks(self.collective, len(self.ranks))
 
     @property
     def block(self) -> int:
-        """Elements of one."""
+        """Return the number of elements of a block."""
         return int(self.size_bytes // self.dtype.itemsize // self.blocks)
 
     @property
     def call(self) -> Call:
-        """What the choice of a method depends on."""
+        """Return the properties on which the choice of a method depends."""
         size = self.block * self.blocks * self.dtype.itemsize
         return Call(self.collective, size, self.kind, self.ranks, self.root if self.what.rooted else 0)
 
     def given(self, rank: int) -> Tensor:
-        """The input of the group's rank: small numbers whose reductions are exact in every type."""
+        """Build the input of a rank of the group: small numbers whose reductions are exact in every type."""
         count = self.block * (self.blocks if self.what.unit == PAIR or self.what.before != OWN else 1)
         most = 2 if self.op == "prod" else 4
         return ((torch.arange(count) + 3 * rank) % most + 1).to(self.dtype)
 
     def wanted(self, me: int) -> Tensor | None:
-        """What the group's rank must get, None for nothing."""
+        """Compute the correct result of a rank of the group; None if it gets none."""
         if self.what.after == ROOT and me != self.root:
             return None
         n = len(self.ranks)
-        own = slice(me * self.block, (me + 1) * self.block) if self.what.after == OWN else slice(None)
-        parts = [self.given(rank)[own] for rank in ([self.root] if self.what.before == ROOT else range(n))]
+        own_slice = slice(me * self.block, (me + 1) * self.block) if self.what.after == OWN else slice(None)
+        parts = [self.given(rank)[own_slice] for rank in ([self.root] if self.what.before == ROOT else range(n))]
         if not self.what.reduces:
             return torch.cat(parts)
         total = parts[0].clone()
@@ -171,83 +194,89 @@ class Case:
         return total.to(self.dtype)
 
     def prepare(self, me: int, group: Any) -> tuple[Callable[[], Any], Tensor, Tensor]:
-        """The call of torch's group, what it reads and what it writes (one tensor where it is in place)."""
+        """Build the call of torch's group, its input and its output (one tensor where it works in place)."""
         n, root = len(self.ranks), self.ranks[self.root]
         op = getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(self.op, self.op.upper()))
-        given = made = self.given(me)
+        input_tensor = output_tensor = self.given(me)
         if self.what.unit != BUFFER:
             blocks = self.blocks if self.what.unit == PAIR or self.what.after != OWN else 1
-            made = torch.zeros(self.block * blocks, dtype=self.dtype)
+            output_tensor = torch.zeros(self.block * blocks, dtype=self.dtype)
         parts = None
         if me == self.root:
-            parts = list((made if self.what.after == ROOT else given).chunk(n)) if self.block else []
+            parts = list((output_tensor if self.what.after == ROOT else input_tensor).chunk(n)) if self.block else []
         calls: dict[str, Callable[[], Any]] = {
-            "allreduce": lambda: dist.all_reduce(given, op, group=group),
-            "allgather": lambda: _all_gather(made, given, group=group),
-            "reducescatter": lambda: _reduce_scatter(made, given, op, group=group),
-            "alltoall": lambda: dist.all_to_all_single(made, given, group=group),
-            "broadcast": lambda: dist.broadcast(given, root, group=group),
-            "reduce": lambda: dist.reduce(given, root, op, group=group),
-            "gather": lambda: dist.gather(given, parts, root, group=group),
-            "scatter": lambda: dist.scatter(made, parts, root, group=group),
+            "allreduce": lambda: dist.all_reduce(input_tensor, op, group=group),
+            "allgather": lambda: _all_gather(output_tensor, input_tensor, group=group),
+            "reducescatter": lambda: _reduce_scatter(output_tensor, input_tensor, op, group=group),
+            "alltoall": lambda: dist.all_to_all_single(output_tensor, input_tensor, group=group),
+            "broadcast": lambda: dist.broadcast(input_tensor, root, group=group),
+            "reduce": lambda: dist.reduce(input_tensor, root, op, group=group),
+            "gather": lambda: dist.gather(input_tensor, parts, root, group=group),
+            "scatter": lambda: dist.scatter(output_tensor, parts, root, group=group),
         }
-        return calls[self.collective], given, made
+        return calls[self.collective], input_tensor, output_tensor
 
 
 def over_all(value: float, group: Any, op: Any = dist.ReduceOp.MAX) -> float:
-    """The largest value of the group's ranks, or their sum; group: torch's, None: all of the job."""
-    held = torch.tensor([value], dtype=torch.float64)
+    """Return the largest value of the group's ranks, or their sum.
+
+    Args:
+        value: This rank's value.
+        group: torch's group; None: the whole job.
+        op: torch's reduction.
+    """
+    tensor = torch.tensor([value], dtype=torch.float64)
     with ours.using("gloo"):
-        dist.all_reduce(held, op, group=group)
-    return float(held.item())
+        dist.all_reduce(tensor, op, group=group)
+    return float(tensor.item())
 
 
 class Bench:
-    """A case and the methods to do it, measured alternately. Every rank of the case's group makes one."""
+    """A case and its methods, measured in turns. Every rank of the case's group creates one."""
 
     def __init__(self, case: Case, methods: Sequence[Method], group: Any = None) -> None:
-        """Runs each method once on known data; one that does not run as named at this size is left out."""
+        """Run each method on known data; a method that does not run under its name at this size is left out."""
         self.case, self.group = case, group
         me = dist.get_rank(group)
-        self.call, given, made = case.prepare(me, group)
-        want = case.wanted(me)
-        kept = given.clone()
+        self.call, input_tensor, output_tensor = case.prepare(me, group)
+        expected = case.wanted(me)
+        input_copy = input_tensor.clone()
         self.took: list[MethodTimes] = []
         self.runs: dict[Method, int] = {}
         for method in methods:
             longest = math.inf
-            for _ in range(2):  # what is set up at the first call does not count
-                given.copy_(kept)
-                if made is not given:
-                    made.zero_()
-                begun = time.perf_counter()
+            for _ in range(2):  # The first call also sets things up, so it does not count.
+                input_tensor.copy_(input_copy)
+                if output_tensor is not input_tensor:
+                    output_tensor.zero_()
+                begin_s = time.perf_counter()
                 with ours.using(*method):
                     self.call()
-                took = time.perf_counter() - begun
-                ran = counters.last(case.collective)  # before the next call of all
-                longest = min(longest, over_all(took, group))
+                took_s = time.perf_counter() - begin_s
+                ran = counters.last(case.collective)  # The next call would overwrite it.
+                longest = min(longest, over_all(took_s, group))
                 if longest > _LONG_S:
                     break
             if method.backend == "synth" and not ran.startswith("synth "):
                 continue
-            differs = 0 if want is None else int((made != want).sum())
+            differs = 0 if expected is None else int((output_tensor != expected).sum())
             self.took.append(MethodTimes(method, ran, int(over_all(differs, group, dist.ReduceOp.SUM))))
             self.runs[method] = max(1, min(MOST_RUNS, math.ceil(_LONG_S / max(longest, 1e-6))))
-        given.zero_()
+        input_tensor.zero_()
 
     def measure_once(self, methods: Sequence[Method] | None = None) -> None:
-        """Measure each method, or each of these, once more, one after the other."""
-        for took in self.took:
-            if methods is not None and took.method not in methods:
+        """Measure each method, or each of `methods`, once more, one after the other."""
+        for method_times in self.took:
+            if methods is not None and method_times.method not in methods:
                 continue
-            runs = self.runs[took.method]
+            runs = self.runs[method_times.method]
             with ours.using("gloo"):
                 dist.barrier(group=self.group)
-            begun = time.perf_counter()
-            with ours.using(*took.method):
+            begin_s = time.perf_counter()
+            with ours.using(*method_times.method):
                 for _ in range(runs):
                     self.call()
-            took.seconds.append(over_all(time.perf_counter() - begun, self.group) / runs)
+            method_times.seconds.append(over_all(time.perf_counter() - begin_s, self.group) / runs)
 
 
 def measure_methods(
@@ -258,22 +287,32 @@ def measure_methods(
     preferred: Method | None = None,
     budget_s: float = 20.0,
 ) -> list[Measurement]:
-    """A few looks at every method, then the best of ours beside the wrapped back end in pairs of runs.
+    """Measure every method a few times, then compare the best of ours with the wrapped back end in pairs of runs.
 
-    Fewer pairs where it can no longer gain surely, or the time is up, which LEAST_PAIRS always have. preferred: the one
-    of ours to compare, if it is about as good as the best. All ranks decide alike, by the times of the slowest.
+    There are fewer pairs if the method can no longer surely gain, or if the time is over; LEAST_PAIRS are always run.
+    All ranks decide equally, by the times of the slowest.
+
+    Args:
+        case: The case.
+        methods: The methods.
+        group: torch's group.
+        pairs: Number of pairs of runs.
+        preferred: Our method to compare if it is about as good as the best.
+        budget_s: Seconds for the comparison.
     """
     bench = Bench(case, methods, group)
     for _ in range(_LOOKS):
-        least = min((took.median_s for took in bench.took if took.seconds), default=math.inf)
-        near = (took.method for took in bench.took if not took.seconds or took.median_s <= _NEAR * least)
+        least = min((times.median_s for times in bench.took if times.seconds), default=math.inf)
+        near = (times.method for times in bench.took if not times.seconds or times.median_s <= _NEAR * least)
         bench.measure_once(list(near))
-    ours_right = [took for took in bench.took if took.method.backend == "synth" and not took.wrong]
-    wrapped = next(took for took in bench.took if took.method.backend != "synth")
+    ours_right = [times for times in bench.took if times.method.backend == "synth" and not times.wrong]
+    wrapped = next(times for times in bench.took if times.method.backend != "synth")
     gains: dict[Method, tuple[float, ...]] = {}
     if ours_right:
-        best = min(ours_right, key=lambda took: took.median_s)
-        close = (took for took in ours_right if took.method == preferred and took.median_s <= _AS_GOOD * best.median_s)
+        best = min(ours_right, key=lambda times: times.median_s)
+        close = (
+            times for times in ours_right if times.method == preferred and times.median_s <= _AS_GOOD * best.median_s
+        )
         best = next(close, best)
         if best.median_s <= _NEAR * wrapped.median_s:
             gains[best.method] = tuple(_compare(bench, wrapped, best, pairs, budget_s))
@@ -288,14 +327,14 @@ def measure_methods(
 
 
 def _compare(bench: Bench, wrapped: MethodTimes, best: MethodTimes, pairs: int, budget_s: float) -> Iterator[float]:
-    """The gain of `best` over `wrapped` in pair after pair of runs, each of them first in every other pair."""
-    short, may, spent = 0, lost_pairs(pairs), 0.0
+    """Yield the gain of `best` over `wrapped` for each pair of runs; each of them runs first in every other pair."""
+    short, allowed_short, spent = 0, lost_pairs(pairs), 0.0
     for pair in range(pairs):
-        for took in (wrapped, best) if pair % 2 else (best, wrapped):
-            bench.measure_once([took.method])
-            spent += took.seconds[-1] * bench.runs[took.method]
+        for times in (wrapped, best) if pair % 2 else (best, wrapped):
+            bench.measure_once([times.method])
+            spent += times.seconds[-1] * bench.runs[times.method]
         gain = wrapped.seconds[-1] / best.seconds[-1]
         yield gain
         short += gain < GAIN
-        if short > may or (spent > budget_s and pair + 1 >= LEAST_PAIRS):
+        if short > allowed_short or (spent > budget_s and pair + 1 >= LEAST_PAIRS):
             return

@@ -1,6 +1,6 @@
-"""From measurements to choices: a table of the fastest method by collective, group, type and size.
+"""The step from measurements to choices: a table of the fastest method by collective, group, type and size.
 
-The table is the one that `runtime.torch.table` reads; the measurements that it follows from stand in it as "measured".
+`runtime.torch.table` reads the table. The measurements behind it are stored in it as "measured".
 """
 
 from __future__ import annotations
@@ -23,18 +23,27 @@ from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from topologies.errors import InputError
 
-GAIN = 1.05  # times: ours must be so much faster than the wrapped back end to be worth a row
-CONFIDENCE = 0.99  # that it is, by the pairs of runs that say so
-LEAST_PAIRS = 7  # fewer cannot say anything with that confidence: 1 / 2^7 is less than 1 - CONFIDENCE, 1 / 2^6 is not
-CHEAP_US = 10_000.0  # one call
+GAIN = 1.05  # Least factor by which ours must be faster than the wrapped back end to get a row.
+CONFIDENCE = 0.99  # Of the sign test over pairs of runs.
+LEAST_PAIRS = 7  # Fewer never reach CONFIDENCE: 1 / 2^7 is less than 1 - CONFIDENCE, 1 / 2^6 is not.
+CHEAP_US = 10_000.0  # Of one call.
 MAX_MESSAGE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One method of one call: the slowest rank's median time, and how many elements came out wrong.
+    """The measurement of one method of one call.
 
-    gains: of an algorithm of ours that was compared, the wrapped back end's time over its own in each pair of runs.
+    Attributes:
+        collective: The collective.
+        group: Ranks of the process group.
+        kind: Data type, by torch's name.
+        size_bytes: Size of the message in bytes.
+        method: The method.
+        ran: Name of the algorithm that ran.
+        time_us: Median time of the slowest rank in µs.
+        wrong: Number of wrong elements.
+        gains: For an algorithm of ours that was compared: the wrapped back end's time / its own, for each pair of runs.
     """
 
     collective: str
@@ -49,11 +58,11 @@ class Measurement:
 
     @property
     def sure_gain(self) -> float:
-        """What the gain is at least, with CONFIDENCE; 0 where it was not compared often enough to say."""
+        """Return a lower limit of the gain, with CONFIDENCE; 0 if there are too few comparisons."""
         return lower_limit(self.gains)
 
     def as_object(self) -> dict[str, Any]:
-        """As it stands in the table's file."""
+        """Return the measurement as an object of the table's file."""
         return {
             "collective": self.collective,
             "group": list(self.group),
@@ -67,31 +76,40 @@ class Measurement:
 
 
 def parse_collectives(text: str) -> list[str]:
-    """Collectives of a list with commas, in torch's or NCCL's spelling, or `all`. Raises InputError for another."""
+    """Parse a comma-separated list of collectives, in torch's or NCCL's spelling, or `all`.
+
+    Raises:
+        InputError: A collective is unknown.
+    """
     if text == "all":
         return list(COLLECTIVES)
-    found = {}
+    parsed = {}
     for part in text.split(","):
         with suppress(InputError):
-            found[part] = parse_name(part.strip())
-        if found.get(part) not in COLLECTIVES:
+            parsed[part] = parse_name(part.strip())
+        if parsed.get(part) not in COLLECTIVES:
             raise InputError(f"--ops: {part.strip()!r} is not known; it must be all, or of {', '.join(COLLECTIVES)}")
-    return list(dict.fromkeys(found.values()))
+    return list(dict.fromkeys(parsed.values()))
 
 
 def parse_types(text: str) -> list[str]:
-    """Types of a list with commas. Raises InputError for one that torch's reductions do not know."""
-    found = [part.strip() for part in text.split(",")]
-    for kind in found:
+    """Parse a comma-separated list of data types.
+
+    Raises:
+        InputError: torch's reductions do not have a type.
+    """
+    types = [part.strip() for part in text.split(",")]
+    for kind in types:
         if kind not in REDUCED_TYPES:
             raise InputError(f"--types: {kind!r} is not known; it must be one of {', '.join(REDUCED_TYPES)}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(types))
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Sizes of `FROM:TO`, each four times the last, or `FROM:TO:FACTOR`, or of a list with commas; rising.
+    """Parse sizes: `FROM:TO` (each four times the one before), `FROM:TO:FACTOR`, or a comma-separated list; ascending.
 
-    Raises InputError for another form.
+    Raises:
+        InputError: The text has another form.
     """
     try:
         if ":" not in text:
@@ -112,9 +130,10 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def lost_pairs(pairs: int) -> int:
-    """How many pairs may fall short of a gain whose median is above it with CONFIDENCE; -1: there are too few pairs.
+    """Return how many pairs may fall short of a gain that the median exceeds with CONFIDENCE; -1 for too few pairs.
 
-    The sign test: were the gain's median lower, each pair would fall short with a probability of one half or more.
+    This is the sign test: if the median of the gain were lower, each pair would fall short with a probability of at
+    least one half.
     """
     most, probability = -1, 0.0
     for short in range(pairs):
@@ -126,22 +145,23 @@ def lost_pairs(pairs: int) -> int:
 
 
 def lower_limit(gains: Sequence[float]) -> float:
-    """What the median of such gains is at least, with CONFIDENCE; 0 for too few of them."""
+    """Return a lower limit of the gains' median, with CONFIDENCE; 0 for too few of them."""
     short = lost_pairs(len(gains))
     return sorted(gains)[short] if short >= 0 else 0.0
 
 
 def choose(of_one_size: Sequence[Measurement]) -> Measurement:
-    """The fastest of ours whose gain is surely GAIN or more; the wrapped back end where there is none.
+    """Select the fastest of our methods whose gain is surely GAIN or more, or else the wrapped back end.
 
-    Raises InputError where the wrapped back end was wrong, and none of ours surely gains.
+    Raises:
+        InputError: The wrapped back end was wrong, and none of our methods surely gains.
     """
     right = [m for m in of_one_size if not m.wrong]
     wrapped = [m for m in right if m.method.backend != "synth"]
     gaining = [m for m in right if m.method.backend == "synth" and m.sure_gain >= GAIN]
     if not gaining and not wrapped:
-        one = of_one_size[0]
-        raise InputError(f"{one.collective} of {one.size_bytes} bytes: the wrapped back end gave wrong elements")
+        first = of_one_size[0]
+        raise InputError(f"{first.collective} of {first.size_bytes} bytes: the wrapped back end gave wrong elements")
     return min(gaining, key=lambda m: m.time_us) if gaining else wrapped[0]
 
 
@@ -177,68 +197,71 @@ def _describe_gain(measurement: Measurement, is_chosen: bool) -> str:
 
 
 def select_methods(methods: Sequence[Method], smaller: Sequence[Measurement]) -> list[Method]:
-    """The methods worth measuring at the next size, given what one call took at smaller ones.
+    """Select the methods worth measuring at the next size, by the times of calls at smaller ones.
 
-    Left out is what took more than twice as long as the fastest at both of the last two sizes and lost more time from
-    one to the other: it falls back further with every byte. What is measured in CHEAP_US is not left out: noise would
-    decide, and nothing is saved. The wrapped back end stays.
+    A method is left out if it took more than twice as long as the fastest at both of the last two sizes, and lost more
+    time from one to the other: it falls further behind with every byte. A method that is measured within CHEAP_US
+    stays, since noise would decide and nothing would be saved. The wrapped back end stays.
     """
     sizes = sorted({m.size_bytes for m in smaller})[-2:]
     if len(sizes) < 2:
         return list(methods)
     low, high = ({m.method: m.time_us for m in smaller if m.size_bytes == size} for size in sizes)
     first = min(high, key=lambda method: high[method])
-    seen = {m.method for m in smaller}
+    measured_methods = {m.method for m in smaller}
 
     def falls_back(method: Method) -> bool:
+        """Return True if the method falls further behind with every byte."""
         if method.backend != "synth":
             return False
         if method not in high or method not in low:
-            return method in seen and method not in high
-        far = high[method] > max(2 * high[first], CHEAP_US) and low[method] > 2 * min(low.values())
-        return far and high[method] - low[method] > high[first] - low.get(first, 0.0)
+            return method in measured_methods and method not in high
+        is_slow = high[method] > max(2 * high[first], CHEAP_US) and low[method] > 2 * min(low.values())
+        return is_slow and high[method] - low[method] > high[first] - low.get(first, 0.0)
 
     return [method for method in methods if not falls_back(method)]
 
 
 def table_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """A table's rows: from the smallest size measured to the largest, no further.
+    """Build a table's rows, from the smallest measured size to the largest.
 
-    Ours has the sizes from one where it was chosen to the next; what lies between a choice of ours and one of the
-    wrapped back end is the latter's, and between two of ours the border is their geometric mean. A type that is the
-    only one measured stands for all, and so does the only group of its size. `gain` says of ours how sure it is.
+    Our method has the sizes from one where it was chosen to the next. Sizes between a choice of ours and one of the
+    wrapped back end belong to the back end; between two of ours the border is the geometric mean. A type that is the
+    only measured one stands for all types, and so does the only group of its size. `gain` states how sure a choice of
+    ours is.
     """
-    found = []
+    rows = []
 
     def question(m: Measurement) -> tuple[str, tuple[int, ...], str]:
+        """Return the key of the measurements that compete with each other."""
         return m.collective, m.group, m.kind
 
-    listed = sorted(measured, key=lambda m: (*question(m), m.size_bytes))
-    asked = {question(m) for m in listed}
-    for (collective, group, kind), of_one in groupby(listed, key=question):
-        winners = [choose(list(same)) for _, same in groupby(of_one, key=lambda m: m.size_bytes)]
-        as_many = {other for _, other, _ in asked if len(other) == len(group)}
-        members = list(group) if len(as_many) > 1 else None
-        type_name = kind if sum(other[:2] == (collective, group) for other in asked) > 1 else None
-        runs = [list(same) for _, same in groupby(winners, key=lambda m: m.method)]
+    ordered = sorted(measured, key=lambda m: (*question(m), m.size_bytes))
+    questions = {question(m) for m in ordered}
+    for (collective, group, kind), of_one in groupby(ordered, key=question):
+        winners = [choose(list(same_size)) for _, same_size in groupby(of_one, key=lambda m: m.size_bytes)]
+        groups_of_size = {other_group for _, other_group, _ in questions if len(other_group) == len(group)}
+        members = list(group) if len(groups_of_size) > 1 else None
+        type_name = kind if sum(other_group[:2] == (collective, group) for other_group in questions) > 1 else None
+        runs = [list(same_size) for _, same_size in groupby(winners, key=lambda m: m.method)]
         begin = winners[0].size_bytes
-        for at, run in enumerate(runs):
-            end = run[-1].size_bytes if at + 1 == len(runs) else _border(run[-1], runs[at + 1][0])
+        for index, run in enumerate(runs):
+            end = run[-1].size_bytes if index + 1 == len(runs) else _border(run[-1], runs[index + 1][0])
             row = (collective, len(group), members, type_name, begin, end, *run[0].method)
-            found.append(dict(zip(FIELDS, row, strict=True)) | _evidence(run))
+            rows.append(dict(zip(FIELDS, row, strict=True)) | _evidence(run))
             begin = end + 1
-    return found
+    return rows
 
 
 def _border(low: Measurement, high: Measurement) -> int:
-    """The largest size that is the lower one's."""
+    """Return the largest size that belongs to the lower measurement's method."""
     if low.method.backend == high.method.backend:
         return math.isqrt(low.size_bytes * high.size_bytes)
     return low.size_bytes if low.method.backend == "synth" else high.size_bytes - 1
 
 
 def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
-    """Of a row of ours, the gain at the size where it is least."""
+    """Return the gain of a row of ours at the size where it is least."""
     if chosen[0].method.backend != "synth":
         return {}
     least = min(chosen, key=lambda m: m.sure_gain)
@@ -247,12 +270,17 @@ def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def format_choices(measured: Sequence[Measurement], machine: Mapping[str, Any] | None = None) -> str:
-    """The table's file. machine: more entries on where it was measured."""
-    whole = {
+    """Format the table's file.
+
+    Args:
+        measured: The measurements.
+        machine: More entries about the machine.
+    """
+    document = {
         "format": FORMAT,
         "machine": platform.node(),
         **(machine or {}),
         "rows": table_rows(measured),
         "measured": [m.as_object() for m in measured if not m.wrong],
     }
-    return json.dumps(whole, indent=1) + "\n"
+    return json.dumps(document, indent=1) + "\n"

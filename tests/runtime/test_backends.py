@@ -14,7 +14,7 @@ from emit.goal import Goal
 from emit.msccl.format import write_msccl
 from emit.program import Program
 from runtime.backends import BACKENDS, Backend, choose_backend
-from runtime.bench import _KEPT, Algorithm, Executor, Measure, Request, Row, Settings, in_process, measure
+from runtime.bench import _MOST_EXECUTORS, Algorithm, Executor, Measure, Request, Row, Settings, in_process, measure
 from runtime.host.executor import HostExecutor
 from synth.app.cli.bench import bench
 from tests.runtime.example_runs import PROGRAMS
@@ -94,11 +94,11 @@ def test_the_last_executors_are_kept() -> None:
         assert measure_algorithm(named, 64).wrong == 0
 
     with in_process(Request(None, program.nranks, Settings(iterations=1, warmup=0)), make) as (measure_algorithm, _):
-        for number in range(_KEPT + 1):  # the last one takes the first one's place
+        for number in range(_MOST_EXECUTORS + 1):  # the last one takes the first one's place
             run(number)
-        run(_KEPT)
+        run(_MOST_EXECUTORS)
         run(1)
-        assert made == [str(number) for number in range(_KEPT + 1)]
+        assert made == [str(number) for number in range(_MOST_EXECUTORS + 1)]
         run(0)
         assert made[-1] == "0"
         run(2)  # the new one took the place of 1
