@@ -66,13 +66,14 @@ def reducer(op: str, kind: str) -> Callable[..., Any]:
     ufunc: Callable[..., Any] = _UFUNC[op]
 
     def reduce_bfloat16(a: Array, b: Array, out: Array) -> None:
+        """Write the reduction of bfloat16 values to `out`."""
         out[:] = narrow(ufunc(widen(a, kind), widen(b, kind)), kind)
 
     return reduce_bfloat16 if parse_type(kind) == "bfloat16" else ufunc
 
 
 def average(values: Array, kind: str, ranks: int) -> None:
-    """Divide sums by the number of ranks, in place; whole numbers are rounded towards zero, as NCCL does."""
+    """Replace sums by their averages, in place; whole numbers are rounded towards zero, as in NCCL."""
     if kind.startswith("int"):
         values[:] = np.sign(values) * (np.abs(values) // ranks)
     else:

@@ -117,7 +117,7 @@ class HostExecutor:
         """Run the program once; see `Executor.run`."""
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
         run = self._run(self, layout, inputs, outputs, kind, op)
-        run.execute()
+        run.run_to_end()
         self.recorded = run.recorded()
         if op != "avg":
             return
@@ -172,7 +172,7 @@ class _Run:
         self.fault: BaseException | None = None
         self.change = threading.Condition(threading.Lock())
 
-    def execute(self) -> None:
+    def run_to_end(self) -> None:
         """Run all steps, with this thread and helper threads.
 
         Raises:
@@ -256,25 +256,25 @@ class _Run:
         return True
 
     def _has_room(self, block: _Block) -> bool:
-        """Return True if the connection of the block's next send has a free slot."""
+        """Return True if the block's current step does not send, or if its connection has a free slot."""
         sends_on = self.executor.sends[block.step]
         return bool(sends_on < 0 or self.in_flight[sends_on] < self.executor.depth)
 
     def _wake(self, waiting: list[_Block | None], connection: int) -> None:
-        """Let the block continue that waits for a connection."""
+        """Mark the block that waits for a connection as ready."""
         block = waiting[connection]
         if block is not None:
             waiting[connection] = None
             self._resume(block)
 
     def _resume(self, block: _Block) -> None:
-        """Put a block at the front of the queue."""
+        """Place a block at the front of the queue."""
         # A reader runs first, because its data is still in the cache.
         self.ready.appendleft(block)
         self.change.notify()
 
     def _free_slot(self, message: _Message, connection: int) -> None:
-        """Release the slot of a message that was read, and let its waiting sender continue."""
+        """Mark the slot of a read message as free, and its waiting sender as ready."""
         self.in_flight[connection] -= 1
         self._wake(self.waits_slot, connection)
         if message.owner is not None:
@@ -377,12 +377,12 @@ class _Run:
 class _RecordedRun(_Run):
     """An execution that also records when each step begins and ends in each window."""
 
-    def execute(self) -> None:
+    def run_to_end(self) -> None:
         """Run all steps and record their times."""
         self.begin_s = [0.0] * len(self.executor.op)
         self.slices: list[tuple[float, int, int, float]] = []  # Start in s, step, window, end in s.
         self.zero = time.perf_counter()
-        super().execute()
+        super().run_to_end()
 
     def recorded(self) -> Recorded:
         """Return the begin and end of each step in µs since the start of the run."""

@@ -197,7 +197,7 @@ def _candidates(
 
 
 def _rounded(time_us: float) -> float:
-    """Round a time, so that sums of the same terms in another order are equal."""
+    """Return a rounded time, so that sums of the same terms in another order are equal."""
     return float(f"{time_us:.6g}")
 
 
@@ -266,13 +266,13 @@ def placement_key(ranks: Ints) -> bytes:
     return np.ascontiguousarray(ranks).tobytes()
 
 
-def all_orders(net: Network, shape: tuple[int, ...], known: Sequence[Placement]) -> Iterator[Ints]:
+def all_orders(net: Network, shape: tuple[int, ...], placements: Sequence[Placement]) -> Iterator[Ints]:
     """Yield every assignment of all ranks to the axes' coordinates, symmetric ones once.
 
     Args:
         net: Network of all ranks in their own order.
         shape: Sizes of the axes.
-        known: Placements to leave out.
+        placements: Placements to leave out.
 
     Raises:
         InputError: There are more than `MOST_EXHAUSTIVE` ranks.
@@ -281,7 +281,7 @@ def all_orders(net: Network, shape: tuple[int, ...], known: Sequence[Placement])
     if n > MOST_EXHAUSTIVE:
         raise InputError(f"exhaustive: {n} ranks have too many orders; it must be at most {MOST_EXHAUSTIVE} ranks")
     images = automorphisms(net, [], limit=2000, budget_s=1.0)
-    known_keys = {placement_key(image[p.mesh]) for p in known for image in images}
+    known_keys = {placement_key(image[p.mesh]) for p in placements for image in images}
     lines = [np.arange(n).reshape(shape)[tuple(slice(None) if a == b else 0 for b in range(len(shape)))]
              for a in range(len(shape))]  # fmt: skip
     for order in permutations(range(1, n)):

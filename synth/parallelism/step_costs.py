@@ -182,5 +182,5 @@ def ranked(sequences: Ordered[Sequence], costs: StepCosts) -> list[Sequence]:
 
 
 def _rounded(us: float) -> float:
-    """Round a time, so that times that differ only by rounding are equal."""
+    """Return a rounded time, so that times that differ only by rounding are equal."""
     return float(f"{us:.9g}")

@@ -262,7 +262,7 @@ def test_a_time_that_never_repeats_is_refused() -> None:
     policy = NoisePolicy()
     policy.check_repeated("link 0→1: α", Measured(1.0, NOISE, found.unrest))
     policy.check_repeated("link 0→1: α", Measured(0.0, math.inf, ENOUGH))
-    with pytest.raises(InputError, match=r"link 2→3: α: does not repeat.*--accept-noise must be given"):
+    with pytest.raises(InputError, match=r"link 2→3: α: does not repeat.*give --accept-noise"):
         policy.check_repeated("link 2→3: α", found)
     assert policy.remarks == []
 
@@ -363,7 +363,7 @@ def test_what_is_not_seen_is_said_so() -> None:
 
 
 def test_messages_that_take_no_longer_when_larger_are_refused() -> None:
-    with pytest.raises(InputError, match=r"take no longer than of.*--accept-noise must be given"):
+    with pytest.raises(InputError, match=r"take no longer than of.*give --accept-noise"):
         measure_machine(Meter(lambda *_: 20_000.0, 2), two_ranks(START_DOMINATED), lambda *_: None)
 
 
