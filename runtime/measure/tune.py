@@ -166,9 +166,9 @@ def choose(of_one_size: Sequence[Measurement]) -> Measurement:
 
 
 def describe_choice(measurement: Measurement, of_one_size: Sequence[Measurement]) -> str:
-    """Return what `choose` went by for one method of a size: its gain, and why it was passed over if it is faster.
+    """Describe why `choose` chose a method of a size or not: its gain, and why it was not chosen if it is faster.
 
-    A method that is slower than the chosen one, and was not compared with the wrapped back end, needs no words: "".
+    The text is "" for a method that is slower than the chosen one and was not compared with the wrapped back end.
     """
     chosen = choose(of_one_size)
     if measurement.wrong:
