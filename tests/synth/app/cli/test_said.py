@@ -154,7 +154,7 @@ def test_an_interrupt_at_the_end_of_groups(synth: Call, monkeypatch: pytest.Monk
 
 def test_an_interrupt_of_what_a_dead_link_costs(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is there; only the healthy network's is not."""
-    from synth import synthesis
+    from synth.app import synthesis
 
     search, hurt = synthesis.search, degraded(load("ring:5"), ("link:0-1",), ()).name
 
@@ -171,7 +171,7 @@ def test_an_interrupt_of_what_a_dead_link_costs(synth: Call, monkeypatch: pytest
 
 
 def test_an_interrupt_before_there_is_anything(synth: Call, monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    from synth import synthesis
+    from synth.app import synthesis
 
     def nothing(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
