@@ -1,1 +1,1 @@
-"""What is asked and what answers: collectives, problems, schedules, patterns, process groups."""
+"""State questions and their answers: collectives, problems, schedules, user-defined patterns and message sizes."""

@@ -1,6 +1,6 @@
-"""Collectives: which rank holds which chunk before, and which must hold it after.
+"""Define collectives: which rank holds which chunk before, and which rank must hold it after.
 
-A collective is stated over the positions 0..k-1 of a group. A chunk that *reduces* has one contribution from
+A collective is stated over the positions 0..k-1 of a process group. A chunk that *reduces* has one contribution from
 every rank that holds it before, and each rank that wants it after must hold each contribution exactly once.
 A chunk that does not reduce is one value; several holders before mean several copies of it.
 """
@@ -22,27 +22,28 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-MAX_ENTRIES = 40_000_000  # rows of pre or post
-MAX_CELLS = 1_500_000_000  # of the dense tables `holds` and `wants`, a byte each
+MAX_ENTRIES = 40_000_000  # rows of `pre` or `post`
+MAX_CELLS = 1_500_000_000  # cells of the dense tables `holds` and `wants`, one byte each
 
 
 @dataclass(frozen=True, eq=False)
 class Collective:
-    """Pre- and postcondition over (rank, chunk), and where each chunk lies in the ranks' buffers.
+    """A collective: its pre- and postcondition over (rank, chunk), and where each chunk lies in the ranks' buffers.
 
     Attributes:
-        name: the collective's name, as `parse_name` returns it, or a custom pattern's own.
-        nranks: k, the ranks of the group.
-        chunks: chunks in one block (C of an (S, R, C) triple). A block is the smallest piece that the
-            collective addresses: the whole buffer for allreduce, broadcast, reduce, sendrecv and alltonext;
-            one rank's share for allgather, reducescatter, gather and scatter; one pair's for alltoall.
-        nchunks: chunks in all.
-        reduces: bool, shape (nchunks,).
-        fraction: float, shape (nchunks,): bytes of a chunk / message size (nccl-tests' size).
-        pre, post: int, shapes (p, 2) and (q, 2): rows (rank, chunk), sorted and without repetition.
-        in_index, out_index: int, shapes (p,) and (q,): the chunk's place in that rank's input and output
-            buffer, in chunks.
-        root: the root's position in the group, or 0.
+        name: The collective's name, as `parse_name` returns it, or the name of a custom pattern.
+        nranks: k, the number of ranks in the process group.
+        chunks: Number of chunks in one block (C of an (S, R, C) triple). A block is the smallest piece that the
+            collective addresses: the whole buffer for allreduce, broadcast, reduce, sendrecv and alltonext; one rank's
+            share for allgather, reducescatter, gather and scatter; the data from one rank to another for alltoall.
+        nchunks: Number of chunks in all.
+        reduces: Whether each chunk is a sum; bool, shape (nchunks,).
+        fraction: Bytes of a chunk / message size (as nccl-tests defines it); float, shape (nchunks,).
+        pre: Rows (rank, chunk) that are held before, sorted and without repetition; int, shape (p, 2).
+        post: Rows (rank, chunk) that are wanted after, sorted and without repetition; int, shape (q, 2).
+        in_index: Place of each row of `pre` in that rank's input buffer, in chunks; int, shape (p,).
+        out_index: Place of each row of `post` in that rank's output buffer, in chunks; int, shape (q,).
+        root: The root's position in the group, or 0.
     """
 
     name: str
@@ -59,58 +60,81 @@ class Collective:
 
     @cached_property
     def holds(self) -> Bools:
-        """Shape (nchunks, nranks): who holds which chunk before. For small problems; see `holders`."""
+        """Return a table of the ranks that hold each chunk before, shape (nchunks, nranks).
+
+        It suits small problems only; for large ones see `holders`.
+        """
         return self._dense(self.pre)
 
     @cached_property
     def wants(self) -> Bools:
-        """Shape (nchunks, nranks): who must hold which chunk after. For small problems; see `goals`."""
+        """Return a table of the ranks that must hold each chunk after, shape (nchunks, nranks).
+
+        It suits small problems only; for large ones see `goals`.
+        """
         return self._dense(self.post)
 
     @cached_property
     def holders(self) -> tuple[Ints, Ints]:
-        """(ptr, ranks): chunk c is before at ranks[ptr[c]:ptr[c+1]], ascending."""
+        """Return (ptr, ranks): ranks[ptr[c]:ptr[c+1]] hold chunk c before, in ascending order."""
         return self._by_chunk(self.pre)
 
     @cached_property
     def goals(self) -> tuple[Ints, Ints]:
-        """(ptr, ranks): chunk c is wanted by ranks[ptr[c]:ptr[c+1]], ascending, holders among them or not."""
+        """Return (ptr, ranks): ranks[ptr[c]:ptr[c+1]] want chunk c after, in ascending order.
+
+        A rank that wants a chunk is listed whether or not it holds the chunk before.
+        """
         return self._by_chunk(self.post)
 
     def _dense(self, rows: Ints) -> Bools:
+        """Return rows (rank, chunk) as a table of shape (nchunks, nranks).
+
+        Raises:
+            InputError: The table would take too much memory.
+        """
         if self.nchunks * self.nranks > MAX_CELLS:
-            asked = f"{self.name}: {self.nchunks} chunks × {self.nranks} ranks"
-            fewer = "it must be fewer chunks or ranks, or --engine flow"
-            raise InputError(f"{asked} is too large for this search; {fewer}")
+            size = f"{self.name}: {self.nchunks} chunks × {self.nranks} ranks"
+            advice = "use fewer chunks or ranks, or --engine flow"
+            raise InputError(f"{size} is too large for this search; {advice}")
         table = np.zeros((self.nchunks, self.nranks), dtype=bool)
         table[rows[:, 1], rows[:, 0]] = True
         return table
 
     def _by_chunk(self, rows: Ints) -> tuple[Ints, Ints]:
-        ptr, order = grouped(rows[:, 1], self.nchunks)  # rows are sorted by rank
+        """Return rows (rank, chunk) as (ptr, ranks), grouped by chunk."""
+        ptr, order = grouped(rows[:, 1], self.nchunks)  # The rows are sorted by rank.
         return ptr, np.ascontiguousarray(rows[order, 0])
 
     @property
     def kind(self) -> Kind:
-        """The row that its name has in `registry`; one that claims nothing for a pattern."""
+        """Return the collective's row of `registry`; an empty row for a pattern."""
         return find_kind(self.name)
 
     @property
     def is_one_shot(self) -> bool:
-        """Whether it is an all-reduce with a sum of its own for every rank; see `one_shot`."""
+        """Return whether this is an all-reduce in which every rank has its own sum; see `one_shot`."""
         return self.kind.in_shares and self.nchunks > self.chunks
 
     @property
     def reducing(self) -> bool:
+        """Return whether any chunk reduces."""
         return bool(self.reduces.any())
 
-    def equals(self, other: Collective, places: bool = True) -> bool:
-        """Whether both state the same; `places`: in the same places of the ranks' buffers."""
+    def equals(self, collective: Collective, places: bool = True) -> bool:
+        """Return whether two collectives state the same conditions.
+
+        Args:
+            collective: The collective to compare with.
+            places: Whether the chunks' places in the ranks' buffers must be equal too.
+        """
         names = [f.name for f in fields(self) if places or f.name not in ("in_index", "out_index")]
-        return self is other or all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        return self is collective or all(
+            np.array_equal(getattr(self, name), getattr(collective, name)) for name in names
+        )
 
     def chunk_bytes(self, size_bytes: float) -> Floats:
-        """Bytes of every chunk, shape (nchunks,), when the message has `size_bytes`."""
+        """Return the bytes of every chunk in a message of `size_bytes`, shape (nchunks,)."""
         return self.fraction * size_bytes
 
 
@@ -127,11 +151,19 @@ def make_collective(
     reduces: bool | Bools = False,
     root: int = 0,
 ) -> Collective:
-    """A collective with one chunk a block, from its conditions in any order.
+    """Build a collective with one chunk a block from its conditions in any order.
 
     Args:
-        fraction: bytes of a chunk / message size, one for all or shape (nchunks,). reduces: likewise.
-        pre, post, in_index, out_index: as in `Collective`, each pair in one order.
+        name: The collective's name.
+        nranks: Number of ranks in the process group.
+        fraction: Bytes of a chunk / message size: one number for all chunks, or shape (nchunks,).
+        pre: Rows (rank, chunk) that are held before, shape (p, 2).
+        post: Rows (rank, chunk) that are wanted after, shape (q, 2).
+        in_index: Place of each row of `pre` in the input buffer, in the same order.
+        out_index: Place of each row of `post` in the output buffer, in the same order.
+        nchunks: Number of chunks in all.
+        reduces: Whether chunks reduce: one value for all chunks, or shape (nchunks,).
+        root: The root's position in the group.
     """
     order = np.lexsort(pre.T[::-1])
     pre, in_index = pre[order], in_index[order]
@@ -142,65 +174,70 @@ def make_collective(
     return Collective(name, nranks, 1, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
 
 
-def subdivided(whole: Collective, chunks: int) -> Collective:
-    """The same collective with every chunk cut into `chunks` equal parts, which lie side by side.
+def subdivided(collective: Collective, chunks: int) -> Collective:
+    """Return a collective with every chunk cut into `chunks` equal parts, which lie side by side.
 
-    Raises InputError where that would be too much for the memory.
+    Raises:
+        InputError: The conditions would have too many rows for the memory.
     """
     if chunks == 1:
-        return whole
-    if max(len(whole.pre), len(whole.post)) * chunks > MAX_ENTRIES:
+        return collective
+    if max(len(collective.pre), len(collective.post)) * chunks > MAX_ENTRIES:
         raise InputError(
-            f"chunks: {whole.name} over {whole.nranks} ranks in {chunks} chunks a block is more than is held in"
-            " memory; it must be fewer chunks"
+            f"chunks: {collective.name} over {collective.nranks} ranks in {chunks} chunks a block does not fit in"
+            " memory; use fewer chunks"
         )
     part = np.arange(chunks)
 
     def cut(table: Ints) -> Ints:
+        """Return rows (rank, chunk) with one row for each part of a chunk."""
         return np.column_stack([np.repeat(table[:, 0], chunks), (table[:, 1, None] * chunks + part).ravel()])
 
     return replace(
-        whole,
-        chunks=whole.chunks * chunks,
-        nchunks=whole.nchunks * chunks,
-        reduces=np.repeat(whole.reduces, chunks),
-        fraction=np.repeat(whole.fraction / chunks, chunks),
-        pre=cut(whole.pre),
-        post=cut(whole.post),
-        in_index=(whole.in_index[:, None] * chunks + part).ravel(),
-        out_index=(whole.out_index[:, None] * chunks + part).ravel(),
+        collective,
+        chunks=collective.chunks * chunks,
+        nchunks=collective.nchunks * chunks,
+        reduces=np.repeat(collective.reduces, chunks),
+        fraction=np.repeat(collective.fraction / chunks, chunks),
+        pre=cut(collective.pre),
+        post=cut(collective.post),
+        in_index=(collective.in_index[:, None] * chunks + part).ravel(),
+        out_index=(collective.out_index[:, None] * chunks + part).ravel(),
     )
 
 
-def one_shot(whole: Collective) -> Collective:
-    """The same all-reduce with a sum of its own for every rank that wants one, all of the same data.
+def one_shot(collective: Collective) -> Collective:
+    """Return an all-reduce in which every rank that wants the result has its own sum of the same data.
 
-    Chunk g · chunks + c is chunk c as rank g sums it, so that `subdivided` and the blocks' cells stay what they are.
+    Chunk g · chunks + c is chunk c as rank g sums it. This order keeps `subdivided` and the cells of the blocks as they
+    are.
     """
-    k, each = whole.nranks, np.arange(whole.nranks)[:, None] * whole.nchunks
-    held = np.broadcast_to(each[:, None], (k, len(whole.pre), 1)) + whole.pre[:, 1, None]
-    pre = np.column_stack([np.tile(whole.pre[:, 0], k), held.ravel()])
-    post = np.column_stack([whole.post[:, 0], whole.post[:, 0] * whole.nchunks + whole.post[:, 1]])
+    k, first_chunk = collective.nranks, np.arange(collective.nranks)[:, None] * collective.nchunks
+    pre_chunk = np.broadcast_to(first_chunk[:, None], (k, len(collective.pre), 1)) + collective.pre[:, 1, None]
+    pre = np.column_stack([np.tile(collective.pre[:, 0], k), pre_chunk.ravel()])
+    post = np.column_stack([collective.post[:, 0], collective.post[:, 0] * collective.nchunks + collective.post[:, 1]])
     order = np.lexsort(pre.T[::-1])
     return replace(
-        whole,
-        nchunks=k * whole.nchunks,
-        reduces=np.tile(whole.reduces, k),
-        fraction=np.tile(whole.fraction, k),
+        collective,
+        nchunks=k * collective.nchunks,
+        reduces=np.tile(collective.reduces, k),
+        fraction=np.tile(collective.fraction, k),
         pre=pre[order],
         post=post,
-        in_index=np.tile(whole.in_index, k)[order],
+        in_index=np.tile(collective.in_index, k)[order],
     )
 
 
 def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
-    """All-to-all with a block of its own size for every pair.
+    """Return an all-to-all whose blocks may each have a different size.
 
     Args:
-        sizes_bytes: shape (k, k): what rank i sends to rank j. The message size is the largest row's sum (the
-            fullest send buffer); at another size all blocks scale with it.
+        sizes_bytes: Bytes that rank i sends to rank j, shape (k, k). The message size is the largest sum of a row (the
+            fullest send buffer); at another message size all blocks scale with it.
 
-    Raises InputError: not square, k < 2, a negative or non-finite entry, or nothing to send at all.
+    Raises:
+        InputError: The matrix is not square, k < 2, an entry is negative or not finite, or no rank sends anything to
+            another rank.
     """
     try:
         table = np.asarray(sizes_bytes, dtype=np.float64)
@@ -219,15 +256,15 @@ def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
     if not (table - np.diag(np.diag(table))).any():
         raise InputError("alltoallv: every size between two ranks is 0; it must be more for at least one pair")
     source, dest = np.nonzero(table)
-    ident = np.arange(len(source))
-    pre, post = np.column_stack([source, ident]), np.column_stack([dest, ident])
-    # a rank's blocks lie one after the other in its buffers, empty ones take no place
+    chunk = np.arange(len(source))
+    pre, post = np.column_stack([source, chunk]), np.column_stack([dest, chunk])
+    # A rank's blocks lie one after the other in its buffers; empty blocks take no place.
     places, share = (_place_within(end, len(table)) for end in (source, dest)), table[source, dest] / size
-    return make_collective("alltoallv", len(table), share, pre, post, *places, nchunks=len(ident))
+    return make_collective("alltoallv", len(table), share, pre, post, *places, nchunks=len(chunk))
 
 
 def _place_within(owner: Ints, k: int) -> Ints:
-    """For every entry, how many earlier ones have the same owner 0..k-1."""
+    """Return for every entry how many earlier entries have the same owner; owners are 0..k-1."""
     ptr, order = grouped(owner, k)
     place = np.empty(len(owner), dtype=np.int64)
     place[order] = positions(np.diff(ptr))
@@ -235,13 +272,15 @@ def _place_within(owner: Ints, k: int) -> Ints:
 
 
 def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
-    """A named collective over `nranks` ranks with `chunks` chunks a block and its root at position `root`.
+    """Return a named collective over `nranks` ranks with `chunks` chunks a block and its root at position `root`.
 
-    Raises InputError: unknown name, fewer than two ranks, no chunks, a root outside the group, or too large.
+    Raises:
+        InputError: The name is unknown, there are fewer than two ranks or no chunks, the root is outside the group, or
+            the collective is too large.
     """
     kind = KINDS[parse_name(name)]
     if kind.by_size:
-        raise InputError(f"{kind.name}: its name does not say its sizes; it must be given a size matrix (--sizes FILE)")
+        raise InputError(f"{kind.name}: its name does not state its sizes; give a size matrix (--sizes FILE)")
     if nranks < 2:
         raise InputError(f"group: has {nranks} rank; it must be at least 2")
     if chunks < 1:
@@ -250,35 +289,41 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
         raise InputError(f"root: position {root} is not in the group; it must be 0 to {nranks - 1}")
     if kind.entries(nranks) * chunks > MAX_ENTRIES:
         raise InputError(
-            f"{kind.name}: {nranks} ranks × {chunks} chunks is more than is held in memory; it must be fewer"
-            " chunks or ranks"
+            f"{kind.name}: {nranks} ranks × {chunks} chunks do not fit in memory; use fewer chunks or ranks"
         )
-    whole = replace(kind.build(nranks, root), name=kind.name) if kind.build else _stated(kind, nranks, root)
-    return subdivided(whole, chunks)
+    collective = (
+        replace(kind.build(nranks, root), name=kind.name) if kind.build else _collective_from_words(kind, nranks, root)
+    )
+    return subdivided(collective, chunks)
 
 
-def _stated(kind: Kind, k: int, root: int) -> Collective:
-    """What the words of a kind say, with one chunk a block (a pair's are numbered source · k + destination)."""
+def _collective_from_words(kind: Kind, k: int, root: int) -> Collective:
+    """Build the collective that a row's words describe, with one chunk a block.
+
+    The chunk of an all-to-all from a source to a destination has the number source · k + destination.
+    """
     if kind.unit == PAIR:
         source, dest = (a.ravel() for a in np.indices((k, k)))
-        ident = np.arange(k * k)
-        pre, post = np.column_stack([source, ident]), np.column_stack([dest, ident])
+        chunk = np.arange(k * k)
+        pre, post = np.column_stack([source, chunk]), np.column_stack([dest, chunk])
         return make_collective(kind.name, k, 1 / k, pre, post, dest, source, nchunks=k * k)
     nchunks = 1 if kind.unit == BUFFER and kind.before != OWN else k - (kind.after == AHEAD)
-    (pre, in_index), (post, out_index) = (_cells(where, k, nchunks, root) for where in (kind.before, kind.after))
-    share, at = 1.0 if kind.unit == BUFFER else 1 / k, root if kind.rooted else 0
+    (pre, in_index), (post, out_index) = (
+        _cells(holder_word, k, nchunks, root) for holder_word in (kind.before, kind.after)
+    )
+    share, root_position = 1.0 if kind.unit == BUFFER else 1 / k, root if kind.rooted else 0
     return make_collective(
-        kind.name, k, share, pre, post, in_index, out_index, nchunks=nchunks, reduces=kind.reduces, root=at
+        kind.name, k, share, pre, post, in_index, out_index, nchunks=nchunks, reduces=kind.reduces, root=root_position
     )
 
 
-def _cells(where: str, k: int, nchunks: int, root: int) -> tuple[Ints, Ints]:
-    """Rows (rank, chunk) where a word of `registry` has the chunks, and their places there."""
+def _cells(holder_word: str, k: int, nchunks: int, root: int) -> tuple[Ints, Ints]:
+    """Return rows (rank, chunk) where a word of `registry` places the chunks, and their places in the buffers."""
     chunk = np.arange(nchunks)
-    if where == EVERY:
+    if holder_word == EVERY:
         rank, chunk = np.repeat(np.arange(k), nchunks), np.tile(chunk, k)
-    elif where == ROOT:
+    elif holder_word == ROOT:
         rank = np.full(nchunks, root)
     else:
-        rank = chunk if where == OWN else (chunk + 1) % k
-    return np.column_stack([rank, chunk]), chunk if where in (EVERY, ROOT) else 0 * chunk
+        rank = chunk if holder_word == OWN else (chunk + 1) % k
+    return np.column_stack([rank, chunk]), chunk if holder_word in (EVERY, ROOT) else 0 * chunk

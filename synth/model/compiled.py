@@ -1,8 +1,8 @@
-"""Loops over arrays: one source, interpreted as it stands where there is little to do, compiled by Numba where much.
+"""Run loops over arrays: interpreted as they stand for little work, compiled by Numba for much work.
 
-A loop is a plain function over numbers and flat sequences. Python runs it over lists at once; `compiled` makes it
-machine code over NumPy arrays, which pays from some ten thousand steps on: to import Numba takes a third of a second
-and to load a loop from disk some hundredths, so that small problems are answered before a compiler were loaded.
+A loop is a plain function over numbers and flat sequences. Python runs it over lists at once. `compiled` makes it
+machine code over NumPy arrays, which pays from about ten thousand steps on: importing Numba takes a third of a second
+and loading a loop from disk some hundredths. A small problem is answered before a compiler could be loaded.
 """
 
 from __future__ import annotations
@@ -26,96 +26,100 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 def compiled(loop: Loop) -> Loop:
-    """The loop, and each function of ours that it calls, as machine code, kept on disk after the first call.
+    """Return a loop as machine code, with each function of this project that it calls; it is kept on disk.
 
-    A first call's compilation, seconds long, can be interrupted; it counts against no budget, and is said once. Every
-    argument type is compiled for itself, so that arrays must always have the same types: see `Runner`.
+    The first call compiles for seconds. That can be interrupted, counts against no budget, and is reported once. Every
+    argument type is compiled separately, so arrays must always have the same types: see `Runner`.
     """
-    made: Loop = _compiled(loop)
-    return made
+    machine_code: Loop = _compiled(loop)
+    return machine_code
 
 
 def is_loaded() -> bool:
-    """Whether Numba is imported, so that only a loop is to be loaded."""
+    """Return whether Numba is already imported, so that only the loop itself must be loaded."""
     return "numba" in sys.modules
 
 
 @cache
 def _compiled(loop: FunctionType) -> Any:
-    import numba  # a third of a second
+    """Build the machine code of a loop and of the functions that it calls, with Numba."""
+    import numba  # This import takes a third of a second, so that only large problems pay for it.
 
-    names, mine = loop.__globals__, _called(loop)
-    machine = {name: _compiled(names[name]) for name in mine}
+    names, callees = loop.__globals__, _called(loop)
+    machine = {name: _compiled(names[name]) for name in callees}
     copy = FunctionType(loop.__code__, {**names, **machine}, loop.__name__, loop.__defaults__)
     copy.__qualname__ = loop.__qualname__
     folder = folder_of(loop, _all_called(loop))
     if folder is not None:
-        numba.config.CACHE_DIR = str(folder)  # read by the next line
-    made: Any = numba.njit(cache=folder is not None, nogil=True, error_model="numpy")(copy)
-    made._cache = Guarded(made._cache)
-    made._compile_for_args = _InThread(made._compile_for_args, partial(_compilations, made))
-    return made
+        numba.config.CACHE_DIR = str(folder)  # The next line reads it.
+    dispatcher: Any = numba.njit(cache=folder is not None, nogil=True, error_model="numpy")(copy)
+    dispatcher._cache = Guarded(dispatcher._cache)
+    dispatcher._compile_for_args = _CallInThread(dispatcher._compile_for_args, partial(_compilations, dispatcher))
+    return dispatcher
 
 
 def _called(loop: FunctionType) -> dict[str, FunctionType]:
-    """The functions of ours that a loop calls, by the names that it has for them."""
+    """Return the functions that a loop calls, by the names that it uses for them."""
     names = loop.__globals__
     return {n: names[n] for n in loop.__code__.co_names if isinstance(names.get(n), FunctionType)}
 
 
 def _all_called(loop: FunctionType) -> dict[str, FunctionType]:
-    """The same with what these call, by their full names."""
-    found: dict[str, FunctionType] = {}
+    """Return the functions that a loop calls directly or through others, by their full names."""
+    functions: dict[str, FunctionType] = {}
     waiting = [*_called(loop).values()]
     while waiting:
-        one = waiting.pop()
-        name = f"{one.__module__}.{one.__qualname__}"
-        if name not in found:
-            found[name] = one
-            waiting += _called(one).values()
-    return found
+        function = waiting.pop()
+        name = f"{function.__module__}.{function.__qualname__}"
+        if name not in functions:
+            functions[name] = function
+            waiting += _called(function).values()
+    return functions
 
 
-def _compilations(made: Any) -> int:
-    """How often a loop was not found on disk."""
-    return sum(made.stats.cache_misses.values())
+def _compilations(dispatcher: Any) -> int:
+    """Return how many of a loop's signatures were compiled because the disk had no code for them."""
+    return sum(dispatcher.stats.cache_misses.values())
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs loops, all interpreted or all compiled.
+    """A choice between the interpreter and compiled code for running loops.
 
     Attributes:
-        interpreted: by Python, over lists; else compiled, over arrays.
+        interpreted: True where Python runs the loops over lists; False where they are compiled and run over arrays.
     """
 
     interpreted: bool
 
     def columns(self, *arrays: NDArray[Any]) -> list[Any]:
-        """Arrays of any shape as loops take them: lists, or contiguous and writable; copied only where they must be."""
+        """Return arrays of any shape as loops take them: lists, or contiguous writable arrays.
+
+        An array is copied only where it must be.
+        """
         if self.interpreted:
             return [array.tolist() for array in arrays]
         plain = [np.ascontiguousarray(array) for array in arrays]
         return [array if array.flags.writeable else array.copy() for array in plain]
 
-    def table(self, given: Table) -> Table:
-        """A NamedTuple of arrays, and of numbers, with its arrays as loops take them."""
-        return type(given)(*(self.columns(x)[0] if isinstance(x, np.ndarray) else x for x in given))
+    def table(self, values: Table) -> Table:
+        """Return a NamedTuple of arrays and numbers with its arrays as loops take them."""
+        return type(values)(*(self.columns(value)[0] if isinstance(value, np.ndarray) else value for value in values))
 
     def __call__(self, loop: Callable[..., Any], *arguments: Any) -> Any:
-        """What the loop returns."""
+        """Run a loop and return its result."""
         return loop(*arguments) if self.interpreted else compiled(loop)(*arguments)
 
 
-_LOADING_S = 0.5  # what it takes to import Numba and load an engine's loops from disk
-_interpreted_s = 0.0  # what this process has spent, about, where it could choose
+_LOADING_S = 0.5  # Importing Numba and loading an engine's loops from disk takes about so long.
+_interpreted_s = 0.0  # About what this process has spent in the interpreter by `choose_runner`.
 
 
 def choose_runner(seconds: float) -> Runner:
-    """Interpreted, as long as all that was chosen so takes the process less time than to load compiled loops.
+    """Choose the interpreter until its total time in this process exceeds the time to load compiled loops.
 
     Args:
-        seconds: about what the interpreter would take.
+        seconds: About what the interpreter would take.
     """
     global _interpreted_s
     if _interpreted_s + seconds > _LOADING_S:
@@ -124,45 +128,52 @@ def choose_runner(seconds: float) -> Runner:
     return Runner(interpreted=True)
 
 
-_LOOK_S = 0.1  # between two looks at whether a loop is compiled, or comes from disk
+_LOOK_S = 0.1  # between two checks whether a loop is compiled or comes from disk
 
 
 @cache
-def _say_once() -> None:
-    """That time goes into compiling."""
+def _report_once() -> None:
+    """Report on standard error that time goes into compiling; later calls do nothing."""
     folder = loops_folder()
-    kept = "nowhere, as no folder for it can be written" if folder is None else f"in {folder}"
-    print(f"compiling loops for large problems, beside the budget; kept {kept}", file=sys.stderr, flush=True)
+    place = "not kept, as no folder for them can be written" if folder is None else f"kept in {folder}"
+    print(f"compiling loops for large problems (not part of the budget); {place}", file=sys.stderr, flush=True)
 
 
-class _InThread:
-    """A first call, in a thread of its own while the caller waits.
+class _CallInThread:
+    """A compiled function whose first call runs in a separate thread while the caller waits.
 
-    Ctrl-C reaches the main thread only. Raised amid the compiler it would be swallowed by one of its callbacks, or
-    leave half a loop; here it ends the wait, and the compiler goes on undisturbed until the process ends.
-    compilations: how many there were.
+    Ctrl-C reaches the main thread only. Raised amid the compiler it would be swallowed by one of the compiler's
+    callbacks, or leave a loop half compiled. Here Ctrl-C ends the wait, and the compiler goes on undisturbed until the
+    process ends.
+
+    Attributes:
+        call: The function to call.
+        compilations: Returns the number of compilations so far.
     """
 
     def __init__(self, call: Callable[..., object], compilations: Callable[[], int]) -> None:
         self.call, self.compilations = call, compilations
 
-    def __call__(self, *args: object, **named: object) -> object:
+    def __call__(self, *args: object, **keywords: object) -> object:
         before = self.compilations()
 
         def counts() -> bool:
+            """Return whether the call's time counts against a budget: only if it compiled nothing."""
             return self.compilations() == before
 
-        return uncounted(partial(self._waited_for, *args, **named), counts)
+        return uncounted(partial(self._waited_for, *args, **keywords), counts)
 
-    def _waited_for(self, *args: object, **named: object) -> object:
+    def _waited_for(self, *args: object, **keywords: object) -> object:
+        """Make the call in a thread and wait for it; another thread than the main one calls directly."""
         if threading.current_thread() is not threading.main_thread():
-            return self.call(*args, **named)
+            return self.call(*args, **keywords)
         answer: list[object] = []
         fault: list[BaseException] = []
 
         def work() -> None:
+            """Make the call, and keep its result or its error."""
             try:
-                answer.append(self.call(*args, **named))
+                answer.append(self.call(*args, **keywords))
             except BaseException as error:
                 fault.append(error)
 
@@ -172,7 +183,7 @@ class _InThread:
         while worker.is_alive():
             worker.join(_LOOK_S)
             if self.compilations() > before:
-                _say_once()
+                _report_once()
                 worker.join()
         if fault:
             raise fault[0]

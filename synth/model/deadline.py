@@ -1,7 +1,7 @@
-"""Time that counts against a budget, and the end of what runs when it is over.
+"""Measure the time that counts against a budget, and interrupt work when its time is over.
 
-A deadline is a reading of `now`. It is kept in two ways: who has a loop of its own reads the clock; what has none, or
-one that takes too long, is interrupted as Ctrl-C interrupts it (`limited`).
+A deadline is a reading of `now`. It is kept in two ways: code with a loop reads the clock; code without one, or with
+one whose rounds take too long, is interrupted as Ctrl-C would interrupt it (`limited`).
 """
 
 from __future__ import annotations
@@ -17,81 +17,93 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 Whole = TypeVar("Whole", bound=Callable[..., object])
 
-_AGAIN_S = 0.5  # after which it is said again, where some library swallowed it
-_UNREADY_S = 0.005  # after which it is tried again where it would fall into what must not be interrupted
-_PATIENCE_S = 0.3  # for which it waits until a frame of ours runs
-_JUMPS = 10  # at each of which the interpreter looks whether something is to be raised
-_OURS = ("topologies", "synth", "emit", "runtime")
+_AGAIN_S = 0.5  # After so long TimeUp is raised again, as some library may have swallowed it.
+_UNREADY_S = 0.005  # After so long the watch tries again where the code must not be interrupted.
+_PATIENCE_S = 0.3  # So long the watch waits until a frame of this project runs.
+_JUMPS = 10  # At each jump of a loop the interpreter checks whether an exception is to be raised.
+_OUR_PACKAGES = ("topologies", "synth", "emit", "runtime")
 _LONGEST_S = 0.2  # between two looks at the clock, which may have stood still
 _whole: set[CodeType] = set()
 
 
 class TimeUp(KeyboardInterrupt):
-    """The time of what runs is over: whatever can be interrupted by Ctrl-C can be by this."""
+    """The exception that ends work whose time is over; it can interrupt whatever Ctrl-C can interrupt."""
 
 
 def interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the Ctrl-C, or the end of time, that a compiled function reports by another error; None without one."""
+    """Return the Ctrl-C or TimeUp that a compiled function reports by another error; None without one."""
     cause = error.__cause__ or error.__context__
     return cause if isinstance(cause, KeyboardInterrupt) or cause is None else interrupt_behind(cause)
 
 
-class _Apart:
-    """What did not count so far, in seconds, and since when nothing counts (0: it counts)."""
+class _Uncounted:
+    """The time that counts against no budget.
+
+    Attributes:
+        seconds: Seconds that did not count so far.
+        since: When the clock stopped to count, a reading of `time.monotonic()`; 0 while it counts.
+    """
 
     seconds = 0.0
     since = 0.0
 
 
 def now() -> float:
-    """Seconds of `time.monotonic()` without those that count against no budget (`uncounted`)."""
-    here = _Apart.since or time.monotonic()
-    return here - _Apart.seconds
+    """Return `time.monotonic()` in seconds, without the time that counts against no budget (`uncounted`)."""
+    clock_s = _Uncounted.since or time.monotonic()
+    return clock_s - _Uncounted.seconds
 
 
 def restart() -> None:
-    """A command begins: all seconds count so far, and readings of before mean nothing from here on."""
-    _Apart.seconds = 0.0
+    """Start the clock of a new command: all seconds count so far, and earlier readings mean nothing."""
+    _Uncounted.seconds = 0.0
 
 
 def uncounted(work: Callable[[], Answer], counts: Callable[[], bool] = lambda: False) -> Answer:
-    """What `work` returns; its time counts against no budget, unless `counts` says at the end that it does.
+    """Run `work` and return its result; its time counts against no budget unless `counts` returns True at the end.
 
-    No context manager: what is raised while one is entered leaves it without its end, and the clock would stand still.
+    This is no context manager: an exception that is raised while one is entered skips its end, and the clock would
+    stand still.
     """
-    if _Apart.since:
+    if _Uncounted.since:
         return work()
-    begun = time.monotonic()
+    start_s = time.monotonic()
     try:
-        _Apart.since = begun
+        _Uncounted.since = start_s
         return work()
     finally:
-        _Apart.since = 0.0
+        _Uncounted.since = 0.0
         if not counts():
-            _Apart.seconds += time.monotonic() - begun
+            _Uncounted.seconds += time.monotonic() - start_s
 
 
 def whole(function: Whole) -> Whole:
-    """The function, into which no TimeUp falls once it has begun: what it opens, or ends, would be left half so."""
+    """Mark a function that no TimeUp may interrupt, and return it.
+
+    A TimeUp within it would leave half done what the function opens or closes.
+    """
     _whole.add(function.__code__)
     return function
 
 
 def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> Answer:
-    """What `work` returns.
+    """Run `work` and return its result, or raise TimeUp in this thread when its time is over.
 
     Args:
-        until: a reading of `now`, or what tells it, asked again and again. After it TimeUp is raised in this thread,
-            wherever it is, but not in an import; what is compiled or waits for another process ends first.
+        until: A reading of `now`, or a function that returns one and is called again and again. After it TimeUp is
+            raised wherever this thread is, but not in an import; compiled code or a wait for another process ends
+            first.
+        work: What to run.
 
-    Raises TimeUp.
+    Raises:
+        TimeUp: The time was over before the work ended.
     """
-    when = until if callable(until) else lambda: until
-    if when() <= now():
+    deadline = until if callable(until) else lambda: until
+    if deadline() <= now():
         raise TimeUp
-    if when() == float("inf"):
+    if deadline() == float("inf"):
         return work()
-    watch = _Watch(when)
+    watch = _Watch(deadline)
     try:
         try:
             watch.start()
@@ -99,12 +111,12 @@ def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> A
         finally:
             watch.end()
     except TimeUp:
-        watch.end()  # it may have come within the other one
+        watch.end()  # The TimeUp may have come within the first call of `end`.
         raise
 
 
 class _Watch:
-    """A thread that raises TimeUp in the one that made it, until that says that it is over."""
+    """A thread that raises TimeUp in the thread that made it, until that thread calls `end`."""
 
     def __init__(self, until: Callable[[], float]) -> None:
         self.until, self.over = until, False
@@ -113,16 +125,17 @@ class _Watch:
         self.ended = threading.Event()
 
     def start(self) -> None:
-        """Begin to look at the clock."""
+        """Start to watch the clock."""
         threading.Thread(target=self._run, daemon=True).start()
 
     def end(self) -> None:
-        """Nothing is raised from here on."""
+        """Stop the watch: nothing is raised from here on."""
         while True:
             try:
                 with self.lock:
                     self.over = True
-                for _ in range(_JUMPS):  # what was raised before comes here; to take it back makes CPython 3.11 spin
+                # A pending TimeUp is raised in this loop. Taking it back instead makes CPython 3.11 spin.
+                for _ in range(_JUMPS):
                     pass
                 break
             except TimeUp:
@@ -130,6 +143,7 @@ class _Watch:
         self.ended.set()
 
     def _run(self) -> None:
+        """Raise TimeUp again and again while the watched thread is late."""
         wait_s, late_s = 0.0, 0.0
         while not self.ended.wait(wait_s):
             late_s = now() - self.until()
@@ -145,21 +159,22 @@ class _Watch:
             wait_s = _AGAIN_S if ready else _UNREADY_S
 
 
-def _raise_in(thread: int, what: type[BaseException]) -> None:
+def _raise_in(thread: int, exception: type[BaseException]) -> None:
     """Raise an exception in a thread, as soon as it runs Python again."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(what))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
 
 
 def _is_ready(frame: FrameType | None, late_s: float) -> bool:
-    """Whether a frame may be interrupted: one of ours, or after a while any, but never within an import, the
-    start of a thread, a `__del__` or what is `whole`.
+    """Return whether a frame may be interrupted.
 
-    Of an import half a module would be left; what the interpreter calls, such as `__del__` or a callback of the
-    collection of garbage, would swallow it. A thread that is being started has the number of the one that starts it
-    until it runs (CPython 3.11): it would be raised there, and who starts it would wait for ever.
+    It may if it belongs to this project, or after a while wherever it is; but never within an import, the start of a
+    thread, a `__del__` or a function marked `whole`. An interrupted import would leave half a module. What the
+    interpreter calls itself, such as `__del__` or a callback of the garbage collection, would swallow the exception. A
+    thread that is being started has the number of the thread that starts it until it runs (CPython 3.11): the exception
+    would be raised in the new thread, and its starter would wait for ever.
     """
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-    if name.partition(".")[0] not in _OURS and late_s < _PATIENCE_S:
+    if name.partition(".")[0] not in _OUR_PACKAGES and late_s < _PATIENCE_S:
         return False
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

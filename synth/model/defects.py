@@ -1,7 +1,7 @@
-"""Defects of our own code: a part that fails costs its own answers only, and the answer says which part failed.
+"""Contain defects of this project's own code: a part that fails costs only its own results.
 
-Whoever answers a question opens `collected`. Inside, each part that others can do without (an engine, a bound, a
-lowering) runs in `contained`.
+The code that answers a question opens `collected`. Inside, each part that others can do without (an engine, a bound, a
+lowering) runs in `contained`. The answer says which parts failed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from synth.model.deadline import interrupt_behind
 from topologies.errors import InputError, in_one_line
 
 Answer = TypeVar("Answer")
-_MOST_WORDS = 200  # characters of an error's own text in a line
+_MOST_CHARACTERS = 200  # of an error's own text in a line
 
 
 @dataclass(frozen=True)
 class Defect:
-    """A part that failed.
+    """A failure of a part of this project's own code.
 
     Attributes:
         line: The part, the error and its place, in one line.
@@ -39,25 +39,27 @@ _collected: ContextVar[dict[str, Defect] | None] = ContextVar("defects", default
 
 @contextmanager
 def collected() -> Iterator[dict[str, Defect]]:
-    """Collect the defects that are contained inside, each line once; whoever collects outside gets them too."""
-    outside, defects = _collected.get(), dict[str, Defect]()
+    """Collect the defects that are contained inside, each line once; an enclosing collector gets them too."""
+    enclosing, defects = _collected.get(), dict[str, Defect]()
     token = _collected.set(defects)
     try:
         yield defects
     finally:
         _collected.reset(token)
-        if outside is not None:
-            outside.update(defects)
+        if enclosing is not None:
+            enclosing.update(defects)
 
 
 def contained(part: str, work: Callable[[], Answer], otherwise: Answer) -> Answer:
-    """Return what `work` returns, or `otherwise` where it fails by a defect, which is collected.
+    """Return the result of `work`, or `otherwise` where it fails by a defect, which is collected.
 
-    InputError, interrupts and the end of a pipe are raised. Where nobody collects, as in the test of one engine, every
-    error is raised.
+    InputError, interrupts and the end of a pipe are raised. Where no collector is open, as in the test of one engine,
+    every error is raised.
 
     Args:
-        part: What fails, in words that begin a line ("engine flow").
+        part: The part that may fail, in words that begin a line ("engine flow").
+        work: What to run.
+        otherwise: The result in place of a failed one.
     """
     defects = _collected.get()
     if defects is None:
@@ -77,10 +79,10 @@ def contained(part: str, work: Callable[[], Answer], otherwise: Answer) -> Answe
 
 
 def raise_first_defect() -> None:
-    """Raise the first defect that was collected, where an answer is missing because of it.
+    """Raise the first collected defect, where an answer is missing because of it.
 
     Raises:
-        DefectError: There is one.
+        DefectError: A defect was collected.
     """
     defects = list((_collected.get() or {}).values())
     if defects:
@@ -88,7 +90,7 @@ def raise_first_defect() -> None:
 
 
 class DefectError(RuntimeError):
-    """Nothing could be answered, since parts of our own code failed."""
+    """The error that no answer is possible because parts of this project's own code failed."""
 
     def __init__(self, defect: Defect) -> None:
         super().__init__(defect.line)
@@ -99,6 +101,6 @@ def describe_defect(part: str, error: BaseException) -> Defect:
     """Return an error that was raised in a part as a defect."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    words = str(error)[:_MOST_WORDS]
-    line = in_one_line(f"{part} failed ({type(error).__name__}{place}{': ' if words else ''}{words})")
+    message = str(error)[:_MOST_CHARACTERS]
+    line = in_one_line(f"{part} failed ({type(error).__name__}{place}{': ' if message else ''}{message})")
     return Defect(line, "".join(traceback.format_exception(error)))

@@ -1,4 +1,7 @@
-"""What users give, on the command line and in Python, as numbers, names and the like; InputError for anything else."""
+"""Convert the values that users give, on the command line and in Python, to numbers, texts, flags and folders.
+
+Every function raises InputError for a value of another kind; the message begins with the value's `label`.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,12 @@ _MANY_SECONDS = 300
 _UNITS = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0))
 
 
-def parse_seconds(text: str, what: str) -> float:
-    """Seconds from `30s`, `500ms`, `5m`, `1h` or `30`; InputError, beginning with `what`, for anything else."""
+def parse_seconds(text: str, label: str) -> float:
+    """Return the seconds of a text such as `30s`, `500ms`, `5m`, `1h` or `30`.
+
+    Raises:
+        InputError: The text is no time, or not between 0 and 10⁷ seconds; the message begins with `label`.
+    """
     for unit, factor in _UNITS:
         if text.endswith(unit):
             number = text[: len(text) - len(unit)]
@@ -27,75 +34,87 @@ def parse_seconds(text: str, what: str) -> float:
                 break
             if not 0 < value < MOST_SECONDS:
                 raise InputError(
-                    f"{what} {text[:64]}: must be more than 0 seconds and less than {MOST_SECONDS:g}, as in 30s or 5m"
+                    f"{label} {text[:64]}: must be more than 0 seconds and less than {MOST_SECONDS:g}, as in 30s or 5m"
                 )
             return value
-    raise InputError(f"{what} {shown(text)}: is not a time; write it as in 30s, 500ms or 5m")
+    raise InputError(f"{label} {shown(text)}: is not a time; write it as in 30s, 500ms or 5m")
 
 
 def format_seconds(seconds: float) -> str:
-    """As `parse_seconds` reads them: whole seconds, or minutes where there are many; rounded up."""
+    """Return seconds as `parse_seconds` reads them, rounded up: whole seconds, or whole minutes above 300 s."""
     return f"{math.ceil(seconds / 60)}m" if seconds > _MANY_SECONDS else f"{math.ceil(seconds)}s"
 
 
-def whole(value: Any, what: str) -> int:
-    """A whole number as an int. Raises InputError, beginning with `what`, for anything else, bools too."""
+def whole(value: Any, label: str) -> int:
+    """Return a whole number as an int.
+
+    Raises:
+        InputError: The value is no whole number, or a bool; the message begins with `label`.
+    """
     if not isinstance(value, bool):
         try:
             return operator.index(value)
         except TypeError:
             pass
-    raise InputError(f"{what}: {_given(value)} is no whole number; it must be one, such as 4")
+    raise InputError(f"{label}: {_shown_value(value)} is no whole number; it must be a number such as 4")
 
 
-def whole_numbers(values: Any, what: str) -> tuple[int, ...]:
-    """Several of them. Raises InputError, beginning with `what`, for what is no list of whole numbers."""
+def whole_numbers(values: Any, label: str) -> tuple[int, ...]:
+    """Return a list of whole numbers as a tuple of ints.
+
+    Raises:
+        InputError: The value is no list of whole numbers; the message begins with `label`.
+    """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
-        raise InputError(f"{what}: {_given(values)} is no list; it must be one of whole numbers, such as [0, 2]")
-    return tuple(whole(value, what) for value in values)
+        raise InputError(
+            f"{label}: {_shown_value(values)} is no list; it must be a list of whole numbers, such as [0, 2]"
+        )
+    return tuple(whole(value, label) for value in values)
 
 
-def as_seconds(value: Any, what: str) -> float:
-    """Seconds of a number, or of text such as `30s`."""
+def as_seconds(value: Any, label: str) -> float:
+    """Return the seconds of a number, or of a text such as `30s`."""
     if isinstance(value, str):
-        return parse_seconds(value, what)
+        return parse_seconds(value, label)
     try:
         if not isinstance(value, bool | bytes):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise InputError(f"{what}: {_given(value)} is no number; it must be seconds, such as 30 or '30s'")
+    raise InputError(f"{label}: {_shown_value(value)} is no number; it must be seconds, such as 30 or '30s'")
 
 
-def as_text(value: Any, what: str) -> str:
-    """Text."""
+def as_text(value: Any, label: str) -> str:
+    """Return the value if it is a text."""
     if not isinstance(value, str):
-        raise InputError(f"{what}: {_given(value)} is no text; it must be a name")
+        raise InputError(f"{label}: {_shown_value(value)} is no text; it must be a name")
     return value
 
 
-def as_texts(values: Any, what: str) -> tuple[str, ...]:
-    """Several texts, or one."""
+def as_texts(values: Any, label: str) -> tuple[str, ...]:
+    """Return a list of texts, or a single text, as a tuple."""
     values = [values] if isinstance(values, str) else values
     if not isinstance(values, Iterable):
-        raise InputError(f"{what}: {_given(values)} is no list; it must be one of names, such as ['link:0-1']")
-    return tuple(as_text(value, what) for value in values)
+        raise InputError(
+            f"{label}: {_shown_value(values)} is no list; it must be a list of names, such as ['link:0-1']"
+        )
+    return tuple(as_text(value, label) for value in values)
 
 
-def as_flag(value: Any, what: str) -> bool:
-    """True or False."""
-    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's too, which commands load later
-        raise InputError(f"{what}: {_given(value)} is neither; it must be True or False")
+def as_flag(value: Any, label: str) -> bool:
+    """Return the value as a bool if it is True or False."""
+    if type(value).__name__ not in ("bool", "bool_"):  # The second is NumPy's, which commands load only later.
+        raise InputError(f"{label}: {_shown_value(value)} is no flag; it must be True or False")
     return bool(value)
 
 
-def as_folder(value: Any, what: str) -> Path:
-    """The name of a folder, as text or a Path."""
+def as_folder(value: Any, label: str) -> Path:
+    """Return the name of a folder, a text or a Path, as a Path."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        raise InputError(f"{what}: {_given(value)} is no name of a folder; it must be text or a Path")
+        raise InputError(f"{label}: {_shown_value(value)} is no name of a folder; it must be text or a Path")
     return Path(value)
 
 
-def _given(value: object) -> str:
-    """What was given as one short line, as Python writes it."""
+def _shown_value(value: object) -> str:
+    """Return a user's value as one short line, as Python writes it."""
     return str(value) if isinstance(value, bool) else shown(value)

@@ -1,4 +1,4 @@
-"""The pairs of ranks between which a schedule's rows send: one over a link, several over a hyperlink."""
+"""List the pairs of ranks between which a schedule's rows send: one over a link, several over a hyperlink."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from topologies.network import Network
 
 
 def ordinary(net: Network, link: Ints) -> bool:
-    """Whether no row goes over a hyperlink."""
+    """Return whether no row goes over a hyperlink."""
     return net.hyperlinks is None or not len(link) or int(link.max()) < net.nlinks
 
 
 def pairs_of_rows(net: Network, link: Ints) -> tuple[Ints, Ints, Ints]:
-    """(row, source, destination) of every pair, row by row; `link` names links and hyperlinks."""
+    """Return the arrays (row, source, destination) of every pair of ranks, row by row.
+
+    Args:
+        net: The network.
+        link: The link or hyperlink of every row, shape (rows,).
+    """
     ptr, src, dst = net.pairs
     if ordinary(net, link):
         return np.arange(len(link)), src[link], dst[link]

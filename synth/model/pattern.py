@@ -1,18 +1,10 @@
-"""A user's own pattern from a TOML file.
+"""Read a user's own pattern from a TOML file.
 
-name = "halo"
-ranks = 4
-[[chunk]]            # a value; several positions in `from` hold copies of it
-from = [0]
-to = "1-3"
-weight = 2           # relative size, 1 when left out
-count = 4            # that many chunks like this
-[[chunk]]
-reduce = true        # each holder has a contribution; each `to` must hold each of them once
-from = "all"
-to = [0]
-of = [0, 1]          # only these contributions
-data = "x"           # entries that name the same data read the same place of a rank's input buffer
+name = "halo" ranks = 4 [[chunk]]            # a value; several positions in `from` hold copies of it from = [0] to =
+"1-3" weight = 2           # relative size, 1 when left out count = 4            # that many chunks like this [[chunk]]
+reduce = true        # each holder has a contribution; each `to` must hold each of them once from = "all" to = [0] of =
+[0, 1]          # only these contributions data = "x"           # entries that name the same data read the same place of
+a rank's input buffer
 """
 
 from __future__ import annotations
@@ -32,7 +24,7 @@ from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.files import origin_of, read_text
 
 MAX_COUNT = 100_000
-# Beyond these a chunk is nothing beside another, and its share of the message loses its digits.
+# Beyond these a chunk is negligible next to another, and its share of the message loses its digits.
 MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e9
 _TOP = ("name", "ranks", "chunk")
 _CHUNK = ("name", "from", "to", "reduce", "of", "data", "weight", "count")
@@ -41,7 +33,17 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """One [[chunk]]: `count` chunks of `weight` with these holders (positions, ascending) and goals."""
+    """A [[chunk]] table of the file: `count` equal chunks with the same holders and goals.
+
+    Attributes:
+        table: The table as read, for error messages.
+        holders: Positions that hold the chunks before, ascending.
+        goals: Positions that want the chunks after, ascending.
+        reduces: Whether the chunks are sums.
+        data: Name of the data that the chunks read; empty if they share it with no other entry.
+        weight: Relative size of one chunk.
+        count: Number of chunks.
+    """
 
     table: Fields
     holders: Ints
@@ -53,24 +55,30 @@ class _Entry:
 
 
 def collective_of(name: str, file: str | None) -> str | Collective:
-    """A collective's name, the pattern in a file, or an alltoallv of the sizes in a file."""
+    """Return a collective's name, or the Collective in its file: a pattern, or the sizes of an alltoallv.
+
+    Args:
+        name: A collective's name, or "pattern".
+        file: The pattern's or the sizes' file; None where the name is enough.
+    """
     if file is None:
         return name
     return read_pattern(file) if name == "pattern" else alltoallv(read_sizes(file).astype(float))
 
 
 def read_pattern(path: str | Path) -> Collective:
-    """The collective that a pattern file states, with one chunk a block and its root at position 0.
+    """Read the collective of a pattern file, with one chunk a block and its root at position 0.
 
     The message size is the largest sum of weights that a position holds before (its fullest send buffer, the
     same data once); a chunk's fraction is its weight over that. Chunks are numbered in file order, and so are
-    a position's places: in its input buffer one a chunk that it holds, or one for all chunks of the same
-    `data`; in its output buffer one a chunk that it wants. A position outside `of` does not hold the chunk.
+    a position's places. Its input buffer has one place for each chunk that it holds, or one for all chunks of the same
+    `data`; its output buffer has one for each chunk that it wants. A position outside `of` does not hold the chunk.
 
-    Chunks are routed apart even where they name the same data: a schedule does not build one chunk's sum out of
-    another's, and a bound is one for such schedules only.
+    Chunks are routed separately even where they name the same data: a schedule does not build one chunk's sum from
+    another's, and a bound holds for such schedules only.
 
-    Raises InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
+    Raises:
+        InputError: The file cannot be read, is not TOML, or does not state a pattern with something to move.
     """
     text, origin = read_text(path, "a pattern's .toml file", MAX_FILE_BYTES), origin_of(path)
     top = parse_toml(text, origin, "a pattern's two keys and [[chunk]] tables")
@@ -95,18 +103,20 @@ def read_pattern(path: str | Path) -> Collective:
 
 
 def _read_name(top: Fields) -> str:
+    """Read the pattern's name, which must not be the name of a known collective."""
     name = top.string("name")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name):
         top.fail("name", f"{shown(name)} is no short plain word; it must be 1 to 40 letters, digits, _ or -")
-    known = ""
+    collective = ""
     with suppress(InputError):
-        known = parse_name(name)
-    if known:  # others go by the name: a pattern called allreduce would be taken for it
-        top.fail("name", f"{shown(name)} is the collective {known}; it must be a name of its own")
+        collective = parse_name(name)
+    if collective:  # Other rooms go by the name, and would take a pattern called allreduce for the all-reduce.
+        top.fail("name", f"{shown(name)} is the collective {collective}; it must be a name of its own")
     return name
 
 
 def _read_entry(table: Fields, nranks: int) -> _Entry:
+    """Read one [[chunk]] table."""
     table.only(_CHUNK)
     table.string("name", "")
     holders, goals = _read_positions(table, "from", nranks), _read_positions(table, "to", nranks)
@@ -128,7 +138,7 @@ def _read_entry(table: Fields, nranks: int) -> _Entry:
 
 
 def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
-    """Positions of "all", "0-3,6" or [0, 1], ascending."""
+    """Read the positions of "all", "0-3,6" or [0, 1], ascending."""
     form = 'it must be a range such as "0-3,6", a list such as [0, 1] or "all"'
     if key not in table.values:
         table.fail(key, f"missing; {form}")
@@ -138,9 +148,9 @@ def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
     if value == "all":
         return np.arange(nranks, dtype=np.int64)
     spans: list[tuple[int, int]] = []
-    named = value.count(",") + 1 if type(value) is str else len(value) if isinstance(value, list) else 0
-    if named > nranks:
-        table.fail(key, f"names {named} of {nranks} positions; it must be each once")
+    nentries = value.count(",") + 1 if type(value) is str else len(value) if isinstance(value, list) else 0
+    if nentries > nranks:
+        table.fail(key, f"names {nentries} of {nranks} positions; it must be each once")
     if type(value) is str:
         for item in value.split(","):
             span = _RANGE.fullmatch(item.strip())
@@ -154,64 +164,69 @@ def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
             spans.append((item, item))
     else:
         table.fail(key, f"{shown(value)} is no set of positions; {form}")
-    seen = np.zeros(nranks, dtype=bool)
+    is_listed = np.zeros(nranks, dtype=bool)
     for low, high in spans:
         if low > high:
             table.fail(key, f"range {low}-{high} runs backwards; it must be {high}-{low}")
         for end in (low, high):
             if not 0 <= end < nranks:
                 table.fail(key, f"position {shown(end)} does not exist; it must be 0 to {nranks - 1}")
-        if seen[low : high + 1].any():
-            twice = low + int(np.argmax(seen[low : high + 1]))
+        if is_listed[low : high + 1].any():
+            twice = low + int(np.argmax(is_listed[low : high + 1]))
             table.fail(key, f"position {twice} is given twice; it must be once")
-        seen[low : high + 1] = True
-    return np.flatnonzero(seen)
+        is_listed[low : high + 1] = True
+    return np.flatnonzero(is_listed)
 
 
 def _check_data(entries: list[_Entry]) -> None:
-    """Entries of the same data must agree, and no two may state one value apart from itself."""
+    """Check that entries of the same data agree, and that no two entries state the same value or sum."""
     first: dict[str, _Entry] = {}
     values: set[tuple[str, int]] = set()
     sums: set[tuple[str, bytes]] = set()
     for entry in entries:
         if not entry.data:
             continue
-        known = first.setdefault(entry.data, entry)
-        for key, mine, other in (("weight", entry.weight, known.weight), ("count", entry.count, known.count)):
-            if mine != other:
-                text = f"{mine:g}, but {other:g} in an earlier chunk of data {shown(entry.data)}"
+        earlier = first.setdefault(entry.data, entry)
+        for key, value, earlier_value in (
+            ("weight", entry.weight, earlier.weight),
+            ("count", entry.count, earlier.count),
+        ):
+            if value != earlier_value:
+                text = f"{value:g}, but {earlier_value:g} in an earlier chunk of data {shown(entry.data)}"
                 entry.table.fail(key, f"{text}; it must be the same for the same data")
-        # Two chunks for one value would be sent, and counted in bounds, twice over.
+        # Two chunks for one value would be sent, and counted in bounds, twice.
         if entry.reduces:
-            again = (entry.data, entry.holders.tobytes()) in sums
+            repeated = (entry.data, entry.holders.tobytes()) in sums
             sums.add((entry.data, entry.holders.tobytes()))
         else:
-            again = any((entry.data, holder) in values for holder in entry.holders.tolist())
+            repeated = any((entry.data, holder) in values for holder in entry.holders.tolist())
             values.update((entry.data, holder) for holder in entry.holders.tolist())
-        if again:
+        if repeated:
             text = f"an earlier chunk has this {'sum' if entry.reduces else 'value'} of {shown(entry.data)}"
             entry.table.fail("data", f"{text}; it must be one chunk to all positions")
 
 
 def _moves(entry: _Entry) -> bool:
+    """Return whether an entry's chunks must be sent at all."""
     if entry.reduces:
         return len(np.union1d(entry.holders, entry.goals)) > 1
     return len(np.setdiff1d(entry.goals, entry.holders)) > 0
 
 
 def _assemble(name: str, nranks: int, entries: list[_Entry]) -> Collective:
+    """Build the collective of all entries."""
     used_in, used_out = np.zeros(nranks, dtype=np.int64), np.zeros(nranks, dtype=np.int64)
     load = np.zeros(nranks)
-    shared: dict[tuple[str, int], int] = {}
+    place_of_data: dict[tuple[str, int], int] = {}
     pre: list[Ints] = []  # rows (rank, chunk, place)
     post: list[Ints] = []
     first = 0
     for entry in entries:
         fresh = entry.holders
         if entry.data:
-            fresh = np.array([r for r in fresh.tolist() if (entry.data, r) not in shared], dtype=np.int64)
-            shared.update({(entry.data, r): int(used_in[r]) for r in fresh.tolist()})
-            begin = np.array([shared[entry.data, r] for r in entry.holders.tolist()], dtype=np.int64)
+            fresh = np.array([r for r in fresh.tolist() if (entry.data, r) not in place_of_data], dtype=np.int64)
+            place_of_data.update({(entry.data, r): int(used_in[r]) for r in fresh.tolist()})
+            begin = np.array([place_of_data[entry.data, r] for r in entry.holders.tolist()], dtype=np.int64)
         else:
             begin = used_in[entry.holders]
         part = np.arange(entry.count)
@@ -222,9 +237,9 @@ def _assemble(name: str, nranks: int, entries: list[_Entry]) -> Collective:
         used_out[entry.goals] += entry.count
         load[fresh] += entry.weight * entry.count
         first += entry.count
-    held, wanted = np.concatenate(pre), np.concatenate(post)
+    pre_rows, post_rows = np.concatenate(pre), np.concatenate(post)
     counts = [entry.count for entry in entries]
     weight: Floats = np.repeat(np.array([entry.weight for entry in entries]), counts)
     reduces, share = np.repeat(np.array([entry.reduces for entry in entries]), counts), weight / load.max()
-    cells = (held[:, :2], wanted[:, :2], held[:, 2], wanted[:, 2])
+    cells = (pre_rows[:, :2], post_rows[:, :2], pre_rows[:, 2], post_rows[:, 2])
     return make_collective(name, nranks, share, *cells, nchunks=first, reduces=reduces)

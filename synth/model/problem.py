@@ -1,4 +1,4 @@
-"""A Problem: a collective over a group of ranks of a topology, and which outsiders may relay."""
+"""State a Problem: a collective over a process group of a topology, and which other ranks may relay."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from topologies.network import Network, network
 from topologies.text.fields import shown
 from topologies.topology import Topology
 
-SMALLEST, LARGEST = 1 << 10, 1 << 30  # message sizes in bytes that answers are compared over
-_MANY = 4096  # ranks: a table of all pairs is held for fewer only
-_FEW = 512  # ranks of a topology: among fewer those are named that would have to relay
+SMALLEST, LARGEST = 1 << 10, 1 << 30  # the range of message sizes in bytes over which answers are compared
+_MANY = 4096  # ranks; with more no table of all pairs is built
+_FEW = 512  # ranks of a topology; with more an error message does not suggest relays
 
 
 @dataclass(frozen=True, eq=False)
 class Allowed:
-    """Who may hold which chunks, where not everybody may hold all.
+    """A restriction of the ranks that may hold each chunk.
 
     Attributes:
-        family: int, shape (nchunks,): each chunk's family, such as the process group that it belongs to.
-        ranks: bool, shape (families, local ranks): who may hold a family's chunks.
+        family: Family of each chunk, such as the process group that it belongs to; int, shape (nchunks,).
+        ranks: Whether a rank may hold a family's chunks; bool, shape (families, local ranks).
     """
 
     family: Ints
@@ -38,15 +38,17 @@ class Allowed:
 
 @dataclass(frozen=True, eq=False)
 class Quotient:
-    """What a quotient problem is the quotient of: it holds one representative of each orbit of chunks under a group of
-    translations (see `synth.symmetry.quotient`).
+    """A reference from a quotient problem to its whole problem.
+
+    The quotient problem holds one representative of each orbit of chunks under a group of translations (see
+    `synth.symmetry.quotient`).
 
     Attributes:
-        translations: (stride, extent) pairs over local ranks: every map that adds to the digits (r // stride) % extent,
-            without carry, keeps the network as it is. None but the identity leaves a rank in its place.
-        whole: the network itself. The quotient problem's network has the same ranks and links, but its resources
-            are the orbits of the whole's resources and of its links: what all translates of a send together do to
-            one resource is what the representative does to its orbit.
+        translations: Pairs (stride, extent) over local ranks. Every map that adds to the digits (r // stride) % extent,
+            without carry, keeps the network as it is. Only the identity leaves a rank in its place.
+        whole: The network itself. The quotient problem's network has the same ranks and links, but its resources are
+            the orbits of the whole's resources and links: what all translates of a send together do to one resource,
+            the representative does to its orbit.
     """
 
     translations: tuple[tuple[int, int], ...]
@@ -54,22 +56,27 @@ class Quotient:
 
     @property
     def order(self) -> int:
-        """Of the group of translations: how many chunks and sends each one here stands for."""
+        """Return the order of the group of translations.
+
+        Each chunk and send of the quotient stands for so many of the whole problem.
+        """
         return math.prod(extent for _, extent in self.translations)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is asked.
+    """A collective to be done by a process group on a network.
 
     Attributes:
-        topology: the whole machine or cluster.
-        collective: over positions 0..k-1.
-        group: the topology rank at each position.
-        relays: outsiders that may hold, forward and add chunks, ascending.
-        network: links between the ranks at hand. Local ranks: 0..k-1 are the group's positions, k.. the relays.
-        quotient: None, or what this problem is the quotient of; its schedules are those of one representative.
-        allowed: None where everybody may hold every chunk; else who may hold which.
+        topology: The whole machine or cluster.
+        collective: The collective over positions 0..k-1.
+        group: The topology rank at each position.
+        relays: Ranks outside the group that may hold, forward and add chunks, ascending.
+        network: Links between the group's ranks and the relays. Local ranks 0..k-1 are the group's positions, k.. the
+            relays.
+        quotient: None, or a reference to the whole problem if this is its quotient; its schedules then hold the sends
+            of one representative.
+        allowed: Which ranks may hold which chunks; None where every rank may hold every chunk.
     """
 
     topology: Topology
@@ -82,16 +89,16 @@ class Problem:
 
     @property
     def nranks(self) -> int:
-        """Local ranks: group and relays."""
+        """Return the number of local ranks: group and relays."""
         return self.network.nranks
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Topology rank of every local rank."""
+        """Return the topology rank of every local rank."""
         return self.group + self.relays
 
     def with_chunks(self, chunks: int) -> Problem:
-        """The same question with every chunk cut into equal parts."""
+        """Return the problem with every chunk cut into `chunks` equal parts."""
         allowed = self.allowed
         if allowed is not None:
             allowed = Allowed(np.repeat(allowed.family, chunks), allowed.ranks)
@@ -99,36 +106,43 @@ class Problem:
 
     @property
     def protocols(self) -> list[str]:
-        """Those that an executor's costs allow where none is chosen (`topologies.costed`); else none."""
+        """Return the protocols that an executor's costs allow where none is chosen yet; else an empty list."""
         return protocols_of(self.topology) if self.topology.protocol == ANY else []
 
     def under(self, protocol: str) -> Problem:
-        """The same question under one protocol, or under ANY, where an executor's costs are on.
+        """Return the problem under one protocol, or under ANY, where an executor's costs are on.
 
-        Raises InputError for a protocol that they do not allow, and for a quotient problem.
+        Raises:
+            InputError: The costs do not allow the protocol, or this is a quotient problem.
         """
         if self.topology.protocol == protocol:
             return self
         if self.quotient is not None:
-            raise InputError(f"{self.collective.name}: a quotient problem is of one protocol; it must be the whole")
+            raise InputError(
+                f"{self.collective.name}: a quotient problem has one protocol; choose another for the whole problem"
+            )
         if protocol != ANY and protocol not in protocols_of(self.topology):
-            raise InputError(f"protocol {protocol[:40]!r}: is not what the costs of {self.topology.name} allow")
+            raise InputError(f"protocol {protocol[:40]!r}: the costs of {self.topology.name} do not allow it")
         topology = replace(self.topology, protocol=protocol)
         return replace(self, topology=topology, network=network(topology, self.ranks, len(self.group)))
 
     def link_name(self, link: int) -> str:
-        """`0→1`, the topology's ranks; of a hyperlink `0→all of {0,1,2}` or `sum of {0,1,2}→0`."""
+        """Return a link's name by topology ranks: `0→1`; of a hyperlink `0→all of {0,1,2}` or `sum of {0,1,2}→0`."""
         net = self.network
         if link >= net.nlinks and net.hyperlinks is not None:
-            one = net.hyperlinks.one[link - net.nlinks]
+            center = net.hyperlinks.one[link - net.nlinks]
             members = ",".join(str(self.ranks[i]) for i in net.hyperlinks.members(link - net.nlinks).tolist())
-            forth = net.hyperlinks.multicast[link - net.nlinks]
-            return f"{self.ranks[one]}→all of {{{members}}}" if forth else f"sum of {{{members}}}→{self.ranks[one]}"
+            is_multicast = net.hyperlinks.multicast[link - net.nlinks]
+            return (
+                f"{self.ranks[center]}→all of {{{members}}}"
+                if is_multicast
+                else f"sum of {{{members}}}→{self.ranks[center]}"
+            )
         return f"{self.ranks[int(net.src[link])]}→{self.ranks[int(net.dst[link])]}"
 
 
 def question(problem: Problem) -> dict[str, Any]:
-    """Collective, topology, group (topology ranks in order), relays, and the root's rank or None."""
+    """Return the collective, topology, group (topology ranks in order), relays, and the root's rank or None."""
     collective = problem.collective
     return {
         "collective": collective.name,
@@ -140,9 +154,10 @@ def question(problem: Problem) -> dict[str, Any]:
 
 
 def describe_alpha(problem: Problem) -> str:
-    """`α 0.7 µs assumed`: α of the links between the ranks at hand, and whether somebody published it.
+    """Return the problem's latencies as text, such as `α 0.7 µs assumed`.
 
-    Where an executor's costs are on: which, and where they come from.
+    It is the α of the links of the problem's network, and whether it is published or assumed. Where an executor's costs
+    are on, the text names them and their source instead.
     """
     costs = problem.topology.costs
     if problem.topology.protocol and costs is not None:
@@ -155,22 +170,22 @@ def describe_alpha(problem: Problem) -> str:
 
 
 def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
-    """Fewest links between all pairs, shape (nranks, nranks); nranks where there is no path."""
+    """Return the fewest links between all pairs, shape (nranks, nranks); nranks where there is no path."""
     reach = np.zeros((nranks, nranks), dtype=bool)
     reach[src, dst] = True
-    found = np.eye(nranks, dtype=bool)
-    distance = np.where(found, 0, nranks).astype(np.int64)
+    is_reached = np.eye(nranks, dtype=bool)
+    distance = np.where(is_reached, 0, nranks).astype(np.int64)
     for step in range(1, nranks):
-        fresh = ((found.astype(np.float32) @ reach) > 0) & ~found
+        fresh = ((is_reached.astype(np.float32) @ reach) > 0) & ~is_reached
         if not fresh.any():
             break
         distance[fresh] = step
-        found |= fresh
+        is_reached |= fresh
     return distance
 
 
 def least_latency(nranks: int, src: Ints, dst: Ints, alpha_us: Floats) -> Floats:
-    """Least sum of α between all pairs in µs, shape (nranks, nranks); inf where there is no path."""
+    """Return the least sum of α between all pairs in µs, shape (nranks, nranks); inf where there is no path."""
     best = np.full((nranks, nranks), np.inf)
     np.minimum.at(best, (src, dst), alpha_us)
     np.fill_diagonal(best, 0.0)
@@ -179,42 +194,48 @@ def least_latency(nranks: int, src: Ints, dst: Ints, alpha_us: Floats) -> Floats
     return best
 
 
-def parse_ranks(text: str, what: str, nranks: int) -> tuple[int, ...]:
-    """Ranks from `0,2,4-7`, in the order given.
+def parse_ranks(text: str, label: str, nranks: int) -> tuple[int, ...]:
+    """Return the ranks of a text such as `0,2,4-7`, in its order.
 
-    Raises InputError: not a rank, out of 0..nranks-1, or one rank twice.
+    Raises:
+        InputError: An item is no rank, is out of 0..nranks-1, or is there twice; the message begins with `label`.
     """
     ranks: list[int] = []
     for part in text.split(","):
         ends = part.strip().split("-")
         if len(ends) > 2 or not all(end.isdecimal() and len(end) < 10 for end in ends):
             raise InputError(
-                f"{what}: {shown(part.strip())} is not a rank or a range of ranks; it must be as in 0,2,4-7"
+                f"{label}: {shown(part.strip())} is not a rank or a range of ranks; it must be as in 0,2,4-7"
             )
         low, high = int(ends[0]), int(ends[-1])
         if low > high:
-            raise InputError(f"{what}: range {part.strip()} runs backwards; it must be {high}-{low}")
-        check_ranks((low, high) if low != high else (low,), what, nranks)
+            raise InputError(f"{label}: range {part.strip()} runs backwards; it must be {high}-{low}")
+        check_ranks((low, high) if low != high else (low,), label, nranks)
         ranks.extend(range(low, high + 1))
-    check_ranks(ranks, what, nranks)
+    check_ranks(ranks, label, nranks)
     return tuple(ranks)
 
 
-def check_ranks(ranks: Sequence[int], what: str, nranks: int) -> None:
-    """Raises InputError, beginning with `what`, for a rank out of 0..nranks-1 or twice."""
-    seen: set[int] = set()
+def check_ranks(ranks: Sequence[int], label: str, nranks: int) -> None:
+    """Check that ranks exist and differ.
+
+    Raises:
+        InputError: A rank is out of 0..nranks-1 or is there twice; the message begins with `label`.
+    """
+    earlier_ranks: set[int] = set()
     for rank in ranks:
         if not 0 <= rank < nranks:
-            raise InputError(f"{what}: rank {rank} is not in this topology; it must be 0..{nranks - 1}")
-        if rank in seen:
-            raise InputError(f"{what}: rank {rank} is given twice; it must be once")
-        seen.add(rank)
+            raise InputError(f"{label}: rank {rank} is not in this topology; it must be 0..{nranks - 1}")
+        if rank in earlier_ranks:
+            raise InputError(f"{label}: rank {rank} is given twice; it must be once")
+        earlier_ranks.add(rank)
 
 
 def check_group(group: Sequence[int] | None, nranks: int) -> tuple[int, ...]:
-    """The ranks of a group in order; all 0..nranks-1 when None.
+    """Return the ranks of a group in order; all 0..nranks-1 when it is None.
 
-    Raises InputError: ranks that do not exist or repeat, or fewer than two.
+    Raises:
+        InputError: Ranks do not exist or repeat, or there are fewer than two.
     """
     members = tuple(range(nranks)) if group is None else tuple(int(r) for r in group)
     check_ranks(members, "group", nranks)
@@ -231,18 +252,20 @@ def make_problem(
     chunks: int = 1,
     root: int | None = None,
 ) -> Problem:
-    """State a problem.
+    """Build a problem from a collective and ranks of a topology.
 
     Args:
-        topology: the machine or cluster.
-        collective: a name, or a Collective over len(group) ranks.
-        group: topology ranks in order; all when None.
-        relays: outsiders that may forward and add.
-        chunks: chunks a block, for a name.
-        root: a topology rank of the group, for a name; the first of the group when None.
+        topology: The machine or cluster.
+        collective: A name, or a Collective over len(group) ranks.
+        group: Topology ranks in order; all when None.
+        relays: Ranks outside the group that may forward and add.
+        chunks: Chunks a block, for a name.
+        root: A topology rank of the group, for a name; the first of the group when None.
 
-    Raises InputError: ranks that do not exist or repeat, a group of one, a relay inside the group, a root outside, a
-    collective for another number of ranks, or chunks that cannot get to where they are wanted.
+    Raises:
+        InputError: Ranks do not exist or repeat, the group has fewer than two ranks, a relay is inside the group, the
+            root is outside, the collective is for another number of ranks, or chunks cannot get to where they are
+            wanted.
     """
     members = check_group(group, topology.nranks)
     outsiders = tuple(sorted(int(r) for r in relays))
@@ -265,69 +288,75 @@ def make_problem(
 
 
 def _reaches(net: Network) -> Bools:
-    """Whether there is a path from each rank to each, shape (nranks, nranks): paths twice as long each time."""
-    found = np.eye(net.nranks, dtype=np.float32)
-    found[net.src, net.dst] = 1
+    """Return whether there is a path from each rank to each, shape (nranks, nranks).
+
+    Each round doubles the length of the paths.
+    """
+    reached_in = np.eye(net.nranks, dtype=np.float32)
+    reached_in[net.src, net.dst] = 1
     while True:
-        longer = np.minimum(found @ found, 1)
-        if np.array_equal(longer, found):
-            return found > 0
-        found = longer
+        longer = np.minimum(reached_in @ reached_in, 1)
+        if np.array_equal(longer, reached_in):
+            return reached_in > 0
+        reached_in = longer
 
 
-def _missing(collective: Collective, net: Network) -> tuple[int, int] | None:
-    """A pair (from, to) of positions between which some chunk must be routed and cannot."""
-    # a contribution must come from every holder; a plain value from any one of them
+def _unreachable_pair(collective: Collective, net: Network) -> tuple[int, int] | None:
+    """Find a pair (from, to) of positions between which some chunk must be routed but cannot; None if there is none."""
+    # A contribution must come from every holder, a plain value from any of them.
     reaches, (ptr, holders) = _reaches(net), collective.holders
-    seen: set[tuple[bytes, int]] = set()
+    checked: set[tuple[bytes, int]] = set()
     for rank, chunk in collective.post.tolist():
-        held = holders[ptr[chunk] : ptr[chunk + 1]]
-        if (held.tobytes(), rank) in seen:
+        chunk_holders = holders[ptr[chunk] : ptr[chunk + 1]]
+        if (chunk_holders.tobytes(), rank) in checked:
             continue
-        seen.add((held.tobytes(), rank))
-        away = ~reaches[held, rank]
-        if away.any() if collective.reduces[chunk] else away.all():
-            return int(held[np.argmax(away)]), rank
+        checked.add((chunk_holders.tobytes(), rank))
+        is_unreachable = ~reaches[chunk_holders, rank]
+        if is_unreachable.any() if collective.reduces[chunk] else is_unreachable.all():
+            return int(chunk_holders[np.argmax(is_unreachable)]), rank
     return None
 
 
 def _check_connected(problem: Problem) -> None:
+    """Raise InputError if a chunk cannot get to where it is wanted; the message suggests relays."""
     net, topology = problem.network, problem.topology
     if strongly_connected(net.nranks, net.src, net.dst):
         return
-    joined = "it must be joined by relays: --relay"
-    apart = f"the topology {topology.name} is disconnected"
-    if net.nranks > _MANY:  # which pairs cannot would take a table of all
-        ends = apart if _cut(problem) else f"{joined} all"
-        raise InputError(f"group: some of its {len(problem.group)} ranks cannot reach others of it; {ends}")
-    gap = _missing(problem.collective, net)
-    if gap is None:
+    joined = "add relays that join the group: --relay"
+    disconnected = f"the topology {topology.name} is disconnected"
+    if net.nranks > _MANY:  # Finding the pairs would take a table of all pairs.
+        advice = disconnected if _is_disconnected(problem) else f"{joined} all"
+        raise InputError(
+            f"group: some of its {len(problem.group)} ranks cannot reach other ranks of the group; {advice}"
+        )
+    unreachable = _unreachable_pair(problem.collective, net)
+    if unreachable is None:
         return
-    names = f"rank {problem.group[gap[0]]} cannot reach rank {problem.group[gap[1]]}"
-    if topology.nranks > _FEW:  # who could help would take too long to find
-        ends = apart if _cut(problem) else f"{joined} all"
-        raise InputError(f"group: {names} inside the group; {ends}")
-    others = [r for r in range(topology.nranks) if r not in problem.ranks]
-    whole = network(topology, problem.ranks + tuple(others)) if others else net
-    if _missing(problem.collective, whole) is not None:
-        through = ", not even through the other ranks" if others else ""
-        raise InputError(f"group: {names}{through}; {apart}")
-    joining = ",".join(map(str, _few_relays(problem, others)))
+    names = f"rank {problem.group[unreachable[0]]} cannot reach rank {problem.group[unreachable[1]]}"
+    if topology.nranks > _FEW:  # Finding relays that help would take too long.
+        advice = disconnected if _is_disconnected(problem) else f"{joined} all"
+        raise InputError(f"group: {names} inside the group; {advice}")
+    outsiders = [r for r in range(topology.nranks) if r not in problem.ranks]
+    whole = network(topology, problem.ranks + tuple(outsiders)) if outsiders else net
+    if _unreachable_pair(problem.collective, whole) is not None:
+        through = ", not even through the other ranks" if outsiders else ""
+        raise InputError(f"group: {names}{through}; {disconnected}")
+    joining = ",".join(map(str, _few_relays(problem, outsiders)))
     raise InputError(f"group: {names} inside the group; {joined} {joining} (or --relay all)")
 
 
-def _cut(problem: Problem) -> bool:
-    """Whether not all ranks of the group reach each other, even if all others relay."""
+def _is_disconnected(problem: Problem) -> bool:
+    """Return whether some ranks of the group cannot reach each other even if all other ranks relay."""
     t, members = problem.topology, list(problem.group)
-    ways = ((t.link_src, t.link_dst), (t.link_dst, t.link_src))
-    return not all(reached(t.nvertices, *way, members[0])[members].all() for way in ways)
+    directions = ((t.link_src, t.link_dst), (t.link_dst, t.link_src))
+    return not all(reached(t.nvertices, *ends, members[0])[members].all() for ends in directions)
 
 
-def _few_relays(problem: Problem, others: list[int]) -> list[int]:
-    """Relays that join the group, none of which could be left out."""
-    kept = list(others)
-    for rank in reversed(others):
-        trial = [r for r in kept if r != rank]
-        if _missing(problem.collective, network(problem.topology, problem.ranks + tuple(trial))) is None:
-            kept = trial
-    return kept
+def _few_relays(problem: Problem, outsiders: list[int]) -> list[int]:
+    """Return relays that join the group, none of which could be left out."""
+    relays = list(outsiders)
+    for rank in reversed(outsiders):
+        trial = [r for r in relays if r != rank]
+        if _unreachable_pair(problem.collective, network(problem.topology, problem.ranks + tuple(trial))) is None:
+            relays = trial
+    return relays

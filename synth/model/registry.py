@@ -1,8 +1,8 @@
-"""What each named collective is: one row a name, with all that belongs to it and not to a format or an executor.
+"""List the named collectives: one row a name, with all that belongs to it and not to a format or an executor.
 
-To add a collective, `register` one row. Where words for what each rank holds (`before`, `after`, `unit`) say all, its
-conditions follow from them (`synth.model.collective.named`); else the row brings a builder. The command line, the
-files, the tables and the emitters ask the row. This module needs no NumPy: `synth --help` reads it.
+To add a collective, `register` one row. Its conditions follow from words for what each rank holds (`before`, `after`,
+`unit`), see `synth.model.collective.named`; where words are not enough, the row brings a builder. The command line, the
+files, the tables and the emitters read the row. This module needs no NumPy, so that `synth --help` is fast.
 """
 
 from __future__ import annotations
@@ -13,42 +13,47 @@ from typing import Any
 
 from topologies.errors import InputError, did_you_mean
 
-# Who holds a chunk before, and who wants it after.
+# The words for the ranks that hold a chunk before, or want it after.
 EVERY = "every"  # all ranks
-OWN = "own"  # one rank each, in the ranks' order
+OWN = "own"  # one rank for each chunk, in the ranks' order
 ROOT = "root"
 NEXT = "next"  # the rank after the chunk's own, after the last the first
 AHEAD = "ahead"  # the rank after the chunk's own; the last has none
-# What a block is, the smallest piece that the collective addresses.
+# The words for a block, the smallest piece that the collective addresses.
 BUFFER = "buffer"  # a rank's whole buffer
 SHARE = "share"  # one rank's share of the fuller buffer
-PAIR = "pair"  # what one rank has for one other
+PAIR = "pair"  # the data that one rank has for another
 
 Factor = Callable[[int], float | None]
 
 
 def _shares(nranks: int) -> float:
+    """Return the share of the message that a rank exchanges with the others."""
     return (nranks - 1) / nranks
 
 
 def _once(_nranks: int) -> float:
+    """Return 1: the whole message moves once."""
     return 1.0
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One row.
+    """A named collective, as one row of the registry.
 
     Attributes:
-        name: as `parse_name` returns it, and the command's.
-        summary: a sentence for --help.
-        before, after, unit: the words above; empty where `build` says it.
-        reduces: whether chunks are summed over their holders.
-        bus_factor: ranks → busbw / algbw as nccl-tests defines it, None where it does not.
-        inplace: the buffer (i or o) that holds all where formats know it in place; empty where they do not.
-        spellings: other names, lower case without _ and -: torch.distributed's, MPI's.
-        by_size: needs a matrix of sizes, so that the name alone does not say it.
-        build: ranks, root's position → the Collective with one chunk a block, where the words do not say it.
+        name: Name as `parse_name` returns it and as the command line shows it.
+        summary: A sentence for --help.
+        before: Word for the ranks that hold a chunk before; empty where `build` sets it.
+        after: Word for the ranks that want a chunk after; empty where `build` sets it.
+        unit: Word for a block; empty where `build` sets it.
+        reduces: Whether chunks are summed over their holders.
+        bus_factor: Function from the number of ranks to busbw / algbw as nccl-tests defines it; None where it does not.
+        inplace: The buffer (i or o) that holds all data where formats know the collective in place; else empty.
+        spellings: Other names, in lower case without _ and -: torch.distributed's, MPI's.
+        by_size: Whether a matrix of sizes is needed besides the name.
+        build: Function from the number of ranks and the root's position to the Collective with one chunk a block, where
+            the words are not enough.
     """
 
     name: str
@@ -65,41 +70,54 @@ class Kind:
 
     @property
     def by_name(self) -> bool:
-        """Whether the name alone says it, so many ranks and a root given."""
+        """Return whether the name, the number of ranks and the root state the collective."""
         return bool(self.name) and not self.by_size
 
     @property
     def rooted(self) -> bool:
+        """Return whether the collective has a root."""
         return ROOT in (self.before, self.after)
 
     @property
     def whole(self) -> str:
-        """The buffer (i or o) that holds all in calls in place; empty where there are none that all ranks see alike."""
+        """Return the buffer (i or o) that holds all data in calls in place.
+
+        It is empty where no call in place looks the same to all ranks.
+        """
         by_root = self.unit == BUFFER and self.rooted
         return self.inplace or ("" if not by_root else "o" if self.before == ROOT else "i")
 
     @property
     def in_shares(self) -> bool:
-        """Whether it is a reduce-scatter and an all-gather of one share a rank, into which a block is cut for that."""
+        """Return whether this is a reduce-scatter and an all-gather of one share for each rank, as an all-reduce is.
+
+        A block is cut into shares for these two phases.
+        """
         return self.reduces and self.before == self.after == EVERY
 
     @property
     def translatable(self) -> bool:
-        """Whether a translation of the ranks maps it onto itself and chunks onto chunks, so that it has a quotient."""
+        """Return whether a translation of the ranks maps the collective onto itself and chunks onto chunks.
+
+        Then it has a quotient.
+        """
         return {self.before, self.after} <= {OWN, EVERY} and (self.in_shares or OWN in (self.before, self.after))
 
     @property
     def blocks_a_rank(self) -> bool:
-        """Whether every rank has a buffer with a block for each rank (of gather and scatter only the root has)."""
+        """Return whether every rank has a buffer with a block for each rank.
+
+        In gather and scatter only the root has one.
+        """
         return self.unit in (SHARE, PAIR) and not self.rooted
 
     @property
     def blocks_at_root(self) -> bool:
-        """Whether only the root has a buffer with a block for each rank."""
+        """Return whether only the root has a buffer with a block for each rank."""
         return self.unit == SHARE and self.rooted
 
     def entries(self, nranks: int) -> int:
-        """Rows of the longer of its conditions, with one chunk a block."""
+        """Return the number of rows of the longer condition with one chunk a block."""
         wide = self.unit == PAIR or (self.unit == SHARE and EVERY in (self.before, self.after))
         return nranks * nranks if wide else nranks
 
@@ -108,14 +126,15 @@ KINDS: dict[str, Kind] = {}
 
 
 def register(row: Kind) -> None:
-    """Add a collective; its name and spellings must be new.
+    """Add a collective, whose name and spellings must be new.
 
-    Raises InputError: a name or spelling that another row has.
+    Raises:
+        InputError: Another row has the name or a spelling.
     """
-    taken = {name for known in KINDS.values() for name in (known.name, *known.spellings)}
+    registered = {name for kind in KINDS.values() for name in (kind.name, *kind.spellings)}
     for name in (row.name, *row.spellings):
-        if name in taken:
-            raise InputError(f"collective: {name!r} is registered already; it must be a new name")
+        if name in registered:
+            raise InputError(f"collective: {name!r} is registered already; choose a new name")
     KINDS[row.name] = row
 
 
@@ -141,9 +160,9 @@ for _row in (
     Kind("reduce", "The root gets the sum of all buffers.", EVERY, ROOT, BUFFER, reduces=True, bus_factor=_once),
     Kind("scatter", "Every rank gets its block from the root.", ROOT, OWN, SHARE, bus_factor=_shares),
     Kind("gather", "The root gets every rank's block.", OWN, ROOT, SHARE, bus_factor=_shares),
-    # nccl-tests' sendrecv
+    # This is sendrecv of nccl-tests.
     Kind("sendrecv", "Every rank sends its buffer to the next, the last to the first.", OWN, NEXT, BUFFER),
-    # MSCCLang, section 7
+    # See section 7 of MSCCLang.
     Kind("alltonext", "Every rank but the last sends its buffer to the next.", OWN, AHEAD, BUFFER),
 ):  # fmt: skip
     register(_row)
@@ -152,14 +171,15 @@ _PATTERN = Kind("", "A pattern of your own.")
 
 
 def find_kind(name: str) -> Kind:
-    """The row of a collective's own name; for any other an empty row that claims nothing."""
+    """Return the row of a collective's own name; for any other name an empty row that claims nothing."""
     return KINDS.get(name, _PATTERN)
 
 
 def parse_name(text: str) -> str:
-    """The collective's own name for any accepted spelling (`all_reduce`, `all_gather_into_tensor`, …).
+    """Return the collective's own name for any accepted spelling (`all_reduce`, `all_gather_into_tensor`, …).
 
-    Raises InputError: unknown, with the nearest names.
+    Raises:
+        InputError: The name is unknown; the message has the nearest names.
     """
     plain = text.lower().replace("_", "").replace("-", "")
     for row in KINDS.values():

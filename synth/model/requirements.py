@@ -1,6 +1,6 @@
-"""What must move at all, read off a collective: the facts on which bounds stand (no dense tables).
+"""Derive from a collective what must be sent in any schedule: the facts that bounds rest on (no dense tables).
 
-Entries are those of `Collective.holders` and `Collective.goals`: one a (chunk, rank), by chunk, ranks ascending.
+Entries are those of `Collective.holders` and `Collective.goals`: one for each (chunk, rank), by chunk, ranks ascending.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from synth.model.collective import Bools, Collective, Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Requirements:
-    """Attributes:
-    hold_chunk, goal_chunk: the chunk of every holder's and every goal's entry.
-    nhold, ngoal: shape (nchunks,): how many hold and want a chunk.
-    held: goals' entries: whether that rank holds the chunk before.
-    wanted: holders' entries: whether that rank wants the chunk after.
-    arrive: goals' entries: at least one send of the chunk must come to that rank.
-    depart: holders' entries: at least one send of the chunk must leave that rank.
+    """The sends that any schedule of a collective must have.
+
+    Attributes:
+        hold_chunk: Chunk of every holder's entry.
+        goal_chunk: Chunk of every goal's entry.
+        nhold: Number of ranks that hold each chunk, shape (nchunks,).
+        ngoal: Number of ranks that want each chunk, shape (nchunks,).
+        held: Whether each goal's rank holds the chunk before.
+        wanted: Whether each holder's rank wants the chunk after.
+        arrive: Whether at least one send of the chunk must come to each goal's rank.
+        depart: Whether at least one send of the chunk must leave each holder's rank.
     """
 
     hold_chunk: Ints
@@ -35,30 +39,34 @@ class Requirements:
 
     @property
     def any(self) -> bool:
-        """Whether anything has to move."""
+        """Return whether any chunk has to move."""
         return bool(self.arrive.any())
 
 
 @lru_cache(maxsize=2)
 def find_requirements(collective: Collective) -> Requirements:
-    """A plain chunk comes to whoever wants it without holding it, and leaves its only holder if others want it.
+    """Find the sends that any schedule of a collective must have.
 
-    A sum comes to whoever wants it unless all of it is there, and leaves every holder if others want it.
+    A plain chunk comes to every rank that wants it without holding it, and leaves its only holder if others want it.
+    A sum comes to every rank that wants it unless the rank holds all of it, and leaves every holder if others want it.
     """
     (hold_ptr, hold_rank), (goal_ptr, goal_rank) = collective.holders, collective.goals
     nhold, ngoal = np.diff(hold_ptr), np.diff(goal_ptr)
-    every = np.arange(collective.nchunks)
-    hold_chunk, goal_chunk = np.repeat(every, nhold), np.repeat(every, ngoal)
+    chunks = np.arange(collective.nchunks)
+    hold_chunk, goal_chunk = np.repeat(chunks, nhold), np.repeat(chunks, ngoal)
     at_hold = hold_chunk * collective.nranks + hold_rank
     at_goal = goal_chunk * collective.nranks + goal_rank
-    held, wanted = np.isin(at_goal, at_hold), np.isin(at_hold, at_goal)
+    goal_is_holder, holder_is_goal = np.isin(at_goal, at_hold), np.isin(at_hold, at_goal)
     sums = collective.reduces
-    complete = held & (nhold == 1)[goal_chunk]
-    others = (ngoal[hold_chunk] - wanted) > 0
-    arrive, depart = np.where(sums[goal_chunk], ~complete, ~held), others & (sums | (nhold == 1))[hold_chunk]
-    return Requirements(hold_chunk, goal_chunk, nhold, ngoal, held, wanted, arrive, depart)
+    complete = goal_is_holder & (nhold == 1)[goal_chunk]
+    wanted_elsewhere = (ngoal[hold_chunk] - holder_is_goal) > 0
+    arrive, depart = (
+        np.where(sums[goal_chunk], ~complete, ~goal_is_holder),
+        wanted_elsewhere & (sums | (nhold == 1))[hold_chunk],
+    )
+    return Requirements(hold_chunk, goal_chunk, nhold, ngoal, goal_is_holder, holder_is_goal, arrive, depart)
 
 
 def sum_by(where: Ints, amount: Floats, count: int) -> Floats:
-    """Sums of the amounts that have the same `where` in 0..count-1, shape (count,)."""
+    """Return the sums of the amounts that have the same index `where` in 0..count-1, shape (count,)."""
     return np.bincount(where, weights=amount, minlength=count).astype(np.float64, copy=False)

@@ -1,4 +1,4 @@
-"""A Schedule: all sends of an algorithm as columns."""
+"""Hold all sends of an algorithm as columns: a Schedule."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from synth.model.collective import Bools, Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Sends, one a row, in order of priority (a send stands behind the sends that bring what it carries).
+    """A schedule: one send a row, in order of priority.
+
+    A send stands behind the sends that bring what it carries.
 
     Attributes:
-        chunk, link: int, shape (n,): which chunk goes over which link of the problem's network.
-        step: int, shape (n,), from 0. A send carries what its source holds after all arrivals of earlier steps
-            and none of its own step or later; this, and not the clock, says which partial sum is meant.
-        reduces: bool, shape (n,): added to what the destination holds (else it replaces it).
-        start_us, end_us: float, shape (n,): when the send takes and leaves the link; the chunk can be used at
-            the other end α later.
-        size_bytes: the message size that the times are for.
+        chunk: Chunk of each send; int, shape (n,).
+        link: Link of the problem's network that each send uses; int, shape (n,).
+        step: Step of each send, from 0; int, shape (n,). A send carries what its source holds after all arrivals of
+            earlier steps and none of its own step or later. The step, and not the clock, defines which partial sum a
+            send carries.
+        reduces: Whether the destination adds the chunk to what it holds, or replaces it; bool, shape (n,).
+        start_us: Time at which each send takes its link, in µs; float, shape (n,).
+        end_us: Time at which each send leaves its link, in µs; float, shape (n,). The chunk can be used at the other
+            end α later.
+        size_bytes: Message size that the times are for.
     """
 
     chunk: Ints
@@ -36,16 +41,24 @@ class Schedule:
 
     @property
     def nsteps(self) -> int:
+        """Return the number of steps."""
         return int(self.step.max()) + 1 if len(self.step) else 0
 
     def take(self, rows: Ints | Bools) -> Schedule:
-        """The rows given, in the order given."""
+        """Return the schedule of some rows, in the order of `rows`."""
         columns = ("chunk", "link", "step", "reduces", "start_us", "end_us")
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
 
 def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools | None = None) -> Schedule:
-    """A schedule whose times are still to be set by `simulate.timed`; no send reduces where `reduces` is None."""
+    """Build a schedule without times; `simulate.timed` sets them.
+
+    Args:
+        chunk: Chunk of each send.
+        link: Link of each send.
+        step: Step of each send.
+        reduces: Whether each send is added; None if no send is.
+    """
     none = np.zeros(len(chunk))
     reduces = np.zeros(len(chunk), dtype=bool) if reduces is None else reduces
     chunk, link, step = (np.asarray(column, dtype=np.int64) for column in (chunk, link, step))

@@ -1,4 +1,4 @@
-"""Message sizes such as 64K, and the size matrix of an alltoallv."""
+"""Read message sizes such as 64K, and the size matrix of an alltoallv."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topologies.text.files import nested_too_deeply, origin_of, read_text
 
 MAX_FILE_BYTES = 16 * 2**20
 MAX_POSITIONS = 4096
-MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can ask for any number of them
+MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can state any number of them
 MAX_SIZE = 2**60  # bytes
 _SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:(?<=[KMG])I)?B?")
 _POWER = {"": 0, "K": 10, "M": 20, "G": 30}
@@ -24,36 +24,39 @@ _SIZE_FORM = "it must be whole bytes, or K, M or G for powers of 1024, such as 4
 _TABLE_FORM = "it must be an array of k arrays of k sizes in bytes"
 
 
-def parse_size(text: str, what: str) -> int:
-    """Bytes of `4096`, `64K`, `1M`, `2GiB`, …: K, M and G are powers of 1024, as in nccl-tests.
+def parse_size(text: str, label: str) -> int:
+    """Return the bytes of `4096`, `64K`, `1M`, `2GiB`, …: K, M and G are powers of 1024, as in nccl-tests.
 
-    Raises InputError: not such a size, 0, negative or over 2**60 bytes; the line begins with `what`.
+    Raises:
+        InputError: The text is no such size, or it is 0, negative or over 2**60 bytes; the message begins with `label`.
     """
-    size = _parse_bytes(text, what)
+    size = _parse_bytes(text, label)
     if size < 1:
-        raise InputError(f"{what}: {shown(text)} is no message; it must be 1 byte or more, such as 4096 or 64K")
+        raise InputError(f"{label}: {shown(text)} is no message; it must be 1 byte or more, such as 4096 or 64K")
     return size
 
 
-def _parse_bytes(text: str, what: str) -> int:
+def _parse_bytes(text: str, label: str) -> int:
+    """Return the bytes of a size, which may be 0."""
     plain = text.strip()
     size = _SIZE.fullmatch(plain.upper()) if plain.isascii() else None
     if size is None:
         kind = "negative" if re.fullmatch(r"-\s*[0-9].*", plain) else "no size"
-        raise InputError(f"{what}: {shown(text)} is {kind}; {_SIZE_FORM}")
+        raise InputError(f"{label}: {shown(text)} is {kind}; {_SIZE_FORM}")
     value = int(size[1]) << _POWER[size[2]]
     if value > MAX_SIZE:
-        raise InputError(f"{what}: {shown(text)} is too large; it must be at most {MAX_SIZE} bytes (2^60, {2**30}G)")
+        raise InputError(f"{label}: {shown(text)} is too large; it must be at most {MAX_SIZE} bytes (2^60, {2**30}G)")
     return value
 
 
 def read_sizes(path: str | Path) -> Ints:
-    """Bytes that position i sends to position j, int64 of shape (k, k), 2 ≤ k ≤ 4096.
+    """Read the bytes that position i sends to position j: int64, shape (k, k), 2 ≤ k ≤ 4096.
 
-    The file is text, k rows of k sizes with commas or blanks between them and `#` before comments, or JSON,
-    an array of k arrays. Sizes as `parse_size` takes them, 0 included.
+    The file is text, k rows of k sizes with commas or blanks between them and `#` before comments; or JSON,
+    an array of k arrays. Sizes are as in `parse_size`, and may be 0.
 
-    Raises InputError: the file cannot be read, an entry is no size, or the rows do not make a square.
+    Raises:
+        InputError: The file cannot be read, an entry is no size, or the rows do not make a square.
     """
     text, origin = read_text(path, "a file with the size matrix", MAX_FILE_BYTES), origin_of(path)
     rows = _json_rows(text, origin) if text.lstrip().startswith(("[", "{")) else _text_rows(text, origin)
@@ -72,12 +75,14 @@ def read_sizes(path: str | Path) -> Ints:
     return sizes
 
 
-def _check_count(count: int, what: str, place: str) -> None:
+def _check_count(count: int, noun: str, place: str) -> None:
+    """Raise InputError if there are more rows or columns than a file may have."""
     if count > MAX_POSITIONS:
-        raise InputError(f"{place}: has {count} {what} or more; it must be at most {MAX_POSITIONS}")
+        raise InputError(f"{place}: has {count} {noun} or more; it must be at most {MAX_POSITIONS}")
 
 
 def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
+    """Read the rows of a text file, each with its place in the file."""
     rows: list[tuple[str, list[int]]] = []
     for number, line in enumerate(text.split("\n"), start=1):
         content = line.split("#")[0].strip()
@@ -92,6 +97,7 @@ def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
 
 
 def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
+    """Read the rows of a JSON file, each with its place in the file."""
     if nested_too_deeply(text):
         raise InputError(f"{origin}: nested too deeply; {_TABLE_FORM}")
     try:
@@ -113,9 +119,10 @@ def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
     return rows
 
 
-def _json_size(value: Any, what: str) -> int:
+def _json_size(value: Any, label: str) -> int:
+    """Return the bytes of a JSON value, a number or a text."""
     if type(value) in (int, float) and -MAX_SIZE <= value <= MAX_SIZE and value == int(value):
         value = str(int(value))
     if type(value) is not str:
-        raise InputError(f"{what}: {shown(value)} is no size; {_SIZE_FORM}")
-    return _parse_bytes(value, what)
+        raise InputError(f"{label}: {shown(value)} is no size; {_SIZE_FORM}")
+    return _parse_bytes(value, label)

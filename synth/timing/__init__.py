@@ -1,1 +1,1 @@
-"""The one place for microseconds."""
+"""Compute the times of schedules; no other room does."""

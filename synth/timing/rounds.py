@@ -1,4 +1,7 @@
-"""Rounds of a schedule in SCCL's k-synchronous model (section 3.2): how long its resources are busy in every step."""
+"""Count the rounds of a schedule in SCCL's k-synchronous model (section 3.2).
+
+The busiest resource of a step determines how many rounds the step takes.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from topologies.arrays import sorted_rows
 
 
 def unit_gbs(problem: Problem) -> float:
-    """GB/s that moves one chunk a round: the slowest link of the network (SCCL's unit)."""
+    """Return the bandwidth in GB/s that moves one chunk a round: that of the network's slowest link (SCCL's unit)."""
     return float(problem.network.bandwidth_gbs.min())
 
 
 def rounds(problem: Problem, schedule: Schedule) -> int:
-    """R of the k-synchronous model: whole rounds of all steps together, at least one a step, sends in it or not."""
+    """Return R of the k-synchronous model: whole rounds of all steps, at least one a step, even without sends."""
     if not len(schedule):
         return 0
     peaks = step_peaks(problem, schedule)
@@ -28,9 +31,9 @@ def rounds(problem: Problem, schedule: Schedule) -> int:
 
 
 def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> Floats:
-    """Rounds that the busiest resource or link is busy in every step that has sends, steps ascending.
+    """Return the rounds that the busiest resource or link needs in every step that has sends, steps ascending.
 
-    A round moves a chunk of the smallest size over the slowest link. Time O(sends · resources a link uses).
+    A round moves a chunk of the smallest size over the slowest link. Takes O(sends · resources a link uses) time.
     """
     net, collective = problem.network, problem.collective
     step, unit = schedule.step, unit_gbs(problem)
@@ -44,22 +47,25 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) ->
     run = Runner(interpreted=len(schedule) < tuning.compiled_from)
     weight = collective.fraction / collective.fraction.min()
     columns = first, chunk, link, weight, net.carriers.holds, ptr, uses, factor, np.zeros(len(factor))
-    *given, peaks = run.columns(*columns, np.zeros(len(first) - 1))
-    run(_add_steps, *given, peaks)
+    *inputs, peaks = run.columns(*columns, np.zeros(len(first) - 1))
+    run(_add_steps, *inputs, peaks)
     return np.asarray(peaks)
 
 
 def _add_steps(
     first: Any, chunk: Any, link: Any, weight: Any, holds: Any, ptr: Any, uses: Any, factor: Any, load: Any, peaks: Any
 ) -> None:
-    """Fill in `peaks`; the sends of step i are the rows first[i]:first[i+1]. `load` is all 0, and is so again."""
-    for at in range(len(peaks)):
-        for row in range(first[at], first[at + 1]):
+    """Set `peaks`; the sends of step i are the rows first[i]:first[i+1].
+
+    `load` is all 0 before and after.
+    """
+    for index in range(len(peaks)):
+        for row in range(first[index], first[index + 1]):
             for u in range(ptr[link[row]], ptr[link[row] + 1]):
                 load[uses[u]] += weight[chunk[row]] * holds[link[row]]
         peak = 0.0
-        for row in range(first[at], first[at + 1]):
+        for row in range(first[index], first[index + 1]):
             for u in range(ptr[link[row]], ptr[link[row] + 1]):
                 peak = max(peak, load[uses[u]] * factor[uses[u]])
                 load[uses[u]] = 0.0
-        peaks[at] = peak
+        peaks[index] = peak

@@ -1,15 +1,15 @@
-"""The one place that turns a schedule into microseconds (the model of time in the design document).
+"""Compute the times of a schedule in microseconds, by the model of time in the design document.
 
-A send of b bytes holds its link for b / bandwidth; the sends in flight through a shared resource never have more
-rate together than its capacity; the chunk can be used at the far end α after the send has ended. Where an executor's
-costs are on (`topologies.costs`), nothing is sent before the call's start, and after a send its link and what this
-shares stay busy for the gap.
+A send of b bytes holds its link for b / bandwidth; the rates of the sends in flight through a shared resource never add
+up to more than its capacity; the chunk can be used at the far end α after the send has ended. Where an executor's
+costs are on (`topologies.costs`), nothing is sent before the call's start, and after a send its link and the resources
+of the link stay busy for the gap.
 
 Over a hyperlink (a switch's multicast or reduction) a row is as many sends as it has pairs of ranks, all at the same
-moment: it starts when all of them can, and takes its resources once.
+time: it starts when all of them can, and takes its resources once.
 
-First, chunk by chunk, every send learns which rows bring what it carries (`_link_rows`); this does not depend on
-times. Then one pass over the rows in their order sets the times (`_set_times`), once a message size.
+First, `_link_rows` finds for every send, chunk by chunk, the rows that bring what it carries; this does not depend on
+times. Then `_set_times` passes over the rows in their order and sets the times, once for each message size.
 """
 
 from __future__ import annotations
@@ -30,29 +30,32 @@ from topologies.errors import ScheduleError
 from topologies.network import Network
 
 US_PER_BYTE_AT_1_GBS = 1e-3
-SAME = 1 + 1e-12  # sums of rates that differ by rounding only are one
+SAME = 1 + 1e-12  # Sums of rates that differ by this factor, by rounding only, count as equal.
 
-# What a row waits for is one number: _NONE; r >= 0, the arrivals of row r and of all rows before it in the same cell
-# (chunk, rank); -2 - r, of these only the ones of an earlier step.
+# One number encodes the arrivals that a row waits for: _NONE for none; r >= 0 for those of row r and of all rows
+# before it in the same cell (chunk, rank); -2 - r for those of an earlier step among them.
 _NONE = -1
-# of a clock's columns: chunk, link, step, reduces, adds, waits, joined
+# The types of a clock's columns: chunk, link, step, reduces, adds, waits, joined.
 _DTYPES = (np.int64, np.int64, np.int64, np.bool_, np.bool_, np.int32, np.bool_)
-# of a row: what must have come to its source; the last row before it into the same cell; what must be at the far end
+# The columns of `waits`: arrivals that must have come to the row's source; the last row before it into the same cell;
+# arrivals that must be at the far end first.
 _FEED, _BEFORE, _MENDS = range(3)
-# a send as `_link_rows` reads it, in one piece: the sends of a chunk lie far apart in the columns
+# A send as `_link_rows` reads it, in one piece, since the sends of a chunk lie far apart in the columns.
 _ROW, _SRC, _DST, _STEP, _SEND = range(5)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """When schedules are timed, and their rounds counted, by compiled loops.
+    """Thresholds from which compiled loops time schedules and count their rounds.
 
     Attributes:
-        compiled_from: sends. The interpreter takes some 4 µs a send, to load Numba and the loops 0.5 s; but who has
-            so many sends times them at several sizes, and mostly has loaded other loops before.
-        loaded_from: sends that this process has timed by the interpreter, from which on all are timed by compiled
+        compiled_from: Sends in a schedule. The interpreter takes about 4 µs a send, and loading Numba and the loops
+            takes 0.5 s. The threshold is lower than that suggests because large schedules are timed at several sizes,
+            and mostly other loops are already loaded.
+        loaded_from: Sends that this process has timed by the interpreter, from which on all sends are timed by compiled
             loops: a search of many small schedules is as much work as one large schedule.
-        joined_from: pairs of ranks between which the sends go, where some go over hyperlinks, which use many resources.
+        joined_from: Pairs of ranks between which the sends go, where some sends use hyperlinks, which use many
+            resources.
     """
 
     compiled_from: int = 20_000
@@ -61,26 +64,27 @@ class Tuning:
 
 
 TUNING = Tuning()
-_interpreted = 0  # sends that this process has timed by the interpreter
+_interpreted = 0  # number of sends that this process has timed by the interpreter
 
 
 def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: Tuning = TUNING) -> Schedule:
-    """The schedule with every send as early as its place in the order allows, for this message size.
+    """Return the schedule with every send as early as its place in the order allows, at a message size.
 
     Rows are served in their order: a send starts when what it carries has arrived and its link and shared
     resources are free of the rows before it.
 
-    Raises ScheduleError: a send whose chunk is not at its source, or comes only in a later row; or one of a chunk or
-    over a link that the problem does not have.
+    Raises:
+        ScheduleError: The chunk of a send is not at its source, or comes only in a later row; or the problem lacks the
+            chunk or the link.
     """
     return Clock(problem, schedule, tuning).timed(size_bytes)
 
 
 class Clock:
-    """`timed` for one schedule at several sizes.
+    """A clock for one schedule: it sets the schedule's times at any message size.
 
-    Takes O(sends) time and at most 28 bytes a send beside the schedule and its times. Raises ScheduleError as `timed`
-    does, when it is made.
+    It takes O(sends) time, and at most 28 bytes a send besides the schedule and its times. Its constructor raises
+    ScheduleError as `timed` does.
     """
 
     def __init__(self, problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> None:
@@ -113,7 +117,7 @@ class Clock:
             )
 
     def timed(self, size_bytes: float) -> Schedule:
-        """The schedule at this size."""
+        """Return the schedule with its times at a message size."""
         global _interpreted
         run, fixed = self._fixed
         count = len(fixed[0])
@@ -134,10 +138,14 @@ class Clock:
 
 
 def _checked_step(problem: Problem, schedule: Schedule) -> Ints:
-    """Steps as the loops take them; ScheduleError for a chunk or link that does not exist."""
+    """Return the steps as the loops take them.
+
+    Raises:
+        ScheduleError: A chunk or link does not exist, or there are too many sends.
+    """
     count, int32 = len(schedule), np.iinfo(np.int32)
     if count > int32.max - 2:
-        raise ScheduleError(f"there are {count} sends; the clock numbers 2³¹ at most")
+        raise ScheduleError(f"there are {count} sends; the clock can number 2³¹ at most")
     for name, column, end in (
         ("chunk", schedule.chunk, problem.collective.nchunks),
         ("link", schedule.link, problem.network.ncarriers),
@@ -146,24 +154,24 @@ def _checked_step(problem: Problem, schedule: Schedule) -> Ints:
             row = int(np.argmax((column < 0) | (column >= end)))
             raise ScheduleError(f"send {row}: {name} {column[row]} does not exist (0..{end - 1})")
     if count and (schedule.step.min() < 0 or schedule.step.max() > int32.max):
-        return np.unique(schedule.step, return_inverse=True)[1]  # only their order counts
+        return np.unique(schedule.step, return_inverse=True)[1]  # Only the order of steps counts.
     return np.asarray(schedule.step, dtype=np.int64)
 
 
 def time_us(problem: Problem, schedule: Schedule) -> float:
-    """When the last chunk has arrived, in µs, of a timed schedule."""
+    """Return the time in µs when the last chunk of a timed schedule has arrived."""
     if not len(schedule):
         return 0.0
     return float((schedule.end_us + problem.network.carriers.alpha_us[schedule.link]).max())
 
 
 def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float:
-    """Time of the algorithm at a message size, in µs."""
+    """Return the time of a schedule at a message size, in µs."""
     return time_us(problem, timed(problem, schedule, size_bytes))
 
 
 def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
-    """How long a timed schedule keeps each resource busy, in µs, shape (nresources,)."""
+    """Return how long a timed schedule keeps each resource busy, in µs, shape (nresources,)."""
     net = problem.network
     _, rate, uses_ptr, uses_idx, _, takes = net.carriers
     count = np.diff(uses_ptr)[schedule.link]
@@ -175,28 +183,29 @@ def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
 
 @lru_cache(maxsize=16)
 def _network_columns(net: Network, run: Runner) -> list[Any]:
-    """A network as `_set_times` takes it.
+    """Return the columns of a network as `_set_times` takes them.
 
-    α, bandwidth, gap and what it takes of every link and hyperlink; as CSR the exclusive resources of each, then its
-    shared ones (some link through them is narrower); where the sends in flight through every resource are kept, never
-    more than one a link, in slots for twice as many; capacities.
+    They are: α, bandwidth, gap and used capacity of every link and hyperlink; in CSR form the exclusive resources of
+    each, then its shared resources (those that some link uses in part only); the first slot of every resource for its
+    sends in flight, with twice as many slots as links use it, since each link has at most one send in flight; and the
+    capacities.
     """
     alpha, rate, uses_ptr, uses, gap, takes = net.carriers
     carrier_of, count = row_of_entry(uses_ptr), len(alpha)
     narrow = takes[carrier_of] < net.capacity_gbs[uses] * (1 - 1e-12)
     is_shared = np.zeros(net.nresources, dtype=bool)
     is_shared[uses[narrow]] = True
-    kept = is_shared[uses]
+    in_shared = is_shared[uses]
     return run.columns(
         alpha,
         rate,
         gap if len(gap) else np.zeros(count),
         takes,
-        pointers(np.bincount(carrier_of[~kept], minlength=count)),
-        uses[~kept],
-        pointers(np.bincount(carrier_of[kept], minlength=count)),
-        uses[kept],
-        pointers(2 * np.bincount(uses[kept], minlength=net.nresources)),
+        pointers(np.bincount(carrier_of[~in_shared], minlength=count)),
+        uses[~in_shared],
+        pointers(np.bincount(carrier_of[in_shared], minlength=count)),
+        uses[in_shared],
+        pointers(2 * np.bincount(uses[in_shared], minlength=net.nresources)),
         net.capacity_gbs,
     )
 
@@ -205,9 +214,10 @@ def _link_rows(
     chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, nranks: int, src: Any, dst: Any, ptr: Any,
     holders_ptr: Any, holders: Any, sends: Any,
 ) -> int:  # fmt: skip
-    """Set `waits`, two or three numbers a row (three where chunks add). Returns the first row that carries nothing.
+    """Set `waits`, two or three numbers a row (three where chunks add), and return the first row that carries nothing.
 
-    -1 where there is none. `sends`: to hold them by chunk, sends[_SEND * ptr[c] : _SEND * ptr[c + 1]].
+    It returns -1 where every row carries something. The sends of chunk c are collected in sends[_SEND * ptr[c] : _SEND
+    * ptr[c + 1]].
     """
     if len(chunk) == 0:
         return -1
@@ -218,50 +228,52 @@ def _link_rows(
         place[chunk[row]] += 1
         sends[i + _ROW], sends[i + _STEP] = row, step[row]
         sends[i + _SRC], sends[i + _DST] = src[link[row]], dst[link[row]]
-    held = [-1] * nranks  # the last chunk that the rank held from the beginning
-    came = [-1] * nranks  # the last chunk that was sent to the rank; of this chunk:
-    head = [_NONE] * nranks  # the last row so far,
-    newest = [0] * nranks  # its step,
-    top = [0] * nranks  # the largest step,
-    rising = [True] * nranks  # whether steps never went down,
-    copy = [_NONE] * nranks  # and the last row that replaced what was there
+    initial = [-1] * nranks  # the last chunk that the rank held from the beginning
+    arrived = [-1] * nranks  # the last chunk that was sent to the rank; the rows below are about its sends
+    head = [_NONE] * nranks  # the last row so far
+    newest = [0] * nranks  # the step of this last row
+    top = [0] * nranks  # the largest step
+    rising = [True] * nranks  # whether steps never went down
+    copy = [_NONE] * nranks  # the last row that replaced the rank's data
     bad = -1
     for c in range(nchunks):
         if ptr[c] == ptr[c + 1]:
             continue
         for j in range(holders_ptr[c], holders_ptr[c + 1]):
-            held[holders[j]] = c
+            initial[holders[j]] = c
         for i in range(_SEND * ptr[c], _SEND * ptr[c + 1], _SEND):
-            row, s, d, at = int(sends[i + _ROW]), sends[i + _SRC], sends[i + _DST], int(sends[i + _STEP])
+            row, s, d, send_step = int(sends[i + _ROW]), sends[i + _SRC], sends[i + _DST], int(sends[i + _STEP])
             feed = _NONE
-            if came[s] == c and (adds[c] or held[s] != c):
-                feed = head[s] if top[s] < at else _earlier(head[s], rising[s], at, step, waits, width)
-            if feed == _NONE and held[s] != c and (bad < 0 or row < bad):
+            if arrived[s] == c and (adds[c] or initial[s] != c):
+                feed = head[s] if top[s] < send_step else _earlier(head[s], rising[s], send_step, step, waits, width)
+            if feed == _NONE and initial[s] != c and (bad < 0 or row < bad):
                 bad = row
             waits[width * row + _FEED] = feed
-            if came[d] != c:
-                came[d] = c
+            if arrived[d] != c:
+                arrived[d] = c
                 head[d] = copy[d] = _NONE
-                newest[d] = top[d] = at
+                newest[d] = top[d] = send_step
                 rising[d] = True
             waits[width * row + _BEFORE] = head[d]
             if adds[c]:
                 if reduces[row]:
                     mends = copy[d]
                 else:
-                    mends = head[d] if top[d] < at else _earlier(head[d], rising[d], at, step, waits, width)
+                    mends = (
+                        head[d] if top[d] < send_step else _earlier(head[d], rising[d], send_step, step, waits, width)
+                    )
                     copy[d] = row
                 waits[width * row + _MENDS] = mends
-            rising[d] = rising[d] and at >= newest[d]
-            top[d] = max(top[d], at)
-            newest[d] = at
+            rising[d] = rising[d] and send_step >= newest[d]
+            top[d] = max(top[d], send_step)
+            newest[d] = send_step
             head[d] = row
     return bad
 
 
 def _earlier(head: int, rising: bool, at: int, step: Any, waits: Any, width: int) -> int:
-    """What to wait for: the arrivals of steps before `at` in the list of a cell that begins with row `head`."""
-    row = head  # _NONE where the list is empty
+    """Return the number for `waits` of the arrivals before step `at` in a cell's list that begins with row `head`."""
+    row = head  # It is _NONE where the list is empty.
     while row >= 0 and step[row] >= at:
         row = int(waits[width * row + _BEFORE])
     if row < 0:
@@ -270,35 +282,56 @@ def _earlier(head: int, rising: bool, at: int, step: Any, waits: Any, width: int
 
 
 def _arrival(
-    what: int, latest: bool, at: int, step: Any, link: Any, alpha: Any, end: Any, waits: Any, width: int
+    code: int, latest: bool, at: int, step: Any, link: Any, alpha: Any, end: Any, waits: Any, width: int
 ) -> float:
-    """When the first (or the last) has arrived of what -2 - r stands for."""
-    row = -2 - what
-    when = float(end[row] + alpha[link[row]])
+    """Return the time of the first (or the latest) arrival that the number -2 - r in `waits` stands for."""
+    row = -2 - code
+    arrival = float(end[row] + alpha[link[row]])
     row = int(waits[width * row + _BEFORE])
     while row >= 0:
         if step[row] < at:
-            then = end[row] + alpha[link[row]]
-            when = max(when, then) if latest else min(when, then)
+            row_arrival = end[row] + alpha[link[row]]
+            arrival = max(arrival, row_arrival) if latest else min(arrival, row_arrival)
         row = int(waits[width * row + _BEFORE])
-    return when
+    return arrival
 
 
-def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a function a row
+def _set_times(  # It exceeds 60 lines: the state of its one pass is too large to hand to a function for each row.
     chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, joined: Any, alpha: Any, rate: Any, gap: Any,
     takes: Any, own_ptr: Any, own: Any, shared_ptr: Any, shared: Any, slots: Any, capacity: Any, hold: Any, start: Any,
     end: Any, begins: float,
 ) -> None:  # fmt: skip
-    """Set `start` and `end` of every row. `hold`: µs that each chunk holds a link of 1 GB/s; `begins`: of the call.
+    """Set `start` and `end` of every row in µs.
 
-    joined: of each row, whether it is one send with the row before (no entries: none is).
+    Args:
+        chunk: Chunk of each row.
+        link: Link of each row.
+        step: Step of each row.
+        reduces: Whether each row is added at its destination.
+        adds: Whether each chunk is a sum.
+        waits: Numbers of `_link_rows`.
+        joined: Whether each row is one send with the row before it; empty if none is.
+        alpha: α of each link, in µs.
+        rate: Bandwidth of each link, in GB/s.
+        gap: Time that each link stays busy after a send, in µs.
+        takes: Capacity that a send over each link takes from its shared resources, in GB/s.
+        own_ptr: First entry in `own` of each link.
+        own: Exclusive resources of the links.
+        shared_ptr: First entry in `shared` of each link.
+        shared: Shared resources of the links.
+        slots: First slot of each resource for its sends in flight.
+        capacity: Capacity of each resource, in GB/s.
+        hold: Time that each chunk would hold a link of 1 GB/s, in µs.
+        start: Times at which rows start, to be set.
+        end: Times at which rows end, to be set.
+        begins: Time at which the call starts to send, in µs.
     """
     if len(chunk) == 0:
         return
     width, nlinks, nresources = len(waits) // len(chunk), len(rate), len(capacity)
-    so_far = [0.0] * len(chunk)  # first (of sums: last) arrival in this row's cell up to this row
+    cell_arrival = [0.0] * len(chunk)  # first (for sums: last) arrival in this row's cell up to this row
     link_free, free = [0.0] * nlinks, [0.0] * nresources
-    # in flight through a shared resource, from first[r] on: (end, what it takes) ascending
+    # The sends in flight through shared resource r, from slot first[r] on: (end, capacity taken), ascending.
     first, count = [slots[r] for r in range(nresources)], [0] * nresources
     ends, rates = [0.0] * slots[nresources], [0.0] * slots[nresources]
     used, latest = [0.0] * nresources, [0.0] * nresources
@@ -308,43 +341,43 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
         after += 1
         while after < len(joined) and joined[after]:
             after += 1
-        c, l = chunk[first_row], link[first_row]  # noqa: E741
-        sums, lasts, ready = adds[c], hold[c] / rate[l], begins
+        c, carrier = chunk[first_row], link[first_row]
+        sums, duration, ready = adds[c], hold[c] / rate[carrier], begins
         for row in range(first_row, after):
             feed = int(waits[width * row + _FEED])
             if feed >= 0:
-                ready = max(ready, so_far[feed])
+                ready = max(ready, cell_arrival[feed])
             elif feed != _NONE:
                 ready = max(ready, _arrival(feed, sums, step[row], step, link, alpha, end, waits, width))
             if sums and waits[width * row + _MENDS] != _NONE:
-                m = int(waits[width * row + _MENDS])
+                mended_row = int(waits[width * row + _MENDS])
                 if reduces[row]:
-                    then = end[m] + alpha[link[m]]
-                elif m >= 0:
-                    then = so_far[m]
+                    then = end[mended_row] + alpha[link[mended_row]]
+                elif mended_row >= 0:
+                    then = cell_arrival[mended_row]
                 else:
-                    then = _arrival(m, sums, step[row], step, link, alpha, end, waits, width)
-                ready = max(ready, then - lasts - alpha[l])
-        begin = max(ready, link_free[l])
-        for i in range(own_ptr[l], own_ptr[l + 1]):
+                    then = _arrival(mended_row, sums, step[row], step, link, alpha, end, waits, width)
+                ready = max(ready, then - duration - alpha[carrier])
+        begin = max(ready, link_free[carrier])
+        for i in range(own_ptr[carrier], own_ptr[carrier + 1]):
             begin = max(begin, free[own[i]])
-        moved = shared_ptr[l] < shared_ptr[l + 1]
-        while moved:
+        delayed = shared_ptr[carrier] < shared_ptr[carrier + 1]
+        while delayed:
             then = begin
-            for i in range(shared_ptr[l], shared_ptr[l + 1]):
+            for i in range(shared_ptr[carrier], shared_ptr[carrier + 1]):
                 r = shared[i]
                 then = max(then, latest[r])
                 busy, most = used[r], capacity[r] * SAME
                 for k in range(first[r], first[r] + count[r]):
-                    if ends[k] > then and busy + takes[l] <= most:
+                    if ends[k] > then and busy + takes[carrier] <= most:
                         break
                     then = max(then, ends[k])
                     busy -= rates[k]
-            moved = then != begin
+            delayed = then != begin
             begin = then
-        until = begin + lasts
-        busy_until = until + gap[l]
-        for i in range(shared_ptr[l], shared_ptr[l + 1]):
+        until = begin + duration
+        busy_until = until + gap[carrier]
+        for i in range(shared_ptr[carrier], shared_ptr[carrier + 1]):
             r = shared[i]
             while count[r] and ends[first[r]] <= begin:
                 used[r] -= rates[first[r]]
@@ -352,7 +385,7 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
                 count[r] -= 1
             if count[r] == 0:
                 first[r], used[r] = slots[r], 0.0
-            used[r] += takes[l]
+            used[r] += takes[carrier]
             latest[r] = begin
             if first[r] + count[r] == slots[r + 1]:
                 for k in range(count[r]):
@@ -360,20 +393,20 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
                 first[r] = slots[r]
             k = first[r] + count[r]
             while k > first[r] and (
-                ends[k - 1] > busy_until or (ends[k - 1] == busy_until and rates[k - 1] > takes[l])
+                ends[k - 1] > busy_until or (ends[k - 1] == busy_until and rates[k - 1] > takes[carrier])
             ):
                 ends[k], rates[k] = ends[k - 1], rates[k - 1]
                 k -= 1
-            ends[k], rates[k] = busy_until, takes[l]
+            ends[k], rates[k] = busy_until, takes[carrier]
             count[r] += 1
-        link_free[l] = busy_until
-        for i in range(own_ptr[l], own_ptr[l + 1]):
+        link_free[carrier] = busy_until
+        for i in range(own_ptr[carrier], own_ptr[carrier + 1]):
             free[own[i]] = busy_until
         for row in range(first_row, after):
             start[row], end[row] = begin, until
-            arrives = until + alpha[l]
+            arrives = until + alpha[carrier]
             before = waits[width * row + _BEFORE]
             if before != _NONE:
-                then = so_far[before]
+                then = cell_arrival[before]
                 arrives = max(arrives, then) if sums else min(arrives, then)
-            so_far[row] = arrives
+            cell_arrival[row] = arrives

@@ -314,7 +314,7 @@ def test_questions_that_cannot_be() -> None:
     # joined through the other group's ranks only, at which its chunks may not be
     pair = (Member((0, 2, 4), named("allgather", 3, 1), 64), Member((1, 3, 5), named("allgather", 3, 1), 64))
     refused(
-        r"^group 0,2,4: rank 2 cannot reach rank 0 inside the group; it must be joined by relays: --relay 1,3",
+        r"^group 0,2,4: rank 2 cannot reach rank 0 inside the group; add relays that join the group: --relay 1,3",
         *pair,
     )
     for rule in ("all", [1, 3]):

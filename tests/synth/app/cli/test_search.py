@@ -318,7 +318,7 @@ def test_what_the_library_has_stays_where_it_is_no_slower(synth: Call, here: Pat
 
 def test_what_did_not_count_before_is_not_shown(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds in which another command of this process compiled are none of this one's, whose log stays empty."""
-    monkeypatch.setattr(deadline._Apart, "seconds", 100.0)
+    monkeypatch.setattr(deadline._Uncounted, "seconds", 100.0)
     answer = synth("allgather", "--topo", "ring:4", "--engine", "route", "--json")
     assert (answer.code, answer.err) == (0, "")
     assert json.loads(answer.out)["seconds"] < 100
