@@ -1,1 +1,1 @@
-"""A problem as phases that copy only: reversal, split, and what is pruned from their schedules."""
+"""Reduce a problem to phases that copy only: reversal, split, and pruning of their schedules."""

@@ -1,4 +1,4 @@
-"""Schedules without the sends that change nothing."""
+"""Remove the sends of a schedule that have no effect."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ _Cell = tuple[int, int]  # chunk, rank
 
 
 def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
-    """A copying schedule without sends that nobody needs: one arrival a rank and chunk, and each leads on.
+    """Remove the sends of a copying schedule that nobody needs.
 
-    Of several arrivals the one of the earliest step (then row) stays, so what remains is a tree for every chunk.
+    Of several arrivals of a chunk at a rank, the one of the earliest step (then row) stays, and only if a wanted copy
+    depends on it. What remains is a tree for every chunk.
     """
     source, goal, filled, live = _cells(problem, schedule)
-    first, kept = [], []
+    first_arrivals, needed = [], []
     for row in np.argsort(schedule.step, kind="stable").tolist():
         if goal[row] not in filled:
             filled.add(goal[row])
-            first.append(row)
-    for row in reversed(first):
+            first_arrivals.append(row)
+    for row in reversed(first_arrivals):
         if goal[row] in live:
             live.add(source[row])
-            kept.append(row)
-    return schedule.take(marked(len(schedule), kept))
+            needed.append(row)
+    return schedule.take(marked(len(schedule), needed))
 
 
 def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
-    """A reducing schedule without sends of nothing, and without those whose effect nobody sees."""
+    """Remove the sends of a reducing schedule that carry nothing or whose effect reaches no output."""
     source, goal, filled, live = _cells(problem, schedule)
-    steps = [np.flatnonzero(schedule.step == at).tolist() for at in range(schedule.nsteps)]
+    steps = [np.flatnonzero(schedule.step == step).tolist() for step in range(schedule.nsteps)]
     for rows in steps:
         rows[:] = [row for row in rows if source[row] in filled]
         filled |= {goal[row] for row in rows}
@@ -44,7 +45,7 @@ def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
 
 
 def _cells(problem: Problem, schedule: Schedule) -> tuple[list[_Cell], list[_Cell], set[_Cell], set[_Cell]]:
-    """Where each send comes from and goes to; and what is filled before and wanted after."""
+    """Return the source and goal cell of each send, the cells filled before, and those wanted after."""
     filled, live = ({(c, r) for r, c in cells.tolist()} for cells in (problem.collective.pre, problem.collective.post))
     ends = (problem.network.src[schedule.link].tolist(), problem.network.dst[schedule.link].tolist())
     source, goal = ([*zip(schedule.chunk.tolist(), ranks, strict=True)] for ranks in ends)

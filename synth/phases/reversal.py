@@ -1,7 +1,7 @@
-"""A reduction as a copy read backwards, and back (SCCL, section 3.4).
+"""Solve a reduction as a copy read backwards, and turn the schedule back (SCCL, section 3.4).
 
-The tree that carries a chunk from one rank to many, with every link and every step reversed, brings the contributions
-of the many together at the one.
+A tree carries a chunk from one rank to many. With every link and every step reversed, it brings the contributions of
+the many ranks to the one.
 """
 
 from __future__ import annotations
@@ -19,53 +19,58 @@ from topologies.network import Network
 
 
 def reversible(collective: Collective) -> bool:
-    """Whether every chunk reduces and is wanted by one rank only."""
-    wanted = np.bincount(collective.post[:, 1], minlength=collective.nchunks)
-    return bool(collective.reduces.all() and (wanted == 1).all())
+    """Return whether every chunk reduces and exactly one rank wants it."""
+    ngoals = np.bincount(collective.post[:, 1], minlength=collective.nchunks)
+    return bool(collective.reduces.all() and (ngoals == 1).all())
 
 
 def reverse(problem: Problem) -> Problem:
-    """The copying problem whose answer, read backwards, solves a problem in which every chunk is wanted once.
+    """Return the copying problem whose schedules, read backwards, solve a problem in which one rank wants each chunk.
 
     Switches only forward in it.
     """
-    old, net = problem.collective, problem.network
+    collective, net = problem.collective, problem.network
     mirrored = replace(
-        old,
-        name=f"{old.name} reversed",
-        reduces=np.zeros(old.nchunks, dtype=bool),
-        pre=old.post,
-        post=old.pre,
-        in_index=old.out_index,
-        out_index=old.in_index,
+        collective,
+        name=f"{collective.name} reversed",
+        reduces=np.zeros(collective.nchunks, dtype=bool),
+        pre=collective.post,
+        post=collective.pre,
+        in_index=collective.out_index,
+        out_index=collective.in_index,
     )
     return replace(problem, collective=mirrored, network=replace(net, src=net.dst, dst=net.src, hyperlinks=None))
 
 
 def unreverse(original: Problem, schedule: Schedule) -> Schedule:
-    """The schedule of `original` from one of `reverse(original)`; plain values stay copies."""
+    """Return the schedule of `original` from one of `reverse(original)`; plain values stay copies."""
     return backwards(original, prune_copies(reverse(original), schedule))
 
 
 def backwards(original: Problem, copies: Schedule) -> Schedule:
-    """Copies over reversed links from the last to the first, each the other way; what `original` sums is added."""
-    back = copies.take(np.arange(len(copies))[::-1])
-    return untimed(back.chunk, back.link, copies.nsteps - 1 - back.step, original.collective.reduces[back.chunk])
+    """Return the schedule that sends copies in reverse order and direction; chunks that `original` sums are added."""
+    reversed_sends = copies.take(np.arange(len(copies))[::-1])
+    return untimed(
+        reversed_sends.chunk,
+        reversed_sends.link,
+        copies.nsteps - 1 - reversed_sends.step,
+        original.collective.reduces[reversed_sends.chunk],
+    )
 
 
 def mirror_links(net: Network) -> Ints | None:
-    """For every link of the reversed network the link of `net` that runs the same way; None if they differ."""
+    """Return the link of `net` that matches each link of the reversed network; None if the networks differ."""
     n = net.nranks
-    forth, back = net.src * n + net.dst, net.dst * n + net.src
-    order, other = (np.argsort(pair, kind="stable") for pair in (forth, back))
-    if not np.array_equal(forth[order], back[other]):
+    forward, backward = net.src * n + net.dst, net.dst * n + net.src
+    order, backward_order = (np.argsort(pair, kind="stable") for pair in (forward, backward))
+    if not np.array_equal(forward[order], backward[backward_order]):
         return None
     mirror = np.empty(net.nlinks, dtype=np.int64)
-    mirror[order] = other
+    mirror[order] = backward_order
     if not all(np.array_equal(figure[mirror], figure) for figure in (net.alpha_us, net.bandwidth_gbs)):
         return None
     ptr, entries = grouped(net.uses_idx, net.nresources)
     users, capacities = np.split(net.link_of_use[entries], ptr[1:-1]), net.capacity_gbs.tolist()
-    have = {(u.tobytes(), c) for u, c in zip(users, capacities, strict=True)}
-    mirrored = {(np.sort(mirror[u]).tobytes(), c) for u, c in zip(users, capacities, strict=True)}
-    return mirror if mirrored <= have else None
+    resources = {(u.tobytes(), c) for u, c in zip(users, capacities, strict=True)}
+    mirrored_resources = {(np.sort(mirror[u]).tobytes(), c) for u, c in zip(users, capacities, strict=True)}
+    return mirror if mirrored_resources <= resources else None

@@ -1,4 +1,4 @@
-"""CP-SAT, Z3, HiGHS and CBC behind one Result, in child processes that can be killed.
+"""Call CP-SAT, Z3, HiGHS and CBC behind one Result, in child processes that can be killed.
 
 Each module of a solver loads its library when it is imported and has one function, `solve(question, budget_s, …)
 -> Result`. Only a child process (`synth.solvers.worker`) imports it: HiGHS and OR-tools cannot share a process.
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 @dataclass(frozen=True)
 class Solver:
-    """The module that holds `solve`, and the library that it needs."""
+    """A solver: the module that holds `solve`, and the library that it needs."""
 
     module: str
     library: str
@@ -27,5 +27,5 @@ SOLVERS = {
 
 
 def is_available(name: str) -> bool:
-    """Whether the library of a solver is installed; it is not loaded."""
+    """Return whether the library of a solver is installed; it is not loaded."""
     return find_spec(SOLVERS[name].library) is not None

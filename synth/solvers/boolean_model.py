@@ -1,4 +1,4 @@
-"""What CP-SAT and Z3 decide: boolean constraints, and linear loads under capacities that are shared out."""
+"""State the models that CP-SAT and Z3 decide: boolean constraints, and linear loads under capacities of rounds."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 
 @dataclass
 class BooleanModel:
-    """Constraints over boolean variables 0..nvars-1 and whole rounds r_1..r_S ≥ 1 with sum R.
+    """A set of constraints over boolean variables 0..nvars-1 and whole rounds r_1..r_S ≥ 1 with sum R.
 
     Attributes:
-        nsteps, nrounds: S and R.
-        nvars: how many variables there are.
-        nasked: the first so many variables are the solution; the others only help to state the constraints.
-        exactly_one, at_most_one: lists of variables.
-        implies: (x, ys): x only if one of ys.
-        clauses: lists of (variable, sign).
-        loads: (variables, weights, step, capacity): Σ weight·variable ≤ capacity · r_step.
+        nsteps: S.
+        nrounds: R.
+        nvars: Number of variables.
+        nasked: Number of first variables that are the solution; the others only help to state the constraints.
+        exactly_one: Lists of variables, of each of which exactly one is true.
+        at_most_one: Lists of variables, of each of which at most one is true.
+        implies: Pairs (x, ys): x implies that one of ys is true.
+        clauses: Lists of (variable, sign), of each of which at least one holds.
+        loads: Rows (variables, weights, step, capacity): Σ weight·variable ≤ capacity · r_step.
     """
 
     nsteps: int
@@ -31,5 +33,5 @@ class BooleanModel:
 
     @property
     def most_rounds(self) -> int:
-        """The most rounds that one step can have; below 1 no assignment exists."""
+        """Return the most rounds that one step can have; below 1 no assignment exists."""
         return self.nrounds - self.nsteps + 1

@@ -1,4 +1,4 @@
-"""LinearProgram without binary variables → HiGHS."""
+"""Solve a LinearProgram without binary variables with HiGHS."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ NAME = "HiGHS"
 
 
 def solve(program: LinearProgram, budget_s: float, interior: bool = False) -> Result:
-    """Solve with the simplex method, which ends in a vertex and exact-looking dual prices.
+    """Solve a program by the simplex method, or by an interior-point method.
 
-    interior: by an interior-point method, whose end is only near a solution: large programs take far less time.
+    The simplex method ends in a vertex with nearly exact dual prices.
+
+    Args:
+        program: The linear program, without binary variables.
+        budget_s: Budget in seconds.
+        interior: Use an interior-point method. It ends only near a solution, but large programs take far less time.
     """
     order = np.lexsort((program.row, program.column))
     starts = np.searchsorted(program.column[order], np.arange(len(program.cost) + 1))
@@ -33,12 +38,12 @@ def solve(program: LinearProgram, budget_s: float, interior: bool = False) -> Re
     if interior:
         highs.setOptionValue("solver", "ipm")
         highs.setOptionValue("run_crossover", "off")
-        # 1.16 may take seconds for what it solves in hundredths, and lose the dual prices on the way back
+        # The presolve of HiGHS 1.16 may take seconds on programs that it solves in hundredths, and lose dual prices.
         highs.setOptionValue("presolve", "off")
     highs.passModel(lp)
     highs.run()
     status, info = highs.getModelStatus(), highs.getInfo()
-    # from 1.16 on HiGHS says of what ends near a solution, without crossover, only that it does not know
+    # From 1.16 on HiGHS reports `unknown` for a run without crossover that ends near a solution.
     feasible = info.primal_solution_status == int(highspy.kSolutionStatusFeasible)
     near = interior and feasible and status == highspy.HighsModelStatus.kUnknown
     if status != highspy.HighsModelStatus.kOptimal and not near:

@@ -1,4 +1,4 @@
-"""What HiGHS and CBC minimise."""
+"""State the linear programs that HiGHS and CBC minimise."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from synth.model.collective import Bools, Floats, Ints
 
 @dataclass(frozen=True)
 class LinearProgram:
-    """Minimise cost·x subject to least ≤ rows·x ≤ most, low ≤ x ≤ high.
+    """A linear program: minimise cost·x subject to least ≤ rows·x ≤ most, low ≤ x ≤ high.
 
     Attributes:
-        cost, low, high: shape (nvars,).
-        least, most: shape (nrows,); both may hold infinities.
-        row, column, value: the entries of `rows`, shape (nentries,).
-        binary: shape (nvars,): variables that are 0 or 1.
+        cost: Cost of each variable, shape (nvars,).
+        low: Lower limit of each variable, shape (nvars,).
+        high: Upper limit of each variable, shape (nvars,).
+        least: Lower limit of each row, shape (nrows,); may be infinite.
+        most: Upper limit of each row, shape (nrows,); may be infinite.
+        row: Row of each entry of `rows`, shape (nentries,).
+        column: Variable of each entry of `rows`, shape (nentries,).
+        value: Value of each entry of `rows`, shape (nentries,).
+        binary: Whether each variable is 0 or 1, shape (nvars,).
     """
 
     cost: Floats
@@ -32,7 +37,7 @@ class LinearProgram:
 
 
 class ProgramBuilder:
-    """A linear program that grows by blocks of variables and of rows."""
+    """A linear program under construction, which grows by blocks of variables and of rows."""
 
     def __init__(self) -> None:
         self._nvars = self._nrows = 0
@@ -43,7 +48,7 @@ class ProgramBuilder:
     def add_variables(
         self, count: int, high: Floats | float, low: Floats | float = 0.0, cost: float = 0.0, binary: bool = False
     ) -> Ints:
-        """So many variables more; their columns."""
+        """Add `count` variables and return their columns."""
         self._variables.append(
             (np.full(count, cost), np.full(count, low), np.full(count, high), np.full(count, binary))
         )
@@ -51,7 +56,13 @@ class ProgramBuilder:
         return np.arange(self._nvars - count, self._nvars)
 
     def add_rows(self, least: Floats, *terms: tuple[Ints, Ints, float | Floats], most: float = np.inf) -> int:
-        """Rows least ≤ Σ value·x ≤ most; a term is (rows within this call, columns, values). Gives the first row."""
+        """Add rows least ≤ Σ value·x ≤ most and return the first row.
+
+        Args:
+            least: Lower limit of each row.
+            *terms: Each term is (rows within this call, columns, values).
+            most: Upper limit of all rows.
+        """
         for row, column, value in terms:
             self._entries.append((row + self._nrows, column, np.full(row.shape, value)))
         self._limits.append((least, np.full(len(least), most)))
@@ -59,9 +70,11 @@ class ProgramBuilder:
         return self._nrows - len(least)
 
     def build(self) -> LinearProgram:
-        """The program."""
+        """Build the program."""
         cost, low, high, binary = (np.concatenate(part) for part in zip(*self._variables, strict=True))
-        no, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)  # of a program without rows
-        least, most = (np.concatenate(part) for part in zip((nothing, nothing), *self._limits, strict=True))
-        row, column, value = (np.concatenate(part) for part in zip((no, no, nothing), *self._entries, strict=True))
+        no_indices, no_values = np.zeros(0, dtype=np.int64), np.zeros(0)  # for a program without rows
+        least, most = (np.concatenate(part) for part in zip((no_values, no_values), *self._limits, strict=True))
+        row, column, value = (
+            np.concatenate(part) for part in zip((no_indices, no_indices, no_values), *self._entries, strict=True)
+        )
         return LinearProgram(cost, low, high, least, most, row, column, value, binary)

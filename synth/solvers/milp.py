@@ -1,4 +1,4 @@
-"""LinearProgram with binary variables → HiGHS, or CBC where HiGHS is not installed, both through PuLP."""
+"""Solve a LinearProgram with binary variables by HiGHS, or by CBC where HiGHS is not installed, through PuLP."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from synth.solvers.linear_program import LinearProgram
 from synth.solvers.result import Result, Solution
 
 HIGHS, CBC = "HiGHS", "CBC"
-_MOST_NODES = 20_000  # of HiGHS's tree: its bound is the same each time, unless the budget ends first
+_MOST_NODES = 20_000  # of HiGHS's tree, so that its bound is the same each time unless the budget ends first
 
 
 def solve(program: LinearProgram, budget_s: float, seed: int, solver: str = "") -> Result:
-    """Minimise; the report's dual bound holds for every solution.
+    """Solve a program and return its solution with a dual bound that holds for every solution.
 
     Args:
-        program: with binary variables; HiGHS states no dual bound of others.
-        budget_s: seconds.
-        seed: the same program and seed get the same answer, unless the budget ends first.
-        solver: HiGHS or CBC; HiGHS where it is installed when "".
+        program: A program with binary variables; HiGHS states no dual bound without them.
+        budget_s: Budget in seconds.
+        seed: The same program and seed give the same answer, unless the budget ends first.
+        solver: HiGHS or CBC; "" for HiGHS if it is installed, else CBC.
     """
-    model, variables = _model(program)
+    model, variables = _build_model(program)
     if (solver or HIGHS) == HIGHS and pulp.HiGHS().available():
         solver = HIGHS
         bound, status = _run_highs(model, budget_s, seed)
@@ -41,8 +41,8 @@ def solve(program: LinearProgram, budget_s: float, seed: int, solver: str = "") 
     return Result("feasible", Solution(np.array(values, dtype=np.float64)), solver, bound)
 
 
-def _model(program: LinearProgram) -> tuple[Any, list[Any]]:
-    """PuLP's model and its variables; PuLP orders them by name, continuous ones before binary ones."""
+def _build_model(program: LinearProgram) -> tuple[Any, list[Any]]:
+    """Return PuLP's model and its variables; PuLP orders them by name, continuous ones before binary ones."""
     nvars, nrows = len(program.cost), len(program.least)
     model = pulp.LpProblem("program", pulp.LpMinimize)
     variables = [
@@ -69,7 +69,7 @@ def _model(program: LinearProgram) -> tuple[Any, list[Any]]:
 
 
 def _run_highs(model: Any, budget_s: float, seed: int) -> tuple[float, str]:
-    """(dual bound, "feasible" | "infeasible" | "unknown")."""
+    """Run HiGHS and return (dual bound, "feasible" | "infeasible" | "unknown")."""
     model.solve(pulp.HiGHS(msg=False, timeLimit=budget_s, threads=1, random_seed=seed, mip_max_nodes=_MOST_NODES))
     info = model.solverModel.getInfo()
     status = {1: "feasible", -1: "infeasible"}.get(model.status, "unknown")
@@ -77,7 +77,10 @@ def _run_highs(model: Any, budget_s: float, seed: int) -> tuple[float, str]:
 
 
 def _run_cbc(model: Any, budget_s: float, seed: int) -> tuple[float, str]:
-    """(dual bound, "feasible" | "infeasible" | "unknown"); PuLP leaves the dual bound in CBC's log."""
+    """Run CBC and return (dual bound, "feasible" | "infeasible" | "unknown").
+
+    PuLP leaves the dual bound in CBC's log.
+    """
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
         cbc = pulp.COIN_CMD(
             path=pulp.PULP_CBC_CMD.pulp_cbc_path,
@@ -93,5 +96,5 @@ def _run_cbc(model: Any, budget_s: float, seed: int) -> tuple[float, str]:
         return 0.0, "infeasible"
     bounds = re.findall(r"Lower bound:\s+([-0-9.e+]+)", text)
     if model.sol_status == 1 and not bounds:
-        return float(model.objective.value()), "feasible"  # solved to the end
+        return float(model.objective.value()), "feasible"  # CBC logs no bound when it solves the program completely.
     return float(bounds[-1]) if bounds else 0.0, "feasible" if model.sol_status > 0 else "unknown"

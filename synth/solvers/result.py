@@ -1,4 +1,4 @@
-"""What every solver answers."""
+"""Define the result that every solver returns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from synth.model.collective import Floats
 
 @dataclass(frozen=True)
 class Solution:
-    """A point that keeps all constraints.
+    """A point that meets all constraints.
 
     Attributes:
-        values: one a variable, shape (nvars,): bool for a BooleanModel, float for a LinearProgram.
-        dual_prices: one a row ≥ 0, shape (nrows,); empty where the solver has none.
+        values: Value of each variable, shape (nvars,): bool for a BooleanModel, float for a LinearProgram.
+        dual_prices: Dual price of each row, ≥ 0, shape (nrows,); empty where the solver has none.
     """
 
     values: NDArray[Any]
@@ -29,10 +29,11 @@ class Result:
     """A solver's answer.
 
     Attributes:
-        status: `optimal` and `feasible` come with a solution, `infeasible` is a proof that there is none,
-            `unknown` is neither (the budget ended, or the solver gave up).
-        solver: the name that claims cite.
-        dual_bound: what no solution's objective is below; nan where nothing is known or minimised.
+        status: `optimal` and `feasible` come with a solution; `infeasible` is a proof that there is none; `unknown`
+            means that the budget ended or the solver gave up.
+        solution: The solution, or None.
+        solver: The solver's name as claims cite it.
+        dual_bound: Lower bound on the objective of every solution; nan where none is known or nothing is minimised.
     """
 
     status: Literal["optimal", "feasible", "infeasible", "unknown"]

@@ -1,4 +1,4 @@
-"""A child process that answers solver questions one after the other (see `workers`)."""
+"""Run solver calls in a child process, one after the other (see `workers`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synth.solvers import SOLVERS
 
 
 def main() -> None:
-    """Serve one solver: tuples of arguments come in over the given descriptor, (ok, result) go out."""
+    """Run one solver's calls: tuples of arguments come in over the given descriptor, (ok, result) go out."""
     with_parent = Connection(int(sys.argv[1]))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     solve = importlib.import_module(SOLVERS[sys.argv[2]].module).solve
@@ -32,7 +32,8 @@ def main() -> None:
 
 
 def _leave_with_parent() -> None:
-    # a solver that is busy does not read: the pipe's end of file is how a killed parent is noticed
+    """Wait until standard input ends, which means that the parent is gone, and exit."""
+    # A busy solver does not read its pipe; only the end of standard input shows that the parent was killed.
     sys.stdin.read()
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Solver processes: started ahead, asked over a pipe, killed when they are no longer wanted.
+"""Start solver processes ahead, send calls to them over a pipe, and kill them when they are not needed any more.
 
 Solvers ignore their own time-outs at times, crash, and two of them (HiGHS and OR-tools) cannot share a process.
 """
@@ -19,12 +19,18 @@ from synth.model.deadline import now, whole
 from synth.solvers import SOLVERS, is_available
 from synth.solvers.result import Result
 
-_KEPT = 2  # idle children of a solver
+_MOST_IDLE = 2  # children of a solver
 
 
 @dataclass(eq=False)
 class Ticket:
-    """A question asked of a solver, and the reply once `Workers.first` has handed it out."""
+    """A call of a solver, and its reply once `Workers.first` has handed it out.
+
+    Attributes:
+        reply: The solver's result; None before it, or after a failure.
+        failure: Why the call failed; empty if it did not.
+        done: Whether the call has ended.
+    """
 
     reply: Result | None = None
     failure: str = ""
@@ -32,25 +38,28 @@ class Ticket:
 
 
 class _Child:
+    """A child process of one solver, with a pipe to it."""
+
     @whole
     def __init__(self, solver: str) -> None:
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         self.solver = solver
-        self.pipe = Connection(ours.detach())
+        self.pipe = Connection(parent_end.detach())
         environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "synth.solvers.worker", str(theirs.fileno()), solver],
+            [sys.executable, "-m", "synth.solvers.worker", str(child_end.fileno()), solver],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # Ctrl-C is for the parent, which keeps the best so far
+            pass_fds=(child_end.fileno(),),
+            start_new_session=True,  # Ctrl-C must reach only the parent, which keeps the best answer so far.
             env=environment,
         )
-        theirs.close()
+        child_end.close()
 
     @whole
     def kill(self) -> None:
+        """Stop the process and close its pipes."""
         self.process.kill()
         self.process.wait()
         self.pipe.close()
@@ -59,7 +68,10 @@ class _Child:
 
 
 class Workers:
-    """A pool of at most two idle children a solver, as bounds ask beside engines; use as a context manager."""
+    """A pool of child processes, with at most two idle ones a solver; use it as a context manager.
+
+    Two are enough because bounds run next to engines.
+    """
 
     def __init__(self, warm: Sequence[str] = ()) -> None:
         self._idle: dict[str, list[_Child]] = {solver: [_Child(solver)] for solver in warm}
@@ -90,36 +102,37 @@ class Workers:
         return ticket
 
     def first(self, tickets: Sequence[Ticket], until: float) -> Ticket | None:
-        """The first of the tickets that is done, or None when `now` passes `until`."""
+        """Return the first of the tickets that is done, or None when `now` passes `until`."""
         while True:
             for ticket in tickets:
                 if ticket.done:
                     return ticket
             pipes = {self._busy[t].pipe: t for t in tickets if t in self._busy}
-            left = until - now()
-            if not pipes or left <= 0:
+            left_s = until - now()
+            if not pipes or left_s <= 0:
                 return None
-            for pipe in wait(list(pipes), timeout=left):
+            for pipe in wait(list(pipes), timeout=left_s):
                 self._take(pipes[pipe])  # type: ignore[index]
 
     def answer(self, until: float, solver: str, *arguments: Any) -> Result | None:
-        """Ask, wait, and hand out the reply; None when the time passed or the child failed."""
+        """Run a call and return its result; None when the time passed or the child failed."""
         ticket = self.ask(solver, *arguments)
-        done = self.first([ticket], until)
-        if done is None or done.failure:
+        finished = self.first([ticket], until)
+        if finished is None or finished.failure:
             self.drop(ticket)
             return None
-        return done.reply
+        return finished.reply
 
     @whole
     def drop(self, ticket: Ticket) -> None:
-        """Stop working on a ticket; its child is killed if it is still at it."""
+        """Stop the work on a ticket; its child is killed if it is still busy with it."""
         child = self._busy.pop(ticket, None)
         if child is not None:
             child.kill()
 
     @whole
     def _take(self, ticket: Ticket) -> None:
+        """Read the reply of a ticket's child, and keep or kill the child."""
         child = self._busy[ticket]
         try:
             ok, reply = child.pipe.recv()
@@ -129,11 +142,12 @@ class Workers:
         del self._busy[ticket]
         ticket.done, ticket.reply, ticket.failure = True, reply if ok else None, "" if ok else reply
         idle = self._idle.setdefault(child.solver, [])
-        if len(idle) < _KEPT:
+        if len(idle) < _MOST_IDLE:
             idle.append(child)
         else:
             child.kill()
 
-    def _fail(self, ticket: Ticket, why: str) -> None:
-        ticket.done, ticket.failure = True, why
+    def _fail(self, ticket: Ticket, reason: str) -> None:
+        """Mark a ticket as failed and stop the work on it."""
+        ticket.done, ticket.failure = True, reason
         self.drop(ticket)

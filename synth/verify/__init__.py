@@ -1,1 +1,1 @@
-"""Replay of schedules, and the Algorithm that only exists when its replay passed."""
+"""Replay schedules, and construct an Algorithm only when its replay passes."""

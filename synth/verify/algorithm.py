@@ -1,4 +1,4 @@
-"""An Algorithm: a problem and a schedule that solves it, checked by replay when it is made."""
+"""Define an Algorithm: a problem and a schedule that solves it, checked by replay at construction."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from synth.verify.replay import TUNING, replay
 
 @dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A schedule that was replayed and found right. Making a wrong one raises `ScheduleRefused`.
+    """A schedule that was replayed and is right; a wrong one raises `ScheduleRefused` at construction.
 
     Attributes:
-        problem: with the number of chunks that the schedule has.
-        schedule: timed for chunks of 1 MiB, or for `size_bytes`.
-        engine: what found it.
-        claim: what is proved of it in the k-synchronous model, in words; empty when nothing is.
-        size_bytes: the message size at which it is checked if it is very large; else small and large chunks are.
+        problem: The problem, with the number of chunks that the schedule has.
+        schedule: The schedule, timed for chunks of 1 MiB, or for `size_bytes`.
+        engine: Name of the engine that produced the schedule.
+        claim: Proved property of the schedule in the k-synchronous model, in words; empty if nothing is proved.
+        size_bytes: Message size in bytes at which a very large schedule is checked. Other schedules are checked for a
+            small and a large chunk.
     """
 
     problem: Problem
@@ -42,26 +43,27 @@ class Algorithm:
 
     @property
     def chunks(self) -> int:
-        """Chunks a block."""
+        """Return the number of chunks a block."""
         return self.problem.collective.chunks
 
     @cached_property
     def steps(self) -> int:
+        """Return the number of steps."""
         return self.schedule.nsteps
 
     @cached_property
     def rounds(self) -> int:
-        """Rounds of the k-synchronous model (a round moves a chunk over the slowest link)."""
+        """Return the rounds of the k-synchronous model; a round moves a chunk over the slowest link."""
         return rounds(self.problem, self.schedule)
 
     def time_us(self, size_bytes: float) -> float:
-        """Predicted time at a message size, by `simulate`."""
+        """Return the predicted time at a message size in µs, by `simulate`."""
         if size_bytes not in self._times_us:
             self._times_us[size_bytes] = time_us(self.problem, self._clock.timed(size_bytes))
         return self._times_us[size_bytes]
 
     def timed(self, size_bytes: float) -> Schedule:
-        """The schedule with the times of messages of so many bytes."""
+        """Return the schedule with its times at a message size in bytes."""
         return self._clock.timed(size_bytes)
 
     @cached_property

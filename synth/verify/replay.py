@@ -1,7 +1,7 @@
-"""Replay of a timed schedule: the check that every Algorithm passes at construction.
+"""Replay a timed schedule: the check that every Algorithm passes at construction.
 
 It shares no code with the simulator or the engines: times are checked against the model, contents are counted
-(`synth.verify.contents`). The message of what is refused is one line, which names the first fault that is met.
+(`synth.verify.contents`). A refused schedule's message is one line that names the first fault.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from synth.verify.contents import ABSENT, BEFORE, CLASH, EARLY, MISSING, OVERTAK
 from topologies.arrays import pointers, row_of_entry
 from topologies.errors import ScheduleRefused
 
-_ON_LINK, _OVER, _UNSORTED = range(100, 103)  # faults beside those of `contents`
-_NAMED = 32  # ranks in a message
+_ON_LINK, _OVER, _UNSORTED = range(100, 103)  # faults besides those of `contents`
+_MOST_RANKS = 32  # in a message
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a replay takes for rounding, and when it runs compiled loops.
+    """Tolerances of a replay for rounding, and thresholds for compiled loops.
 
     Attributes:
-        slack: of the whole time: what floating point may lose in sums of times.
-        capacity_slack: of a resource's capacity: what it may lose in sums of rates.
-        compiled_from: sends, each times the words that count its contributions. The interpreter takes some 2 µs for
-            each, to load Numba and the loops takes 0.5 s; but who makes so large a schedule has loaded it before.
-        chunk_bytes: of the smallest chunk, for the sizes at which an Algorithm is replayed: latency counts for one,
-            bandwidth for the other.
-        once_from: sends; with more, a replay takes a second, and the Algorithm is replayed at its own size only.
+        slack: Share of the whole time that floating point may lose in sums of times.
+        capacity_slack: Share of a resource's capacity that floating point may lose in sums of rates.
+        compiled_from: Sends, each times the words that count its contributions. The interpreter takes about 2 µs for
+            each, and loading Numba and the loops takes 0.5 s; but a process that makes so large a schedule has loaded
+            them before.
+        chunk_bytes: Sizes of the smallest chunk, in bytes, at which an Algorithm is replayed: latency dominates at one,
+            bandwidth at the other.
+        once_from: Sends above which a replay takes a second, so that the Algorithm is replayed at its own size only.
     """
 
     slack: float = 1e-9
@@ -48,27 +49,28 @@ TUNING = Tuning()
 
 
 def replay(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> None:
-    """Check a schedule against its problem at the size it is timed for.
+    """Check a schedule against its problem, at the size that the schedule is timed for.
 
-    Time O(sends · log sends), and O(sends · contributors) where a sum is not gathered in a tree.
+    Takes O(sends · log sends) time, and O(sends · contributors) where a sum is not gathered in a tree.
 
-    Raises ScheduleRefused: a send outside the problem, earlier than what it carries, a link or resource over capacity,
-    or an output that does not hold each contribution exactly once.
+    Raises:
+        ScheduleRefused: A send is outside the problem or earlier than what it carries, a link or resource is over its
+            capacity, or an output does not hold each contribution exactly once.
     """
     _check_lengths(schedule)
     _check_rows(problem, schedule, tuning.slack)
     words = 1 + problem.collective.nranks // 64 if problem.collective.reducing else 1
     run = Runner(interpreted=len(schedule) * words < tuning.compiled_from)
     tolerance = tuning.slack * max(1.0, float(schedule.end_us.max(initial=0.0)))
-    code, one, two, gbs = _first_overlap(problem, schedule, run, tolerance, tuning.capacity_slack)
+    code, index, row, gbs = _first_overlap(problem, schedule, run, tolerance, tuning.capacity_slack)
     if code == _ON_LINK:
-        link = problem.link_name(int(schedule.link[one]))
-        raise ScheduleRefused(f"sends {one} and {two} are on link {link} at once")
+        link = problem.link_name(int(schedule.link[index]))
+        raise ScheduleRefused(f"sends {index} and {row} are on link {link} at the same time")
     if code == _OVER:
         net = problem.network
         raise ScheduleRefused(
-            f"{net.resource_names[one]} carries {gbs:.6g} GB/s at {schedule.start_us[two]:.9g} µs;"
-            f" it can carry {net.capacity_gbs[one]:.6g}"
+            f"{net.resource_names[index]} carries {gbs:.6g} GB/s at {schedule.start_us[row]:.9g} µs;"
+            f" it can carry {net.capacity_gbs[index]:.6g}"
         )
     contents = Contents(problem, schedule, run, tolerance)
     for fault in (contents.check_plain_values(), contents.check_sums()):
@@ -77,6 +79,7 @@ def replay(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> Non
 
 
 def _check_lengths(schedule: Schedule) -> None:
+    """Check that all columns have the same length and the message size is a number."""
     columns = ("chunk", "link", "step", "reduces", "start_us", "end_us")
     lengths = {len(getattr(schedule, name)) for name in columns}
     if len(lengths) != 1:
@@ -86,6 +89,7 @@ def _check_lengths(schedule: Schedule) -> None:
 
 
 def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
+    """Check every row by itself: its numbers, its kind, and its duration on the link."""
     net, collective = problem.network, problem.collective
     if not len(schedule):
         return
@@ -101,90 +105,92 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
     if len(bad):
         raise ScheduleRefused(f"send {bad[0]}: reduces chunk {schedule.chunk[bad[0]]}, which is a plain value")
     if net.hyperlinks is not None:
-        over = schedule.link - net.nlinks
-        forth = np.append(net.hyperlinks.multicast, False)[np.maximum(over, -1)]
-        bad = np.flatnonzero((over >= 0) & (forth == schedule.reduces))
+        hyperlink = schedule.link - net.nlinks
+        is_multicast = np.append(net.hyperlinks.multicast, False)[np.maximum(hyperlink, -1)]
+        bad = np.flatnonzero((hyperlink >= 0) & (is_multicast == schedule.reduces))
         if len(bad):
-            right = "a multicast replaces" if forth[bad[0]] else "a switch's reduction adds"
-            raise ScheduleRefused(f"send {bad[0]}: {problem.link_name(int(schedule.link[bad[0]]))}: {right}")
+            rule = "a multicast replaces" if is_multicast[bad[0]] else "a switch's reduction adds"
+            raise ScheduleRefused(f"send {bad[0]}: {problem.link_name(int(schedule.link[bad[0]]))}: {rule}")
     rates = net.carriers.bandwidth_gbs[schedule.link]
-    lasts = collective.fraction[schedule.chunk] * schedule.size_bytes / rates / 1e3
+    duration = collective.fraction[schedule.chunk] * schedule.size_bytes / rates / 1e3
     early = schedule.start_us < net.start_us * (1 - slack)
     if net.start_us and early.any():
         row = int(np.argmax(early))
         at, begins = schedule.start_us[row], net.start_us
         raise ScheduleRefused(f"send {row}: takes its link at {at:.9g} µs; the call's start takes {begins:.9g} µs")
     wrong = ~np.isfinite(schedule.start_us) | ~np.isfinite(schedule.end_us) | (schedule.start_us < 0)
-    wrong |= np.abs(schedule.end_us - schedule.start_us - lasts) > slack * np.maximum(1, schedule.end_us)
+    wrong |= np.abs(schedule.end_us - schedule.start_us - duration) > slack * np.maximum(1, schedule.end_us)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ScheduleRefused(
             f"send {row}: holds its link from {schedule.start_us[row]:.9g} to {schedule.end_us[row]:.9g} µs;"
-            f" at its bandwidth it takes {lasts[row]:.9g} µs"
+            f" at its bandwidth it takes {duration[row]:.9g} µs"
         )
 
 
 def _first_overlap(
     problem: Problem, schedule: Schedule, run: Runner, tolerance: float, capacity_slack: float
 ) -> tuple[int, int, int, float]:
-    """Whether no link carries two sends at once and no resource more than it can.
+    """Find the first link that carries two sends at once, or the first resource over its capacity.
 
     Returns:
-        (_ON_LINK, row, row, 0), (_OVER, resource, row, GB/s), or (0, …).
+        (_ON_LINK, row, row, 0), (_OVER, resource, row, GB/s), or (0, …) if there is none.
     """
     net = problem.network
     _, _, uses_ptr, uses, gap, takes = net.carriers
     link_of = row_of_entry(uses_ptr)
-    together = np.bincount(uses, weights=takes[link_of], minlength=net.nresources)
-    # all links of a resource together may be no more than it carries: then it is never over capacity
-    tight = (together > net.capacity_gbs * (1 + capacity_slack / 2))[uses]
-    # what a link uses is busy for the gap too
+    total = np.bincount(uses, weights=takes[link_of], minlength=net.nresources)
+    # A resource whose links' rates add up to no more than its capacity is never over capacity.
+    may_exceed = (total > net.capacity_gbs * (1 + capacity_slack / 2))[uses]
+    # The resources of a link are busy during the gap too.
     busy_until = schedule.end_us + gap[schedule.link] if len(gap) else schedule.end_us
     columns = run.columns(
         schedule.link,
         schedule.start_us,
         busy_until,
         takes,
-        pointers(np.bincount(link_of[tight], minlength=len(takes))),
-        uses[tight],
-        pointers(2 * np.bincount(uses[tight], minlength=net.nresources)),
+        pointers(np.bincount(link_of[may_exceed], minlength=len(takes))),
+        uses[may_exceed],
+        pointers(2 * np.bincount(uses[may_exceed], minlength=net.nresources)),
         net.capacity_gbs * (1 + capacity_slack),
     )
     order = np.arange(len(schedule))
-    found = run(_overlap, *run.columns(order), *columns, tolerance)
-    if found[0] == _UNSORTED:
+    overlap = run(_overlap, *run.columns(order), *columns, tolerance)
+    if overlap[0] == _UNSORTED:
         order = np.argsort(schedule.start_us, kind="stable")
-        found = run(_overlap, *run.columns(order), *columns, tolerance)
-    code, one, two, level = found
-    return int(code), int(one), int(two), float(level)
+        overlap = run(_overlap, *run.columns(order), *columns, tolerance)
+    code, index, row, level = overlap
+    return int(code), int(index), int(row), float(level)
 
 
 def _overlap(
     order: Any, link: Any, start: Any, end: Any, rate: Any, ptr: Any, uses: Any, slots: Any, most: Any,
     tolerance: float,
 ) -> tuple[int, int, int, float]:  # fmt: skip
-    """One pass over the rows in `order`, in which no link's and no resource's starts go down (else: _UNSORTED).
+    """Find the first overlap in one pass over the rows in `order`.
 
-    What is in flight through resource r lies in closes[first[r] : first[r] + count[r]], ascending. There is never
-    more than one send a link, and slots[r] … slots[r + 1] hold twice as many.
+    It returns _UNSORTED if the starts on a link or a resource go down. The ends of the sends in flight through resource
+    r
+    lie in closes[first[r] : first[r] + count[r]], ascending. There is never more than one send a link, and
+    slots[r] … slots[r + 1] hold twice as many.
     """
     nlinks, nresources = len(rate), len(most)
-    last, since, taken = [-1] * nlinks, [0.0] * nlinks, [0.0] * nlinks
+    last, last_start, last_end = [-1] * nlinks, [0.0] * nlinks, [0.0] * nlinks
     first, count = [slots[r] for r in range(nresources)], [0] * nresources
     closes, frees = [0.0] * slots[nresources], [0.0] * slots[nresources]
     level, newest = [0.0] * nresources, [0.0] * nresources
     over, over_row, over_level = -1, -1, 0.0
     for i in range(len(order)):
         row = order[i]
-        l, begin = link[row], start[row]  # noqa: E741
-        if begin < since[l]:
+        carrier, begin = link[row], start[row]
+        if begin < last_start[carrier]:
             return _UNSORTED, 0, 0, 0.0
-        if begin < taken[l] - tolerance:
-            return _ON_LINK, last[l], row, 0.0
-        last[l], since[l], taken[l] = row, begin, end[row]
-        # a send that ends within the tolerance of another's start has made way for it
+        if begin < last_end[carrier] - tolerance:
+            return _ON_LINK, last[carrier], row, 0.0
+        last[carrier], last_start[carrier], last_end[carrier] = row, begin, end[row]
+        # A send that ends within the tolerance of another send's start no longer occupies the resource.
         until = max(end[row] - tolerance, begin)
-        for u in range(ptr[l], ptr[l + 1]):
+        for u in range(ptr[carrier], ptr[carrier + 1]):
             r = uses[u]
             if begin < newest[r]:
                 return _UNSORTED, 0, 0, 0.0
@@ -197,7 +203,7 @@ def _overlap(
                 continue
             if count[r] == 0:
                 first[r], level[r] = slots[r], 0.0
-            level[r] += rate[l]
+            level[r] += rate[carrier]
             if level[r] > most[r] and over < 0:
                 over, over_row, over_level = r, row, level[r]
             if first[r] + count[r] == slots[r + 1]:
@@ -208,7 +214,7 @@ def _overlap(
             while k > first[r] and closes[k - 1] > until:
                 closes[k], frees[k] = closes[k - 1], frees[k - 1]
                 k -= 1
-            closes[k], frees[k] = until, rate[l]
+            closes[k], frees[k] = until, rate[carrier]
             count[r] += 1
     if over >= 0:
         return _OVER, over, over_row, over_level
@@ -216,6 +222,7 @@ def _overlap(
 
 
 def _message(problem: Problem, schedule: Schedule, contents: Contents, fault: Fault) -> str:
+    """Return the line that describes a fault of the contents."""
     if fault.code == MISSING:
         return _wrong_output(problem, fault.which, fault.rank, fault.counts)
     row, *ends = (int(column[fault.which]) for column in contents.pairs)
@@ -227,31 +234,40 @@ def _message(problem: Problem, schedule: Schedule, contents: Contents, fault: Fa
         f" {fault.value:.9g} µs",
         CLASH: f"chunk {chunk} is replaced at rank {goal} in step {step}, in which another send changes it too",
         BEFORE: f"chunk {chunk} is replaced at rank {goal} before an earlier step's arrival",
-        OVERTAKEN: f"is added to chunk {chunk} at rank {goal} before the copy of an earlier step that it follows has"
-        " come",
+        OVERTAKEN: f"is added to chunk {chunk} at rank {goal} before the copy of an earlier step has arrived",
     }
     return f"send {row}: {texts[fault.code]}"
 
 
 def _wrong_output(problem: Problem, chunk: int, position: int, counts: Ints) -> str:
-    """`counts`: how often each position's contribution is there, shape (k,)."""
+    """Return the line that describes a wrong output.
+
+    Args:
+        problem: The problem.
+        chunk: The chunk that is wrong.
+        position: The group's position whose output is wrong.
+        counts: How often each position's contribution is present, shape (k,).
+    """
     collective = problem.collective
-    at = f"rank {problem.group[position]}, chunk {chunk}"
+    place = f"rank {problem.group[position]}, chunk {chunk}"
     if not collective.reduces[chunk]:
-        return f"{at}: never arrives"
+        return f"{place}: never arrives"
     ptr, holders = collective.holders
     parts = holders[ptr[chunk] : ptr[chunk + 1]]
-    if len(parts) > _NAMED:
-        off = np.array(counts)
-        off[parts] -= 1
-        wrong = np.flatnonzero(off).tolist()
-        named = [f"{problem.group[i]}×{counts[i]}" for i in wrong[:_NAMED]] + ["…"] * (len(wrong) > _NAMED)
+    if len(parts) > _MOST_RANKS:
+        excess = np.array(counts)
+        excess[parts] -= 1
+        wrong = np.flatnonzero(excess).tolist()
+        wrong_ranks = [f"{problem.group[i]}×{counts[i]}" for i in wrong[:_MOST_RANKS]] + ["…"] * (
+            len(wrong) > _MOST_RANKS
+        )
         return (
-            f"{at}: holds the contributions of ranks {', '.join(named)};"
+            f"{place}: holds the contributions of ranks {', '.join(wrong_ranks)};"
             f" should hold those of {len(parts)} ranks, each once"
         )
-    has = [f"{problem.group[i]}×{n}" if n > 1 else f"{problem.group[i]}" for i, n in enumerate(counts) if n]
-    needs = [str(problem.group[i]) for i in parts]
+    actual = [f"{problem.group[i]}×{n}" if n > 1 else f"{problem.group[i]}" for i, n in enumerate(counts) if n]
+    expected = [str(problem.group[i]) for i in parts]
     return (
-        f"{at}: holds the contributions of ranks {', '.join(has) or 'none'}; should hold {', '.join(needs)}, each once"
+        f"{place}: holds the contributions of ranks {', '.join(actual) or 'none'};"
+        f" should hold {', '.join(expected)}, each once"
     )

@@ -118,7 +118,7 @@ def test_too_early_replaced_too_early_and_overtaken() -> None:
     late = np.array([100.0, 0.0])
     for adds, words in (
         ([True, False], "before an earlier step's arrival"),
-        ([False, True], "it follows has come"),
+        ([False, True], "earlier step has arrived"),
     ):
         given = untimed(np.zeros(2), way, np.arange(2), np.array(adds))
         same_verdict(problem, replace(given, start_us=late, end_us=late + 20, size_bytes=1e6), words)
