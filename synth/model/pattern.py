@@ -1,10 +1,18 @@
 """Read a user's own pattern from a TOML file.
 
-name = "halo" ranks = 4 [[chunk]]            # a value; several positions in `from` hold copies of it from = [0] to =
-"1-3" weight = 2           # relative size, 1 when left out count = 4            # that many chunks like this [[chunk]]
-reduce = true        # each holder has a contribution; each `to` must hold each of them once from = "all" to = [0] of =
-[0, 1]          # only these contributions data = "x"           # entries that name the same data read the same place of
-a rank's input buffer
+name = "halo"
+ranks = 4
+[[chunk]]            # a value; several positions in `from` hold copies of it
+from = [0]
+to = "1-3"
+weight = 2           # relative size, 1 when left out
+count = 4            # that many chunks like this
+[[chunk]]
+reduce = true        # each holder has a contribution; each `to` must hold each of them once
+from = "all"
+to = [0]
+of = [0, 1]          # only these contributions
+data = "x"           # entries that name the same data read the same place of a rank's input buffer
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Schedule, problem and proof files."""
+"""Read, write and check schedule, problem and proof files, and keep answers in a cache."""

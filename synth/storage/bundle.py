@@ -1,8 +1,8 @@
-"""A few named files and a JSON object as one compressed string of bytes, read within bounded memory.
+"""Pack named files and a JSON object into one compressed string of bytes, and unpack it within bounded memory.
 
-A bundle is gzip of one line of JSON and of the files one behind the other. The line is the object with one key more,
-`files`: the length in bytes of each file by its name. What a bundle says of itself is checked before it is unpacked, so
-that a small bundle from a stranger cannot fill the memory.
+A bundle is gzip of one line of JSON, followed by the files one after the other. The line is the object with one more
+key, `files`: the length in bytes of each file by its name. The stated lengths are checked before the files are
+unpacked, so that a small bundle from a stranger cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from topologies.text.fields import shown
 
 _FILES = "files"
 _MOST_HEAD_BYTES = 64 << 20  # of the line of JSON
-_MOST_PLAIN_BYTES = 256 << 20  # of all files of the smallest bundle
-_MOST_RATIO = 50  # bytes more that the files may have for each byte of the bundle
+_MOST_PLAIN_BYTES = 256 << 20  # of all unpacked files of the smallest bundle
+_MOST_RATIO = 50  # more bytes of files for each byte of the bundle
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
 _NAME = re.compile(rf"{_PART}(/{_PART})?")
 
 
-def pack(about: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
+def pack(content: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
     """Return a JSON object and files as one string of bytes, which is the same for the same content."""
     lengths = {name: len(data) for name, data in sorted(files.items())}
-    head = json.dumps({**about, _FILES: lengths}, ensure_ascii=False).encode()
-    whole = BytesIO()
-    with gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as stream:
+    head = json.dumps({**content, _FILES: lengths}, ensure_ascii=False).encode()
+    bundle = BytesIO()
+    with gzip.GzipFile(fileobj=bundle, mode="wb", compresslevel=6, mtime=0) as stream:
         for data in (head, b"\n", *(files[name] for name in lengths)):
             stream.write(data)
-    return whole.getvalue()
+    return bundle.getvalue()
 
 
 def unpack(data: bytes, origin: str) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -43,7 +43,7 @@ def unpack(data: bytes, origin: str) -> tuple[dict[str, Any], dict[str, bytes]]:
 
     Args:
         data: The bundle.
-        origin: How error messages name it.
+        origin: The bundle's name in error messages.
 
     Raises:
         InputError: The bytes are no bundle, a name could lead out of a folder, or the content is larger than a bundle
@@ -53,17 +53,18 @@ def unpack(data: bytes, origin: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         with gzip.GzipFile(fileobj=BytesIO(data)) as stream:
             head = stream.readline(min(most_bytes, _MOST_HEAD_BYTES))
-            about = json_object(head, origin)
-            lengths = _lengths(about.pop(_FILES, None), most_bytes, origin)
+            content = json_object(head, origin)
+            lengths = _lengths(content.pop(_FILES, None), most_bytes, origin)
             files = {name: stream.read(length) for name, length in lengths.items()}
             if stream.read(1) or any(len(files[name]) != length for name, length in lengths.items()):
                 raise InputError(f"{origin}: its files have other lengths than it states")
     except (zlib.error, OSError, EOFError) as error:
         raise InputError(f"{origin}: cannot be unpacked ({error}); it must be as synth writes it") from None
-    return about, files
+    return content, files
 
 
 def _lengths(stated: Any, most_bytes: int, origin: str) -> dict[str, int]:
+    """Check the stated lengths of a bundle's files, by name, and return them."""
     if not isinstance(stated, dict) or not all(type(length) is int and length >= 0 for length in stated.values()):
         raise InputError(f"{origin}: {_FILES}: must be an object of names and lengths in bytes")
     for name in stated:

@@ -1,11 +1,12 @@
-"""Answers kept on disk by what they answer: a file for each key, whole or not there, checked whenever it is read.
+"""Keep answers on disk under a key for their question: one file a key, complete or absent, checked at each reading.
 
-A file is a line `synth-cache-1 DIGEST` and what is kept; DIGEST is SHA-256 of the key and of that. It is written beside
-its place and moved there, so that writers of one key never meet and a reader sees all of it or nothing. What does not
-have its digest is thrown away. Nobody holds a lock: two who solve one problem at once both write the same.
+A file is a line `synth-cache-1 DIGEST` and the answer; DIGEST is SHA-256 of the key and of the answer. It is written
+next to its place and moved there, so that writers of one key never meet and a reader sees all of it or nothing. A file
+that does not match its digest is removed. Nobody holds a lock: two processes that solve one problem at the same time
+write the same answer.
 
-The digest finds a file that is broken, not one that is forged: whoever can write to the folder can compute it. Whoever
-takes an answer from a cache checks what it says.
+The digest reveals a damaged file, not a forged one: whoever can write to the folder can compute it. Code that takes an
+answer from a cache must check its content.
 """
 
 from __future__ import annotations
@@ -27,46 +28,54 @@ from topologies.errors import InputError
 from topologies.text.files import read_bytes
 
 VARIABLE = "SYNTH_CACHE"
-NONE = "none"  # in place of a folder: nothing is kept
+NONE = "none"  # in place of a folder, so that nothing is kept
 MOST_BYTES = 1 << 30  # of an answer
 _HEAD = b"synth-cache-1 "
 _KEY = re.compile(r"[0-9a-f]{16,64}")
-_PACKAGES = ("topologies", "synth", "emit")  # whose sources make the answers
+_PACKAGES = ("topologies", "synth", "emit")  # The sources of these packages determine the answers.
 _LIBRARIES = ("numpy", "scipy", "highspy")
 
 
 @dataclass(frozen=True)
 class Cache:
-    """The answers in a folder; None: there are none and none are kept."""
+    """A folder of answers.
+
+    Attributes:
+        folder: The folder; None if there is no cache, so that nothing is read or kept.
+    """
 
     folder: Path | None
 
     def get(self, key: str) -> bytes | None:
-        """What is kept for a key (hexadecimal), whole; None where there is nothing. What is not whole is removed."""
+        """Return the answer under a key (hexadecimal); None if there is none. A damaged file is removed."""
         path = self._path(key)
         try:
             data = b"" if path is None else read_bytes(path, "an answer of the cache", MOST_BYTES)
         except InputError:
             return None
-        head, _, kept = data.partition(b"\n")
-        if head == _HEAD + _digest(key, kept):
-            return kept
+        head, _, answer = data.partition(b"\n")
+        if head == _HEAD + _digest(key, answer):
+            return answer
         self.remove(key)
         return None
 
     def remove(self, key: str) -> None:
-        """Forget what is kept for a key, where it can be removed."""
+        """Remove the answer under a key, if it can be removed."""
         if (path := self._path(key)) is not None:
             with suppress(OSError):
                 path.unlink()
 
     def has(self, key: str) -> bool:
-        """Whether there is a file for a key, whole or not."""
+        """Return whether there is a file for a key, complete or damaged."""
         path = self._path(key)
         return path is not None and path.is_file()
 
-    def put(self, key: str, kept: bytes) -> None:
-        """Keep something. Raises OSError where it cannot be: nothing of it is there then."""
+    def put(self, key: str, answer: bytes) -> None:
+        """Write an answer under a key.
+
+        Raises:
+            OSError: It cannot be written; then no part of it is left.
+        """
         path = self._path(key)
         if path is None:
             return
@@ -74,7 +83,7 @@ class Cache:
         handle, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(_HEAD + _digest(key, kept) + b"\n" + kept)
+                file.write(_HEAD + _digest(key, answer) + b"\n" + answer)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, path)
@@ -84,14 +93,18 @@ class Cache:
             raise
 
     def files(self) -> Iterator[Path]:
-        """All that are kept, and what writers that were killed left behind."""
+        """Yield the files of all answers, and those that killed writers left behind."""
         if self.folder is not None and self.folder.is_dir():
             for folder in sorted(self.folder.iterdir()):
                 if folder.is_dir() and re.fullmatch("[0-9a-f]{2}", folder.name):
                     yield from sorted(folder.iterdir())
 
     def clear(self) -> tuple[int, int]:
-        """Remove all; how many files, and their bytes. Raises InputError where one cannot be removed."""
+        """Remove all answers; return the number of files and their bytes.
+
+        Raises:
+            InputError: A file cannot be removed.
+        """
         count = size = 0
         for path in self.files():
             try:
@@ -117,44 +130,51 @@ class Cache:
         return ""
 
     def _path(self, key: str) -> Path | None:
+        """Return the path of a key's file; None without a folder.
+
+        Raises:
+            InputError: The key is not hexadecimal.
+        """
         if not _KEY.fullmatch(key):
             raise InputError(f"cache: {key[:40]!r} is no key; it must be hexadecimal digits")
         return None if self.folder is None else self.folder / key[:2] / key
 
 
-def open_cache(given: str | None = None) -> Cache:
-    """The cache of a folder's name, else of $SYNTH_CACHE, else the user's; "none": no cache.
+def open_cache(folder: str | None = None) -> Cache:
+    """Return the cache in a named folder, else in $SYNTH_CACHE, else the user's cache; "none" means no cache.
 
-    Raises InputError for an empty name, or one of what is no folder.
+    Raises:
+        InputError: The name is empty, or it is a file and no folder.
     """
-    named = os.environ.get(VARIABLE) if given is None else given
-    if named == NONE:
+    folder_name = os.environ.get(VARIABLE) if folder is None else folder
+    if folder_name == NONE:
         return Cache(None)
-    if named is None:
+    if folder_name is None:
         return Cache(user_cache_path("synth-collectives") / "answers")
-    option = VARIABLE if given is None else "--cache"
-    if not named:
-        raise InputError(f"{option}: is empty; it must be a folder, or none")
-    if Path(named).exists() and not Path(named).is_dir():
-        raise InputError(f"{option} {named}: is a file; it must be a folder, or none")
-    return Cache(Path(named))
+    option = VARIABLE if folder is None else "--cache"
+    if not folder_name:
+        raise InputError(f'{option}: is empty; it must be a folder, or "none" for no cache')
+    if Path(folder_name).exists() and not Path(folder_name).is_dir():
+        raise InputError(f'{option} {folder_name}: is a file; it must be a folder, or "none" for no cache')
+    return Cache(Path(folder_name))
 
 
 @cache
 def engines_version() -> str:
-    """A digest of the sources that make answers, and of the libraries that they ask: another one, other answers."""
+    """Return a digest of the sources and libraries that make answers; under another digest, answers may differ."""
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parents[2]
     for package in _PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            where = path.relative_to(root).as_posix()
-            if not where.startswith(("synth/app/cli/", "synth/app/report/")):
-                digest.update(where.encode() + b"\0" + path.read_bytes())
+            name_in_root = path.relative_to(root).as_posix()
+            if not name_in_root.startswith(("synth/app/cli/", "synth/app/report/")):
+                digest.update(name_in_root.encode() + b"\0" + path.read_bytes())
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):
             digest.update(f"{name} {version(name)}".encode())
     return digest.hexdigest()[:16]
 
 
-def _digest(key: str, kept: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + b"\0" + kept).hexdigest().encode()
+def _digest(key: str, answer: bytes) -> bytes:
+    """Return the digest of a key and an answer."""
+    return hashlib.sha256(key.encode() + b"\0" + answer).hexdigest().encode()

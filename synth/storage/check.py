@@ -1,4 +1,4 @@
-"""The check of what is stored: a schedule replayed at its times, its proof worked out again, from the files alone."""
+"""Check stored answers from the files alone: replay a schedule at its times, and recompute its proof."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from topologies.errors import ProofRefused, ScheduleRefused
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check came to.
+    """The result of the check of a schedule file and its proof.
 
     Attributes:
-        wrong: why the schedule or its proof is refused; empty where both are right.
-        proof: the proof as its file states it; None without one.
-        bound_us, witness: what is proved at the file's size, and by what; None without a proof.
-        limits: all of the proof's witnesses, each worked out again; they hold at every size.
+        wrong: Why the schedule or its proof is refused; empty where both are right.
+        proof: The proof as its file states it; None without one.
+        bound_us: The bound in µs that is proved at the file's size; None without a proof.
+        witness: The witness that proves this bound; None without a proof.
+        limits: All witnesses of the proof, each recomputed; they hold at every size.
     """
 
     wrong: str = ""
@@ -34,42 +35,44 @@ class Checked:
     limits: tuple[Witness, ...] = ()
 
     def bound_at(self, size_bytes: float) -> float | None:
-        """The bound at another size in µs."""
+        """Return the bound in µs at another message size; None without a proof."""
         return decisive(self.limits, size_bytes).at(size_bytes) if self.limits else None
 
 
 def check_stored(path: str | Path, stored: Stored, proof: str | Path | None = None, proof_name: str = "") -> Checked:
-    """Replay a schedule and work out its proof again, where there is one.
+    """Check a schedule by replaying it, and recompute its proof if there is one.
 
     A quotient was checked when the file was read.
 
     Args:
-        path, stored: the schedule file, and what `load_schedule` made of it.
-        proof: the proof's file; the one beside the schedule's when None, if there is one.
-        proof_name: the proof as the refusal names it.
+        path: The schedule file.
+        stored: The content of that file, as `load_schedule` returns it.
+        proof: The proof's file; None for the one next to the schedule's file, if there is one.
+        proof_name: The proof's name in the refusal.
 
-    Raises InputError: the proof cannot be read.
+    Raises:
+        InputError: The proof cannot be read.
     """
-    beside = proof_path(path) if proof is None else Path(proof)
-    stated = load_proof(beside) if proof is not None or os.path.exists(beside) else None
+    proof_file = proof_path(path) if proof is None else Path(proof)
+    stated = load_proof(proof_file) if proof is not None or os.path.exists(proof_file) else None
     try:
         replay(stored.problem, stored.schedule)
-        taken = time_us(stored.problem, stored.schedule)
-        if not math.isclose(taken, stored.claimed_us, rel_tol=EQUAL):
-            raise ScheduleRefused(f"claims {stored.claimed_us!r} µs, it takes {taken!r}")
+        duration_us = time_us(stored.problem, stored.schedule)
+        if not math.isclose(duration_us, stored.claimed_us, rel_tol=EQUAL):
+            raise ScheduleRefused(f"claims {stored.claimed_us!r} µs, it takes {duration_us!r}")
     except ScheduleRefused as error:
         return Checked(f"the schedule is refused: {error}", stated)
     if stated is None:
         return Checked()
     try:
         check_beside(stated, digest(path), stored.claimed_us)
-        # of a quotient problem a proof may speak of the whole
+        # The proof for a quotient problem may be about the whole problem.
         problem = stored.asked if stated.question.get("fold") is None else stored.problem
-        if "costs" in stated.question and problem.quotient is None:  # a bound holds whatever the protocol
+        if "costs" in stated.question and problem.quotient is None:  # The bound holds under every protocol.
             problem = problem.under(ANY)
         bound_us, witness = check_proof(problem, stated, stored.schedule.size_bytes)
         if bound_us > stored.claimed_us * (1 + EQUAL):
             raise ProofRefused(f"proves {bound_us!r} µs for a schedule that takes {stored.claimed_us!r}")
     except ProofRefused as error:
-        return Checked(f"the proof {proof_name or beside.name} is refused: {error}", stated)
+        return Checked(f"the proof {proof_name or proof_file.name} is refused: {error}", stated)
     return Checked("", stated, bound_us, witness, stated.witnesses)

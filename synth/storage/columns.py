@@ -1,7 +1,7 @@
-"""A header and NumPy columns in one file: an uncompressed zip of `header.json` and one .npy a column.
+"""Read and write a header and NumPy columns in one file: an uncompressed zip of `header.json` and one .npy a column.
 
-`numpy.load` reads it too. The bytes depend on nothing but the content: no clock, no user, one order of members. The
-reader parses what it finds itself, takes nothing that the writer would not have written, and evaluates nothing.
+`numpy.load` reads it too. The bytes depend only on the content: no clock, no user, one order of members. The
+reader parses the file itself, accepts nothing that the writer would not have written, and evaluates nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from topologies.text.files import opened, origin_of, parse_json
 HEADER = "header.json"
 MAX_HEADER_BYTES = 64 << 20
 MAX_MEMBERS = 32
-_END = struct.Struct("<4s4H2LH")  # the last record of a zip file without a comment
+_END = struct.Struct("<4s4H2LH")  # last record of a zip file without a comment
 _NPY = re.compile(
     rb"\{'descr': '([<|][bif][1248])', 'fortran_order': False, 'shape': \(([0-9]{1,15}),(?: ([0-9]{1,3}))?\), \} *\n"
 )
 _LOCAL_HEAD_BYTES = 30  # of a member, before its name
-_MOST_GAP = 64  # bytes of a member's extra fields and its sum behind it, as zipfile writes them
+_MOST_GAP = 64  # bytes of a member's extra fields and of the checksum behind it, as zipfile writes them
 _KINDS = {"int": ("|i1", "<i2", "<i4", "<i8"), "float": ("<f8",), "bool": ("|b1",)}
 _WRONG = (
     OSError, EOFError, ValueError, LookupError, RuntimeError, OverflowError, struct.error, zlib.error,
@@ -46,18 +46,19 @@ _WRONG = (
 
 @contextmanager
 def replaced(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file to write that stands at `path` only once it is whole; what was there before stays until then.
+    """Open a file to write that replaces `path` only once it is complete; the old file stays until then.
 
     A link is followed and stays one.
 
-    Raises InputError: it cannot be written, or is a device or the like.
+    Raises:
+        InputError: The file cannot be written, or the path is a device or the like.
     """
-    where, temporary, held = Path(path), "", -1
-    place = _place(where)
+    target, temporary, lock = Path(path), "", -1
+    place = _place(target)
     remove_leftovers(place.parent)
     try:
         handle, temporary = tempfile.mkstemp(prefix=PREFIX, dir=place.parent)
-        held = lock_file(handle)
+        lock = lock_file(handle)
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
@@ -66,24 +67,25 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
         os.replace(temporary, place)
         temporary = ""
     except OSError as error:
-        raise _not_written(where, error.strerror or error) from None
+        raise _not_written(target, error.strerror or error) from None
     finally:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        if held >= 0:
-            os.close(held)
+        if lock >= 0:
+            os.close(lock)
 
 
 def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
-    """Write several files whole (path, content); none stands at its path before all are written.
+    """Write several files (path, content) completely; none is at its path before all are written.
 
-    Raises InputError as `replaced` does, then nothing was written.
+    Raises:
+        InputError: A file cannot be written; as for `replaced`.
     """
     with ExitStack() as stack:
         ready: list[tuple[str, Path, Path]] = []
         for path, content in files:
-            where = Path(path)
-            place = _place(where)
+            target = Path(path)
+            place = _place(target)
             remove_leftovers(place.parent)
             try:
                 handle, temporary = tempfile.mkstemp(prefix=PREFIX, dir=place.parent)
@@ -93,60 +95,67 @@ def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
                     file.write(content)
                 os.chmod(temporary, 0o644)
             except OSError as error:
-                raise _not_written(where, error.strerror or error) from None
-            ready.append((temporary, place, where))
-        for temporary, place, where in ready:
+                raise _not_written(target, error.strerror or error) from None
+            ready.append((temporary, place, target))
+        for temporary, place, target in ready:
             try:
                 os.replace(temporary, place)
             except OSError as error:
-                raise _not_written(where, error.strerror or error) from None
+                raise _not_written(target, error.strerror or error) from None
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Raise InputError now where `replaced` would later."""
-    where = Path(path)
-    place = _place(where)
+    """Raise InputError now if `replaced` would raise it later."""
+    target = Path(path)
+    place = _place(target)
     try:
         tempfile.TemporaryFile(dir=place.parent).close()
     except OSError as error:
-        raise _not_written(where, error.strerror or error) from None
+        raise _not_written(target, error.strerror or error) from None
 
 
-def _place(where: Path) -> Path:
-    """Where a file to write stands, links followed. Raises InputError: it can be none."""
-    if "\0" in str(where):
-        raise _not_written(where, "its name holds a zero byte")
+def _place(target: Path) -> Path:
+    """Return the place of a file to write, with links followed.
+
+    Raises:
+        InputError: There can be no file at this path.
+    """
+    if "\0" in str(target):
+        raise _not_written(target, "its name holds a zero byte")
     try:
-        place = where.resolve()
+        place = target.resolve()
         if place.is_dir():
-            raise _not_written(where, os.strerror(errno.EISDIR))
+            raise _not_written(target, os.strerror(errno.EISDIR))
         if place.exists() and not place.is_file():
-            raise _not_written(where, "not a plain file")
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise _not_written(where, getattr(error, "strerror", None) or "a loop of links") from None
+            raise _not_written(target, "not a plain file")
+    except (OSError, RuntimeError) as error:  # A loop of links raises RuntimeError.
+        raise _not_written(target, getattr(error, "strerror", None) or "a loop of links") from None
     return place
 
 
-def _not_written(where: Path, why: object) -> InputError:
-    return InputError(f"{origin_of(where)}: cannot be written ({why}); it must be a file in a folder that is there")
+def _not_written(target: Path, reason: object) -> InputError:
+    """Return the error that a file cannot be written."""
+    return InputError(f"{origin_of(target)}: cannot be written ({reason}); it must be a file in an existing folder")
 
 
 def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]) -> None:
     """Write the header and the columns, integers in the fewest bytes that hold them.
 
-    Raises InputError: the file cannot be written.
+    Raises:
+        InputError: The file cannot be written.
     """
     with replaced(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         text = json.dumps(header, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
         _write_member(archive, HEADER, text.encode(), np.zeros(0, dtype=np.int8))
         for name, column in columns.items():
             narrow = np.ascontiguousarray(column, dtype=_dtype(column))
-            head, about = BytesIO(), {"descr": narrow.dtype.str, "fortran_order": False, "shape": narrow.shape}
-            np.lib.format.write_array_header_1_0(head, about)
+            head, npy_header = BytesIO(), {"descr": narrow.dtype.str, "fortran_order": False, "shape": narrow.shape}
+            np.lib.format.write_array_header_1_0(head, npy_header)
             _write_member(archive, f"{name}.npy", head.getvalue(), narrow)
 
 
 def _dtype(column: NDArray[Any]) -> str:
+    """Return the stored type of a column: the narrowest for integers."""
     if column.dtype.kind in "bf":
         return "|b1" if column.dtype.kind == "b" else "<f8"
     low, high = (int(column.min()), int(column.max())) if column.size else (0, 0)
@@ -154,8 +163,9 @@ def _dtype(column: NDArray[Any]) -> str:
 
 
 def _write_member(archive: zipfile.ZipFile, name: str, head: bytes, body: NDArray[Any]) -> None:
+    """Write one member of the zip: its head and its data."""
     info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-    info.create_system = 3  # zipfile would name the system that it runs on
+    info.create_system = 3  # By default zipfile would name the system that it runs on.
     info.external_attr = 0o100644 << 16
     info.file_size = len(head) + body.nbytes
     with archive.open(info, "w") as stream:
@@ -165,19 +175,20 @@ def _write_member(archive: zipfile.ZipFile, name: str, head: bytes, body: NDArra
 
 
 class ColumnFile:
-    """An open file of columns; a context manager.
+    """An open file of columns; use it as a context manager.
 
     Attributes:
-        origin: the file's name for messages.
-        size: of the file, in bytes.
-        header: what header.json holds.
-        names: the columns that are there.
+        origin: The file's name in messages.
+        size: Size of the file in bytes.
+        header: The content of header.json.
+        names: Names of the columns in the file.
     """
 
     def __init__(self, path: str | Path) -> None:
         """Open a file and read its header.
 
-        Raises InputError: no such file, or not a file of columns.
+        Raises:
+            InputError: There is no such file, or it is no file of columns.
         """
         self.origin = origin_of(path)
         self._file = opened(path, "a schedule's .synth file")
@@ -201,31 +212,38 @@ class ColumnFile:
         self._file.close()
 
     def rows(self, name: str) -> int:
-        """The length that a column claims.
+        """Return the length that a column claims.
 
-        Raises InputError: missing, or damaged.
+        Raises:
+            InputError: The column is missing or damaged.
         """
         with self._reading(name) as stream:
             return _npy_head(stream)[1][0]
 
     def column(self, name: str, kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """One column: `kind` is int, float or bool; integers come in the width they are stored in.
+        """Read one column; integers keep the width in which they are stored.
 
-        Raises InputError: missing, of another kind or shape, or damaged.
+        Args:
+            name: The column's name.
+            kind: int, float or bool.
+            shape: The shape that the column must have.
+
+        Raises:
+            InputError: The column is missing, damaged, or of another kind or shape.
         """
         member = f"{name}.npy"
         with self._reading(name) as stream:
-            dtype, found, skipped = _npy_head(stream)
+            dtype, stored_shape, skipped = _npy_head(stream)
             if dtype not in _KINDS[kind]:
                 raise InputError(f"{self.origin}: {member}: holds {dtype}; it must be one of {_KINDS[kind]}")
-            if found != shape:
-                raise InputError(f"{self.origin}: {member}: has the shape {found}; it must be {shape}")
+            if stored_shape != shape:
+                raise InputError(f"{self.origin}: {member}: has the shape {stored_shape}; it must be {shape}")
             nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-            has = self._members[member].file_size - skipped
-            if has != nbytes:
-                raise InputError(f"{self.origin}: {member}: has {has} bytes; {shape} of {dtype} take {nbytes}")
+            stored_bytes = self._members[member].file_size - skipped
+            if stored_bytes != nbytes:
+                raise InputError(f"{self.origin}: {member}: has {stored_bytes} bytes; {shape} of {dtype} take {nbytes}")
             column = np.empty(shape, dtype=dtype)
-            # reading to its end also checks the member's sum
+            # Reading to the end also checks the member's checksum.
             if nbytes and stream.readinto(column.data.cast("B")) != nbytes:  # type: ignore[attr-defined]
                 raise EOFError("ends before its size")
         if kind == "bool" and (column.view(np.uint8) > 1).any():
@@ -233,43 +251,52 @@ class ColumnFile:
         return column
 
     def within(self, name: str, column: NDArray[Any], low: float, high: float) -> None:
-        """Raises InputError where a value of a column is not in low..high, NaN included."""
+        """Check that all values of a column are in low..high; NaN is not.
+
+        Raises:
+            InputError: A value is outside.
+        """
         if len(column) and not (column.min() >= low and column.max() <= high):
             row = int(np.argmin((column >= low) & (column <= high)))
             span = f"it must be {low:.17g} to {high:.17g}"
             raise InputError(f"{self.origin}: {name}.npy: row {row} is {column[row]}; {span}")
 
     def taken_all(self) -> None:
-        """Raises InputError where the file has a column that nobody asked for."""
+        """Check that every column of the file was read.
+
+        Raises:
+            InputError: The file has a column that no reader needs.
+        """
         for name in self.names:
             if name not in self._taken:
                 raise InputError(f"{self.origin}: {name}.npy: is not expected in such a file")
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a column's member for reading; errors become one line about it."""
         member = f"{name}.npy"
         self._taken.add(name)
         if member not in self._members:
-            raise InputError(f"{self.origin}: {member}: missing; it must be there in a schedule file")
+            raise InputError(f"{self.origin}: {member}: missing; a schedule file must have it")
         with self._speaking(member), self._archive.open(self._members[member]) as stream:
             yield stream
 
     @contextmanager
-    def _speaking(self, what: str) -> Iterator[None]:
-        """Whatever goes wrong in reading a part becomes one line about it."""
+    def _speaking(self, part: str) -> Iterator[None]:
+        """Raise InputError with one line about a part of the file for whatever goes wrong in reading it."""
         try:
             yield
         except InputError:
             raise
         except MemoryError:
-            raise InputError(f"{self.origin}: {what}: more than fits in memory") from None
+            raise InputError(f"{self.origin}: {part}: more than fits in memory") from None
         except _WRONG as error:
-            words = " ".join(str(error).split())[:120] or type(error).__name__
-            words = words if words.isprintable() else repr(words)
-            raise InputError(f"{self.origin}: {what}: cannot be read ({words})") from None
+            message = " ".join(str(error).split())[:120] or type(error).__name__
+            message = message if message.isprintable() else repr(message)
+            raise InputError(f"{self.origin}: {part}: cannot be read ({message})") from None
 
     def _check_end(self) -> int:
-        """The file's size, where it ends as a zip of a few members without a comment does."""
+        """Check that the file ends as a zip of a few members without a comment does, and return its size."""
         with self._speaking("its last bytes"):
             size = self._file.seek(0, os.SEEK_END)
             self._file.seek(max(0, size - _END.size))
@@ -283,15 +310,16 @@ class ColumnFile:
         return size
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
+        """Check the members' names, lengths and places, and return them by name."""
         members: dict[str, zipfile.ZipInfo] = {}
         for info in self._archive.infolist():
             name = shown(info.filename)
             if info.filename in members:
-                raise InputError(f"{self.origin}: {name}: is there twice; it must be once")
+                raise InputError(f"{self.origin}: {name}: is in the file twice; it must be there once")
             if info.filename != HEADER and not re.fullmatch(r"[a-z][a-z_/]{0,39}\.npy", info.filename):
                 raise InputError(f"{self.origin}: {name}: is no member of a schedule file")
             if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-                raise InputError(f"{self.origin}: {name}: is compressed or encrypted; it must be stored as it is")
+                raise InputError(f"{self.origin}: {name}: is compressed or encrypted; it must be stored without either")
             if info.file_size != info.compress_size or info.file_size > self.size:
                 raise InputError(f"{self.origin}: {name}: claims {info.file_size} bytes of a file of {self.size}")
             members[info.filename] = info
@@ -304,16 +332,17 @@ class ColumnFile:
         for info in sorted(self._archive.infolist(), key=lambda member: member.header_offset):
             extra_bytes = info.header_offset - end
             if extra_bytes < 0 or extra_bytes > (_MOST_GAP if end else 0):
-                where = "between members" if end else "before its first member"
+                gap = "between members" if end else "before its first member"
                 raise InputError(
-                    f"{self.origin}: {shown(info.filename)}: {abs(extra_bytes)} bytes of something else {where}; it"
+                    f"{self.origin}: {shown(info.filename)}: {abs(extra_bytes)} unknown bytes {gap}; it"
                     " must be a zip of columns and nothing else"
                 )
             end = info.header_offset + _LOCAL_HEAD_BYTES + len(info.filename.encode()) + info.compress_size
 
     def _read_header(self) -> dict[str, Any]:
+        """Read header.json."""
         if HEADER not in self._members:
-            raise InputError(f"{self.origin}: {HEADER}: missing; it must be there in a schedule file")
+            raise InputError(f"{self.origin}: {HEADER}: missing; a schedule file must have it")
         if self._members[HEADER].file_size > MAX_HEADER_BYTES:
             raise InputError(f"{self.origin}: {HEADER}: too large; it must be at most {MAX_HEADER_BYTES >> 20} MiB")
         with self._speaking(HEADER):
@@ -322,22 +351,28 @@ class ColumnFile:
 
 
 def _npy_head(stream: IO[bytes]) -> tuple[str, tuple[int, ...], int]:
-    """(dtype, shape, bytes before the data) of a .npy stream; ValueError where it is not as numpy writes it."""
+    """Read the (dtype, shape, bytes before the data) of a .npy stream.
+
+    Raises:
+        ValueError: The head is not as numpy writes it.
+    """
     start = stream.read(10)
     if start[:8] != b"\x93NUMPY\x01\x00" or len(start) < 10:
         raise ValueError("not a .npy column of version 1.0")
     length = int.from_bytes(start[8:], "little")
-    words = _NPY.fullmatch(stream.read(length)) if length <= 512 else None
-    if words is None:
+    match = _NPY.fullmatch(stream.read(length)) if length <= 512 else None
+    if match is None:
         raise ValueError("the .npy header is not as numpy writes it for a column")
-    shape = tuple(int(n) for n in words.groups()[1:] if n is not None)
-    return words[1].decode(), shape, 10 + length
+    shape = tuple(int(n) for n in match.groups()[1:] if n is not None)
+    return match[1].decode(), shape, 10 + length
 
 
 def json_object(data: bytes, origin: str) -> dict[str, Any]:
-    """Return the JSON object that the bytes are.
+    """Return the JSON object in the bytes.
 
-    Raises InputError: not UTF-8, not JSON as `parse_json` has it, or not an object; the line begins with `origin`.
+    Raises:
+        InputError: The bytes are not UTF-8, not JSON as `parse_json` accepts it, or no object; the line begins with
+            `origin`.
     """
     try:
         text = data.decode()

@@ -1,6 +1,7 @@
-"""What is written beside its place until it is whole, and what killed writers left there.
+"""Lock files that are being written next to their place, and remove those that killed writers left behind.
 
-A writer holds a lock on what it writes for as long as it lives, so that another can tell what nobody writes any more.
+A writer holds a lock on its file or folder for as long as it lives, so that another process can tell which ones nobody
+writes any more.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from itertools import islice
 from pathlib import Path
 
 PREFIX = ".synth-"
-_MOST = 100_000  # entries of one folder that are looked at
+_MOST = 100_000  # entries of one folder that are examined
 
 
 @contextmanager
 def staging_folder(inside: Path) -> Iterator[str]:
-    """Make a folder to write in, locked while it is used, and remove it afterwards."""
+    """Yield a new folder to write in, which is locked while it is used and removed afterwards."""
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX, dir=inside)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        with suppress(OSError):  # some file systems know no locks: nothing is taken for left behind there
+        with suppress(OSError):  # Some file systems know no locks, so that no folder there counts as left behind.
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.path.isdir(path):  # else another took it for left behind before it was locked
+        if os.path.isdir(path):  # Another process may have removed it as left behind before it was locked.
             break
         os.close(handle)
     try:
@@ -38,15 +39,15 @@ def staging_folder(inside: Path) -> Iterator[str]:
 
 
 def lock_file(handle: int) -> int:
-    """Lock a file that is being written beside its place; return a handle to close once it is in its place."""
-    held = os.dup(handle)
+    """Return a handle that locks a file being written next to its place; close it once the file is in its place."""
+    lock = os.dup(handle)
     with suppress(OSError):
-        fcntl.flock(held, fcntl.LOCK_EX)
-    return held
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed writers of the same user left in a folder; what is locked or cannot be removed stays."""
+    """Remove what killed writers of this user left in a folder; files that are locked or cannot be removed stay."""
     with suppress(OSError):
         with os.scandir(folder) as entries:
             names = [entry.name for entry in islice(entries, _MOST) if entry.name.startswith(PREFIX)]
@@ -56,9 +57,10 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    found = os.lstat(path)
-    is_folder = stat.S_ISDIR(found.st_mode)
-    if found.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(found.st_mode)):
+    """Remove a file or folder of this user unless a writer holds its lock."""
+    status = os.lstat(path)
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if status.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(status.st_mode)):
         return
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:

@@ -1,7 +1,7 @@
-"""A problem in a schedule file: what its header says of it, and the problem that a header states.
+"""Describe a problem in a schedule file's header, and rebuild the problem that a header states.
 
-Of a named collective the name is kept; any other is kept in full, as columns collective/…; of a quotient problem
-(`synth.symmetry.quotient`) the translations are kept.
+A named collective is stored by its name; any other is stored in full, as columns collective/…. A quotient problem
+(`synth.symmetry.quotient`) is stored with its translations.
 """
 
 from __future__ import annotations
@@ -32,27 +32,30 @@ from topologies.topology import MAX_RANKS, Topology
 
 KEYS = ("topology", "protocol", "collective", "group", "relays", "fold")
 MAX_CHUNKS = 1 << 40
-# What a problem takes in memory, as measured: an entry (rank, chunk) of its collective, a path from a port to a rank,
-# a limit that this crosses, a row of a switch's table; and what a file may state: so much, and so much a byte of it.
+# Measured memory of a problem: of an entry (rank, chunk) of its collective, of a path from a port to a rank, of a limit
+# that a path crosses, and of a row of a switch's table.
 _ENTRY_BYTES, _PATH_BYTES, _CROSSED_BYTES, _ROW_BYTES = 160, 350, 160, 100
+# The memory that a file's problem may take: so many bytes, and so many more for each byte of the file.
 _SMALL_BYTES, _BYTES_A_BYTE = 800 << 20, 40
 _COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns", "one_shot")
 _OWN = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
 
 
 def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """What a header says of a problem (`KEYS`), and the columns that state its collective where its name does not.
+    """Return a problem's part of the header (`KEYS`), and columns for its collective if its name does not define it.
 
     Raises:
-        InputError: a topology that its text form does not hold, or a quotient that its translations do not give back.
+        InputError: The topology's text form does not hold it, or the quotient does not follow from its translations.
     """
     collective = problem.collective
-    whole = not _by_name(problem)
-    if problem.quotient is not None and whole:
-        raise InputError(f"{collective.name}: is not the quotient of what its name means; it cannot be stored")
+    in_columns = not _is_defined_by_name(problem)
+    if problem.quotient is not None and in_columns:
+        raise InputError(
+            f"{collective.name}: this problem is not the quotient of the named collective; it cannot be stored"
+        )
     header: dict[str, Any] = {
         "topology": _text(problem.topology),
-        # under which an executor's costs are on, which the topology states
+        # An executor's costs are on under this protocol; the topology states them.
         **({"protocol": problem.topology.protocol} if problem.topology.protocol else {}),
         "collective": {
             "name": collective.name,
@@ -60,41 +63,44 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
             "chunks": collective.chunks,
             "nchunks": collective.nchunks,
             "root": collective.root,
-            "columns": whole,
-            **({"one_shot": True} if collective.is_one_shot and not whole else {}),
+            "columns": in_columns,
+            **({"one_shot": True} if collective.is_one_shot and not in_columns else {}),
         },
         "group": list(problem.group),
         "relays": list(problem.relays),
         "fold": state_fold(problem),
     }
-    return header, {f"collective/{name}": getattr(collective, name) for name in _OWN if whole}
+    return header, {f"collective/{name}": getattr(collective, name) for name in _OWN if in_columns}
 
 
 def state_fold(problem: Problem) -> list[list[int]] | None:
-    """The translations of a quotient problem, (stride, extent) each, as files state them; None where it is whole."""
+    """Return a quotient problem's translations as files state them, (stride, extent) each; None for a whole problem."""
     return None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations]
 
 
 def _text(topology: Topology) -> str:
-    """The topology's text form, which gives the same topology back; its costs only where they are on."""
+    """Return the topology's text form, checked to give the same topology back.
+
+    Its costs are included only where they are on.
+    """
     topology = topology if topology.protocol else without_costs(topology)
     text = to_toml(topology)
-    again = from_toml(text, f"topology {shown(topology.name)}")
-    plain, found = (
+    reread_topology = from_toml(text, f"topology {shown(topology.name)}")
+    original, reread = (
         (t.nranks, t.switches, t.switch_ops, [(limit.name, limit.bandwidth_gbs) for limit in t.limits])
-        for t in (topology, again)
+        for t in (topology, reread_topology)
     )
-    columns, read = (
+    columns, reread_columns = (
         [t.link_src, t.link_dst, t.alpha_us, t.bandwidth_gbs, t.nodes, *(limit.links for limit in t.limits)]
-        for t in (topology, again)
+        for t in (topology, reread_topology)
     )
-    if plain != found or not all(map(np.array_equal, columns, read)):
+    if original != reread or not all(map(np.array_equal, columns, reread_columns)):
         raise InputError(f"topology {shown(topology.name)}: is not the same when written as text and read")
     return text
 
 
-def _by_name(problem: Problem) -> bool:
-    """Whether the name, the chunks, the root and the translations alone give this collective back."""
+def _is_defined_by_name(problem: Problem) -> bool:
+    """Return whether the name, the chunks, the root and the translations define this collective."""
     collective = problem.collective
     name, k, chunks = collective.name, collective.nranks, collective.chunks
     if not collective.kind.by_name:
@@ -110,65 +116,69 @@ def _by_name(problem: Problem) -> bool:
 
 
 def _share(name: str, k: int, chunks: int) -> int:
-    """Chunks as a quotient counts them, of chunks a block: an allreduce's block is cut into a share a rank."""
+    """Return the chunks as a quotient counts them; an allreduce's block is cut into one share for each rank."""
     return chunks // k if find_kind(name).in_shares else chunks
 
 
 def rebuild_problem(file: ColumnFile) -> Problem:
-    """The problem that a file states.
+    """Build the problem that a file states.
 
-    Raises InputError: a field or column is missing or cannot be part of a problem; the line names file and field.
+    Raises:
+        InputError: A field or column is missing or cannot be part of a problem; the line names the file and the field.
     """
     top = Fields(file.header, "", f"{file.origin}: header.json")
     inner = file.header.get("collective")
     if not isinstance(inner, dict):
         top.fail("collective", "missing; it must be an object")
-    about = Fields(inner, "", f"{file.origin}: header.json: collective")
-    about.only(_COLLECTIVE)
-    group, relays = _ranks(top, "group"), _ranks(top, "relays")
+    table = Fields(inner, "", f"{file.origin}: header.json: collective")
+    table.only(_COLLECTIVE)
+    group, relays = _read_ranks(top, "group"), _read_ranks(top, "relays")
     translations = _read_translations(top)
-    if "columns" not in about.values:
-        about.fail("columns", "missing; it must be true or false")
-    if about.boolean("columns", False) and translations is not None:
-        about.fail("columns", "it must be false where fold is not null")
+    if "columns" not in table.values:
+        table.fail("columns", "missing; it must be true or false")
+    if table.boolean("columns", False) and translations is not None:
+        table.fail("columns", "it must be false where fold is not null")
     topology = _rebuild_topology(top, f"{file.origin}: header.json: topology")
-    _check_weight(file, topology, (*group, *relays), about, translations)
+    _check_weight(file, topology, (*group, *relays), table, translations)
     try:
         if translations is not None:
-            problem = _rebuild_quotient(topology, about, group, relays, translations)
+            problem = _rebuild_quotient(topology, table, group, relays, translations)
         else:
-            problem = make_problem(topology, _rebuild_collective(file, about, len(group)), group, relays)
+            problem = make_problem(topology, _rebuild_collective(file, table, len(group)), group, relays)
     except InputError as error:
-        words = str(error)
-        raise InputError(words if words.startswith(file.origin) else f"{file.origin}: {words}") from None
-    found = problem.collective
-    for key, value in (("ranks", found.nranks), ("nchunks", found.nchunks), ("root", found.root)):
-        if about.integer(key, 0, MAX_CHUNKS) != value:
-            about.fail(key, f"{inner[key]} is not what this problem has; it must be {value}")
+        message = str(error)
+        raise InputError(message if message.startswith(file.origin) else f"{file.origin}: {message}") from None
+    collective = problem.collective
+    for key, value in (("ranks", collective.nranks), ("nchunks", collective.nchunks), ("root", collective.root)):
+        if table.integer(key, 0, MAX_CHUNKS) != value:
+            table.fail(key, f"{inner[key]} does not fit this problem; it must be {value}")
     return problem
 
 
 def _rebuild_topology(top: Fields, origin: str) -> Topology:
-    """The topology, with the costs that it states on where there is a protocol."""
+    """Build the stated topology, with its stated costs on where there is a protocol."""
     topology = from_toml(top.string("topology"), origin)
     protocol = top.string("protocol", "")
     if not protocol:
         return topology
     try:
-        on = with_costs(topology)
-        return on if protocol == ANY else under(on, protocol)
+        with_all_costs = with_costs(topology)
+        return with_all_costs if protocol == ANY else under(with_all_costs, protocol)
     except InputError as error:
         top.fail("protocol", str(error))
 
 
 def _check_weight(
-    file: ColumnFile, topology: Topology, members: tuple[int, ...], about: Fields, translations: Translations | None
+    file: ColumnFile, topology: Topology, members: tuple[int, ...], table: Fields, translations: Translations | None
 ) -> None:
-    """Refuse a few lines that state what would fill the memory; a schedule for so much is a large file itself."""
-    name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS), len(members)
+    """Raise InputError for a few lines that state a problem that would fill the memory.
+
+    An honest schedule for a problem of that size is a large file itself.
+    """
+    name, chunks, k = table.string("name"), table.integer("chunks", 1, MAX_CHUNKS), len(members)
     entries = 0
-    if not about.boolean("columns", False):
-        entries = chunks * find_kind(name).entries(k) * (k if about.boolean("one_shot", False) else 1)
+    if not table.boolean("columns", False):
+        entries = chunks * find_kind(name).entries(k) * (k if table.boolean("one_shot", False) else 1)
         if translations is not None:
             entries = max(1, k // math.prod(extent for _, extent in translations)) * k * max(1, _share(name, k, chunks))
     needed = entries * _ENTRY_BYTES + _estimate_network(topology, members)
@@ -181,16 +191,16 @@ def _check_weight(
 
 
 def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
-    """What the links among the members take, paths through switches and these switches' tables included."""
+    """Estimate the bytes of the links between the members, with paths through switches and the switches' tables."""
     n, switches = topology.nranks, len(topology.switches)
     src, dst = topology.link_src, topology.link_dst
-    mine = marked(topology.nvertices, [rank for rank in members if rank < n])
-    paths = int(np.count_nonzero(mine[src] & mine[dst]))
+    is_member = marked(topology.nvertices, [rank for rank in members if rank < n])
+    paths = int(np.count_nonzero(is_member[src] & is_member[dst]))
     between = (src >= n) & (dst >= n)
     if switches:
         part = components(switches, src[between] - n, dst[between] - n)
         count = int(part.max()) + 1
-        into, out = mine[src] & (dst >= n), (src >= n) & mine[dst]
+        into, out = is_member[src] & (dst >= n), (src >= n) & is_member[dst]
         ports = np.bincount(part[dst[into] - n], minlength=count)
         reached = np.unique(part[src[out] - n] * n + dst[out])
         paths += int(ports @ np.bincount(reached // n, minlength=count))
@@ -202,17 +212,20 @@ def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
 
 
 def _rebuild_quotient(
-    topology: Topology, about: Fields, group: tuple[int, ...], relays: tuple[int, ...], translations: Translations
+    topology: Topology, table: Fields, group: tuple[int, ...], relays: tuple[int, ...], translations: Translations
 ) -> Problem:
-    name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_ENTRIES), len(group)
+    """Build the stated quotient problem."""
+    name, chunks, k = table.string("name"), table.integer("chunks", 1, MAX_ENTRIES), len(group)
     if not find_kind(name).translatable or relays:
-        able = [kind.name for kind in KINDS.values() if kind.translatable]
-        about.fail("name", f"{shown(name)} has no quotient; it must be one of {', '.join(able)}, without relays")
+        quotient_names = [kind.name for kind in KINDS.values() if kind.translatable]
+        table.fail(
+            "name", f"{shown(name)} has no quotient; it must be one of {', '.join(quotient_names)}, without relays"
+        )
     check_ranks(group, "group", topology.nranks)
     share = _share(name, k, chunks)
-    held = k // math.prod(extent for _, extent in translations) * k * share
-    if k < 2 or not 0 < held <= MAX_ENTRIES or (find_kind(name).in_shares and share * k != chunks):
-        about.fail("chunks", f"{chunks} chunks over {k} ranks have no quotient")
+    entries = k // math.prod(extent for _, extent in translations) * k * share
+    if k < 2 or not 0 < entries <= MAX_ENTRIES or (find_kind(name).in_shares and share * k != chunks):
+        table.fail("chunks", f"{chunks} chunks over {k} ranks have no quotient")
     try:
         return quotient_by(topology, name, share, group, translations)
     except InputError:
@@ -221,7 +234,8 @@ def _rebuild_quotient(
         raise InputError(f"header.json: fold: {' '.join(str(error).split())[:200]}") from None
 
 
-def _ranks(top: Fields, key: str) -> tuple[int, ...]:
+def _read_ranks(top: Fields, key: str) -> tuple[int, ...]:
+    """Read an array of ranks."""
     value = top.values.get(key)
     if not isinstance(value, list) or len(value) > MAX_RANKS or any(type(rank) is not int for rank in value):
         top.fail(key, f"it must be an array of at most {MAX_RANKS} ranks")
@@ -231,6 +245,7 @@ def _ranks(top: Fields, key: str) -> tuple[int, ...]:
 
 
 def _read_translations(top: Fields) -> Translations | None:
+    """Read the translations of a quotient problem; None for a whole problem."""
     value = top.values.get("fold", 0)
     if value is None:
         return None
@@ -247,48 +262,56 @@ def _read_translations(top: Fields) -> Translations | None:
     return tuple((stride, extent) for stride, extent in pairs)
 
 
-def _rebuild_collective(file: ColumnFile, about: Fields, nranks: int) -> Collective:
-    name, chunks = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS)
-    root = about.integer("root", 0, MAX_RANKS)
-    nchunks = about.integer("nchunks", 1, MAX_CHUNKS)
-    if about.integer("ranks", 2, MAX_RANKS) != nranks:
-        about.fail("ranks", f"{about.values['ranks']} ranks; it must be {nranks} as in the group")
-    if not about.boolean("columns", False):
+def _rebuild_collective(file: ColumnFile, table: Fields, nranks: int) -> Collective:
+    """Build the stated collective, from its name or from its columns."""
+    name, chunks = table.string("name"), table.integer("chunks", 1, MAX_CHUNKS)
+    root = table.integer("root", 0, MAX_RANKS)
+    nchunks = table.integer("nchunks", 1, MAX_CHUNKS)
+    if table.integer("ranks", 2, MAX_RANKS) != nranks:
+        table.fail("ranks", f"{table.values['ranks']} ranks; it must be {nranks} as in the group")
+    if not table.boolean("columns", False):
         if not find_kind(name).by_name:
-            able = [kind.name for kind in KINDS.values() if kind.by_name]
-            about.fail("name", f"{shown(name)} has no columns that state it; it must be one of {', '.join(able)}")
+            defined_names = [kind.name for kind in KINDS.values() if kind.by_name]
+            table.fail(
+                "name", f"{shown(name)} needs columns that state it; else it must be one of {', '.join(defined_names)}"
+            )
         plain = named(name, nranks, chunks, root)
-        if not about.boolean("one_shot", False):
+        if not table.boolean("one_shot", False):
             return plain
         if not plain.kind.in_shares:
-            about.fail("one_shot", f"it must be false of {name}, or the collective an allreduce")
+            table.fail("one_shot", f"it must be false for {name}; only an allreduce can be one-shot")
         return one_shot(plain)
     if not name.isprintable() or not 1 <= len(name) <= 40:
-        about.fail("name", f"{shown(name)} is no name; it must be 1 to 40 printable characters")
+        table.fail("name", f"{shown(name)} is no name; it must be 1 to 40 printable characters")
     if root >= nranks:
-        about.fail("root", f"position {root} is not in the group; it must be 0 to {nranks - 1}")
-    pre, in_index = _cells(file, "pre", "in_index", nranks, nchunks)
-    post, out_index = _cells(file, "post", "out_index", nranks, nchunks)
+        table.fail("root", f"position {root} is not in the group; it must be 0 to {nranks - 1}")
+    pre, in_index = _read_cells(file, "pre", "in_index", nranks, nchunks)
+    post, out_index = _read_cells(file, "post", "out_index", nranks, nchunks)
     fraction: Floats = file.column("collective/fraction", "float", (nchunks,))
     file.within("collective/fraction", fraction, 1e-18, 1e18)
-    held = marked(nchunks, pre[:, 1])
-    if not held.all():
-        raise InputError(f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(held))} before")
+    is_held = marked(nchunks, pre[:, 1])
+    if not is_held.all():
+        raise InputError(f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(is_held))} before")
     reduces = file.column("collective/reduces", "bool", (nchunks,))
     return Collective(name, nranks, chunks, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
 
 
 def means_its_name(stated: Collective) -> bool:
-    """Return whether chunks of any sizes make up, between the same ranks, the data that the collective's name says."""
+    """Return whether a collective moves the data that its name promises between the same ranks.
+
+    Its chunks may have any size.
+    """
     if stated.name not in KINDS or not find_kind(stated.name).by_name:
         return True
     plain = named(stated.name, stated.nranks, 1, stated.root)
-    own, right = _amounts(stated), _amounts(plain)
-    return own.keys() == right.keys() and all(math.isclose(own[key], right[key], rel_tol=1e-6) for key in right)
+    amounts, named_amounts = _amounts(stated), _amounts(plain)
+    return amounts.keys() == named_amounts.keys() and all(
+        math.isclose(amounts[key], named_amounts[key], rel_tol=1e-6) for key in named_amounts
+    )
 
 
 def _amounts(collective: Collective) -> dict[tuple[bool, bytes, bytes], float]:
-    """Return how much of the message is at the same ranks before and after, and reduced or not."""
+    """Return the share of the message for each (reduced, ranks before, ranks after)."""
     sides = []
     for rows in (collective.pre, collective.post):
         order = np.lexsort((rows[:, 0], rows[:, 1]))
@@ -302,8 +325,8 @@ def _amounts(collective: Collective) -> dict[tuple[bool, bytes, bytes], float]:
     return amounts
 
 
-def _cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int) -> tuple[Ints, Ints]:
-    """Rows (rank, chunk), sorted and each once, and the place of each in its rank's buffer."""
+def _read_cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int) -> tuple[Ints, Ints]:
+    """Read rows (rank, chunk), sorted and each once, and the place of each in its rank's buffer."""
     member = f"collective/{cells}"
     rows = file.rows(member)
     table: Ints = file.column(member, "int", (rows, 2)).astype(np.int64)
@@ -312,7 +335,9 @@ def _cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int)
     unsorted = np.diff(table[:, 0] * nchunks + table[:, 1]) <= 0
     if unsorted.any():
         row = int(np.argmax(unsorted)) + 1
-        raise InputError(f"{file.origin}: {member}.npy: row {row} is not behind the row before; it must be sorted")
+        raise InputError(
+            f"{file.origin}: {member}.npy: row {row} does not come after the row before it; rows must be sorted"
+        )
     place: Ints = file.column(f"collective/{places}", "int", (rows,)).astype(np.int64)
     file.within(f"collective/{places}", place, 0, MAX_CHUNKS)
     return table, place

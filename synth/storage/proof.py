@@ -1,18 +1,20 @@
-"""A proved bound on the time as a file of its own, NAME.proof.json: what is claimed of a schedule file, and why.
+"""Read, write and check a proved bound on the time in its own file, NAME.proof.json.
+
+The file states the bound of a schedule file and the witnesses that prove it:
 
     format      "synth-proof-1"
     question    collective, topology, group, relays, root and size_bytes that the bound is for; fold: null, or the
-                translations of the quotient problem (`synth.symmetry.quotient`) that the witnesses speak of instead
-                            of the whole
+                translations of the quotient problem (`synth.symmetry.quotient`) that the witnesses are about instead
+                of the whole
                 costs, where an executor's are on: the protocols over which the bound holds, and the source of their
                 figures, which the schedule file states
-    schedule    SHA-256 of the schedule file that it stands beside
+    schedule    SHA-256 of the schedule file that it belongs to
     time_us, bound_us, gap      the schedule's time, the bound, and time / bound
-    witnesses   what proves the bound, the decisive one first: the fields of `witness.Witness`, and the names of
-                the resources that it speaks of (cap_us is null where there is no cap); protocol only where costs are on
+    witnesses   the witnesses of the bound, the decisive one first: the fields of `witness.Witness`, and the names of
+                the resources in them (cap_us is null where there is no cap); protocol only where costs are on
 
-Nothing in it is believed. A witness names what to look at (ranks, resources, prices); what that proves is worked out
-again from the problem, and every number claimed is held against it.
+Nothing in it is believed. A witness names ranks, resources and prices; the bound that they prove is recomputed from the
+problem, and compared with every number claimed.
 """
 
 from __future__ import annotations
@@ -39,18 +41,25 @@ from topologies.text.files import opened, origin_of, read_bytes
 
 FORMAT = "synth-proof-1"
 MAX_FILE_BYTES = 128 << 20
-EQUAL = 1e-9  # relative: what another order of additions may lose
+EQUAL = 1e-9  # relative error that another order of additions may cause
 _KEYS = ("format", "question", "schedule", "time_us", "bound_us", "gap", "witnesses")
 _NAMES = "resource_names"
 _MOST_US = 1e18
-_MOST = 1 << 53  # beyond it floats do not tell integers apart
+_MOST = 1 << 53  # Beyond it floats do not distinguish integers.
 
 
 @dataclass(frozen=True)
 class Proof:
     """A proof as its file states it; see the head of this module.
 
-    names: for each witness, the name of every resource that it speaks of.
+    Attributes:
+        question: The question that the bound is for.
+        schedule: SHA-256 of the schedule file.
+        time_us: Time of the schedule in µs.
+        bound_us: Bound in µs.
+        gap: Time / bound.
+        witnesses: The witnesses of the bound.
+        names: For each witness, the name of every resource in it.
     """
 
     question: Mapping[str, Any]
@@ -63,13 +72,17 @@ class Proof:
 
 
 def proof_path(schedule: str | Path) -> Path:
-    """Where the proof of a schedule file stands: NAME.proof.json beside NAME.synth."""
+    """Return the path of a schedule file's proof: NAME.proof.json next to NAME.synth."""
     path = Path(schedule)
     return path.with_name(path.name.removesuffix(".synth") + ".proof.json")
 
 
 def digest(path: str | Path) -> str:
-    """SHA-256 of a file, in hexadecimal. InputError where it cannot be read."""
+    """Return the SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
     with opened(path, "a schedule's .synth file") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -82,109 +95,122 @@ def save_proof(
     time_us: float,
     path: str | Path | None = None,
 ) -> Path:
-    """Write what proves the bound at a size beside a schedule file that is already there.
+    """Write a proof of the bound at a message size for an existing schedule file.
 
     Args:
-        schedule: the schedule file.
-        problem: what the witnesses speak of: the schedule's own, or the whole where that is a quotient.
-        witnesses: at least one.
-        time_us: the schedule's time, as its file claims it.
-        path: where to write; `proof_path(schedule)` when None.
+        schedule: The schedule file.
+        problem: The problem of the witnesses: the schedule's own, or the whole where that is a quotient.
+        witnesses: At least one witness.
+        size_bytes: The message size.
+        time_us: The schedule's time, as its file claims it.
+        path: Where to write; `proof_path(schedule)` when None.
 
     Raises:
-        InputError: the schedule file cannot be read or the proof not written.
-        ProofRefused: a witness claims more than it proves, or none proves anything at this size.
+        InputError: The schedule file cannot be read or the proof not written.
+        ProofRefused: A witness claims more than it proves, or none proves anything at this size.
     """
     if not witnesses:
         raise ProofRefused("witnesses: there is none")
     best = decisive(witnesses, size_bytes)
     bound_us = best.at(size_bytes)
     ordered = (best, *(w for w in witnesses if w is not best))
-    asked, gap = MappingProxyType(state_question(problem, size_bytes)), time_us / bound_us if bound_us > 0 else 0.0
+    question_stated, gap = (
+        MappingProxyType(state_question(problem, size_bytes)),
+        time_us / bound_us if bound_us > 0 else 0.0,
+    )
     names = tuple(_names(problem, w) for w in ordered)
-    proof = Proof(asked, digest(schedule), time_us, bound_us, gap, ordered, names)
+    proof = Proof(question_stated, digest(schedule), time_us, bound_us, gap, ordered, names)
     check_proof(problem, proof, size_bytes)
-    where = proof_path(schedule) if path is None else Path(path)
-    with replaced(where) as file:
+    target = proof_path(schedule) if path is None else Path(path)
+    with replaced(target) as file:
         file.write(_text(proof).encode())
-    return where
+    return target
 
 
 def check_beside(proof: Proof, schedule_digest: str, time_us: float) -> None:
-    """Whether a proof speaks of this schedule file.
+    """Check that a proof belongs to a schedule file.
 
-    Raises ProofRefused: it was made for another file, or for another time.
+    Raises:
+        ProofRefused: The proof was made for another file, or for another time.
     """
     if proof.schedule != schedule_digest:
         raise ProofRefused(
-            f"schedule: is for a file of SHA-256 {shown(proof.schedule[:16])}…; this one has {schedule_digest[:16]}…"
+            f"schedule: is for a file of SHA-256 {shown(proof.schedule[:16])}…; this file has {schedule_digest[:16]}…"
         )
     if not math.isclose(proof.time_us, time_us, rel_tol=EQUAL):
         raise ProofRefused(f"time_us: claims {proof.time_us!r}, the schedule takes {time_us!r}")
 
 
 def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[float, Witness]:
-    """Work out every witness again from the problem and hold every number of the proof against it.
+    """Check every number of a proof against its witnesses, recomputed from the problem.
 
     Args:
-        problem: of any number of chunks; a quotient where the proof's question is (a quotient problem is believed here,
-            `quotient_check.check_quotient` checks it).
+        problem: The problem, with any number of chunks; a quotient where the proof's question is one. A quotient
+            problem is believed here; `quotient_check.check_quotient` checks it.
+        proof: The proof.
+        size_bytes: The message size.
 
     Returns:
         The bound in µs that is proved at this size (at least the claimed one), and the witness that proves it.
 
-    Raises ProofRefused: another question, a resource that is not the one named, or a number that is not proved.
+    Raises:
+        ProofRefused: The question differs, a resource has another name, or a number is not proved.
     """
-    asked = state_question(problem, size_bytes)
-    for key in sorted(asked.keys() | proof.question.keys()):
-        if key not in asked or proof.question.get(key) != asked[key]:
+    expected = state_question(problem, size_bytes)
+    for key in sorted(expected.keys() | proof.question.keys()):
+        if key not in expected or proof.question.get(key) != expected[key]:
             raise ProofRefused(
-                f"question: {shown(key)} is {shown(proof.question.get(key))} and is not what the schedule is for,"
-                f" {shown(asked.get(key))}"
+                f"question: {shown(key)} is {shown(proof.question.get(key))},"
+                f" but the schedule is for {shown(expected.get(key))}"
             )
     if not proof.witnesses:
         raise ProofRefused("witnesses: there is none")
     for number, (witness, names) in enumerate(zip(proof.witnesses, proof.names, strict=True), start=1):
         _check_witness(problem, witness, names, f"witness {number}, {shown(witness.kind)}")
-    lacking = [name for name in problem.protocols if all(w.protocol != name for w in proof.witnesses)]
-    if lacking:
-        raise ProofRefused(f"witnesses: there is none for protocol {lacking[0]}; there must be one for each")
+    unproved = [name for name in problem.protocols if all(w.protocol != name for w in proof.witnesses)]
+    if unproved:
+        raise ProofRefused(f"witnesses: there is none for protocol {unproved[0]}; there must be one for each")
     deciding = decisive(proof.witnesses, size_bytes)
     best = float(deciding.at(size_bytes))
     if proof.bound_us > best * (1 + EQUAL):
         raise ProofRefused(f"bound_us: claims {proof.bound_us!r}, the witnesses prove {best!r}")
     if proof.bound_us <= 0:
-        raise ProofRefused(f"bound_us: {proof.bound_us!r} says nothing; it must be more than 0")
+        raise ProofRefused(f"bound_us: {proof.bound_us!r} proves nothing; it must be more than 0")
     gap = proof.time_us / proof.bound_us
     if not math.isclose(proof.gap, gap, rel_tol=EQUAL):
         raise ProofRefused(f"gap: claims {proof.gap!r}, but time_us / bound_us is {gap!r}")
     return best, deciding
 
 
-def _check_witness(problem: Problem, witness: Witness, names: dict[int, str], where: str) -> None:
-    """Whether all that a witness claims is proved."""
+def _check_witness(problem: Problem, witness: Witness, names: dict[int, str], label: str) -> None:
+    """Check that a witness proves all that it claims."""
     try:
-        right = _names(problem, witness)
-        wrong = next((r for r in sorted(right.keys() | names.keys()) if right.get(r) != names.get(r)), None)
-        if wrong is not None:
+        expected_names = _names(problem, witness)
+        wrong_resource = next(
+            (r for r in sorted(expected_names.keys() | names.keys()) if expected_names.get(r) != names.get(r)), None
+        )
+        if wrong_resource is not None:
             raise ProofRefused(
-                f"{where}: resource {wrong} is {shown(right.get(wrong, 'none of its own'))},"
-                f" not {shown(names.get(wrong, 'without a name'))}"
+                f"{label}: resource {wrong_resource} is {shown(expected_names.get(wrong_resource, 'none of its own'))},"
+                f" not {shown(names.get(wrong_resource, 'without a name'))}"
             )
         limit = recompute(problem, witness)
     except ProofRefused:
         raise
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise ProofRefused(f"{where}: {words if words.isprintable() else repr(words)}") from None
+        message = " ".join(str(error).split())[:200]
+        raise ProofRefused(f"{label}: {message if message.isprintable() else repr(message)}") from None
     for name, proved in zip(("base_us", "per_byte_us", "cap_us"), limit, strict=True):
         claimed = getattr(witness, name)
         if not claimed <= proved * (1 + EQUAL):
-            raise ProofRefused(f"{where}: {name}: claims {claimed!r}, proves {float(proved)!r}")
+            raise ProofRefused(f"{label}: {name}: claims {claimed!r}, proves {float(proved)!r}")
 
 
 def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
-    """What is asked, as files state it: ranks are the topology's, root is None where there is none."""
+    """Return the question of a problem and a size as files state it.
+
+    Ranks are the topology's; root is None where there is none.
+    """
     return {
         **question(problem),
         "size_bytes": float(size_bytes),
@@ -194,7 +220,7 @@ def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
 
 
 def state_costs(problem: Problem) -> dict[str, Any]:
-    """What the bound's model is beside α and bandwidth; nothing where no executor's costs are on."""
+    """Return the executor's costs in the bound's model, as files state them; empty where no costs are on."""
     topology = problem.topology
     if not topology.protocol or topology.costs is None:
         return {}
@@ -203,31 +229,36 @@ def state_costs(problem: Problem) -> dict[str, Any]:
 
 
 def _names(problem: Problem, witness: Witness) -> dict[int, str]:
-    """The name of every resource that a witness speaks of; IndexError where there is no such resource."""
+    """Return the name of every resource in a witness.
+
+    Raises:
+        IndexError: There is no such resource.
+    """
     net = problem.network
-    found = {}
+    names = {}
     priced = {row[0] for row in witness.prices} | {row[0] for row in witness.windows}
     for resource in sorted({*witness.resources, *priced}):
-        own = resource - net.nresources
+        link = resource - net.nresources
         if not 0 <= resource < net.nresources + net.nlinks:
             raise IndexError(f"there is no resource {resource}")
-        found[resource] = net.resource_names[resource] if own < 0 else f"link {problem.link_name(own)}"
-    return found
+        names[resource] = net.resource_names[resource] if link < 0 else f"link {problem.link_name(link)}"
+    return names
 
 
 def _text(proof: Proof) -> str:
-    """JSON with a field a line, floats so that they come back to the last bit."""
+    """Return a proof as JSON with one field a line; floats come back to the last bit."""
 
     def compact(value: object) -> str:
+        """Return a value as JSON on one line."""
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=np.generic.item)
 
     blocks = []
     for witness, names in zip(proof.witnesses, proof.names, strict=True):
-        known = {f.name: getattr(witness, f.name) for f in fields(witness) if f.name != "protocol" or witness.protocol}
+        values = {f.name: getattr(witness, f.name) for f in fields(witness) if f.name != "protocol" or witness.protocol}
         if math.isinf(witness.cap_us):
-            known["cap_us"] = None
-        known[_NAMES] = {str(resource): name for resource, name in names.items()}
-        rows = ",\n".join(f"   {compact(key)}: {compact(value)}" for key, value in known.items())
+            values["cap_us"] = None
+        values[_NAMES] = {str(resource): name for resource, name in names.items()}
+        rows = ",\n".join(f"   {compact(key)}: {compact(value)}" for key, value in values.items())
         blocks.append(f"  {{\n{rows}\n  }}")
     head = {"format": FORMAT, "question": dict(proof.question)} | {key: getattr(proof, key) for key in _KEYS[2:-1]}
     rows = "".join(f" {compact(key)}: {compact(value)},\n" for key, value in head.items())
@@ -235,9 +266,10 @@ def _text(proof: Proof) -> str:
 
 
 def load_proof(path: str | Path) -> Proof:
-    """Read a proof file; nothing of it is checked but its form.
+    """Read a proof file and check only its form.
 
-    Raises InputError: it cannot be read, or a field is missing or is not what it must be; the line names both.
+    Raises:
+        InputError: The file cannot be read, or a field is missing or has a wrong form; the line names both.
     """
     origin = origin_of(path)
     data = read_bytes(path, "a .proof.json file", MAX_FILE_BYTES)
@@ -245,29 +277,30 @@ def load_proof(path: str | Path) -> Proof:
     if top.string("format") != FORMAT:
         top.fail("format", f"{shown(top.values['format'])} is not known; it must be {FORMAT}")
     top.only(_KEYS)
-    asked, given = top.values.get("question"), top.values.get("witnesses")
-    if not isinstance(asked, dict):
+    question_stated, witness_objects = top.values.get("question"), top.values.get("witnesses")
+    if not isinstance(question_stated, dict):
         top.fail("question", "missing; it must be an object")
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+    if not isinstance(witness_objects, list) or not all(isinstance(witness, dict) for witness in witness_objects):
         top.fail("witnesses", "missing; it must be an array of objects")
-    tables = [Fields(one, "", f"{origin}: witness {i}") for i, one in enumerate(given, start=1)]
+    tables = [Fields(witness, "", f"{origin}: witness {i}") for i, witness in enumerate(witness_objects, start=1)]
     return Proof(
-        MappingProxyType(asked),
+        MappingProxyType(question_stated),
         top.string("schedule"),
         top.number("time_us", 0.0, _MOST_US, "µs"),
         top.number("bound_us", 0.0, _MOST_US, "µs"),
         top.number("gap", 0.0, _MOST_US, "times the bound"),
-        tuple(_witness(table) for table in tables),
+        tuple(_read_witness(table) for table in tables),
         tuple(_read_names(table) for table in tables),
     )
 
 
-def _witness(table: Fields) -> Witness:
+def _read_witness(table: Fields) -> Witness:
+    """Read one witness."""
     hints = get_type_hints(Witness)
-    known = {f.name: hints[f.name] for f in fields(Witness)}
-    table.only((*known, _NAMES))
+    hint_of_field = {f.name: hints[f.name] for f in fields(Witness)}
+    table.only((*hint_of_field, _NAMES))
     values = {}
-    for name, hint in known.items():
+    for name, hint in hint_of_field.items():
         if name not in table.values:
             if name == "protocol":
                 continue
@@ -280,7 +313,7 @@ def _witness(table: Fields) -> Witness:
 
 
 def _typed(table: Fields, name: str, hint: Any, value: Any) -> Any:
-    """A JSON value as the type that a field of Witness is declared with."""
+    """Return a JSON value as the type with which a field of Witness is declared."""
     if get_origin(hint) is tuple:
         inner = get_args(hint)
         if isinstance(value, list) and inner[1:] == (Ellipsis,):
@@ -293,18 +326,19 @@ def _typed(table: Fields, name: str, hint: Any, value: Any) -> Any:
         if type(value) in (int, float) and -_MOST <= value <= _MOST:
             return float(value)
     elif hint is int:
-        # a negative index would mean another rank to Python and none to a reader
+        # A negative index would mean another rank to Python and none to a reader.
         if type(value) is int and 0 <= value <= _MOST:
             return value
     elif hint in (str, bool) and type(value) is hint:
         return value
-    return table.fail(name, f"holds {shown(value)}, which is not what a witness has there")
+    return table.fail(name, f"holds {shown(value)}, which has the wrong type for this field of a witness")
 
 
 def _read_names(table: Fields) -> dict[int, str]:
+    """Read the names of a witness's resources, by number."""
     value = table.values.get(_NAMES)
     if not isinstance(value, dict) or not all(
         k.isascii() and k.isdigit() and len(k) < 16 and isinstance(name, str) for k, name in value.items()
     ):
-        table.fail(_NAMES, "it must be an object that gives each resource's number its name")
+        table.fail(_NAMES, "it must be an object from each resource's number to its name")
     return {int(k): name for k, name in value.items()}

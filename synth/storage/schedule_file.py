@@ -1,18 +1,18 @@
-"""A schedule with its problem in one file, NAME.synth: what is asked, every send, and nothing that is not needed.
+"""Read and write a schedule with its problem in one file, NAME.synth: the problem, every send, and nothing else.
 
 The file is a zip of columns (`synth.storage.columns`). `header.json` holds
 
     format      "synth-schedule-1"
-    software, engine    what wrote the file and what found the schedule
-    topology    the topology's text form, whole
+    software, engine    the software that wrote the file and the engine of the schedule
+    topology    the topology's text form, complete
     collective  name, ranks, chunks (a block), nchunks, root (position in the group); columns: whether the file
-                states it in full (members collective/…) because it is not what the name alone means;
-                one_shot, where true: an allreduce with a sum of its own for every rank
+                states it in full (members collective/…) because the name alone does not define it;
+                one_shot, where true: an allreduce in which every rank has its own sum
     group, relays       ranks of the topology
     fold        null, or the translations of a quotient problem: (stride, extent) pairs (`synth.symmetry.quotient`)
     size_bytes  the message size that the times are for
     time_us     when the last chunk has arrived, as claimed
-    sends       rows of the columns
+    sends       number of rows of the columns
 
 and the columns are chunk, link, step, reduces and start_us, as in `Schedule`; a send's end follows from its start.
 """
@@ -43,19 +43,21 @@ MAX_SIZE_BYTES = float(1 << 60)
 MAX_STEP = (1 << 24) - 1
 MAX_SENDS = 1 << 40
 MAX_US = 1e18
-_EQUAL_FRACTION = 1e-9  # relative: what another order of divisions may lose
+_EQUAL_FRACTION = 1e-9  # relative error that another order of divisions may cause
 _KEYS = ("format", "software", "engine", *KEYS, "size_bytes", "time_us", "sends")
 _SENDS = ("chunk", "link", "step", "reduces", "start_us")
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a schedule file holds. Nothing of it is checked but that it can be what it says; see `synth prove`.
+    """The content of a schedule file.
+
+    Only its form is checked, not that the schedule is right; see `synth prove`.
 
     Attributes:
-        problem: a quotient where the file states one.
-        schedule: at the message size of the file.
-        header: header.json.
+        problem: The problem; a quotient where the file states one.
+        schedule: The schedule at the message size of the file.
+        header: The content of header.json.
     """
 
     problem: Problem
@@ -64,32 +66,35 @@ class Stored:
 
     @property
     def claimed_us(self) -> float:
-        """The time that the file claims, in µs."""
+        """Return the time that the file claims, in µs."""
         return float(self.header["time_us"])
 
     @property
     def as_named(self) -> bool:
-        """Whether the collective is what its name means, and not a pattern that the file states."""
+        """Return whether the collective is defined by its name, and not a pattern that the file states."""
         return not self.header["collective"]["columns"]
 
     @property
     def orbit(self) -> int:
-        """How many sends each row stands for: the size of its orbit."""
+        """Return how many sends each row represents: the size of its orbit."""
         return 1 if self.problem.quotient is None else self.problem.quotient.order
 
     @property
     def asked(self) -> Problem:
-        """What a bound on its time is about: the whole problem, with one chunk a block where the name says all.
+        """Return the problem that a bound on the schedule's time is for.
 
-        Bounds hold for all numbers of chunks, so the fewest are enough. InputError where it is too large to be
-        held in memory.
+        It is the whole problem, with one chunk a block where the name defines the collective. Bounds hold for all
+        numbers of chunks, so the fewest are enough.
+
+        Raises:
+            InputError: The problem does not fit in memory.
         """
         if not self.as_named:
             return self.problem
-        known, quotient = self.problem.collective, self.problem.quotient
+        collective, quotient = self.problem.collective, self.problem.quotient
         return replace(
             self.problem,
-            collective=named(known.name, known.nranks, 1, known.root),
+            collective=named(collective.name, collective.nranks, 1, collective.root),
             network=self.problem.network if quotient is None else quotient.whole,
             quotient=None,
         )
@@ -98,32 +103,36 @@ class Stored:
         """Return the stored schedule as an algorithm of a problem that the caller states, replayed on its network.
 
         Args:
-            problem: The question, with one chunk a block. Nothing of the file's own problem is taken for it.
+            problem: The question, with one chunk a block. The file's own problem is only compared with it.
 
         Raises:
             InputError: The file is for another collective, another group, or chunks of other sizes.
             ScheduleRefused: The schedule is not right for this problem.
         """
-        own, asked = self.problem, problem.under(self.problem.topology.protocol) if problem.protocols else problem
-        if own.collective.is_one_shot and not asked.collective.is_one_shot:
-            asked = replace(asked, collective=one_shot(asked.collective))
-        if (own.group, own.relays) != (asked.group, asked.relays) or own.topology.protocol != asked.topology.protocol:
-            raise InputError("the schedule is for other ranks or another protocol than what is asked")
-        parts, rest = divmod(own.collective.nchunks, asked.collective.nchunks)
-        asked = asked.with_chunks(max(1, parts))
-        carriers, fraction = asked.network.ncarriers, asked.collective.fraction
-        is_same = own.collective.nchunks == asked.collective.nchunks
+        own, target = self.problem, problem.under(self.problem.topology.protocol) if problem.protocols else problem
+        if own.collective.is_one_shot and not target.collective.is_one_shot:
+            target = replace(target, collective=one_shot(target.collective))
+        if (own.group, own.relays) != (
+            target.group,
+            target.relays,
+        ) or own.topology.protocol != target.topology.protocol:
+            raise InputError("the schedule is for other ranks or another protocol than the question")
+        parts, remainder = divmod(own.collective.nchunks, target.collective.nchunks)
+        target = target.with_chunks(max(1, parts))
+        carriers, fraction = target.network.ncarriers, target.collective.fraction
+        is_same = own.collective.nchunks == target.collective.nchunks
         is_same = is_same and np.allclose(own.collective.fraction, fraction, rtol=_EQUAL_FRACTION, atol=0.0)
-        is_same = is_same and replace(own.collective, fraction=fraction).equals(asked.collective)
-        if rest or not is_same or self.schedule.link.max(initial=0) >= carriers:
-            raise InputError("the schedule is for another collective or network than what is asked")
+        is_same = is_same and replace(own.collective, fraction=fraction).equals(target.collective)
+        if remainder or not is_same or self.schedule.link.max(initial=0) >= carriers:
+            raise InputError("the schedule is for another collective or network than the question")
         engine = str(self.header["engine"])
-        return Algorithm(asked, self.schedule, engine, size_bytes=self.schedule.size_bytes)
+        return Algorithm(target, self.schedule, engine, size_bytes=self.schedule.size_bytes)
 
     def expanded(self) -> tuple[Problem, Schedule]:
-        """The whole problem and every send; what is stored where that is no quotient.
+        """Return the whole problem and every send; the stored ones where the problem is no quotient.
 
-        InputError where that is too large to be held in memory.
+        Raises:
+            InputError: The whole problem does not fit in memory.
         """
         if self.problem.quotient is None:
             return self.problem, self.schedule
@@ -134,11 +143,11 @@ def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> 
     """Write an algorithm with its times at a message size, replayed at that size first.
 
     Raises:
-        InputError: a size that is none, a problem that a file cannot hold, or the file cannot be written.
-        ScheduleRefused: the schedule is not right at that size.
+        InputError: The size is no message size, a file cannot hold the problem, or the file cannot be written.
+        ScheduleRefused: The schedule is not right at that size.
     """
     schedule = algorithm.schedule
-    if schedule.size_bytes != size_bytes:  # it was replayed at the size that it has
+    if schedule.size_bytes != size_bytes:  # The algorithm was already replayed at its schedule's size.
         schedule = timed(algorithm.problem, schedule, size_bytes)
         replay(algorithm.problem, schedule)
     return write_schedule(path, algorithm.problem, schedule, algorithm.engine)
@@ -147,16 +156,17 @@ def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> 
 def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engine: str) -> Path:
     """Write a timed schedule that was replayed at the size that it is timed for.
 
-    Raises InputError: a size that is none, a problem that a file cannot hold, or the file cannot be written.
+    Raises:
+        InputError: The size is no message size, a file cannot hold the problem, or the file cannot be written.
     """
     if not 0 <= schedule.size_bytes <= MAX_SIZE_BYTES:
         raise InputError(f"size: {schedule.size_bytes} is no message size; it must be 0 to 2^60 bytes")
-    about, columns = describe_problem(problem)
+    problem_fields, columns = describe_problem(problem)
     header = {
         "format": FORMAT,
         "software": _software(),
         "engine": engine,
-        **about,
+        **problem_fields,
         "size_bytes": float(schedule.size_bytes),
         "time_us": time_us(problem, schedule),
         "sends": len(schedule),
@@ -167,7 +177,8 @@ def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engin
 
 
 def _software() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # slow to start, and only writers need it
+    """Return this software's name and version."""
+    from importlib.metadata import PackageNotFoundError, version  # It is slow to import, and only writers need it.
 
     try:
         return f"synth {version('synth-collectives')}"
@@ -176,21 +187,23 @@ def _software() -> str:
 
 
 def load_schedule(path: str | Path) -> Stored:
-    """Read a schedule file and rebuild its problem. The schedule itself is not replayed here.
+    """Read a schedule file and rebuild its problem; the schedule is not replayed here.
 
-    Raises InputError: the file cannot be read, or what it holds cannot be a problem and a schedule; the line names the
-    file and the member or field.
+    Raises:
+        InputError: The file cannot be read, or its content cannot be a problem and a schedule; the line names the file
+            and the member or field.
     """
     with ColumnFile(path) as file:
         try:
             _check_header(file)
             problem = rebuild_problem(file)
-            return Stored(problem, _schedule(file, problem), file.header)
+            return Stored(problem, _read_schedule(file, problem), file.header)
         except MemoryError:
             raise InputError(f"{file.origin}: states a problem that does not fit in memory") from None
 
 
 def _check_header(file: ColumnFile) -> None:
+    """Check the fields of the header that do not belong to the problem."""
     top = Fields(file.header, "", f"{file.origin}: header.json")
     if top.string("format") != FORMAT:
         top.fail("format", f"{shown(file.header['format'])} is not known; it must be {FORMAT}")
@@ -203,7 +216,8 @@ def _check_header(file: ColumnFile) -> None:
     top.integer("sends", 0, MAX_SENDS)
 
 
-def _schedule(file: ColumnFile, problem: Problem) -> Schedule:
+def _read_schedule(file: ColumnFile, problem: Problem) -> Schedule:
+    """Read the columns of the schedule."""
     net, collective, sends = problem.network, problem.collective, file.header["sends"]
     columns: dict[str, Any] = {}
     for name, end in (("chunk", collective.nchunks), ("link", net.ncarriers), ("step", MAX_STEP + 1)):

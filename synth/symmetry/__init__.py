@@ -1,1 +1,1 @@
-"""Quotient problems by a network's symmetry, and their check."""
+"""Use the symmetries of networks: quotient problems and their check, relabellings, canonical orders."""

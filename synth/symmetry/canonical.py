@@ -1,4 +1,4 @@
-"""Networks by what they are, not by how their parts are numbered: which groups of ranks have the same problem.
+"""Describe networks independently of their numbering, to find groups of ranks that have the same problem.
 
 A relabelling of the local ranks that maps one network to another maps its answers too (`synth.app.clusters.carried`).
 To find such networks, each is put into a canonical order (colour refinement, then one rank after another is marked),
@@ -17,22 +17,22 @@ from topologies.arrays import index_among, pointers, row_entries, row_of_entry
 from topologies.network import Network
 from topologies.symmetry.refinement import Colours, Structure, mark
 
-_MOST_WORK = 3e7  # ranks that are told apart, times what a round of refinement touches: some seconds
-_TRIED = 24  # ranks that nothing tells apart, each of which could be the first
+_MOST_WORK = 3e7  # ranks times the entries that a round of refinement touches; this takes some seconds
+_MOST_STARTS = 24  # indistinguishable ranks that are tried as the first one
 
 
 def network_form(net: Network, nodes: Ints) -> bytes:
-    """A digest of the network between local ranks in their order, and of which of them share a node.
+    """Return a digest of the network between local ranks in their order, and of which ranks share a node.
 
-    The same for networks that differ only in the topology's ranks and in the numbers of resources and nodes.
+    It is the same for networks that differ only in the topology's ranks and in the numbers of resources and nodes.
     """
-    order, each = resource_order(net), net.carriers
-    used = index_among(net.nresources, order)[each.uses_idx]
-    user = row_of_entry(each.uses_ptr)
+    order, carriers = resource_order(net), net.carriers
+    used = index_among(net.nresources, order)[carriers.uses_idx]
+    user = row_of_entry(carriers.uses_ptr)
     by_number = np.lexsort((used, user))
     digest = hashlib.sha256(str(net.nranks).encode())
     columns = [
-        net.src, net.dst, each.alpha_us, each.bandwidth_gbs, net.gap_us, np.array([net.start_us]),
+        net.src, net.dst, carriers.alpha_us, carriers.bandwidth_gbs, net.gap_us, np.array([net.start_us]),
         user[by_number], used[by_number], net.capacity_gbs[order], _by_first(nodes),
     ]  # fmt: skip
     if (h := net.hyperlinks) is not None:
@@ -43,31 +43,32 @@ def network_form(net: Network, nodes: Ints) -> bytes:
 
 
 def _by_first(numbers: Ints) -> Ints:
-    """The place of the first that has the same number, of each."""
-    seen = np.unique(numbers, return_index=True, return_inverse=True)
-    return seen[1][seen[2].reshape(-1)]
+    """Return for each number the place of its first occurrence."""
+    unique = np.unique(numbers, return_index=True, return_inverse=True)
+    return unique[1][unique[2].reshape(-1)]
 
 
 def resource_order(net: Network) -> Ints:
-    """The resources in an order that follows from the links that use them, and from their capacities, alone."""
-    each = net.carriers
-    user = row_of_entry(each.uses_ptr)
+    """Return the resources in an order that depends only on the links that use them and on their capacities."""
+    carriers = net.carriers
+    user = row_of_entry(carriers.uses_ptr)
     weights = np.random.default_rng(1).integers(1 << 62, size=net.ncarriers, dtype=np.int64)
     users, first = np.zeros(net.nresources, dtype=np.int64), np.full(net.nresources, net.ncarriers)
-    np.add.at(users, each.uses_idx, weights[user])
-    np.minimum.at(first, each.uses_idx, user)
+    np.add.at(users, carriers.uses_idx, weights[user])
+    np.minimum.at(first, carriers.uses_idx, user)
     return np.lexsort((net.capacity_gbs, users, first))
 
 
 def canonical_order(net: Network, nodes: Ints, first: int | None = None) -> Ints:
-    """Local ranks in an order that follows from the network alone, as far as refinement tells them apart.
+    """Return the local ranks in an order that depends on the network only, as far as refinement distinguishes them.
 
-    Networks that differ in the order of their ranks only are mostly the same, each in this order; where they are not,
-    one problem is taken for two. It is the ranks' own order where that is as good.
+    Two networks that differ only in the order of their ranks are mostly equal once each is in this order. Where they
+    are not, one problem is treated as two. The ranks' own order is returned where it is as good.
 
     Args:
-        nodes: of each local rank.
-        first: a local rank (a root) that comes first.
+        net: The network.
+        nodes: Node of each local rank.
+        first: A local rank (a root) that comes first.
     """
     ranks = np.arange(net.nranks)
     own = ranks if first is None else np.concatenate([[first], ranks[ranks != first]])
@@ -75,18 +76,18 @@ def canonical_order(net: Network, nodes: Ints, first: int | None = None) -> Ints
     work = structure.size * net.nranks
     if work > _MOST_WORK or net.hyperlinks is not None:
         return own
-    beside = np.bincount(nodes)[nodes].astype(np.uint64)  # ranks of its node
-    root = structure.refine(beside if first is None else mark(beside, first))
-    starts = _smallest_cell(root)[: max(1, min(_TRIED, int(_MOST_WORK / work)))]
+    node_size = np.bincount(nodes)[nodes].astype(np.uint64)  # number of ranks of each rank's node
+    root = structure.refine(node_size if first is None else mark(node_size, first))
+    starts = _smallest_cell(root)[: max(1, min(_MOST_STARTS, int(_MOST_WORK / work)))]
     orders = [own, *(_completed(structure, root, start) for start in starts)]
     if first is not None:
         orders = [np.concatenate([[first], order[order != first]]) for order in orders]
     forms = [network_form(*reordered(net, nodes, order)) for order in orders]
-    return orders[forms.index(min(forms[1:]))]  # the first one: its own, where that is the same
+    return orders[forms.index(min(forms[1:]))]  # The first such order is the ranks' own where that is as good.
 
 
 def _smallest_cell(colours: Colours) -> list[int]:
-    """The ranks that share their colour with the fewest others, but with some; the first rank where all differ."""
+    """Return the ranks that share their colour with the fewest other ranks, but with some; [0] where all differ."""
     values, cell, sizes = np.unique(colours.ranks, return_inverse=True, return_counts=True)
     if len(values) == len(colours.ranks):
         return [0]
@@ -95,7 +96,7 @@ def _smallest_cell(colours: Colours) -> list[int]:
 
 
 def _completed(structure: Structure, colours: Colours, start: int) -> Ints:
-    """The ranks in the order of their colours, once ranks were marked, `start` first, until all colours differ."""
+    """Return the ranks in the order of their colours, after marking ranks, `start` first, until all colours differ."""
     while len(np.unique(colours.ranks)) < len(colours.ranks):
         colours = structure.refine(mark(colours.ranks, start), colours.links, colours.resources)
         start = _smallest_cell(colours)[0]
@@ -103,7 +104,7 @@ def _completed(structure: Structure, colours: Colours, start: int) -> Ints:
 
 
 def reordered(net: Network, nodes: Ints, order: Ints) -> tuple[Network, Ints]:
-    """The network with local rank order[i] in place i, and the nodes of its ranks; resources keep their numbers."""
+    """Return the network with local rank order[i] at place i, and its ranks' nodes; resources keep their numbers."""
     place, links = index_among(net.nranks, order), links_in_order(net, order)
     return replace(
         net,
@@ -119,6 +120,6 @@ def reordered(net: Network, nodes: Ints, order: Ints) -> tuple[Network, Ints]:
 
 
 def links_in_order(net: Network, order: Ints) -> Ints:
-    """The links as they stand with local rank order[i] in place i: by source and destination there."""
+    """Return the links in their order with local rank order[i] at place i: by source and destination there."""
     place = index_among(net.nranks, order)
     return np.lexsort((place[net.dst], place[net.src]))

@@ -1,10 +1,11 @@
-"""Quotient problems: one representative of each orbit of chunks under a network's translations, and their schedules.
+"""Build quotient problems and expand their schedules.
 
-Where every rank has the same outlook (a torus, a full mesh, equal nodes), a schedule for the chunks of a few
-representative ranks, translated, is a schedule for all chunks. The quotient problem holds the chunks of the
-representatives on the whole network; its resources are the orbits of the whole's resources, because on a resource the
-translates of a send meet exactly the sends that meet on its orbit. A schedule of the quotient is therefore right
-exactly when its expansion is right for the whole problem, and takes the same time.
+A quotient problem has one representative of each orbit of chunks under a network's translations. Where the network
+looks the same from every rank (a torus, a full mesh, equal nodes), a schedule for the chunks of a few representative
+ranks, translated, is a schedule for all chunks. The quotient problem holds the chunks of the representatives on the
+whole network. Its resources are the orbits of the whole's resources, because on a resource the translates of a send
+meet exactly the sends that meet on its orbit. A schedule of the quotient is therefore right exactly when its expansion
+is right for the whole problem, and takes the same time.
 """
 
 from __future__ import annotations
@@ -27,117 +28,132 @@ from topologies.network import Network, network
 from topologies.symmetry.translations import Translations, digits, elements, find_translations, orbits, representatives
 from topologies.topology import Topology
 
-_CELLS_AT_ONCE = 1 << 15  # a block of rows stays in the processor's cache
+_CELLS_PER_BLOCK = 1 << 15  # A block of rows of this size stays in the processor's cache.
 
 
 def quotient_problem(
     topology: Topology, name: str, chunks: int = 1, group: Sequence[int] | None = None, relays: Sequence[int] = ()
 ) -> Problem | None:
-    """The quotient problem of a named collective; None where it has none.
+    """Return the quotient problem of a named collective; None where it has none.
 
     It holds the chunks that belong to the representative ranks: for allgather those that they hold before, for
-    alltoall those that they send, for reducescatter those that they want, and for allreduce the shares, one a
+    alltoall those that they send, for reducescatter those that they want. For allreduce it holds their shares, one a
     rank and numbered like the ranks, of `chunks` chunks each (so that the whole problem has k · chunks chunks a
     block). Fractions and places in the buffers are those of the whole problem.
 
     Args:
-        chunks: chunks a block; for allreduce, a rank's share.
-        group: topology ranks in order; all when None. Translations are looked for in this order.
-        relays: with relays there is no quotient.
+        topology: The machine or cluster.
+        name: The collective's name.
+        chunks: Chunks a block; for allreduce, chunks in a rank's share.
+        group: Topology ranks in order; all when None. Translations are searched for in this order.
+        relays: Relays; with relays there is no quotient.
 
-    Raises InputError: ranks that do not exist or repeat, a group of one, no chunks, or an unknown name.
+    Raises:
+        InputError: Ranks do not exist or repeat, the group has fewer than two ranks, there are no chunks, or the name
+            is unknown.
     """
     name, members = parse_name(name), check_group(group, topology.nranks)
     if not find_kind(name).translatable or len(relays):
         return None
     net = network(topology, members)
-    found = find_translations(net)
-    if not found or _entries(len(members), chunks, found) > MAX_ENTRIES:
+    translations = find_translations(net)
+    if not translations or _entries(len(members), chunks, translations) > MAX_ENTRIES:
         return None
     if not strongly_connected(net.nranks, net.src, net.dst):
         return None
-    return _problem(topology, name, chunks, members, net, found)
+    return _build_quotient(topology, name, chunks, members, net, translations)
 
 
-def quotient_by(topology: Topology, name: str, chunks: int, group: Sequence[int], found: Translations) -> Problem:
-    """The quotient problem by translations that somebody states, checked in full.
+def quotient_by(
+    topology: Topology, name: str, chunks: int, group: Sequence[int], translations: Translations
+) -> Problem:
+    """Return the quotient problem by stated translations, checked in full.
 
     Raises:
-        QuotientRefused: the translations are none of this network, or crowd a resource, or the collective has no
-            quotient.
-        InputError: ranks that do not exist or repeat, no chunks, or more than is held in memory.
+        QuotientRefused: The translations are no symmetries of this network, or crowd a resource, or the collective has
+            no quotient.
+        InputError: Ranks do not exist or repeat, there are no chunks, or the problem does not fit in memory.
     """
     name, members = parse_name(name), check_group(group, topology.nranks)
-    check_translations(found, len(members))
-    if not find_kind(name).translatable or not found:
-        able = [kind.name for kind in KINDS.values() if kind.translatable]
+    check_translations(translations, len(members))
+    if not find_kind(name).translatable or not translations:
+        quotient_names = [kind.name for kind in KINDS.values() if kind.translatable]
         raise QuotientRefused(
-            f"quotient: {name} by {len(found)} translations; it must be {' or '.join(able)}, by one or more"
+            f"quotient: {name} by {len(translations)} translations;"
+            f" it must be {' or '.join(quotient_names)}, by at least one"
         )
-    if _entries(len(members), chunks, found) > MAX_ENTRIES:
-        raise InputError(f"{name}: {len(members)} ranks × {chunks} chunks is more than is held in memory")
+    if _entries(len(members), chunks, translations) > MAX_ENTRIES:
+        raise InputError(f"{name}: {len(members)} ranks × {chunks} chunks do not fit in memory")
     try:
-        problem = _problem(topology, name, chunks, members, network(topology, members), found)
+        problem = _build_quotient(topology, name, chunks, members, network(topology, members), translations)
     except ValueError as error:
         raise QuotientRefused(f"quotient: {error}") from None
     check_quotient(problem)
     return problem
 
 
-def _entries(k: int, chunks: int, found: Translations) -> int:
-    """Rows of a condition: every chunk of a representative is held by all ranks, or there is one for each.
+def _entries(k: int, chunks: int, translations: Translations) -> int:
+    """Return the rows of a condition, in which every chunk of a representative occurs at most once for each rank.
 
-    Raises InputError for no chunks.
+    Raises:
+        InputError: There are no chunks.
     """
     if chunks < 1:
         raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
-    return k // math.prod(extent for _, extent in found) * chunks * k
+    return k // math.prod(extent for _, extent in translations) * chunks * k
 
 
-def _problem(
-    topology: Topology, name: str, chunks: int, members: tuple[int, ...], net: Network, found: Translations
+def _build_quotient(
+    topology: Topology, name: str, chunks: int, members: tuple[int, ...], net: Network, translations: Translations
 ) -> Problem:
-    collective = representative_chunks(name, len(members), chunks, representatives(found, len(members)))
-    return Problem(topology, collective, members, (), _quotient_network(net, found), Quotient(found, net))
+    """Build the quotient problem of a network by its translations."""
+    collective = representative_chunks(name, len(members), chunks, representatives(translations, len(members)))
+    return Problem(topology, collective, members, (), _quotient_network(net, translations), Quotient(translations, net))
 
 
 def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Collective:
-    """The part of a named collective over k ranks that belongs to `owners` (ascending), as it lies in the whole.
+    """Return the part of a named collective over k ranks that belongs to `owners`, with its places in the buffers.
 
-    Chunk numbers are the whole's without those of other ranks: part p of owner i's share is i·chunks + p, for
-    alltoall (i·k + destination)·chunks + p.
+    Chunk numbers are those of the whole without the chunks of other ranks: part p of the share of the i-th owner is
+    i·chunks + p; for alltoall it is (i·k + destination)·chunks + p. Places are those of the whole problem.
+
+    Args:
+        name: The collective's name.
+        k: Number of ranks.
+        chunks: Chunks a block or share.
+        owners: The ranks whose chunks are taken, ascending.
     """
     kind, part = find_kind(name), np.arange(chunks)
     if kind.unit == PAIR:
         i, dest, p = (a.ravel() for a in np.indices((len(owners), k, chunks)))
-        ident = (i * k + dest) * chunks + p
-        pre, in_index = np.column_stack([owners[i], ident]), dest * chunks + p
+        chunk = (i * k + dest) * chunks + p
+        pre, in_index = np.column_stack([owners[i], chunk]), dest * chunks + p
         dest, i, p = (a.ravel() for a in np.indices((k, len(owners), chunks)))
         post = np.column_stack([dest, (i * k + dest) * chunks + p])
         out_index = owners[i] * chunks + p
     else:
-        ident = np.arange(len(owners) * chunks)
+        chunk = np.arange(len(owners) * chunks)
         share = (owners[:, None] * chunks + part).ravel()
-        every = np.column_stack([np.repeat(np.arange(k), len(ident)), np.tile(ident, k)])
-        own = np.column_stack([np.repeat(owners, chunks), ident])
-        placed, local = np.tile(share, k), np.tile(part, len(owners))
-        pre, in_index = (own, local) if kind.before == OWN else (every, placed)
-        post, out_index = (own, local) if kind.after == OWN else (every, placed)
-    nchunks, block = len(ident), chunks * k if kind.in_shares else chunks
-    # the same two roundings as in the whole
+        at_all_ranks = np.column_stack([np.repeat(np.arange(k), len(chunk)), np.tile(chunk, k)])
+        at_owners = np.column_stack([np.repeat(owners, chunks), chunk])
+        place_in_buffer, place_in_share = np.tile(share, k), np.tile(part, len(owners))
+        pre, in_index = (at_owners, place_in_share) if kind.before == OWN else (at_all_ranks, place_in_buffer)
+        post, out_index = (at_owners, place_in_share) if kind.after == OWN else (at_all_ranks, place_in_buffer)
+    nchunks, block = len(chunk), chunks * k if kind.in_shares else chunks
+    # Round twice, as the whole problem does.
     fraction = np.full(nchunks, 1.0 / (k * chunks) if kind.in_shares else 1.0 / k / chunks)
     reduces = np.full(nchunks, kind.reduces)
     return Collective(name, k, block, nchunks, reduces, fraction, pre, post, in_index, out_index)
 
 
-def _quotient_network(net: Network, found: Translations) -> Network:
-    """The network with a resource for every class of resources; see `Quotient`.
+def _quotient_network(net: Network, translations: Translations) -> Network:
+    """Return the network with one resource for every class of resources; see `Quotient`.
 
     Copies of two sends cannot meet on a link either: a link is as narrow as some resource that it uses (see
     `Network`), so two sends over links of its class have no room on that resource's class.
     """
-    classes = orbits(net, found)
-    cls, resource = classes.uses[:, 0], classes.uses[:, 1]  # sorted by class, then resource
+    classes = orbits(net, translations)
+    cls, resource = classes.uses[:, 0], classes.uses[:, 1]  # They are sorted by class, then resource.
     starts = np.searchsorted(cls, np.arange(len(classes.link_first) + 1))
     used = row_entries(starts, classes.link_class)
     names = [net.resource_names[i] for i in classes.resource_first.tolist()]
@@ -151,8 +167,12 @@ def _quotient_network(net: Network, found: Translations) -> Network:
     )
 
 
-def _stated(problem: Problem) -> tuple[Quotient, int]:
-    """What the problem is the quotient of, and its chunks a rank (and pair). Raises InputError where it is none."""
+def _find_quotient(problem: Problem) -> tuple[Quotient, int]:
+    """Return a quotient problem's reference to its whole, and its chunks a rank (for alltoall, from a rank to another).
+
+    Raises:
+        InputError: The problem is no quotient.
+    """
     kind = problem.collective.kind
     if problem.quotient is None or not kind.translatable:
         raise InputError(f"{problem.collective.name}: this problem is no quotient")
@@ -160,44 +180,57 @@ def _stated(problem: Problem) -> tuple[Quotient, int]:
 
 
 def whole_problem(problem: Problem) -> Problem:
-    """The problem that this one is the quotient of.
+    """Return the whole problem of a quotient problem.
 
-    Raises InputError where it is too large to be held in memory, or the problem is no quotient.
+    Raises:
+        InputError: It does not fit in memory, or the problem is no quotient.
     """
-    (quotient, _), known = _stated(problem), problem.collective
-    collective = named(known.name, known.nranks, known.chunks)
+    (quotient, _), representative = _find_quotient(problem), problem.collective
+    collective = named(representative.name, representative.nranks, representative.chunks)
     return replace(problem, collective=collective, network=quotient.whole, quotient=None)
 
 
 def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
-    """The whole problem and its schedule: every send once for every product of translations.
+    """Return the whole problem and its schedule, with every send once for each product of translations.
 
-    Rows are in order of start, then step, then their place in the schedule given; translates of one send stand
-    together. Times stay.
+    Rows are in order of start, then step, then their place in the given schedule; translates of one send stand
+    next to each other. Times do not change.
 
-    Raises InputError where the whole problem is too large to be held in memory.
+    Raises:
+        InputError: The whole problem does not fit in memory.
     """
-    full, (quotient, chunks) = whole_problem(problem), _stated(problem)
+    full, (quotient, chunks) = whole_problem(problem), _find_quotient(problem)
     schedule = schedule.take(np.lexsort((schedule.step, schedule.start_us)))
     order, n = quotient.order, len(schedule)
     chunk, link = np.empty((n, order), dtype=np.int64), np.empty((n, order), dtype=np.int64)
     tables = _Translates(quotient)
     block, part = np.divmod(schedule.chunk, chunks)
-    wide = full.nranks if full.collective.kind.unit == PAIR else 1  # destinations that an owner's chunks have
-    owner, dest = representatives(quotient.translations, full.nranks)[block // wide], block % wide
-    at_once = max(1, _CELLS_AT_ONCE // order)
-    for low in range(0, n, at_once):
-        rows = slice(low, low + at_once)
+    ndestinations = full.nranks if full.collective.kind.unit == PAIR else 1  # of an owner's chunks
+    owner, dest = representatives(quotient.translations, full.nranks)[block // ndestinations], block % ndestinations
+    rows_per_block = max(1, _CELLS_PER_BLOCK // order)
+    for low in range(0, n, rows_per_block):
+        rows = slice(low, low + rows_per_block)
         link[rows] = tables.links(schedule.link[rows])
-        goals = tables.ranks(dest[rows]) if wide > 1 else 0
-        chunk[rows] = (tables.owners(owner[rows]) * wide + goals) * chunks + part[rows, None]
+        goals = tables.ranks(dest[rows]) if ndestinations > 1 else 0
+        chunk[rows] = (tables.owners(owner[rows]) * ndestinations + goals) * chunks + part[rows, None]
     columns = ("step", "reduces", "start_us", "end_us")
     repeated: dict[str, Any] = {name: np.repeat(getattr(schedule, name), order) for name in columns}
     return full, replace(schedule, chunk=chunk.reshape(-1), link=link.reshape(-1), **repeated)
 
 
 class _Translates:
-    """All translates of ranks and links at once, in the order of `translations.elements`."""
+    """All translates of ranks and links at once, in the order of `translations.elements`.
+
+    Attributes:
+        net: The whole network.
+        translations: The translations.
+        rank_class: Number of each rank's representative.
+        rank_of: Translates of each representative, shape (representatives, order).
+        link_class: Class of each link.
+        link_of: Translates of each class's first link, shape (classes, order).
+        digit: For each translation, its digit in every product of translations.
+        added: For each translation, the weighted digit in a product's number of every sum of two digits.
+    """
 
     def __init__(self, quotient: Quotient) -> None:
         net, order, translations = quotient.whole, quotient.order, quotient.translations
@@ -212,9 +245,9 @@ class _Translates:
         self.link_class = orbits(net, translations).link_class
         self.link_of = np.empty((net.nlinks // order, order), dtype=np.int64)
         self.link_of[self.link_class, element[net.src]] = np.arange(net.nlinks)
-        # a product of translations is its digits; adding two is adding digit by digit
+        # A product of translations is a number of digits; two products are composed by adding digit by digit.
         self.digit: list[Ints] = []
-        self.added: list[Ints] = []  # what the sum of two digits counts for in the product's number
+        self.added: list[Ints] = []
         weight = 1
         for _, extent in translations:
             self.digit.append(np.arange(order) // weight % extent)
@@ -222,18 +255,20 @@ class _Translates:
             weight *= extent
 
     def _after(self, ranks: Ints) -> Ints:
-        """The products that bring each rank's representative to its translates, shape (ranks, order)."""
+        """Return the products that bring each rank's representative to the rank's translates, shape (ranks, order)."""
         number = np.zeros((len(ranks), len(self.digit[0])), dtype=np.int64)
-        for mine, digit, added in zip(digits(self.translations, ranks), self.digit, self.added, strict=True):
-            number += added[mine[:, None] + digit]
+        for rank_digit, digit, added in zip(digits(self.translations, ranks), self.digit, self.added, strict=True):
+            number += added[rank_digit[:, None] + digit]
         return number
 
     def owners(self, owners: Ints) -> Ints:
-        """Of representatives."""
+        """Return the translates of representatives, shape (owners, order)."""
         return np.asarray(self.rank_of[self.rank_class[owners]])
 
     def ranks(self, ranks: Ints) -> Ints:
+        """Return the translates of ranks, shape (ranks, order)."""
         return np.asarray(self.rank_of[self.rank_class[ranks][:, None], self._after(ranks)])
 
     def links(self, links: Ints) -> Ints:
+        """Return the translates of links, shape (links, order)."""
         return np.asarray(self.link_of[self.link_class[links][:, None], self._after(self.net.src[links])])

@@ -1,8 +1,8 @@
-"""The check of a quotient problem: that its schedules, translated, are schedules of the whole.
+"""Check that the schedules of a quotient problem, translated, are schedules of the whole problem.
 
-It shares no code with the search for translations or with `quotient`: the translations are applied to the whole
-network as it stands, links and resources are compared as sets, and the collective is read row by row. What it may take
-for granted is the rule that links of one pair with equal figures keep their order (`expand` goes by the same rule).
+The check shares no code with the search for translations or with `quotient`: the translations are applied to the whole
+network as it stands, links and resources are compared as sets, and the collective is read row by row. It relies only on
+the rule that links between the same two ranks with equal figures keep their order (`expand` follows the same rule).
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from topologies.network import Network, network
 _ROUND_OFF = 1e-9
 
 
-def _refused(why: str) -> QuotientRefused:
-    return QuotientRefused(f"quotient: {why}")
+def _refused(reason: str) -> QuotientRefused:
+    """Return the error that refuses a quotient problem."""
+    return QuotientRefused(f"quotient: {reason}")
 
 
 def check_quotient(problem: Problem) -> None:
     """Check a quotient problem against the network that its topology has now.
 
-    Raises QuotientRefused: it is no quotient, its network or translations are not those of its topology, a translation
-    is no symmetry, a resource of the whole is without its orbit, or the collective is not moved by the translations.
+    Raises:
+        QuotientRefused: The problem is no quotient, its network or translations are not those of its topology, a
+            translation is no symmetry, a resource of the whole is without its orbit, or the translations do not move
+            the collective.
     """
     if problem.quotient is None:
-        raise _refused("this problem is none")
+        raise _refused("this problem is not one")
     if problem.relays:
-        raise _refused("has relays; it must have none")
+        raise _refused("it has relays; it must have none")
     net = problem.quotient.whole
     _check_networks(problem, net)
     check_translations(problem.quotient.translations, net.nranks)
@@ -45,6 +48,7 @@ def check_quotient(problem: Problem) -> None:
 
 
 def _check_networks(problem: Problem, net: Network) -> None:
+    """Check that the quotient's networks have the ranks, links and resources of its topology."""
     real = network(problem.topology, problem.group)
     columns = ("ranks", "src", "dst", "alpha_us", "bandwidth_gbs")
     for name in (*columns, "uses_ptr", "uses_idx", "capacity_gbs"):
@@ -52,13 +56,16 @@ def _check_networks(problem: Problem, net: Network) -> None:
             raise _refused(f"its network is not that of {problem.topology.name} ({name} differs)")
     for name in columns:
         if not np.array_equal(getattr(problem.network, name), getattr(net, name)):
-            raise _refused(f"has other links than the whole ({name} differs)")
+            raise _refused(f"it has other links than the whole ({name} differs)")
 
 
 def check_translations(translations: Sequence[tuple[int, int]], nranks: int) -> None:
-    """Raises QuotientRefused where these are not (stride, extent) of digits of so many ranks, strides ascending.
+    """Check that translations are (stride, extent) of digits of `nranks` ranks, with ascending strides.
 
-    Where they are, no product of them but the identity leaves a rank in its place, nor then a link.
+    Then no product of them but the identity leaves a rank, nor therefore a link, in its place.
+
+    Raises:
+        QuotientRefused: A translation is no such digit.
     """
     below = 1
     for stride, extent in translations:
@@ -68,40 +75,41 @@ def check_translations(translations: Sequence[tuple[int, int]], nranks: int) -> 
 
 
 def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[Ints]:
-    """The links' image under every translation; each keeps links, figures and resources."""
+    """Return the links' image under every translation, checked to keep links, figures and resources."""
     figures = (np.diff(net.uses_ptr), net.bandwidth_gbs, net.alpha_us)
     pair = net.src * net.nranks + net.dst
     b = np.lexsort((*figures, pair))
-    before = dict(Counter(_users(net, np.arange(net.nlinks))))  # plain dicts compare faster
+    before = dict(Counter(_users(net, np.arange(net.nlinks))))  # Plain dictionaries compare faster than Counters.
     images = []
     for stride, extent in translations:
-        moving = f"the translation of extent {extent} at stride {stride}"
+        label = f"the translation of extent {extent} at stride {stride}"
         p = np.roll(np.arange(net.nranks).reshape(-1, extent, stride), -1, axis=1).reshape(-1)
-        moved = p[net.src] * net.nranks + p[net.dst]
-        a = np.lexsort((*figures, moved))
-        wrong = moved[a] != pair[b]
+        moved_pair = p[net.src] * net.nranks + p[net.dst]
+        a = np.lexsort((*figures, moved_pair))
+        wrong = moved_pair[a] != pair[b]
         for figure in figures:
             wrong |= figure[a] != figure[b]
         if wrong.any():
             link = int(b[np.argmax(wrong)])
-            breaks = f"link {net.src[link]}→{net.dst[link]} (in the group's numbers) breaks it"
-            raise _refused(f"{moving} is no symmetry of the network; {breaks}")
+            broken_link = f"link {net.src[link]}→{net.dst[link]} (in the group's numbers) breaks it"
+            raise _refused(f"{label} is no symmetry of the network; {broken_link}")
         image = np.empty(net.nlinks, dtype=np.int64)
         image[a] = b
         if before != dict(Counter(_users(net, image))):
-            raise _refused(f"{moving} does not keep the resources that links share")
+            raise _refused(f"{label} does not keep the resources that links share")
         images.append(image)
     return images
 
 
 def _users(net: Network, number: Ints) -> Iterator[tuple[bytes, float]]:
-    """Of every resource the set of its links, by their numbers, and its capacity."""
-    mine = number[net.link_of_use]
-    order = np.lexsort((mine, net.uses_idx))
-    yield from _pieces(mine[order], net.uses_idx[order], net.capacity_gbs)
+    """Yield for every resource the set of its links, by their numbers, and its capacity."""
+    user = number[net.link_of_use]
+    order = np.lexsort((user, net.uses_idx))
+    yield from _pieces(user[order], net.uses_idx[order], net.capacity_gbs)
 
 
 def _pieces(values: Ints, owner: Ints, capacity: Floats) -> Iterator[tuple[bytes, float]]:
+    """Yield for every owner the bytes of its values and its capacity."""
     data = np.ascontiguousarray(values).tobytes()
     cuts = (np.searchsorted(owner, np.arange(len(capacity) + 1)) * values.itemsize).tolist()
     for i, figure in enumerate(capacity.tolist()):
@@ -109,19 +117,19 @@ def _pieces(values: Ints, owner: Ints, capacity: Floats) -> Iterator[tuple[bytes
 
 
 def _link_classes(images: list[Ints], translations: Sequence[tuple[int, int]], nlinks: int) -> Ints:
-    """A number for every link, equal where one is brought to the other."""
+    """Return a number for every link, equal for links that the translations bring onto each other."""
     lowest = np.arange(nlinks)
     for step, (_, extent) in zip(images, translations, strict=True):
-        for _ in range(extent.bit_length()):  # twice as far each time: round the whole cycle
+        for _ in range(extent.bit_length()):  # Each round doubles the distance, up to the whole cycle.
             lowest = np.minimum(lowest, lowest[step])
             step = step[step]
     return np.unique(lowest, return_inverse=True)[1].reshape(-1)
 
 
 def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
-    """Every capacity of the whole stands in the quotient, for whole classes of links, and no other does.
+    """Check that the quotient has every capacity of the whole, for whole classes of links, and no other.
 
-    That keeps copies of two sends from meeting on one link too: one of its resources is as narrow as the link.
+    This also keeps copies of two sends from meeting on one link: one of its resources is as narrow as the link.
     """
     nclasses = int(link_class.max()) + 1
     rate = np.zeros(nclasses)
@@ -129,7 +137,7 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
     user = net.link_of_use
     cell, count = np.unique(net.uses_idx * nclasses + link_class[user], return_counts=True)
     owner, members = cell // nclasses, cell % nclasses
-    # a resource that m links of a class use carries m copies of a send at once
+    # A resource that m links of a class use carries m copies of a send at the same time.
     most = np.ones(net.nresources, dtype=np.int64)
     np.maximum.at(most, owner, count)
     bad = (count != most[owner]) | (count * rate[members] > net.capacity_gbs[owner] * (1 + _ROUND_OFF))
@@ -144,49 +152,49 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
     partly = count != (quotient.nlinks // nclasses)
     if partly.any():
         name = quotient.resource_names[int(owner[np.argmax(partly)])]
-        raise _refused(f"{name} is used by some links and not by all their translates")
-    given = list(_pieces(members, owner, quotient.capacity_gbs))
-    if needed - set(given):
-        capacity = min(figure for _, figure in needed - set(given))
+        raise _refused(f"{name} is used by some links but not by all their translates")
+    stated = list(_pieces(members, owner, quotient.capacity_gbs))
+    if needed - set(stated):
+        capacity = min(figure for _, figure in needed - set(stated))
         raise _refused(f"a resource of the whole that leaves {capacity:.6g} GB/s is not in the quotient")
-    for name, key in zip(quotient.resource_names, given, strict=True):
+    for name, key in zip(quotient.resource_names, stated, strict=True):
         if key not in needed:
-            raise _refused(f"{name} ({key[1]:.6g} GB/s) stands for no resource of the whole")
+            raise _refused(f"{name} ({key[1]:.6g} GB/s) represents no resource of the whole")
 
 
 def _check_collective(collective: Collective, quotient: Quotient) -> None:
-    """The chunks are those of the representatives in the collective of this name, placed as in the whole."""
+    """Check that the chunks are those of the representatives in the named collective, at their places in the whole."""
     name, kind, k = collective.name, collective.kind, collective.nranks
     if not kind.translatable or k != quotient.whole.nranks:
-        raise _refused(f"{name} over {k} ranks is not moved by the translations of {quotient.whole.nranks} ranks")
+        raise _refused(f"{name} over {k} ranks does not fit the translations of {quotient.whole.nranks} ranks")
     lowest = np.ones(k, dtype=bool)
     for stride, extent in quotient.translations:
         lowest.reshape(-1, extent, stride)[:, 1:] = False
     owners = np.flatnonzero(lowest)
-    wide = k if kind.unit == PAIR else 1
-    parts, over = divmod(collective.nchunks, len(owners) * wide)
-    if over or parts < 1 or collective.chunks != (parts * k if kind.in_shares else parts):
+    ndestinations = k if kind.unit == PAIR else 1
+    parts, remainder = divmod(collective.nchunks, len(owners) * ndestinations)
+    if remainder or parts < 1 or collective.chunks != (parts * k if kind.in_shares else parts):
         raise _refused(f"{collective.nchunks} chunks are not those of {len(owners)} representative ranks")
     if (collective.reduces != kind.reduces).any():
         raise _refused(f"{name} {'adds' if kind.reduces else 'copies'} every chunk")
     if (np.abs(collective.fraction * k * parts - 1) > _ROUND_OFF).any():
         raise _refused(f"a chunk of {name} is not 1/{k * parts} of the message")
-    for word, where, rows, index in (
+    for condition, holder_word, rows, index in (
         ("precondition", kind.before, collective.pre, collective.in_index),
         ("postcondition", kind.after, collective.post, collective.out_index),
     ):
         rank, chunk = rows[:, 0], rows[:, 1]
         if (rows < 0).any() or (rank >= k).any() or (chunk >= collective.nchunks).any():
-            raise _refused(f"the {word} names ranks or chunks that do not exist")
+            raise _refused(f"the {condition} names ranks or chunks that do not exist")
         if (np.diff(rank * collective.nchunks + chunk) <= 0).any() or len(index) != len(rows):
-            raise _refused(f"the {word} is not in order")
+            raise _refused(f"the {condition} is not in order")
         part, block = chunk % parts, chunk // parts
-        owner, goal = owners[block // wide], block % wide
-        one = where == OWN
-        at, place = (owner, part) if one else (rank, owner * parts + part)
+        owner, goal = owners[block // ndestinations], block % ndestinations
+        at_owner = holder_word == OWN
+        expected_rank, expected_place = (owner, part) if at_owner else (rank, owner * parts + part)
         if kind.unit == PAIR:
-            ends = (owner, goal) if word == "precondition" else (goal, owner)
-            at, place = ends[0], ends[1] * parts + part
-        full = len(rows) == collective.nchunks * (1 if one else k)
-        if not full or (rank != at).any() or (index != place).any():
-            raise _refused(f"the {word} is not that of {name} for the representatives' chunks")
+            ends = (owner, goal) if condition == "precondition" else (goal, owner)
+            expected_rank, expected_place = ends[0], ends[1] * parts + part
+        is_complete = len(rows) == collective.nchunks * (1 if at_owner else k)
+        if not is_complete or (rank != expected_rank).any() or (index != expected_place).any():
+            raise _refused(f"the {condition} is not that of {name} for the representatives' chunks")

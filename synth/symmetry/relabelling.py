@@ -1,4 +1,4 @@
-"""Relabellings of the ranks: those that keep a problem as it is, and those that bring one group onto another."""
+"""Find relabellings of ranks: those that keep a problem as it is, and those that bring one group onto another."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from topologies.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """A group of relabellings, identity first.
+    """A group of relabellings, with the identity first.
 
     Attributes:
-        ranks: shape (g, local ranks): image of every rank.
-        links: shape (g, links).
-        chunks: shape (g, chunks).
-        orbits: one chunk of every orbit, ascending: plan these and translate.
+        ranks: Image of every rank, shape (g, local ranks).
+        links: Image of every link, shape (g, links).
+        chunks: Image of every chunk, shape (g, chunks).
+        orbits: One chunk of every orbit, ascending; engines schedule these chunks and translate the result.
     """
 
     ranks: Ints
@@ -37,25 +37,26 @@ class Symmetry:
 
     @property
     def order(self) -> int:
+        """Return the number of relabellings."""
         return len(self.ranks)
 
 
 def trivial(problem: Problem) -> Symmetry:
-    """No symmetry used."""
+    """Return the group of the identity only, which uses no symmetry."""
     chunks = np.arange(problem.collective.nchunks)[None, :]
     return Symmetry(np.arange(problem.nranks)[None, :], np.arange(problem.network.nlinks)[None, :], chunks, chunks[0])
 
 
 def free_symmetry(problem: Problem) -> Symmetry:
-    """A group of relabellings of which none but the identity leaves a member of the group in its place.
+    """Find a group of relabellings in which only the identity leaves a member of the process group in its place.
 
-    Under it every chunk's orbit is as large as the group, so that a schedule for one chunk of every orbit,
-    translated, is a schedule for all.
+    Under it every chunk's orbit is as large as the group of relabellings, so that a schedule for one chunk of every
+    orbit, translated, is a schedule for all.
     """
     collective, net = problem.collective, problem.network
     k = collective.nranks
     if collective.kind.rooted:
-        return trivial(problem)  # whatever keeps the root in its place is not free
+        return trivial(problem)  # A relabelling that keeps the root in its place is not free.
     perms = automorphisms(net, [c for c in (list(range(k)), list(range(k, net.nranks))) if c])
     group = free_subgroup(perms, range(k))
     chunks = [chunk_image(collective, p) for p in group]
@@ -67,33 +68,38 @@ def free_symmetry(problem: Problem) -> Symmetry:
         return trivial(problem)
     table = np.array(chunks, dtype=np.int64)
     links = np.array([link_image(net, p) for p in group], dtype=np.int64)
-    every = np.arange(collective.nchunks)
-    if not (table[1:] != every).all():
-        # a chunk that stays while ranks move would be planned once and sent several times over
-        table = np.tile(every, (len(group), 1))
-    return Symmetry(np.array(group, dtype=np.int64), links, table, np.flatnonzero(table.min(axis=0) == every))
+    chunk_numbers = np.arange(collective.nchunks)
+    if not (table[1:] != chunk_numbers).all():
+        # A chunk that stays while ranks move would be scheduled once and sent several times.
+        table = np.tile(chunk_numbers, (len(group), 1))
+    return Symmetry(np.array(group, dtype=np.int64), links, table, np.flatnonzero(table.min(axis=0) == chunk_numbers))
 
 
 def chunk_image(collective: Collective, perm: Ints, onto: Collective | None = None) -> Ints | None:
-    """The image of every chunk under a relabelling of the ranks; None where the pattern is not kept.
+    """Return the image of every chunk under a relabelling of the ranks; None if it does not keep the collective.
 
-    onto: the pattern that it is to become, such as the same one with its root elsewhere; None: itself.
+    Args:
+        collective: The collective.
+        perm: Image of every rank.
+        onto: The collective that the image must equal, such as the same one with another root; None for itself.
     """
-    into = onto or collective
-    signs, moved = _signatures(into), _signatures(collective, perm[: collective.nranks])
-    if len(signs) != len(moved):
+    target = onto or collective
+    target_signatures, moved_signatures = _signatures(target), _signatures(collective, perm[: collective.nranks])
+    if len(target_signatures) != len(moved_signatures):
         return None
-    # of chunks that nothing tells apart the first goes to the first
-    here, there = (sorted(range(len(s)), key=s.__getitem__) for s in (signs, moved))
-    if any(signs[a] != moved[b] for a, b in zip(here, there, strict=True)):
+    # Among indistinguishable chunks the first one maps to the first one.
+    target_order, moved_order = (
+        sorted(range(len(s)), key=s.__getitem__) for s in (target_signatures, moved_signatures)
+    )
+    if any(target_signatures[a] != moved_signatures[b] for a, b in zip(target_order, moved_order, strict=True)):
         return None
     image = np.empty(collective.nchunks, dtype=np.int64)
-    image[there] = here
+    image[moved_order] = target_order
     return image
 
 
 def _signatures(collective: Collective, perm: Ints | None = None) -> list[bytes]:
-    """What tells a chunk from others: who holds it, who wants it, its size and whether it reduces."""
+    """Return what distinguishes each chunk: which ranks hold and want it, its size, and whether it reduces."""
     holds, wants = collective.holds, collective.wants
     if perm is not None:
         inverse = np.argsort(perm)
@@ -104,9 +110,9 @@ def _signatures(collective: Collective, perm: Ints | None = None) -> list[bytes]
 
 
 class IsomorphicGroups:
-    """Groups that the network's translations bring onto each other, and their schedules.
+    """A finder of process groups that the network's translations bring onto each other, with their schedules.
 
-    Without this every group of a large torus or of many equal nodes would be searched for by itself.
+    Without it, every group of a large torus or of many equal nodes would need its own search.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -114,32 +120,33 @@ class IsomorphicGroups:
 
     @cached_property
     def whole(self) -> Network:
-        """All ranks, in their order."""
+        """Return the network of all ranks, in their order."""
         return network(self.topology, range(self.topology.nranks))
 
     @cached_property
     def translations(self) -> Translations:
+        """Return the translations of the whole network."""
         return find_translations(self.whole)
 
-    def find_translation(self, one: Problem, other: Problem) -> tuple[int, ...] | None:
-        """How often to apply each translation to bring one problem onto the other; None where that does not."""
-        same = one.nranks == other.nranks and one.collective.equals(other.collective, places=False)
+    def find_translation(self, source: Problem, target: Problem) -> tuple[int, ...] | None:
+        """Return how often to apply each translation to bring `source` onto `target`; None where none does."""
+        same = source.nranks == target.nranks and source.collective.equals(target.collective, places=False)
         if not (self.translations and same):
             return None
-        ranks, onto = np.array(one.ranks), np.array(other.ranks)
+        ranks, onto = np.array(source.ranks), np.array(target.ranks)
         first, last = digits(self.translations, ranks[:1]), digits(self.translations, onto[:1])
         by = tuple(int(b[0] - a[0]) for a, b in zip(first, last, strict=True))
         moved = translate(self.translations, ranks, by)
-        k = len(one.group)
+        k = len(source.group)
         same = np.array_equal(moved[:k], onto[:k]) and np.array_equal(np.sort(moved[k:]), np.sort(onto[k:]))
         return by if same else None
 
-    def translate_schedule(self, one: Problem, schedule: Schedule, other: Problem, by: Sequence[int]) -> Schedule:
-        """The schedule of `one` as one of `other`; times stay."""
-        whole = self._links(one)[schedule.link]
+    def translate_schedule(self, source: Problem, schedule: Schedule, target: Problem, by: Sequence[int]) -> Schedule:
+        """Return the schedule of `source` as one of `target`; times do not change."""
+        whole = self._links(source)[schedule.link]
         onto = translate_links(self.whole, self.translations, whole, by)
-        return replace(schedule, link=index_among(self.whole.nlinks, self._links(other))[onto])
+        return replace(schedule, link=index_among(self.whole.nlinks, self._links(target))[onto])
 
     def _links(self, problem: Problem) -> Ints:
-        """The whole network's number of each of the problem's links."""
+        """Return the whole network's number of each of the problem's links."""
         return links_among(self.whole, np.array(problem.ranks))[0]

@@ -240,7 +240,7 @@ def test_schedules_with_junk_in_them(tmp_path: Path) -> None:
     load_schedule(path)
     for data in (b"#!/bin/sh\n" + right, right + right, gap.getvalue()):
         path.write_bytes(data)
-        assert "bytes of something else" in refused(lambda: load_schedule(path))
+        assert "unknown bytes" in refused(lambda: load_schedule(path))
 
 
 def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:

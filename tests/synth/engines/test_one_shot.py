@@ -88,7 +88,7 @@ def test_a_file_that_says_so_of_another_collective_is_refused(tmp_path: Path) ->
     inside = members(path)
     inside["header.json"] = inside["header.json"].replace(b'"columns":', b'"one_shot": true, "columns":', 1)
     rewritten(path, inside)
-    with pytest.raises(InputError, match="one_shot: it must be false of allgather"):
+    with pytest.raises(InputError, match="one_shot: it must be false for allgather"):
         load_schedule(path)
 
 

@@ -156,7 +156,7 @@ def test_wrong_members(plain: Path, own: Path, tmp_path: Path) -> None:
         assert "is no member" in refusal(path)
     with pytest.warns(UserWarning, match="Duplicate name"):
         rewritten(path, [*parts.items(), ("chunk.npy", parts["chunk.npy"])])
-    assert "'chunk.npy': is there twice" in refusal(path)
+    assert "'chunk.npy': is in the file twice" in refusal(path)
     rewritten(path, parts, zipfile.ZIP_DEFLATED)
     assert "is compressed or encrypted" in refusal(path)
     rewritten(path, parts | {f"{chr(97 + i)}.npy": b"" for i in range(26)} | {"aa.npy": b""})
@@ -238,14 +238,14 @@ HEADER_FAULTS: list[tuple[tuple[str, ...], object, str]] = [
     (("relays",), [0], "rank 0 is in the group"),
     (("collective", "name"), "alltoallv", "no columns"),
     (("collective", "name"), "nonsense", "must be one of"),
-    (("collective", "nchunks"), 5, "nchunks: 5 is not what this problem has; it must be 4"),
-    (("collective", "chunks"), 2, "nchunks: 4 is not what this problem has; it must be 8"),
+    (("collective", "nchunks"), 5, "nchunks: 5 does not fit this problem; it must be 4"),
+    (("collective", "chunks"), 2, "nchunks: 4 does not fit this problem; it must be 8"),
     (("collective", "chunks"), 0, "out of range"),
     (("collective", "ranks"), 5, "it must be 4"),
     (("collective", "root"), 4, "root"),
     (("collective", "columns"), True, "collective/pre.npy: missing"),
-    (("fold",), [[1, 4]], "nchunks: 4 is not what this problem has; it must be 1"),
-    (("fold",), [[1, 2]], "nchunks: 4 is not what this problem has; it must be 2"),
+    (("fold",), [[1, 4]], "nchunks: 4 does not fit this problem; it must be 1"),
+    (("fold",), [[1, 2]], "nchunks: 4 does not fit this problem; it must be 2"),
     (("fold",), [[2, 2]], "nchunks: 4"),
     (("fold",), [[2, 4]], "digits of the 4 ranks"),
     (("fold",), [[1, 3]], "digits"),

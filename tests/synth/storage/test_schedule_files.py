@@ -99,7 +99,7 @@ def test_what_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pyt
     assert quotient is not None
     moved = replace(quotient, collective=replace(quotient.collective, out_index=quotient.collective.out_index + 1))
     unsayable = replace(plain.problem, topology=replace(plain.problem.topology, name="a\tb"))
-    for problem, words in ((moved, "is not the quotient of what its name means"), (unsayable, "name")):
+    for problem, words in ((moved, "is not the quotient of the named collective"), (unsayable, "name")):
         with pytest.raises(InputError, match=words):
             write_schedule(tmp_path / "b.synth", problem, plain.schedule.take(np.arange(3)), "route")
     monkeypatch.setattr("synth.storage.problem.to_toml", lambda _: to_toml(load("ring:4,bw=51")))
