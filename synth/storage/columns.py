@@ -197,7 +197,7 @@ class ColumnFile:
             with self._speaking("its table of members"):
                 self._archive = zipfile.ZipFile(self._file)
             self._members = self._checked_members()
-            self._taken: set[str] = set()
+            self._columns_read: set[str] = set()
             self.names = [name.removesuffix(".npy") for name in self._members if name != HEADER]
             self.header = self._read_header()
         except BaseException:
@@ -268,14 +268,14 @@ class ColumnFile:
             InputError: The file has a column that no reader needs.
         """
         for name in self.names:
-            if name not in self._taken:
+            if name not in self._columns_read:
                 raise InputError(f"{self.origin}: {name}.npy: is not expected in such a file")
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[IO[bytes]]:
         """Open a column's member for reading; errors become one line about it."""
         member = f"{name}.npy"
-        self._taken.add(name)
+        self._columns_read.add(name)
         if member not in self._members:
             raise InputError(f"{self.origin}: {member}: missing; a schedule file must have it")
         with self._speaking(member), self._archive.open(self._members[member]) as stream:

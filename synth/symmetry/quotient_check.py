@@ -35,7 +35,7 @@ def check_quotient(problem: Problem) -> None:
             the collective.
     """
     if problem.quotient is None:
-        raise _refused("this problem is not one")
+        raise _refused("this problem is no quotient")
     if problem.relays:
         raise _refused("it has relays; it must have none")
     net = problem.quotient.whole

@@ -65,7 +65,7 @@ def replay(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> Non
     code, index, row, gbs = _first_overlap(problem, schedule, run, tolerance, tuning.capacity_slack)
     if code == _ON_LINK:
         link = problem.link_name(int(schedule.link[index]))
-        raise ScheduleRefused(f"sends {index} and {row} are on link {link} at the same time")
+        raise ScheduleRefused(f"sends {index} and {row} are on link {link} at once")
     if code == _OVER:
         net = problem.network
         raise ScheduleRefused(

@@ -104,8 +104,8 @@ def test_wrong_column(plain: Path, tmp_path: Path, case: int) -> None:
 
 
 OWN_FAULTS: list[tuple[str, Callable[[Any], Any], str]] = [
-    ("pre", lambda x: x[::-1], "not behind"),
-    ("pre", lambda _: np.array([[0, 0], [0, 0], [2, 2], [3, 3]]), "row 1 is not behind"),
+    ("pre", lambda x: x[::-1], "not come after"),
+    ("pre", lambda _: np.array([[0, 0], [0, 0], [2, 2], [3, 3]]), "row 1 does not come after"),
     ("pre", lambda _: np.array([[0, 0], [0, 1], [0, 2], [0, 4]]), "row 3 is 4"),
     ("pre", lambda _: np.array([[0, 0], [0, 1], [0, 2], [4, 3]]), "row 3 is 4"),
     ("pre", lambda _: np.array([[0, 0], [0, 1], [0, 2], [1, 2]]), "no rank holds chunk 3"),
@@ -236,7 +236,7 @@ HEADER_FAULTS: list[tuple[tuple[str, ...], object, str]] = [
     (("group",), [0, 1, 2, True], "array"),
     (("group",), [0, 1, 2, -1], "no rank"),
     (("relays",), [0], "rank 0 is in the group"),
-    (("collective", "name"), "alltoallv", "no columns"),
+    (("collective", "name"), "alltoallv", "needs columns"),
     (("collective", "name"), "nonsense", "must be one of"),
     (("collective", "nchunks"), 5, "nchunks: 5 does not fit this problem; it must be 4"),
     (("collective", "chunks"), 2, "nchunks: 4 does not fit this problem; it must be 8"),

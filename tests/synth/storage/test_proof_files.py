@@ -178,7 +178,7 @@ def test_what_is_claimed_together_is_refused_too(stored: tuple[Path, Stored]) ->
         checked(path, found, replace(said, schedule="0" * 64))
     with pytest.raises(ProofRefused, match="none"):
         checked(path, found, replace(said, witnesses=(), names=()))
-    with pytest.raises(ProofRefused, match="says nothing"):
+    with pytest.raises(ProofRefused, match="proves nothing"):
         checked(path, found, replace(said, bound_us=0.0, gap=0.0))
     # less than is proved is true as well
     lower = said.bound_us / 2

@@ -188,7 +188,7 @@ def test_what_has_no_quotient() -> None:
             quotient_problem(load("ring:8"), **{"name": "allgather", **wrong})
     with pytest.raises(InputError, match="no quotient"):
         whole_problem(make_problem(load("ring:4"), "allgather"))
-    with pytest.raises(QuotientRefused, match="is none"):
+    with pytest.raises(QuotientRefused, match="is no quotient"):
         check_quotient(make_problem(load("ring:4"), "allgather"))
 
 

@@ -112,9 +112,9 @@ def one_uses_another_too(lists: list[list[int]]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (swap_two, "some links and not by all|not in the quotient"),
+        (swap_two, "some links but not by all|not in the quotient"),
         (drop_last, "not in the quotient"),
-        (one_uses_another_too, "some links and not by all"),
+        (one_uses_another_too, "some links but not by all"),
     ],
 )
 def test_resources_in_wrong_orbits_are_refused(
