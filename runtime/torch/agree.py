@@ -1,7 +1,7 @@
-"""What ranks tell one another: that they have come, and of blocks of which each knows its own only.
+"""Exchange between ranks what no rank knows on its own: that all have arrived, and the sizes of all blocks.
 
-Collectives of the wrapped back end must be begun in one order on all ranks, and a group's tasks run beside its caller:
-here are messages only.
+It uses messages only. Collectives of the wrapped back end must start in the same order on all ranks, but a group's
+tasks run concurrently with their caller.
 """
 
 from __future__ import annotations
@@ -16,49 +16,54 @@ from runtime.torch.run import MAX_CHANNELS, Transport
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
-_UNEVEN = -1
+_UNEVEN = -1  # In place of a block's length: this rank's own blocks differ in length.
 
 
-def _gather_numbers(transport: Transport, mine: Sequence[int]) -> Tensor:
-    """Everybody's numbers, equally many on each rank, a row a rank: as many messages as log₂ of the ranks (Bruck)."""
+def _gather_numbers(transport: Transport, own_numbers: Sequence[int]) -> Tensor:
+    """Return the numbers of all ranks as a matrix with one row per rank.
+
+    Each rank gives equally many numbers. Each rank sends ⌈log₂ n⌉ messages (Bruck's algorithm).
+    """
     size, me = len(transport.ranks), transport.rank
-    every = torch.empty(size, len(mine), dtype=torch.int64)
-    every[0] = torch.tensor(mine)
-    known = 1
-    while known < size:
-        count, channel = min(known, size - known), MAX_CHANNELS - known.bit_length()
-        comes = transport.receive(every[known : known + count], (me + known) % size, channel)
-        goes = transport.send(every[:count], (me - known) % size, channel)
-        transport.finish(comes)
-        transport.finish(goes, "sends to")
-        known += count
-    return torch.roll(every, me, 0)
+    rows = torch.empty(size, len(own_numbers), dtype=torch.int64)
+    rows[0] = torch.tensor(own_numbers)
+    gathered = 1
+    while gathered < size:
+        count, channel = min(gathered, size - gathered), MAX_CHANNELS - gathered.bit_length()
+        incoming = transport.receive(rows[gathered : gathered + count], (me + gathered) % size, channel)
+        outgoing = transport.send(rows[:count], (me - gathered) % size, channel)
+        transport.finish(incoming)
+        transport.finish(outgoing, "sends to")
+        gathered += count
+    return torch.roll(rows, me, 0)
 
 
 def wait_for_all(transport: Transport) -> None:
-    """Until all ranks have come here."""
+    """Wait until all ranks have called this function."""
     _gather_numbers(transport, [0])
 
 
 def agree_on_block(transport: Transport, blocks: Blocks) -> int | None:
-    """The elements of every block on every rank; None, on every rank, where they are not all as long."""
+    """Return the number of elements of every block on every rank, or None on every rank if blocks differ in length."""
     sizes = _gather_numbers(transport, [_UNEVEN if blocks.block is None else blocks.block]).unique().tolist()
     return sizes[0] if len(sizes) == 1 and sizes[0] != _UNEVEN else None
 
 
 def exchange_sizes(transport: Transport, blocks: Blocks) -> list[list[int]]:
-    """Return the elements of all blocks, by the place of who gives and of who takes them, the same on every rank.
+    """Return the elements of all blocks as a matrix by giving and taking place, the same on every rank.
 
-    Raises InputError, the same on every rank, where one gives another a longer or shorter block than that takes.
+    Raises:
+        InputError: A rank gives another a longer or shorter block than that rank takes; the same error on every rank.
     """
     size = len(transport.ranks)
-    given, taken = _gather_numbers(transport, [*blocks.given, *blocks.taken]).split(size, 1)
-    wrong = (given != taken.T).nonzero().tolist()
+    sizes_given, sizes_taken = _gather_numbers(transport, [*blocks.given, *blocks.taken]).split(size, 1)
+    wrong = (sizes_given != sizes_taken.T).nonzero().tolist()
     if wrong:
         giver, taker = wrong[0]
         raise InputError(
-            f"{transport.call}: rank {transport.ranks[giver]} gives rank {transport.ranks[taker]}"
-            f" {int(given[giver, taker])} elements; it must be {int(taken[taker, giver])}, as that takes"
+            f"{transport.call}: rank {transport.ranks[giver]} sends rank {transport.ranks[taker]}"
+            f" {int(sizes_given[giver, taker])} elements; it must send"
+            f" {int(sizes_taken[taker, giver])}, as many as that rank expects"
         )
-    sizes: list[list[int]] = given.tolist()
+    sizes: list[list[int]] = sizes_given.tolist()
     return sizes

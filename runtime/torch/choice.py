@@ -1,11 +1,13 @@
-"""Which back end and which algorithm serves a call; the same answer on every rank, without communication.
+"""Choose the back end and the algorithm of each call, with the same result on every rank and without communication.
 
-SYNTH_BACKEND   auto (ours where the table says so, else the wrapped back end), synth (our algorithms wherever they
-                can, the library's first), or gloo (the wrapped back end, whatever its name)
-SYNTH_LIBRARY   a library's folder, or one MSCCL XML: its algorithms come before the built-in ones
-SYNTH_TABLE     a JSON file of what was measured to be fastest (`runtime.torch.table`)
+Environment variables:
+    SYNTH_BACKEND: auto (synth where the table says so, otherwise the wrapped back end), synth (our algorithms wherever
+        they can run, those of the library first), or gloo (the wrapped back end, whatever its name is).
+    SYNTH_LIBRARY: The folder of a library, or one MSCCL XML. Its algorithms are preferred to the built-in ones.
+    SYNTH_TABLE: A JSON file of the methods that were measured to be fastest (`runtime.torch.table`).
 
-Sizes outside all rows are the wrapped back end's, and without a table all are: a prediction is no measurement.
+The wrapped back end serves the sizes that no row of the table covers, and all sizes without a table: a predicted time
+is no measurement.
 """
 
 from __future__ import annotations
@@ -34,21 +36,25 @@ from topologies.errors import InputError
 from topologies.text.files import read_bytes
 
 NO_TABLE = "no table says that ours is faster"
-CHOSEN = ("asked for", "by the table")  # reasons that are no want of an algorithm
-_KEPT = 1024  # choices of the last calls that were unlike
+CHOSEN = ("asked for", "by the table")  # Reasons of a deliberate choice: no algorithm is missing.
+_KEPT = 1024  # Most recent distinct calls whose choices are cached.
 
 
 class Method(NamedTuple):
-    """A back end, and with synth the name of an algorithm or None for the usual one."""
+    """A back end and, with synth, the name of an algorithm or None for the default one."""
 
     backend: str
     algorithm: str | None = None
 
 
 class Choice(NamedTuple):
-    """A program of ours, or None for the wrapped back end; and why.
+    """The program that serves a call, or None for the wrapped back end, and the reason.
 
-    order: by the program's rank, which place in the group has its part; None: they are numbered alike.
+    Attributes:
+        program: One of our programs, or None for the wrapped back end.
+        reason: Why it was chosen, as it is counted in `runtime.torch.counters`.
+        order: Place in the group that runs each rank of the program, by the program's rank; None for the same
+            numbering.
     """
 
     program: Program | None
@@ -57,24 +63,27 @@ class Choice(NamedTuple):
 
 
 def _runs_here(entry: Entry) -> bool:
-    """Whether ranks of torch can execute its file: all of its program's ranks are the group's."""
+    """Return True if the ranks of torch can run an entry's file: all of the program's ranks belong to the group."""
     return TARGETS[entry.target].runs_here and not entry.relays
 
 
 def _order(entry: Entry, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
-    """`Choice.order` of an entry that was made for these very ranks, in whatever order."""
-    alike = entry.group == ranks or sorted(entry.group) != sorted(ranks)
-    return None if alike else tuple(ranks.index(rank) for rank in entry.group)
+    """Return `Choice.order` of an entry for these ranks in another order; otherwise None."""
+    needs_no_order = entry.group == ranks or sorted(entry.group) != sorted(ranks)
+    return None if needs_no_order else tuple(ranks.index(rank) for rank in entry.group)
 
 
 def _place_of_root(entry: Entry, ranks: tuple[int, ...]) -> int:
-    """That of a rooted entry's root among ranks that run its program."""
+    """Return the place in the group of a rooted entry's root, where these ranks run the entry's program."""
     at, order = entry.group.index(entry.root or 0), _order(entry, ranks)
     return at if order is None else order[at]
 
 
 def _content(entry: Entry) -> str:
-    """Of files that may be run: equal names need not be equal files on every machine."""
+    """Return a hash of an entry's file, or "" if it cannot run here.
+
+    Files of equal names may differ between machines.
+    """
     if not _runs_here(entry):
         return ""
     try:
@@ -84,14 +93,14 @@ def _content(entry: Entry) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def _is_file(library: Path | None) -> bool:
-    """Whether it is one MSCCL XML."""
+def _is_single_file(library: Path | None) -> bool:
+    """Return True if a library is one MSCCL XML instead of a folder."""
     return library is not None and library.suffix == ".xml" and not library.is_dir()
 
 
 def _entries(library: Path) -> list[Entry]:
-    """Of a library's index; of one file as if it were a library's only one, for the sizes that it serves."""
-    if not _is_file(library):
+    """Return the entries of a library's index, or a single entry for the sizes that one MSCCL XML serves."""
+    if not _is_single_file(library):
         return load_library(library)
     goal = goal_beside(library)
     program = verify_program(library, goal).right_program(str(library))
@@ -109,7 +118,15 @@ def _entries(library: Path) -> list[Entry]:
 
 @dataclass
 class Chooser:
-    """Chooses for every call of a job."""
+    """The rules that choose what serves each call of a job.
+
+    Attributes:
+        backend: The default back end: auto, synth or gloo.
+        library: Folder of a library or one MSCCL XML; None for the built-in algorithms only.
+        table: JSON file of the measured methods; None for no table.
+        entries: Entries of the library.
+        rows: Rows of the table.
+    """
 
     backend: str = "auto"
     library: Path | None = None
@@ -133,21 +150,32 @@ class Chooser:
         stems = {Path(entry.file).stem for entry in self.entries}
         for row in self.rows:
             if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
-                warn(f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there")
-        self._told = False
-        self._chosen = lru_cache(_KEPT)(self._choose)  # a program may call with any number of sizes
-        self._known_paths = lru_cache(_KEPT)(self._paths)
+                warn(
+                    f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks does not exist"
+                )
+        self._has_warned = False
+        # The caches are bounded, since a program may call with any number of sizes.
+        self._cached_choice = lru_cache(_KEPT)(self._choose)
+        self._cached_paths = lru_cache(_KEPT)(self._paths)
         self._programs: dict[str, Program] = {}
 
     @staticmethod
     def of_environment(values: Mapping[str, str] = os.environ) -> Chooser:
-        """As SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE say. Raises InputError for what they name wrongly."""
+        """Return the chooser that SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE describe.
+
+        Raises:
+            InputError: A variable names an unknown back end or an unreadable file.
+        """
         library, table = values.get("SYNTH_LIBRARY"), values.get("SYNTH_TABLE")
-        return _once(values.get("SYNTH_BACKEND") or "auto", library or None, table or None)
+        return _chooser_of(values.get("SYNTH_BACKEND") or "auto", library or None, table or None)
 
     @cached_property
     def basis(self) -> str:
-        """All that choices depend on, for comparison between ranks. Raises InputError for a file that is not there."""
+        """Return a text of all that choices depend on, for comparison between ranks.
+
+        Raises:
+            InputError: A file of the library does not exist.
+        """
         listed = [
             (
                 e.file,
@@ -166,30 +194,35 @@ class Chooser:
         return json.dumps([self.backend, listed, self.rows])
 
     def check(self, ranks: int, is_whole_job: bool) -> None:
-        """Read all that may run in a group of so many ranks, so that no file is found wrong later.
+        """Read all programs that may run in a group, so that no later call fails because of a bad file.
 
-        Raises InputError for a program that is not right, and where the library is one file for another number of ranks
-        than the job has.
+        Args:
+            ranks: Number of ranks of the group.
+            is_whole_job: Whether the group holds all ranks of the job.
+
+        Raises:
+            InputError: A program is wrong, or the library is one file for another number of ranks than the job has.
         """
-        if is_whole_job and _is_file(self.library) and self.entries[0].nranks != ranks:
+        if is_whole_job and _is_single_file(self.library) and self.entries[0].nranks != ranks:
             raise InputError(
-                f"library {self.library}: is for {self.entries[0].nranks} ranks, this job has {ranks}; it must be for"
-                " as many, or a folder, which may hold files for several"
+                f"library {self.library}: is for {self.entries[0].nranks} ranks, this job has {ranks}; it must be one"
+                f" for {ranks} ranks, or a folder, which may hold files for several numbers of ranks"
             )
         for entry in self.entries:
             if entry.nranks == ranks and _runs_here(entry):
                 self._read(entry)
 
     def choose(self, call: Call, method: Method | None = None) -> Choice:
-        """For one call; `method` overrules SYNTH_BACKEND."""
-        return self._chosen(method or Method(self.backend), call)
+        """Return what serves a call; `method` overrules SYNTH_BACKEND."""
+        return self._cached_choice(method or Method(self.backend), call)
 
     def paths(self, call: Call, method: Method | None = None) -> frozenset[str]:
-        """How calls such as this one are served, whatever their sizes: "wrapped", "direct" or "program".
+        """Return how calls that differ from this one only in size may be served: "wrapped", "direct" or "program".
 
-        Direct is the built-in algorithm that sends each block straight to where it belongs, so of any length.
+        "direct" is the built-in algorithm that sends each block straight to its destination, and so serves blocks of
+        any length. "program" is any other of our algorithms.
         """
-        return self._known_paths(method or Method(self.backend), call._replace(size_bytes=1))
+        return self._cached_paths(method or Method(self.backend), call._replace(size_bytes=1))
 
     def _paths(self, method: Method, call: Call) -> frozenset[str]:
         edges = [(row.min_bytes, row.max_bytes) for row in self.rows]
@@ -198,56 +231,64 @@ class Chooser:
         return frozenset(self.path(self._choose(method, call._replace(size_bytes=size))) for size in sizes)
 
     def path(self, choice: Choice) -> str:
-        """Which of `paths` a choice is."""
+        """Return the element of `paths` that a choice stands for."""
         if choice.program is None:
             return "wrapped"
         ours = choice.program.name == DIRECT and all(choice.program is not read for read in self._programs.values())
         return "direct" if ours else "program"
 
     def wrapped_ranges(self, call: Call, method: Method | None = None) -> list[tuple[int, str | None]]:
-        """For calls such as this one but of any size, what holds from which size on: the first is 0.
+        """Return the ranges of sizes in which the wrapped back end surely serves calls such as this one.
 
-        It is the reason for which the wrapped back end serves them, or None where each must be asked for by `choose`.
+        Args:
+            call: A call of any size; it stands for all calls that differ only in size.
+            method: The method that overrules SYNTH_BACKEND, or None.
+
+        Returns:
+            For each range the first size in bytes, which is 0 for the first range, and the reason why the wrapped back
+            end serves it; None instead of a reason where `choose` must be asked for each call.
         """
         method = method or Method(self.backend)
         if method.backend == "synth":
             return [(0, None)]
-        begins = {0} | {row.min_bytes for row in self.rows}
-        begins |= {row.max_bytes + 1 for row in self.rows if row.max_bytes is not None}
-        found: list[tuple[int, str | None]] = []
-        for size in sorted(begins):
+        first_sizes = {0} | {row.min_bytes for row in self.rows}
+        first_sizes |= {row.max_bytes + 1 for row in self.rows if row.max_bytes is not None}
+        ranges: list[tuple[int, str | None]] = []
+        for size in sorted(first_sizes):
             choice = self._choose(method, call._replace(size_bytes=size))
             reason = choice.reason if choice.program is None else None
-            if not found or reason != found[-1][1]:
-                found.append((size, reason))
-        return found
+            if not ranges or reason != ranges[-1][1]:
+                ranges.append((size, reason))
+        return ranges
 
     def methods(self, call: Call) -> list[Method]:
-        """Everything that can serve a call: the wrapped back end, the library's algorithms, the built-in ones."""
-        listed = self._entries(call)
-        known = [Path(e.file).stem for e in listed if self._read(e).collective == call.collective]
-        known += names(call.collective, len(call.ranks))
-        return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(known))]
+        """Return all methods that can serve a call: the wrapped back end, library algorithms and built-in ones."""
+        entries = self._entries(call)
+        algorithm_names = [Path(e.file).stem for e in entries if self._read(e).collective == call.collective]
+        algorithm_names += names(call.collective, len(call.ranks))
+        return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(algorithm_names))]
 
     def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[Entry, Program]]:
-        """The library's programs of a custom collective for a group, the best match of the ranks first."""
-        found = [(entry, self._read(entry)) for entry in self._entries(Call(name, 0, "", ranks))]
-        return [(entry, program) for entry, program in found if program.collective == "custom"]
+        """Return the library's programs of a custom collective for a group, the best match of the ranks first."""
+        programs = [(entry, self._read(entry)) for entry in self._entries(Call(name, 0, "", ranks))]
+        return [(entry, program) for entry, program in programs if program.collective == "custom"]
 
     def _choose(self, method: Method, call: Call) -> Choice:
+        """Return what serves a call with a method, without a look at earlier choices."""
         backend = method.backend
         if len(call.ranks) < 2:
-            return Choice(None, "a group of one")
+            return Choice(None, "a group of one rank")
         if backend == "gloo":
             return Choice(None, "asked for")
         if method.algorithm is not None:
-            found = self._named(call, method.algorithm, "asked for")
-            if found is None:
-                known = ", ".join(str(other.algorithm) for other in self.methods(call)[1:]) or "none"
+            choice = self._named(call, method.algorithm, "asked for")
+            if choice is None:
+                known_names = ", ".join(str(candidate.algorithm) for candidate in self.methods(call)[1:]) or "none"
                 raise InputError(
-                    f"algorithm {method.algorithm!r} for {call.collective} of {len(call.ranks)} ranks: there is {known}"
+                    f"algorithm {method.algorithm!r} for {call.collective} of {len(call.ranks)} ranks does not exist;"
+                    f" it must be one of: {known_names}"
                 )
-            return found
+            return choice
         if backend == "auto":
             row = next((row for row in self.rows if row.fits(call)), None)
             if row is not None and row.backend == "gloo":
@@ -255,35 +296,38 @@ class Chooser:
             if row is None and not self.rows:
                 self._tell_without_table(call)
             if row is None:
-                return Choice(None, "no row of a table for it" if self.rows else NO_TABLE)
-            found = self._named(call, row.algorithm, "by the table")
-            return found or Choice(None, f"the table's algorithm {row.algorithm} is not there")
-        found = self._of_library(call, None, "in the library") or self._named(call, None, "built in")
-        return found or Choice(None, "no algorithm for it")
+                return Choice(None, "no row of the table fits" if self.rows else NO_TABLE)
+            choice = self._named(call, row.algorithm, "by the table")
+            return choice or Choice(None, f"the table's algorithm {row.algorithm} does not exist")
+        choice = self._of_library(call, None, "in the library") or self._named(call, None, "built in")
+        return choice or Choice(None, "no algorithm serves it")
 
     def _tell_without_table(self, call: Call) -> None:
-        """Once: that a library's algorithms are not taken untried."""
-        if not self._told and self._entries(call):
-            self._told = True
+        """Warn once that the library's algorithms are not used, since no measurement shows that they are faster."""
+        if not self._has_warned and self._entries(call):
+            self._has_warned = True
             warn(
-                f"library {self.library}: no table says where it is faster, so the wrapped back end serves all;"
-                f" SYNTH_TABLE names what synth tune --library {self.library} measures, SYNTH_BACKEND=synth takes it"
-                " untried"
+                f"library {self.library}: no table says where it is faster, so the wrapped back end serves all calls;"
+                f" set SYNTH_TABLE to a table that synth tune --library {self.library} measured, or"
+                " SYNTH_BACKEND=synth to use the library without a measurement"
             )
 
     def _named(self, call: Call, name: str | None, reason: str) -> Choice | None:
-        """The algorithm of this name; None: the library's that serves the call, or the usual built-in one."""
-        found = self._of_library(call, name, reason)
-        if found is not None:
-            return found
+        """Return the choice of a named algorithm, or None if it cannot serve the call.
+
+        Without a name it is the library's algorithm that serves the call, otherwise the default built-in one.
+        """
+        choice = self._of_library(call, name, reason)
+        if choice is not None:
+            return choice
         ranks = len(call.ranks)
-        chosen = name or usual(call.collective, ranks, call.size_bytes)
-        if chosen is None or chosen not in names(call.collective, ranks):
+        algorithm = name or usual(call.collective, ranks, call.size_bytes)
+        if algorithm is None or algorithm not in names(call.collective, ranks):
             return None
-        return Choice(built_in(call.collective, chosen, ranks, call.root), reason)
+        return Choice(built_in(call.collective, algorithm, ranks, call.root), reason)
 
     def _of_library(self, call: Call, name: str | None, reason: str) -> Choice | None:
-        """The first of `_entries` that serves the call; one that is named is taken at any size."""
+        """Return the choice of the first entry of `_entries` that serves the call; a named entry serves any size."""
         for entry in self._entries(call):
             if Path(entry.file).stem == name or (name is None and entry.in_range(call.size_bytes)):
                 program = self._read(entry)
@@ -292,21 +336,26 @@ class Chooser:
         return None
 
     def _entries(self, call: Call) -> list[Entry]:
-        """Those that compute what is called: made for these very ranks, in this order first, then for as many others.
+        """Return the entries that compute the called collective, the best match first.
 
-        Of either form, the call's first: our executor copies, and cuts what does not divide.
+        Entries for these very ranks in this order come first, then for these ranks in another order, then for as many
+        other ranks. Among equal matches, entries in place or out of place like the call come first; either form can
+        serve the call, since the executor copies, and cuts what does not divide evenly.
         """
-        mine, able = sorted(call.ranks), self._runnable.get((call.collective, len(call.ranks)), [])
-        made = entries_of(able, call.ranks)
-        files = {entry.file for entry in made}
-        found = [
+        sorted_ranks, runnable = sorted(call.ranks), self._runnable.get((call.collective, len(call.ranks)), [])
+        for_these_ranks = entries_of(runnable, call.ranks)
+        files = {entry.file for entry in for_these_ranks}
+        matching = [
             entry
-            for entry in (*made, *(one for one in able if one.file not in files))
+            for entry in (*for_these_ranks, *(further for further in runnable if further.file not in files))
             if entry.root is None or _place_of_root(entry, call.ranks) == call.root
         ]
-        return sorted(found, key=lambda e: (sorted(e.group) != mine, e.group != call.ranks, e.inplace != call.inplace))
+        return sorted(
+            matching, key=lambda e: (sorted(e.group) != sorted_ranks, e.group != call.ranks, e.inplace != call.inplace)
+        )
 
     def _read(self, entry: Entry) -> Program:
+        """Return an entry's verified program, read only once."""
         if entry.file not in self._programs:
             try:
                 self._programs[entry.file] = verify_program(entry.path, entry.goal()).right_program(str(entry.path))
@@ -316,6 +365,6 @@ class Chooser:
 
 
 @lru_cache(maxsize=16)
-def _once(backend: str, library: str | None, table: str | None) -> Chooser:
-    """A process reads its files once, not for every group."""
+def _chooser_of(backend: str, library: str | None, table: str | None) -> Chooser:
+    """Return the chooser of three settings; a process reads its files once, not for every group."""
     return Chooser(backend, Path(library) if library else None, Path(table) if table else None)

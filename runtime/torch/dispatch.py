@@ -1,4 +1,4 @@
-"""The face that torch.distributed sees of a group: its options and Works, and the back ends that are wrapped."""
+"""Connect a process group to torch.distributed: to its options and Works, and to the back ends that are wrapped."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _REDUCTION_NAMES = (*_REDUCTIONS, "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
 def reduction_of(redop: Any) -> str:
-    """Our name of torch's reduction; torch's own for one that we do not know."""
+    """Return our name of torch's reduction, or torch's own name for a reduction that we do not support."""
     name = next((name for name in _REDUCTION_NAMES if redop == getattr(dist.ReduceOp, name)), "unknown")
     return _REDUCTIONS.get(name, name)
 
 
 def _store_rank(store: Any) -> int | None:
-    """The rank whose end ends the store; None where there is none such, or it cannot be known."""
+    """Return the rank whose process serves the store; None if the store is no rank's, or if that is not known."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -49,56 +49,72 @@ def _store_rank(store: Any) -> int | None:
 
 
 def _as_they_are(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the tensors unchanged; it stands for `Copies` where nothing is copied."""
     return tensors
 
 
 class Copies(dict[int, Tensor]):
-    """Copies of values for Gloo, which takes a tensor for its memory: it mixes up layouts, gaps and signs."""
+    """Copies of values for Gloo, which reads a tensor as plain memory: it mixes up layouts, gaps and signs.
 
-    def __init__(self, wanted: bool) -> None:
+    The keys are the ids of the tensors that were copied.
+    """
+
+    def __init__(self, copies: bool) -> None:
         super().__init__()
-        self._wanted = wanted
+        self._copies = copies
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the tensors, or copies of those whose memory does not hold their values."""
-        return [self._one(tensor) for tensor in tensors]
+        return [self._values_of(tensor) for tensor in tensors]
 
-    def _one(self, tensor: Tensor) -> Tensor:
-        if not self._wanted or tensor.layout != torch.strided or holds_values(tensor):
+    def _values_of(self, tensor: Tensor) -> Tensor:
+        """Return a tensor, or its copy if its memory does not hold its values."""
+        if not self._copies or tensor.layout != torch.strided or holds_values(tensor):
             return tensor
         return self.setdefault(id(tensor), as_values(tensor))
 
     def write_back(self, tensors: Sequence[Tensor]) -> None:
-        """Put what the copies hold into the tensors."""
+        """Write the values of the copies back into the tensors."""
         for tensor in tensors:
             if id(tensor) in self:
                 tensor.copy_(self[id(tensor)])
 
 
-# of the wrapped back end's method, before its options, given what copies tensors
+# Gives the arguments of the wrapped back end's method before its options, from a function that copies tensors.
 Arguments = Callable[[Callable[[Sequence[Tensor]], Sequence[Tensor]]], Sequence[Any]]
 
 
 class Dispatcher:
-    """What `runtime.torch.process_group.Group` passes on; raises as it does.
+    """The part of `runtime.torch.process_group.Group` that gives each call to our core or to a wrapped back end.
+
+    Its methods raise what those of `Group` raise.
 
     Attributes:
-        wrapped: by device type, torch's kind of the wrapped back end and the back end.
-        ranks: the members, as the whole job numbers them.
-        pass_through: by operation, what hands calls on to that for the CPU's tensors.
+        wrapped: By device type, torch's kind of the wrapped back end and the back end.
+        ranks: The members, as the whole job numbers them.
+        pass_through: By operation, the object that hands calls on CPU tensors straight to Gloo.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
-        """rank: of `size`, in the group; ranks: the members, as the job numbers them; name: torch's of the group."""
+        """Wrap the back ends of a group.
+
+        Args:
+            store: torch's store of the group.
+            rank: Place of this rank in the group.
+            size: Number of ranks in the group.
+            timeout: Time-out of the wrapped back ends, a timedelta.
+            ranks: The members, as the job numbers them; empty for 0 to size − 1.
+            name: torch's name of the group.
+        """
         self.ranks, self._timeout = tuple(ranks) or tuple(range(size)), timeout
         watch = FailureWatch(rank, self.ranks, name=name)
         gloo, store = _make_gloo(store, watch, timeout)
         watch.messages = gloo
         self.wrapped: dict[str, tuple[Any, Any]] = {"cpu": (dist.ProcessGroup.BackendType.GLOO, gloo)}
         if torch.cuda.is_available() and dist.is_nccl_available():
-            wanted = dist.ProcessGroupNCCL.Options()
-            wanted._timeout = timeout
-            nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl/", store), rank, size, wanted)
+            nccl_options = dist.ProcessGroupNCCL.Options()
+            nccl_options._timeout = timeout
+            nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl/", store), rank, size, nccl_options)
             nccl._set_sequence_number_for_group()
             self.wrapped["cuda"] = (dist.ProcessGroup.BackendType.NCCL, nccl)
         self._core = Core(watch, not dist.is_initialized(), TaskWork)
@@ -107,7 +123,7 @@ class Dispatcher:
         }
 
     def _terms(self, opts: Any) -> Terms:
-        """How a call with these options of torch's is made; a time-out that the group was given later holds too."""
+        """Return how a call with torch's options is made; a time-out that the group was given later counts, too."""
         limit = getattr(opts, "timeout", None)
         if limit is None or limit.total_seconds() <= 0:
             limit = self.wrapped["cpu"][1].options._timeout
@@ -115,6 +131,7 @@ class Dispatcher:
         return Terms(not getattr(opts, "asyncOp", True), limit)
 
     def _wrapped_for(self, tensor: Tensor) -> Any:
+        """Return the wrapped back end for the device of a tensor."""
         device = tensor.device.type
         if device not in self.wrapped:
             raise RuntimeError(
@@ -125,17 +142,24 @@ class Dispatcher:
     # ---- collectives
 
     def run(self, name: str, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
-        """Run a collective, a row of OPERATIONS; torch's Work.
+        """Run a collective and return torch's Work.
 
-        opts: torch's of the call, or None. arguments: those of the wrapped back end's method, given what copies tensors
-        that are not contiguous. Raises InputError for an output whose elements share memory or an algorithm that is not
-        there, RuntimeError for tensors on a device that this group does not serve.
+        Args:
+            name: Name of a row of OPERATIONS.
+            buffers: Tensors that the call reads and writes on this rank.
+            opts: torch's options of the call, or None.
+            arguments: Gives the arguments of the wrapped back end's method, from a function that copies tensors whose
+                memory does not hold their values.
+
+        Raises:
+            InputError: The elements of an output share memory, or an algorithm does not exist.
+            RuntimeError: The tensors are on a device that this group does not serve.
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
-        passed = self.pass_through[name].call(buffers.tensors, opts, buffers, arguments(_as_they_are))
-        if passed is not None:
-            return passed
+        work = self.pass_through[name].call(buffers.tensors, opts, buffers, arguments(_as_they_are))
+        if work is not None:
+            return work
         wrapped = self._wrapped_for(buffers.tensors[0])
         buffers.check_outputs(operation.kind.name)
         op = reduction_of(opts.reduceOp) if operation.kind.reduces else None
@@ -150,9 +174,18 @@ class Dispatcher:
         return self._core.execute(issued, part, buffers, op or "sum", self._terms(opts))
 
     def run_blocks(self, name: str, blocks: Blocks, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
-        """Run a collective whose blocks may be of other sizes on other ranks, which a rank cannot know; torch's Work.
+        """Run a collective in which a rank does not know all block sizes of the other ranks, and return torch's Work.
 
-        buffers: as in `run`, with this rank's own block; so the rest.
+        Args:
+            name: Name of a row of OPERATIONS.
+            blocks: This rank's blocks.
+            buffers: As in `run`; its block is this rank's own.
+            opts: torch's options of the call, or None.
+            arguments: As in `run`.
+
+        Raises:
+            InputError: The elements of an output share memory, or an algorithm does not exist.
+            RuntimeError: The tensors are on a device that this group does not serve.
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
@@ -172,24 +205,34 @@ class Dispatcher:
     def run_custom(self, name: str, buffers: Buffers, redop: Any, opts: Any) -> Any:
         """Run the library's program of a custom collective that serves these tensors.
 
-        buffers: their block is not looked at. opts: torch's of an all-reduce. Raises InputError where there is none.
+        Args:
+            name: Name of the collective.
+            buffers: Its tensors; the size of a block is ignored.
+            redop: torch's reduction.
+            opts: torch's options of an all-reduce.
+
+        Raises:
+            InputError: The library has no such program.
         """
         return self._core.execute_custom(name, buffers, reduction_of(redop), self._terms(opts))
 
     def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
-        """Run this rank's part of a custom collective's program that no library need hold; the caller waits at once."""
+        """Run this rank's part of a custom program, which need not be in a library; the caller waits at once."""
         return self._core.execute_program(part.program.name, part, buffers, op, Terms(waits=True))
 
     def send_blocks(
         self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
     ) -> Any:
-        """A collective of blocks of several sizes, which all ranks know: sent one by one, by `work`."""
+        """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one."""
         operation = OPERATIONS[name]
         opts = opts or operation.options()
         return self._core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self._terms(opts))
 
     def _call(self, operation: Operation, buffers: Buffers, opts: Any) -> Call:
-        """What choices depend on; the size is that of the rank that has most elements."""
+        """Return the facts on which the choice of an algorithm depends.
+
+        The size is that of the rank with most elements.
+        """
         like = buffers.tensors[0]
         root, ranks = opts.rootRank if operation.kind.rooted else 0, len(self.ranks)
         if not 0 <= root < ranks:
@@ -197,12 +240,13 @@ class Dispatcher:
         return Call(operation.kind.name, buffers.size_bytes, type_name(like), self._core.ranks, root, buffers.in_place)
 
     def _describe(self, operation: Operation, size_bytes: int, kind: Any, opts: Any) -> str:
-        """A call in words, for errors: the same on all ranks."""
+        """Return the text of a call for errors, the same on all ranks."""
         reduced = f" {reduction_of(opts.reduceOp)}" if operation.kind.reduces else ""
         root = f" of root {self._core.ranks[opts.rootRank]}" if operation.kind.rooted else ""
         return f"{operation.kind.name}{reduced}{root}, {size_bytes} bytes of {type_text(kind)}"
 
     def _root(self, operation: Operation, call: Call) -> str:
+        """Return the text that names the root of a rooted call, or ""."""
         return f" of root {self._core.ranks[call.root]}" if operation.kind.rooted else ""
 
     def _run_wrapped(
@@ -216,6 +260,7 @@ class Dispatcher:
         opts: Any,
         op: str | None,
     ) -> Any:
+        """Run a collective on a wrapped back end, count it with its reason, and return torch's Work."""
         name, core = wrapped.name(), self._core
         if why not in CHOSEN:
             counters.count_fallback(issued.call.collective, why)
@@ -223,7 +268,7 @@ class Dispatcher:
         copies = Copies(name == "gloo")
         averages = name == "gloo" and op == "avg"
         if averages:
-            opts.reduceOp = dist.ReduceOp.SUM  # not every version of Gloo knows averages
+            opts.reduceOp = dist.ReduceOp.SUM  # Not every version of Gloo supports averages.
         with core.watch.guard(issued.waiting, new=True, closes=False):
             work = getattr(wrapped, operation.method)(*arguments(copies), opts)
         unlimited = name == "gloo" and operation.unlimited
@@ -236,6 +281,7 @@ class Dispatcher:
             return WrappedWork(work, record, core.watch, issued.waiting, wait, buffers.written, streams=name != "gloo")
 
         def finish() -> None:
+            """Wait for the wrapped back end, then write back copies and divide sums for an average."""
             with core.watch.guard(issued.waiting):
                 wait()
             copies.write_back(buffers.written)
@@ -247,40 +293,56 @@ class Dispatcher:
         return task
 
     def pass_on(self, method: str, arguments: Sequence[Any]) -> WrappedWork:
-        """A call that is Gloo's to judge and to serve."""
+        """Run a call with several tensors per rank on Gloo, which checks and serves it."""
         wrapped, watch = self.wrapped["cpu"][1], self._core.watch
-        counters.count_fallback(method, "not one tensor a rank")
+        counters.count_fallback(method, "several tensors a rank")
         waiting = Waiting(f"{method} of several tensors a rank", peers=range(len(self._core.ranks)))
         with watch.guard(waiting, new=True, closes=False):
-            work = getattr(wrapped, method)(*[each for each in arguments if each is not None])
+            work = getattr(wrapped, method)(*[argument for argument in arguments if argument is not None])
         record = counters.count(method, wrapped.name(), 0)
         return WrappedWork(work, record, watch, waiting, partial(wait_apart, work.wait, watch.is_left))
 
     def follow(self, work: Any, finish: Callable[[], None], written: Sequence[Tensor]) -> TaskWork:
-        """What is over after a work, and after what must then be done with what it has written."""
+        """Return a work that is over after `work` and after `finish`, which uses what `work` has written."""
 
         def function() -> None:
+            """Wait for the work, then finish."""
             work.wait()
             finish()
 
-        task = TaskWork(function, written, lambda _: None)  # the work has a record of its own
+        task = TaskWork(function, written, lambda _: None)  # The work has a record of its own.
         self._core.lane.put(task, wait=False)
         return task
 
-    # ---- what is no collective of data
+    # ---- barriers, messages and the end of the group
 
     def barrier(self, opts: Any) -> Any:
+        """Run a barrier with torch's options and return torch's Work."""
         return self._core.barrier(self._terms(opts or c10d.BarrierOptions()))
 
     def monitored_barrier(self, timeout: Any, wait_all_ranks: bool) -> None:
-        """Raises RuntimeError that names the ranks that did not come."""
+        """Run Gloo's barrier that names the ranks that did not come.
+
+        Raises:
+            RuntimeError: A rank did not come in time.
+        """
         self._core.lane.drain()
         self.wrapped["cpu"][1].monitored_barrier(timeout, wait_all_ranks)
 
     def message(self, method: str, tensors: Sequence[Tensor], tag: int, peer: int | None = None) -> WrappedWork:
-        """A single message by the wrapped back end's `method`, to or from a peer; None: from any."""
+        """Send or receive a single message by a method of the wrapped back end.
+
+        Args:
+            method: send, recv or recv_anysource.
+            tensors: torch's list of one tensor.
+            tag: The caller's tag.
+            peer: Place in the group of the other rank; None to receive from any rank.
+
+        Raises:
+            InputError: The tag is one of those that schedules use.
+        """
         if not 0 <= tag < OWN_TAG:
-            raise InputError(f"tag {tag}: is a schedule's; it must be 0 to {OWN_TAG - 1}")
+            raise InputError(f"tag {tag} is used by schedules; it must be 0 to {OWN_TAG - 1}")
         wrapped = self._wrapped_for(tensors[0])
         size_bytes = sum(t.numel() * t.element_size() for t in tensors)
         whom = "any rank" if peer is None else f"rank {self._core.ranks[peer]}"
@@ -296,8 +358,11 @@ class Dispatcher:
         return WrappedWork(work, record, watch, waiting, wait, streams=wrapped.name() != "gloo")
 
     def shutdown(self) -> None:
-        """Leave the group once what is under way is over; what another rank does not make is ended with an error."""
-        if self._core.lane.interrupted:  # what is under way waits for ranks that may be gone
+        """Wait until all calls under way are over, then leave the group.
+
+        A call that another rank does not make ends with an error.
+        """
+        if self._core.lane.interrupted:  # The calls under way wait for ranks that may be gone.
             self.abort()
             return
         if not self._core.finish_calls(self._timeout.total_seconds()):
@@ -310,7 +375,7 @@ class Dispatcher:
                 wrapped.shutdown()
 
     def abort(self, why: str = "has aborted the group") -> None:
-        """End what is under way, and tell the others why this rank makes no more calls."""
+        """Stop all calls under way, and tell the other ranks why this rank makes no more calls."""
         why = "was interrupted" if self._core.lane.interrupted else why
         self._core.watch.leave(why, over=False)
         self._core.lane.stop()
@@ -320,15 +385,16 @@ class Dispatcher:
 
 
 def _make_gloo(store: Any, watch: FailureWatch, timeout: Any) -> tuple[Any, Any]:
-    """The wrapped back end for CPU tensors, and the part of the store that is this group's.
+    """Return the wrapped back end for CPU tensors, and the part of the store that belongs to this group.
 
-    Raises RuntimeError, naming who is to blame, where it cannot be made.
+    Raises:
+        RuntimeError: The back end cannot be made; the message names the rank to blame.
     """
     size = len(watch.ranks)
     try:
         if size > 1:
             name = watch.meet(store, timeout, whole_job=not dist.is_initialized())
-            store = dist.PrefixStore(f"{name}/", store)  # an earlier attempt may have left addresses in the rest
+            store = dist.PrefixStore(f"{name}/", store)  # An earlier attempt may have left addresses elsewhere.
         gloo = watch.call_unless_gone(
             lambda: dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), watch.me, size, timeout=timeout)
         )

@@ -1,4 +1,4 @@
-"""A command run as several processes of this machine, each a rank of one torch.distributed job."""
+"""Run a command as several processes of this machine, each a rank of one torch.distributed job."""
 
 from __future__ import annotations
 
@@ -16,21 +16,29 @@ from types import FrameType
 
 from topologies.errors import InputError
 
-_PATIENCE_S = 5.0  # for the others, once one has failed
+_PATIENCE_S = 5.0  # For the other ranks, once a rank has failed.
 
 
 def is_rank_of_job() -> bool:
-    """Whether this process is a rank already, started by torchrun or by `launch_ranks`."""
+    """Return True if this process is already a rank that torchrun or `launch_ranks` started."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def ranks_of_job() -> int | None:
-    """Of how many ranks this process is one; None where it is none. Raises InputError as `world_size`."""
+    """Return the number of ranks of the job to which this process belongs; None if it belongs to none.
+
+    Raises:
+        InputError: WORLD_SIZE is not a positive whole number.
+    """
     return world_size() if is_rank_of_job() else None
 
 
 def world_size() -> int | None:
-    """How many ranks the environment says there are; None where it says nothing. Raises InputError for no number."""
+    """Return the number of ranks that WORLD_SIZE states; None if it is unset.
+
+    Raises:
+        InputError: WORLD_SIZE is not a positive whole number.
+    """
     text = os.environ.get("WORLD_SIZE", "")
     if not text:
         return None
@@ -39,11 +47,11 @@ def world_size() -> int | None:
     return int(text)
 
 
-def launch_ranks(ranks: int, words: Sequence[str]) -> int:
-    """Run `synth WORDS` as so many ranks; the exit code of the first that failed, or 0.
+def launch_ranks(ranks: int, arguments: Sequence[str]) -> int:
+    """Run `synth ARGUMENTS` as several ranks; return the exit code of the first rank that failed, or 0.
 
-    Only rank 0 prints, unless another fails first: then that one's last line is printed. Ctrl-C is passed on to rank 0,
-    which has a few seconds to save what it has.
+    Only rank 0 prints, unless another rank fails first: then the last line of that rank is printed. Ctrl-C is passed on
+    to rank 0, which has a few seconds to save what it has.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -53,11 +61,11 @@ def launch_ranks(ranks: int, words: Sequence[str]) -> int:
     errors = [tempfile.TemporaryFile() for _ in range(1, ranks)]  # noqa: SIM115 - closed below
     processes = [
         subprocess.Popen(
-            [sys.executable, *_where_to_look(), "-m", "synth", *words],
+            [sys.executable, *_search_path_options(), "-m", "synth", *arguments],
             env=os.environ | environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=None if rank == 0 else subprocess.DEVNULL,
             stderr=None if rank == 0 else errors[rank - 1],
-            start_new_session=True,  # Ctrl-C is for this process, which passes it on to rank 0
+            start_new_session=True,  # This process receives Ctrl-C, and passes it on to rank 0.
         )
         for rank in range(ranks)
     ]
@@ -68,11 +76,11 @@ def launch_ranks(ranks: int, words: Sequence[str]) -> int:
             return 0
         _wait_for_others(processes)
         code = int(processes[failed].returncode)
-        if failed and (processes[0].returncode or 0) <= 0:  # rank 0 printed no reason
+        if failed and (processes[0].returncode or 0) <= 0:  # Rank 0 printed no reason.
             errors[failed - 1].seek(0)
             last = errors[failed - 1].read().decode("utf-8", "replace").strip().splitlines()
-            plain = f"synth: rank {failed} ended with exit code {code}"
-            print(last[-1] if last and code > 0 else plain, file=sys.stderr)
+            generic = f"synth: rank {failed} ended with exit code {code}"
+            print(last[-1] if last and code > 0 else generic, file=sys.stderr)
         return code if code > 0 else 1
     except KeyboardInterrupt:
         processes[0].send_signal(signal.SIGINT)
@@ -80,8 +88,8 @@ def launch_ranks(ranks: int, words: Sequence[str]) -> int:
             processes[0].wait(_PATIENCE_S)
         return 130
     finally:
-        for number, before in handlers.items():
-            signal.signal(number, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         for process in processes:
             process.kill()
             process.wait()
@@ -89,21 +97,22 @@ def launch_ranks(ranks: int, words: Sequence[str]) -> int:
             file.close()
 
 
-def _where_to_look() -> list[str]:
-    """Return the interpreter's options by which a rank looks for modules where this process does.
+def _search_path_options() -> list[str]:
+    """Return the interpreter's options that give a rank the same search path for modules as this process.
 
-    With -m alone it would look into the current folder first, where a file may have the name of one of our packages.
+    With -m Python would search the current folder first, where a file may have the name of one of our packages.
     """
-    here = {"", os.getcwd()}
-    return [] if here.intersection(sys.path) else ["-P"]
+    names_of_current_folder = {"", os.getcwd()}
+    return [] if names_of_current_folder.intersection(sys.path) else ["-P"]
 
 
 def _exit(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)  # the ranks do not outlive this process
+    """Raise SystemExit for a signal, so that the ranks do not outlive this process."""
+    raise SystemExit(128 + number)
 
 
 def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """The rank that first ended with an error; None when all have ended well."""
+    """Return the rank that first ended with an error; None when all have ended well."""
     while True:
         codes = [process.poll() for process in processes]
         for rank, code in enumerate(codes):
@@ -115,7 +124,7 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
 
 
 def _wait_for_others(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Give those that still run a while to print their error, too."""
+    """Wait a while for the processes that still run, so that they can print their error, too."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until and any(process.poll() is None for process in processes):
         time.sleep(0.05)

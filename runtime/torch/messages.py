@@ -1,4 +1,4 @@
-"""What the core asks of the back end that moves its bytes: messages between two ranks, and small gathers."""
+"""Define what the core needs from the back end that moves its bytes: messages between two ranks, and small gathers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from typing import Any, Protocol
 
 import torch
 
-OWN_TAG = (1 << 30) - 1  # above callers', below schedules': nobody waits for what is sent with it
-CLOSED_BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `close_all` has ended
+OWN_TAG = (1 << 30) - 1  # Above callers' tags and below those of schedules: nobody waits for a message with this tag.
+CLOSED_BY_US = "Application timeout caused pair closure"  # Gloo's error of a wait that `close_all` has ended.
 
 
 class Messages(Protocol):
-    """A group's messages. A back end of c10d is one as it is.
+    """The message operations of a group; a back end of c10d has them as it is.
 
-    What is returned has `wait()` and `wait(timedelta)`, which raise RuntimeError when a message cannot come, or when
-    the time is up. Peers are places in the group.
+    Each method returns an object with `wait()` and `wait(timedelta)`, which raise RuntimeError when a message cannot
+    come or when the time is up. Peers are places in the group.
     """
 
     def send(self, tensors: list[Any], peer: int, tag: int) -> Any:
-        """Begin to send one contiguous tensor."""
+        """Start to send one contiguous tensor."""
 
     def recv(self, tensors: list[Any], peer: int, tag: int) -> Any:
-        """Begin to receive into one contiguous tensor. Messages of one peer and tag come in the order of sending."""
+        """Start to receive into one contiguous tensor.
+
+        Messages of one peer and tag arrive in the order of sending.
+        """
 
     def allgather(self, outputs: Sequence[list[Any]], inputs: list[Any]) -> Any:
-        """Begin to gather one small tensor of every rank's into outputs[0], a tensor for each."""
+        """Start to gather one small tensor of each rank into outputs[0], which has one tensor per rank."""
 
 
 def any_closed(messages: Messages, peers: Iterable[int]) -> bool:
-    """Whether the connection to any of them is closed."""
+    """Return True if the connection to any of these peers is closed."""
     try:
         for peer in peers:
             messages.send([torch.zeros(1)], peer, OWN_TAG)
@@ -42,13 +45,16 @@ def any_closed(messages: Messages, peers: Iterable[int]) -> bool:
 
 
 def close_all(messages: Messages, peers: Iterable[int]) -> None:
-    """End waits for all of them, but for messages that have arrived in part: `runtime.torch.failures.apart`."""
+    """Stop all waits for these peers, except for messages that have arrived in part.
+
+    `runtime.torch.failures.apart` handles those.
+    """
     for peer in peers:
-        with suppress(RuntimeError):  # Gloo closes all of a group's connections when a wait takes too long
+        with suppress(RuntimeError):  # Gloo closes all connections of a group when a wait takes too long.
             messages.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
 
 
 def error_text(error: BaseException) -> str:
-    """The message of the wrapped back end's error, without the place in its source and its advice."""
+    """Return the message of the wrapped back end's error, without the place in its source and its advice."""
     text = str(error).strip() or type(error).__name__
     return re.sub(r"^\[[^]]*:\d+\] ", "", text.splitlines()[0]).split(". This is typically")[0]

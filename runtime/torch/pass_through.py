@@ -1,8 +1,8 @@
-"""Calls that the wrapped back end serves as they are: decided once for a range of sizes, and then handed on.
+"""Hand calls that the wrapped back end serves straight to it, after one decision for a whole range of sizes.
 
-With two ranks on one machine a call of 4 bytes takes Gloo some 30 µs of work, and code that ran before the last wait is
-no longer in the processor's caches. So what is done with every call stands in one function, without others to call:
-nothing is sent, no thread is changed, and nothing is looked up, locked or made anew that can be kept.
+With two ranks on one machine a call of 4 bytes takes Gloo some 30 µs of work, and code that ran before the last wait
+has left the processor's caches. So one function does everything that each call needs, without calls to other
+functions: it sends nothing, changes no thread, and looks up, locks or creates nothing that can be kept.
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ Describe: TypeAlias = Callable[[Operation, int, Any, Any], str]
 
 
 class _Range(NamedTuple):
-    """Sizes from `low` on and below `high`: what counts their calls if they are passed on, None if they are not.
+    """A range of message sizes, with the tally of its calls if they go straight to Gloo.
 
-    kind: type of the elements. averages: whether a call may be of an average that Gloo does not know.
+    Attributes:
+        kind: torch's type of the elements.
+        low: First size of the range in bytes.
+        high: First size in bytes above the range.
+        tally: Counts the calls; None if they do not go straight to Gloo.
+        averages: Whether a call may need an average that Gloo does not support.
     """
 
     kind: Any
@@ -47,34 +52,46 @@ class _Range(NamedTuple):
     averages: bool
 
 
-_Key: TypeAlias = tuple[Any, Method | None]  # type of the elements, method asked for
-_FLOAT_AVERAGES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)  # Gloo knows them since then
+_Key: TypeAlias = tuple[Any, Method | None]  # Type of the elements, method asked for.
+_FLOAT_AVERAGES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)  # Gloo has them since 2.13.
 
 
 class PassThrough:
-    """The calls of an operation that a group's wrapped back end for CPU tensors, Gloo, serves.
+    """The calls of an operation that Gloo, a group's wrapped back end for CPU tensors, serves.
 
     Attributes:
-        call: makes one, given its tensors and options; torch's Work, or None where more than what is looked at here
-            must be known before. Where it is not the first tensor that is read and written in place: buffers, and the
+        call: Makes a call, given its tensors and options, and returns torch's Work; None if the call must be examined
+            more closely. A call that does not read and write its first tensor in place also gives its buffers, and the
             arguments of the wrapped back end's method before its options.
     """
 
     def __init__(self, core: Core, wrapped: Any, operation: Operation, describe: Describe) -> None:
-        """describe: a call in words, for errors, given its bytes, their type and its options."""
+        """Build the function that makes the calls of an operation.
+
+        Args:
+            core: The core of the group.
+            wrapped: The wrapped back end.
+            operation: The operation whose calls are made.
+            describe: Gives the text of a call for errors, from the operation, its bytes, their type and its options.
+        """
         self._core, self._operation, self._describe, self._by = core, operation, describe, wrapped.name()
         self._ranges: dict[_Key, list[tuple[int, str | None]]] = {}
         self._method = getattr(wrapped, operation.method)
         self.call = self.calls_or(lambda *_: None)
 
-    def calls_or(self, other: Callable[..., Any]) -> Callable[..., Any]:
-        """As `call`, but with what `other` gives for the same arguments in place of None."""
+    def calls_or(self, fallback: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function like `call` that returns `other` of the same arguments where `call` returns None."""
         method = self._method
         watch, collective, by = self._core.watch, self._operation.kind.name, self._by
-        average, over, unlimited = dist.ReduceOp.AVG, _Over(), self._operation.unlimited
-        calls, theirs, left, ends = watch.calls, watch.theirs, watch.left, watch.ends
-        numbers, waits, lately, last_ran = calls.numbers, calls.passed, calls.lately, counters.last_ran
-        find, describe, asked, last = self._find, self._text, asked_method.get, _Range(None, 0, -1, None, False)
+        average, finished, unlimited = dist.ReduceOp.AVG, _FinishedWork(), self._operation.unlimited
+        calls, other_calls, gone_ranks, ends = watch.calls, watch.theirs, watch.left, watch.ends
+        numbers, waiting_calls, recent_calls, last_ran = calls.numbers, calls.passed, calls.lately, counters.last_ran
+        find, describe, current_method, last_range = (
+            self._find,
+            self._text,
+            asked_method.get,
+            _Range(None, 0, -1, None, False),
+        )
         clock, thread = time.monotonic, threading.get_ident
         plain, strided = torch.Tensor, torch.strided
         modes, profiled = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
@@ -82,21 +99,26 @@ class PassThrough:
         def call(
             tensors: Sequence[Tensor], opts: Any, buffers: Buffers | None = None, arguments: Sequence[Any] = ()
         ) -> Any:
-            nonlocal last
-            # not behind the back of modes and profilers, nor where a rank is known to be lost or to differ
-            if opts is None or modes() or profiled() or theirs or left or ends or watch.cause is not None:
-                return other(tensors, opts)
-            for tensor in tensors:  # whose history may be any: Gloo does not look at it
+            """Make one call; return torch's Work, or the result of `fallback`."""
+            nonlocal last_range
+            # Modes and profilers must see the call, and a rank that is lost or calls something else must be reported.
+            if opts is None or modes() or profiled() or other_calls or gone_ranks or ends or watch.cause is not None:
+                return fallback(tensors, opts)
+            for tensor in tensors:  # Their autograd history does not matter: Gloo ignores it.
                 if not (type(tensor) is plain and tensor.is_cpu and tensor.layout is strided and holds_values(tensor)):
-                    return other(tensors, opts)
-            size_bytes, kind, held = tensor.nbytes if buffers is None else buffers.size_bytes, tensor.dtype, last
-            if asked() is not None:
-                held = find(kind, size_bytes)
-            elif held[0] is not kind or not held[1] <= size_bytes < held[2]:
-                held = last = find(kind, size_bytes)
-            tally = held[3]
-            if tally is None or (held[4] and opts.reduceOp == average) or (unlimited and opts.asyncOp):
-                return other(tensors, opts)
+                    return fallback(tensors, opts)
+            size_bytes, kind, size_range = (
+                tensor.nbytes if buffers is None else buffers.size_bytes,
+                tensor.dtype,
+                last_range,
+            )
+            if current_method() is not None:
+                size_range = find(kind, size_bytes)
+            elif size_range[0] is not kind or not size_range[1] <= size_bytes < size_range[2]:
+                size_range = last_range = find(kind, size_bytes)
+            tally = size_range[3]
+            if tally is None or (size_range[4] and opts.reduceOp == average) or (unlimited and opts.asyncOp):
+                return fallback(tensors, opts)
             if opts.asyncOp:
                 waiting = watch.issue(describe(size_bytes, kind, opts))
                 with watch.guard(waiting, new=True, closes=False):
@@ -109,11 +131,11 @@ class PassThrough:
             number = 0
             try:
                 work = method(tensors, opts) if buffers is None else method(*arguments, opts)
-                # the rest is done while others work
+                # The rest happens while other threads work.
                 calls.made = number = next(numbers)
-                begun = clock()
-                entry = waits[number] = number, begun, thread(), describe, size_bytes, kind, opts
-                lately.append(entry)
+                start = clock()
+                entry = waiting_calls[number] = number, start, thread(), describe, size_bytes, kind, opts
+                recent_calls.append(entry)
                 tally.sizes.append(size_bytes)
                 last_ran[collective] = by
                 if size_bytes < PARTS_FROM_BYTES:
@@ -126,26 +148,27 @@ class PassThrough:
                 with watch.guard(Waiting(describe(size_bytes, kind, opts), calls.made)):
                     raise
             finally:
-                waits.pop(number, None)
+                waiting_calls.pop(number, None)
             times = tally.times
-            times.append(clock() - begun)
+            times.append(clock() - start)
             if len(times) > HELD:
                 tally.add_up()
-            return over
+            return finished
 
         return call
 
     def _text(self, size_bytes: int, kind: Any, opts: Any) -> str:
+        """Return the text of a call for errors, with the back end that serves it."""
         return f"{self._describe(self._operation, size_bytes, kind, opts)}, on {self._by}"
 
     def _find(self, kind: Any, size_bytes: int) -> _Range:
-        """The range of a size, of elements of a type, for the method that is asked for."""
+        """Return the range of a size, of elements of a type, for the method that is now asked for."""
         core, collective, key = self._core, self._operation.kind, (kind, asked_method.get())
         if key not in self._ranges:
             call = Call(collective.name, 0, type_text(kind), core.ranks)
             self._ranges[key] = [(0, None)] if core.compares else core.wrapped_ranges(call)
         ranges = self._ranges[key]
-        at = bisect_right(ranges, size_bytes, key=lambda each: each[0])
+        at = bisect_right(ranges, size_bytes, key=lambda size_and_reason: size_and_reason[0])
         low, why = ranges[at - 1]
         high = ranges[at][0] if at < len(ranges) else math.inf
         tally = None if why is None else counters.tally(collective.name, self._by, "" if why in CHOSEN else why)
@@ -154,21 +177,26 @@ class PassThrough:
 
 
 @untraced_methods
-class _Over(Work):  # type: ignore[misc]
-    """Of a call that its caller waits for, which is over when it returns."""
+class _FinishedWork(Work):  # type: ignore[misc]
+    """The Work of a call for which its caller has waited already: it is over from the start."""
 
     def wait(self, _: Any = None) -> bool:
+        """Return True at once."""
         return True
 
     def is_completed(self) -> bool:
+        """Return True."""
         return True
 
     def is_success(self) -> bool:
+        """Return True."""
         return True
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Return at once."""
 
     def get_future(self) -> Any:
-        done: Any = torch.futures.Future()
-        done.set_result([])
-        return done
+        """Return a future that is already done, without tensors."""
+        future: Any = torch.futures.Future()
+        future.set_result([])
+        return future

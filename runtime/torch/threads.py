@@ -1,7 +1,7 @@
-"""Which threads run tasks, help others or wait for a task: known here to whoever looks for deadlocks.
+"""Record which threads run tasks, help other threads or wait for a task, for the search for deadlocks.
 
-Apart from `runtime.torch.tasks`, since what ends threads at exit is registered there, and must run before what closes
-connections, so be registered after it.
+This file is separate from `runtime.torch.tasks`. That module registers at exit the function that stops threads, which
+must run before the function that closes connections, and so must be registered after it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-waiting_threads: set[int] = set()  # those that wait for a task, however long
-lanes: weakref.WeakSet[Any] = weakref.WeakSet()  # every `TaskThread`
-_helping: set[int | None] = set()
+waiting_threads: set[int] = set()  # Threads that wait for a task without a time limit.
+lanes: weakref.WeakSet[Any] = weakref.WeakSet()  # Every `TaskThread`.
+_helping: set[int | None] = set()  # Threads that work for a waiting thread.
 
 
 @contextmanager
 def helping() -> Iterator[None]:
-    """A context for a thread that makes no calls of its own: another one, which made one, waits for it.
+    """Return a context for a thread that makes no calls of its own, but works for a thread that waits for it.
 
-    As in `Task.run` it may write any tensor, and leaves nothing for autograd: modes of torch are each thread's own.
+    As in `Task.run` the thread may write any tensor, and leaves nothing for autograd: torch's modes are set per thread.
     """
     me = threading.get_ident()
     _helping.add(me)
@@ -35,5 +35,5 @@ def helping() -> Iterator[None]:
 
 
 def own_threads() -> set[int | None]:
-    """All threads of tasks, and those that help others."""
+    """Return all threads that run tasks and all that help other threads."""
     return {lane._thread.ident for lane in list(lanes) if lane._thread is not None} | _helping

@@ -1,4 +1,4 @@
-"""Work objects of torch.distributed."""
+"""Define the Work objects that torch.distributed's callers get."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.tasks import Record, Task
 from runtime.torch.untraced import untraced_methods
 
-_OURS = __name__.rpartition(".")[0]  # this package
-Place: TypeAlias = tuple[int, int, int] | None  # a frame, its code, and the instruction that it is at
+_OURS = __name__.rpartition(".")[0]  # This package.
+Place: TypeAlias = tuple[int, int, int] | None  # A frame's id, its code's id, and the index of its instruction.
 
-# A future's value is of one of C++'s types: in Python that of a Python object, but for what a script makes.
+# A future's value has a C++ type. A future of Python's holds a Python object; only a script makes one of tensors.
 _SCRIPT = """
 def after(end: Future[int], tensors: List[Tensor]) -> List[Tensor]:
     torch.jit.wait(end)
@@ -37,13 +37,14 @@ def tensors_after(end: Future[int], tensors: List[Tensor]) -> Future[List[Tensor
 
 @cache
 def _script() -> Any:
-    made = torch._C.CompilationUnit()
-    made.define(_SCRIPT)
-    return made
+    """Return the compiled functions of _SCRIPT."""
+    unit = torch._C.CompilationUnit()
+    unit.define(_SCRIPT)
+    return unit
 
 
 def _caller() -> Place:
-    """Where Python is outside this package; None where a thread of C++'s has called it."""
+    """Return the place of the Python code outside this package that called it; None if a C++ thread called it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_OURS):
         frame = frame.f_back
@@ -51,38 +52,45 @@ def _caller() -> Place:
 
 
 class _Futures(Work):  # type: ignore[misc]
-    """A work whose futures are for Python and for C++, as for the built-in hooks of DDP.
+    """A Work whose futures suit both Python and C++ callers, such as the built-in hooks of DDP.
 
-    C++ takes lists of tensors only, and has no callbacks that must be called in the order of tasks. It is C++ that asks
-    for a future where Python is still at the instruction at which it was when the work was made.
+    C++ takes lists of tensors only, and has no callbacks that must be called in the order of tasks. The caller is C++
+    if Python is still at the instruction at which it was when the Work was made.
     """
 
     _made_at: Place
 
     def _for_caller(self, future: Any, written: Sequence[Any]) -> Any:
-        """This future, or for C++ one that ends as it does, with the tensors that are written."""
+        """Return the future, or for C++ a future of the written tensors that ends when it ends."""
         return _script().tensors_after(future, list(written)) if written and _caller() == self._made_at else future
 
 
 @untraced_methods
 class TaskWork(Task, _Futures):
-    """A task as torch.distributed's callers see it."""
+    """A task as the Work of torch.distributed."""
 
     def __init__(self, function: Callable[[], None], written: Sequence[Any], record: Record) -> None:
         super().__init__(function, written, record)
         self._made_at = _caller()
 
     def get_future(self) -> Any:
+        """Return a future of the written tensors, for Python or C++."""
         return self._for_caller(super().get_future(), self._written)
 
 
 @untraced_methods
 class WrappedWork(_Futures):
-    """The wrapped back end's work: its time is recorded when it is waited for.
+    """The Work of the wrapped back end; its time is recorded when somebody waits for it.
 
-    watch: watches it from now on, as `waiting`, and says who is to blame for its errors. wait: until `inner` is over,
-    by default `inner.wait`; what is given can be left where it would be in vain. written: the tensors that it writes.
-    streams: whether its futures are a device's streams', as NCCL's: they are over before the work is, and are not left.
+    Args:
+        inner: The wrapped back end's Work.
+        record: Takes the seconds that the call took.
+        watch: Watches the work from now on, and names the rank to blame for an error.
+        waiting: What the watch knows of the call.
+        wait: Waits until `inner` is over; by default `inner.wait`. Another function can leave a wait that is in vain.
+        written: The tensors that the call writes.
+        streams: Whether the futures belong to a device's streams, as those of NCCL. They are over before the work is,
+            and their waits are never left.
     """
 
     def __init__(
@@ -99,55 +107,65 @@ class WrappedWork(_Futures):
         self._made_at, self._written, self._streams = _caller(), written, streams
         self._inner, self._record, self._watch, self._waiting = inner, record, watch, waiting
         self._wait = wait or inner.wait
-        self._leave: list[Callable[[], None]] = []  # which end its futures
-        self._context = copy_context()  # what is asked for by `using`: callbacks choose as their call did
+        self._leave: list[Callable[[], None]] = []  # Functions that end its futures.
+        self._context = copy_context()  # It holds the method of `using`, so callbacks choose as their call did.
         self._start = time.perf_counter()
         self._recorded = False
         watch.begin(self, waiting)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """As the inner's. Raises RuntimeError."""
+        """Wait until the call is over.
+
+        Raises:
+            RuntimeError: The call failed or took too long; the message names the rank to blame.
+        """
         if timeout is None:
             return bool(self._ended(self._wait))
         return bool(self._ended(partial(self._inner.wait, timeout), limited=True))
 
     def _ended(self, ask: Callable[[], Any], limited: bool = False) -> Any:
-        """What `ask` gives at the end, whose time is recorded once."""
+        """Return the result of `ask`, which waits for the end of the call, and record the time once."""
         try:
             with self._watch.guard(self._waiting, limited=limited):
-                found = ask()
+                result = ask()
         finally:
             self._watch.end(self)
         if not self._recorded:
             self._recorded = True
             self._record(time.perf_counter() - self._start)
-        return found
+        return result
 
     def is_completed(self) -> bool:
+        """Return True if the wrapped work is over."""
         return bool(self._inner.is_completed())
 
     def is_success(self) -> bool:
+        """Return True if the wrapped work succeeded."""
         return bool(self._inner.is_success())
 
     def exception(self) -> Any:
+        """Return the exception of the wrapped work."""
         return self._inner.exception()
 
     def result(self) -> Any:
+        """Return the result of the wrapped work."""
         return self._inner.result()
 
     def get_future(self) -> Any:
-        """The inner's, which also records its time and says who was lost."""
+        """Return the future of the wrapped work, which also records its time and names lost ranks."""
         inner = self._inner.get_future()
-        if self._streams:  # only what follows from it knows which streams wait for which
+        if self._streams:  # Only futures derived from it know which streams wait for which.
             return inner if _caller() == self._made_at else inner.then(lambda ended: self._ended(ended.value))
         context, end = self._context.copy(), torch.futures.Future()
         once = threading.Lock()
 
         def finish() -> None:
+            """Set the result of the future once, in the context of the call."""
             if once.acquire(blocking=False):
                 context.run(end.set_result, None)
 
         def value() -> Any:
+            """Return the value of the wrapped future, which must be over."""
             if not inner.done():
                 raise RuntimeError(LEFT)
             return inner.value()
@@ -158,50 +176,60 @@ class WrappedWork(_Futures):
         return self._for_caller(future, self._written)
 
     def leave(self) -> None:
-        """End its futures: it is in vain, and may never end."""
+        """Set the results of its futures, since they are in vain and may never end by themselves."""
         while self._leave:
-            threading.Thread(target=self._leave.pop(), daemon=True).start()  # for callbacks wait for what they please
+            # Each has its own thread, since a callback may wait for anything.
+            threading.Thread(target=self._leave.pop(), daemon=True).start()
 
     def source_rank(self) -> int:
+        """Return the rank that sent the message."""
         return int(self._inner.source_rank())
 
     def _source_rank(self) -> int:
         return int(self._inner._source_rank())
 
     def synchronize(self) -> None:
+        """Wait until the call is over."""
         self.wait()
 
 
 @untraced_methods
 class CombinedWork(Work):  # type: ignore[misc]
-    """Several works as one."""
+    """Several works as one Work."""
 
     def __init__(self, works: Sequence[Any], written: Sequence[Any]) -> None:
         super().__init__()
         self._works, self._written = list(works), list(written)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all works, each up to the time-out."""
         for work in self._works:
             work.wait() if timeout is None else work.wait(timeout)
         return True
 
     def is_completed(self) -> bool:
+        """Return True if all works are over."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
+        """Return True if all works succeeded."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> Any:
+        """Return the first exception of a work, or None."""
         return next((work.exception() for work in self._works if work.exception() is not None), None)
 
     def result(self) -> list[Any]:
+        """Return the tensors that the works write."""
         return self._written
 
     def get_future(self) -> Any:
+        """Return a future of the written tensors that ends with the last work."""
         written = self._written
         return torch.futures.collect_all([work.get_future() for work in self._works]).then(
             lambda futures: [future.value() for future in futures.value()] and written
         )
 
     def synchronize(self) -> None:
+        """Wait for all works."""
         self.wait()

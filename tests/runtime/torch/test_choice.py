@@ -188,7 +188,9 @@ def test_an_algorithm_that_was_named(tmp_path: Path) -> None:
         assert program is not None
         assert (program.collective, program.nranks) == ("allreduce", 4)
     assert len(ways) == 2 + len(names("allreduce", 4))
-    with pytest.raises(InputError, match="'none' for allreduce of 4 ranks: there is mine, ring"):
+    with pytest.raises(
+        InputError, match="'none' for allreduce of 4 ranks does not exist; it must be one of: mine, ring"
+    ):
         chooser.choose(CALL, Method("synth", "none"))
     assert chooser.methods(CALL._replace(ranks=(0, 1, 2)))[1:] == [Method("synth", n) for n in names("allreduce", 3)]
 
@@ -273,7 +275,7 @@ def test_rows_that_would_never_fit_are_refused(tmp_path: Path, row: dict[str, An
 def test_an_algorithm_that_is_nowhere_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Chooser(table=table(tmp_path, {"algorithm": "rnig"}, {"algorithm": "ring"}))
     assert [record.getMessage() for record in caplog.records] == [
-        f"synth: {tmp_path / 'table.json'}: algorithm rnig for allreduce of 4 ranks is not there"
+        f"synth: {tmp_path / 'table.json'}: algorithm rnig for allreduce of 4 ranks does not exist"
     ]
 
 
