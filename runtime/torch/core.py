@@ -1,7 +1,7 @@
-"""One rank's calls of a group: chosen, executed over messages, numbered, counted and watched. It knows no c10d.
+"""Choose, execute, number, count and watch one rank's calls of a group, over messages; this module does not know c10d.
 
-What speaks to a library of collectives, as `runtime.torch.dispatch` does to torch.distributed, gives it messages, and
-turns that library's calls, options and results into those of here.
+An adapter for a library of collectives, such as `runtime.torch.dispatch` for torch.distributed, gives it messages, and
+translates that library's calls, options and results.
 """
 
 from __future__ import annotations
@@ -37,36 +37,41 @@ from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-_KEPT = 256  # of the programs that served calls, this rank's parts: a broadcast has one for each root
-_TICK_S = 0.005  # between two looks at whether calls of the wrapped back end are over
-# The largest block, as a multiple of the mean one of the rank that gives or takes most. A program shares out its links
-# for equal blocks; none of them carries more than so many times what it would carry of equal ones.
+_KEPT = 256  # Programs of which this rank's parts are cached: a broadcast has a program for each root.
+_TICK_S = 0.005  # Seconds between two checks whether calls of the wrapped back end are over.
+# The largest allowed block, as a multiple of the mean block of the busiest rank. A program divides its links evenly for
+# equal blocks. With this limit no link carries more than this multiple of its share.
 _MOST_UNEVEN = 4.0
-# the back end named for the calls at hand: of each thread, and of each task of asyncio, its own
+# The method that `using` names for calls; each thread and each task of asyncio has its own.
 asked_method: ContextVar[Method | None] = ContextVar("asked_method", default=None)
 
 
 def type_text(dtype: Any) -> str:
-    """Torch's name of a type, as tables have it."""
+    """Return torch's name of a type, as tables use it."""
     return str(dtype).removeprefix("torch.")
 
 
 def type_name(tensor: Tensor) -> str:
-    """Of its elements' type."""
+    """Return torch's name of the type of a tensor's elements."""
     return type_text(tensor.dtype)
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a call is made."""
+    """The conditions of a call.
 
-    waits: bool = False  # the caller waits for it at once
-    timeout: timedelta | None = None  # None: that of the messages
+    Attributes:
+        waits: Whether the caller waits for the call at once.
+        timeout: Time-out of a wait; None for that of the messages.
+    """
+
+    waits: bool = False
+    timeout: timedelta | None = None
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A call that all ranks make: how it is waited for, and in words for errors."""
+    """A call that all ranks make, with what its watch knows of it and its text for errors."""
 
     call: Call
     waiting: Waiting
@@ -77,8 +82,13 @@ class Core:
     """The calls of one rank.
 
     Attributes:
-        ranks: the members, as the whole job numbers them; rank: this one's place among them.
-        messages: what moves bytes; watch: over its waits; lane: on which calls run one after the other.
+        ranks: The members, as the whole job numbers them.
+        rank: Place of this rank among them.
+        names: The members as text.
+        messages: Moves bytes between ranks.
+        watch: Watches the waits for other ranks.
+        lane: Runs the calls one after the other.
+        task: Makes the work that callers get, from a function, the tensors that it writes, and what records its time.
     """
 
     def __init__(
@@ -87,13 +97,22 @@ class Core:
         is_whole_job: bool = False,
         task: Callable[[Callable[[], None], Sequence[Tensor], Any], Task] = Task,
     ) -> None:
-        """watch: of the group; task: makes what callers are given. Raises InputError as `check_same_choices` does."""
+        """Start a rank's calls, and check that all ranks choose alike.
+
+        Args:
+            watch: Watch of the group.
+            is_whole_job: Whether the group holds all ranks of the job.
+            task: As in the class.
+
+        Raises:
+            InputError: The ranks' settings differ, or a rank cannot read what its settings name.
+        """
         self.watch, self.messages = watch, watch.messages
         self.rank, self.ranks = watch.me, watch.ranks
         self.names = ", ".join(map(str, self.ranks))
         self.lane = TaskThread(f"group of ranks {self.names}")
         self.task = task
-        # by the program's id and the order of its ranks, the last
+        # Most recent parts and piece maps, by the program's id and the order of its ranks.
         self._parts: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[Program, RankProgram]] = OrderedDict()
         self._maps: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[RankProgram, PieceMap | None]] = OrderedDict()
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
@@ -111,38 +130,43 @@ class Core:
             raise InputError(fault)
 
     def paths(self, call: Call) -> frozenset[str]:
-        """As `Chooser.paths`, for the calls at hand."""
+        """Return `Chooser.paths` for the method that is now asked for."""
         return self._chooser.paths(call, asked_method.get())
 
     @property
     def compares(self) -> bool:
-        """Whether ranks compare each call, as SYNTH_CHECK says."""
+        """Return True if ranks compare each call, as SYNTH_CHECK demands."""
         return self._checks and len(self.ranks) > 1
 
     def wrapped_ranges(self, call: Call) -> list[tuple[int, str | None]]:
-        """Sizes that the wrapped back end serves, as `Chooser.wrapped_ranges`, of the method that is asked for."""
+        """Return `Chooser.wrapped_ranges` for the method that is now asked for."""
         return self._chooser.wrapped_ranges(call, asked_method.get())
 
     def choose(
         self, call: Call, buffers: Buffers, op: str | None, method: Method | None = None
     ) -> tuple[Choice, RankProgram | None]:
-        """What runs a call; its reason where that is not ours.
+        """Return the choice for a call and this rank's part of its program, None for the wrapped back end.
 
-        op: one of REDUCERS, None where nothing is reduced. method: the one named for the calls at hand, by default.
+        Args:
+            call: Facts on which the choice depends.
+            buffers: Tensors of the call.
+            op: A key of REDUCERS, another reduction that only the wrapped back end supports, or None without a
+                reduction.
+            method: Overrules the method that is now asked for.
         """
-        first, why = buffers.tensors[0], ""
-        if first.device.type != "cpu":
-            why = f"tensors on {first.device.type}: our algorithms run on the CPU's"
+        first_tensor, reason = buffers.tensors[0], ""
+        if first_tensor.device.type != "cpu":
+            reason = f"tensors on {first_tensor.device.type}: our algorithms run on CPU tensors only"
         elif not buffers.are_plain:
-            why = "tensors that are sparse, or of several types or devices"
+            reason = "sparse tensors, or tensors of several types or devices"
         elif op is not None and op not in REDUCERS:
-            why = f"reduction {op}"
+            reason = f"reduction {op}"
         elif op is not None and call.kind not in REDUCED_TYPES:
-            why = f"type {call.kind}"
+            reason = f"type {call.kind}"
         elif not call.size_bytes:
-            why = "nothing to move"
-        if why:
-            return Choice(None, why), None
+            reason = "no data to move"
+        if reason:
+            return Choice(None, reason), None
         choice = self._chooser.choose(call, method or asked_method.get())
         if choice.program is None:
             return choice, None
@@ -150,21 +174,30 @@ class Core:
         if choice.program.nchannels > MAX_CHANNELS:
             return Choice(None, f"{name}: more than {MAX_CHANNELS} channels"), None
         if not part.fits(buffers.block):
-            return Choice(None, f"{name}: not on such sizes, chunks would differ"), None
+            return Choice(None, f"{name}: its chunks would differ in length for this size"), None
         return choice, part
 
     def _part(self, program: Program, order: tuple[int, ...] | None = None) -> RankProgram:
-        """This rank's part of a program, made once; the program is the key as it is, since hashing it reads all."""
+        """Return this rank's part of a program, built only once.
+
+        The key is the program's identity, since hashing a program reads all of it.
+        """
         key = id(program), order
-        known = self._parts.get(key)
-        if known is None:
-            known = self._parts[key] = program, rank_program(program, self.rank, order)
+        cached = self._parts.get(key)
+        if cached is None:
+            cached = self._parts[key] = program, rank_program(program, self.rank, order)
             while len(self._parts) > _KEPT:
                 self._parts.popitem(last=False)
-        return known[1]
+        return cached[1]
 
     def issue(self, call: Call, text: str, on: str = "") -> Issued:
-        """Number the group's next call, and compare it between ranks where that is asked for."""
+        """Return the group's next call with its number; compare it between ranks if SYNTH_CHECK demands it.
+
+        Args:
+            call: Facts on which the choice depends.
+            text: Text of the call for errors.
+            on: Text of what serves it, to be put after `text`.
+        """
         waiting = self.watch.issue(text + on)
         if self.compares:
             with self.watch.guard(waiting, new=True, closes=False):
@@ -172,7 +205,7 @@ class Core:
         return Issued(call, waiting, text)
 
     def execute(self, issued: Issued, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> Task:
-        """Run this rank's part of a program. op: one of REDUCERS, any where nothing is reduced."""
+        """Run this rank's part of a program; `op` is a key of REDUCERS, any of them without a reduction."""
         record = counters.count(issued.call.collective, f"synth {part.program.name}", issued.call.size_bytes)
         return self._start(
             issued, record, lambda transport: buffers.execute(part, op, transport), buffers.written, op, terms
@@ -181,10 +214,17 @@ class Core:
     def execute_custom(self, name: str, buffers: Buffers, op: str | None, terms: Terms) -> Task:
         """Run the library's program of a custom collective that serves these tensors.
 
-        buffers: their block is not looked at. op: one of REDUCERS. Raises InputError where there is none.
+        Args:
+            name: Name of the collective.
+            buffers: Its tensors; the size of a block is ignored.
+            op: A key of REDUCERS, or None for an unsupported reduction.
+            terms: Conditions of the call.
+
+        Raises:
+            InputError: The tensors or the reduction are not supported, or the library has no such program.
         """
         if op not in REDUCERS or any(t.device.type != "cpu" or t.layout != torch.strided for t in buffers.tensors):
-            raise InputError(f"{name}: must be of dense tensors on the CPU, with sum, avg, prod, max or min")
+            raise InputError(f"{name}: needs dense tensors on the CPU, and sum, avg, prod, max or min as its reduction")
         elements = [tensors[0].numel() if tensors else 0 for tensors in (buffers.given, buffers.written)]
         for entry, program in self._chooser.custom(name, self.ranks):
             part = self._part(program)
@@ -194,49 +234,61 @@ class Core:
                 break
         else:
             raise InputError(
-                f"{name}: the library has no program of it for {len(self.ranks)} ranks that serves {elements[0]}"
-                f" elements in and {elements[1]} out on rank {self.ranks[self.rank]}"
+                f"{name}: the library has no program of this name for {len(self.ranks)} ranks that serves {elements[0]}"
+                f" input elements and {elements[1]} output elements on rank {self.ranks[self.rank]}"
             )
         return self.execute_program(name, part, replace(buffers, block=block), op, terms)
 
     def execute_program(self, name: str, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> Task:
-        """Run this rank's part of a custom collective's program, on a block that fits it. op: one of REDUCERS."""
+        """Run this rank's part of a custom collective's program on a block that fits it; `op` is a key of REDUCERS."""
         call = Call(name, buffers.size_bytes, type_name(buffers.tensors[0]), self.ranks)
         text = f"{name} {op}, {call.size_bytes} bytes of {call.kind}"
         return self.execute(self.issue(call, text, f", on {part.program.name}"), part, buffers, op, terms)
 
     def run_blocks(self, call: Call, text: str, blocks: Blocks, buffers: Buffers, agrees: bool, terms: Terms) -> Task:
-        """Run a collective whose blocks may be of other sizes on other ranks, which a rank cannot know.
+        """Run a collective in which a rank does not know all block sizes of the other ranks.
 
-        agrees: whether ranks first tell one another the sizes, on which a program may run, as they must where calls of
-        some size would take one; otherwise blocks go straight to where they belong. Raises InputError for sparse
-        tensors or several types; the task, the same on every rank, where two ranks that agree take a block for one of
-        two sizes.
+        Args:
+            call: Facts on which the choice depends.
+            text: Text of the call for errors.
+            blocks: This rank's blocks.
+            buffers: Tensors of the call.
+            agrees: Whether ranks first exchange the sizes, so that a program may run. They must do so if calls of some
+                size would use a program. Otherwise each block is sent straight to its destination.
+            terms: Conditions of the call.
+
+        Raises:
+            InputError: The tensors are sparse or of several types. The task raises it, too, and the same on every rank,
+                if two ranks that exchange sizes expect different sizes of a block.
         """
         if not buffers.are_plain:
-            raise InputError(f"{call.collective}: sparse tensors, or of several types; they must be dense and of one")
-        method, ran = asked_method.get(), f"synth {DIRECT}"
+            raise InputError(
+                f"{call.collective}: sparse tensors, or of several types; they must be dense and of one type"
+            )
+        method, served_by = asked_method.get(), f"synth {DIRECT}"
 
         def work(transport: Transport) -> None:
-            nonlocal ran
+            """Exchange sizes if wanted, then run a program or send the blocks straight to their destinations."""
+            nonlocal served_by
             block = agree_on_block(transport, blocks) if agrees else None
             sizes = exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
             if agrees and block is None:
                 uneven = self._choose_uneven(call, buffers, sizes, method)
                 if uneven is not None:
-                    ran = f"synth {uneven[0].program.name}"
+                    served_by = f"synth {uneven[0].program.name}"
                     return buffers.execute_uneven(*uneven, blocks, sizes, transport)
             if block:
                 size_bytes = block * buffers.blocks * buffers.tensors[0].element_size()
                 even = replace(buffers, block=block)
                 choice, part = self.choose(call._replace(size_bytes=size_bytes), even, None, method)
                 if part is not None and self._chooser.path(choice) == "program":
-                    ran = f"synth {part.program.name}"
+                    served_by = f"synth {part.program.name}"
                     return even.execute(part, "sum", transport)
             return blocks.exchange(transport)
 
         def record(seconds: float) -> None:
-            counters.count(call.collective, ran, call.size_bytes)(seconds)
+            """Count the call, with what served it and its seconds."""
+            counters.count(call.collective, served_by, call.size_bytes)(seconds)
 
         issued = self.issue(call, text, ", agreed" if agrees else f", {DIRECT}")
         return self._start(issued, record, work, buffers.written, "sum", terms)
@@ -244,10 +296,16 @@ class Core:
     def _choose_uneven(
         self, call: Call, buffers: Buffers, sizes: Sizes, method: Method | None
     ) -> tuple[RankProgram, PieceMap] | None:
-        """Return the program that runs on blocks of unequal sizes, the same on every rank; None: blocks go straight.
+        """Return the program that runs on blocks of unequal sizes, or None to send the blocks directly.
 
-        It is the one that serves equal blocks of as many bytes at the rank that gives or takes most. sizes: those of
-        all blocks, by place. The reason is counted where such a program cannot have these blocks.
+        The answer is the same on every rank. The program is the one that serves equal blocks of as many bytes as the
+        busiest rank gives or takes. If that program cannot run on these blocks, the reason is counted.
+
+        Args:
+            call: Facts on which the choice depends.
+            buffers: Tensors of the call.
+            sizes: Elements of all blocks, by giving and taking place.
+            method: Method that was asked for when the call was made.
         """
         busiest = max(*(sum(row) for row in sizes), *(sum(column) for column in zip(*sizes, strict=True)))
         size_bytes = busiest * buffers.tensors[0].element_size()
@@ -264,7 +322,7 @@ class Core:
         return None
 
     def _map(self, part: RankProgram) -> PieceMap | None:
-        """Return `map_pieces` of a rank's part, worked out once."""
+        """Return the piece map of a rank's part, built only once."""
         key = id(part.program), part.order
         if key not in self._maps or self._maps[key][0] is not part:
             self._maps[key] = part, map_pieces(part)
@@ -275,24 +333,25 @@ class Core:
     def send_blocks(
         self, call: Call, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
     ) -> Task:
-        """A collective of blocks of several sizes, which all ranks know: sent one by one, by `work`."""
+        """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one."""
         counters.count_fallback(call.collective, "blocks of unequal sizes: sent one by one")
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
         record = counters.count(call.collective, "one by one", call.size_bytes)
         return self._start(issued, record, work, buffers.written, op, terms)
 
     def finish_calls(self, limit_s: float) -> bool:
-        """Wait for the calls under way before this rank leaves; return whether they came to their end.
+        """Wait for the calls under way before this rank leaves; return True if they all ended.
 
-        As `FailureWatch.leave_calls`, which ends those that wait for a rank which does not make them.
+        Like `FailureWatch.leave_calls` it ends calls that wait for a rank which does not make them.
         """
 
         def are_over(seconds: float) -> bool:
-            until = time.monotonic() + seconds
+            """Wait up to some seconds for all calls; return True if they are over."""
+            deadline = time.monotonic() + seconds
             if not self.lane.drain(seconds):
                 return False
-            while self.watch.is_in_call():  # the wrapped back end's own
-                if time.monotonic() > until:
+            while self.watch.is_in_call():  # Calls that the wrapped back end serves are not in the lane.
+                if time.monotonic() > deadline:
                     return False
                 time.sleep(_TICK_S)
             return True
@@ -300,9 +359,10 @@ class Core:
         return self.watch.leave_calls(are_over, limit_s)
 
     def barrier(self, terms: Terms) -> Task:
-        """All ranks have made the calls before it.
+        """Run a barrier: it is over when all ranks have made all calls before it.
 
-        By messages: collectives of what is wrapped begin in their callers' order, which is not that of the lane.
+        It uses messages. Collectives of the wrapped back end start in the order of their callers, which is not the
+        order of the lane.
         """
         issued = self.issue(Call("barrier", 0, "", self.ranks), "barrier")
         return self._start(issued, counters.count("barrier", "messages", 0), wait_for_all, [], "sum", terms)
@@ -316,21 +376,31 @@ class Core:
         op: str,
         terms: Terms,
     ) -> Task:
-        """Run `work` after what this group was given before it."""
+        """Return a task that runs `work` after the group's earlier calls.
+
+        Args:
+            issued: The call.
+            record: Takes the seconds that the call took.
+            work: Moves the bytes.
+            written: Tensors that the call writes.
+            op: Reduction of the call; for avg the written sums are divided.
+            terms: Conditions of the call.
+        """
         waiting = issued.waiting
         tag = FIRST_TAG | (zlib.crc32(f"{waiting.number} {issued.text}".encode()) & 0x7FFF) << 15
-        waited: dict[int, float] = defaultdict(float)
+        waited_s: dict[int, float] = defaultdict(float)
         text, limit, in_vain = waiting.text, terms.timeout, self.watch.is_left
-        transport = Transport(self.messages, self.ranks, self.rank, tag, text, waited, limit, in_vain)
+        transport = Transport(self.messages, self.ranks, self.rank, tag, text, waited_s, limit, in_vain)
 
         def function() -> None:
+            """Run `work` under the watch, divide sums for an average, and count the waits."""
             try:
                 with self.watch.guard(waiting, new=True):
                     work(transport)
                     if op == "avg":
                         self.divide(written)
             finally:
-                for peer, seconds in waited.items():
+                for peer, seconds in waited_s.items():
                     counters.count_wait(self.ranks[peer], seconds)
 
         task = self.task(function, written, record)
@@ -338,16 +408,16 @@ class Core:
         return task
 
     def divide(self, sums: Sequence[Tensor]) -> None:
-        """Sums become averages; of whole numbers what is behind the point is left out."""
+        """Compute averages from sums in place; averages of whole numbers are truncated."""
         for tensor in sums:
             whole = not tensor.is_floating_point() and not tensor.is_complex()
             tensor.copy_(torch.div(tensor, len(self.ranks), rounding_mode="trunc" if whole else None))
 
 
 def _custom_block(program: Program, rank: int, elements: Sequence[int]) -> int:
-    """Elements of a custom program's block where a rank's input and output have so many; 0 where that cannot be."""
+    """Return the block's elements of a custom program for a rank's input and output sizes; 0 if none fits."""
     chunks = Layout.of(program, 0).chunks
     cells = Layout.of(program, 0).cells(rank)
-    found = {n * chunks // k for n, k in zip(elements, cells, strict=True) if k}
-    block = found.pop() if len(found) == 1 else 0
+    block_sizes = {n * chunks // k for n, k in zip(elements, cells, strict=True) if k}
+    block = block_sizes.pop() if len(block_sizes) == 1 else 0
     return block if list(Layout.of(program, block).sizes(rank)) == list(elements) else 0

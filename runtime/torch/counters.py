@@ -1,4 +1,4 @@
-"""What ran where, how often and how long: counted as calls are made."""
+"""Count what served each call, how often and how long."""
 
 from __future__ import annotations
 
@@ -14,32 +14,44 @@ log = logging.getLogger("synth.torch")
 _FALLBACK = "%s runs on the wrapped back end: %s"
 
 
-HELD = 4096  # calls of which single figures are kept, until somebody asks or there are so many
+HELD = 4096  # Calls whose single durations are kept before they are added up.
 
 
 class Tally:
-    """Counts the calls of one kind, and the seconds that they took, from any thread and at the cost of an append."""
+    """The number of calls of one kind, their bytes and their seconds.
+
+    Any thread may count a call, at the cost of one append.
+
+    Attributes:
+        calls: Number of calls that have begun.
+        size_bytes: Sum of their sizes in bytes.
+        ended: Number of calls that are over.
+        seconds: Sum of their durations in seconds.
+        longest: Longest duration in seconds.
+        sizes: Sizes of calls that are not added up yet.
+        times: Durations of calls that are not added up yet.
+    """
 
     def __init__(self, counters: Counters, collective: str, by: str) -> None:
         self.calls, self.size_bytes, self.ended, self.seconds, self.longest = 0, 0, 0, 0.0, 0.0
-        self.sizes: deque[int] = deque()  # of calls that began and are not added up
-        self.times: deque[float] = deque()  # of calls that are over, likewise
+        self.sizes: deque[int] = deque()
+        self.times: deque[float] = deque()
         self._last, self._collective, self._by = counters.last_ran, collective, by
         self._adding = threading.Lock()
 
     def start(self, size_bytes: int) -> None:
-        """A call begins."""
+        """Count a call that begins."""
         self._last[self._collective] = self._by
         self.sizes.append(size_bytes)
 
     def end(self, seconds: float) -> None:
-        """One is over, and took so long."""
+        """Count a call that is over, with its duration in seconds."""
         self.times.append(seconds)
         if len(self.times) > HELD:
             self.add_up()
 
     def add_up(self) -> Tally:
-        """Itself, all that was counted added up."""
+        """Add up all counted calls and return this tally."""
         with self._adding:
             sizes = [self.sizes.popleft() for _ in range(len(self.sizes))]
             times = [self.times.popleft() for _ in range(len(self.times))]
@@ -52,17 +64,27 @@ class Tally:
 
 
 class Counters:
-    """Counts of all groups of this process; last_ran: what ran each collective's last call."""
+    """The counts of all groups of this process.
+
+    Attributes:
+        last_ran: What served the last call of each collective.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tallies: dict[tuple[str, str, str], Tally] = {}
         self._fallbacks: Counter[tuple[str, str]] = Counter()
         self._waited: Counter[int] = Counter()
-        self.last_ran: dict[str, str] = {}  # by collective
+        self.last_ran: dict[str, str] = {}
 
     def tally(self, collective: str, by: str, reason: str = "") -> Tally:
-        """What counts such calls; reason: why they go to the wrapped back end, logged the first time."""
+        """Return the tally of the calls of a collective that `by` serves.
+
+        Args:
+            collective: Name of the collective.
+            by: Name of what serves them.
+            reason: Why the calls go to the wrapped back end; it is logged the first time.
+        """
         with self._lock:
             key = collective, by, reason
             new = key not in self._tallies
@@ -74,13 +96,13 @@ class Counters:
         return tally
 
     def count(self, collective: str, by: str, size_bytes: int) -> Callable[[float], None]:
-        """Count a call; what is returned takes the seconds that it took."""
+        """Count a call that begins; return the function that takes its duration in seconds when it is over."""
         tally = self.tally(collective, by)
         tally.start(size_bytes)
         return tally.end
 
     def count_fallback(self, collective: str, reason: str) -> None:
-        """A call goes to the wrapped back end: logged the first time, counted always."""
+        """Count a call that goes to the wrapped back end, and log the reason the first time."""
         with self._lock:
             self._fallbacks[collective, reason] += 1
             first = self._fallbacks[collective, reason] == 1
@@ -88,27 +110,29 @@ class Counters:
             log.info(_FALLBACK, collective, reason)
 
     def count_wait(self, rank: int, seconds: float) -> None:
-        """This rank waited so many seconds for another's message."""
+        """Add seconds that this rank waited for a message of another rank."""
         with self._lock:
             self._waited[rank] += seconds  # type: ignore[assignment]
 
     def ran(self, collective: str, by: str) -> int:
-        """How many calls ran there."""
+        """Return the number of a collective's calls that `by` served."""
         with self._lock:
             return sum(tally.add_up().calls for key, tally in self._tallies.items() if key[:2] == (collective, by))
 
     def last(self, collective: str) -> str:
-        """What ran this collective's last call."""
+        """Return what served the last call of a collective."""
         with self._lock:
             return self.last_ran.get(collective, "nothing")
 
     def text(self) -> str:
-        """A table, the reasons, and for whom this rank waited longest."""
+        """Return a table of the calls, the reasons of fallbacks, and the ranks for which this rank waited longest."""
         with self._lock:
             rows = [("collective", "ran on", "calls", "KiB", "mean ms", "longest ms")]
             fallbacks = self._fallbacks.copy()
-            for (collective, by), same in groupby(sorted(self._tallies.items()), key=lambda item: item[0][:2]):
-                tallies = {reason: tally.add_up() for (_, _, reason), tally in same}
+            for (collective, by), tallies_of_pair in groupby(
+                sorted(self._tallies.items()), key=lambda item: item[0][:2]
+            ):
+                tallies = {reason: tally.add_up() for (_, _, reason), tally in tallies_of_pair}
                 fallbacks.update({(collective, reason): tally.calls for reason, tally in tallies.items() if reason})
                 calls, size_bytes, ended, seconds = (
                     sum(getattr(tally, name) for tally in tallies.values())
@@ -120,10 +144,12 @@ class Counters:
             lines = format_table(rows, (0, 1))
             for (collective, reason), count in sorted(fallbacks.items()):
                 lines.append(f"not ours: {collective}, {count} calls: {reason}")
-            worst = sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))[:4]
-            if worst:
-                lines.append("waited for: " + ", ".join(f"rank {rank} {seconds:.3f} s" for rank, seconds in worst))
+            longest_waits = sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))[:4]
+            if longest_waits:
+                lines.append(
+                    "waited for: " + ", ".join(f"rank {rank} {seconds:.3f} s" for rank, seconds in longest_waits)
+                )
         return "\n".join(lines)
 
 
-counters = Counters()  # of all groups of this process
+counters = Counters()

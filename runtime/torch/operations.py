@@ -1,4 +1,4 @@
-"""The collectives of torch.distributed: a row each."""
+"""List the collectives of torch.distributed, one row each."""
 
 from __future__ import annotations
 
@@ -13,16 +13,25 @@ from synth.model.registry import Kind, find_kind, parse_name
 
 @dataclass(frozen=True)
 class Operation:
-    """A row."""
+    """A collective of torch.distributed.
 
-    name: str  # torch.distributed's function; which collective that is stands in `synth.model.registry`
-    method: str  # the wrapped back end's of the same meaning
-    options: Any  # torch's class of the call's options
-    uneven: bool = False  # whether Gloo's takes blocks of several sizes
-    unlimited: bool = False  # whether Gloo's Work is over only where it is waited for, without a limit of time
+    Attributes:
+        name: Name of torch.distributed's function; `synth.model.registry` names its collective.
+        method: Name of the wrapped back end's method with the same meaning.
+        options: torch's class of the call's options.
+        uneven: Whether Gloo's method takes blocks of several sizes.
+        unlimited: Whether Gloo's Work ends only when somebody waits for it, without a time limit.
+    """
+
+    name: str
+    method: str
+    options: Any
+    uneven: bool = False
+    unlimited: bool = False
 
     @cached_property
     def kind(self) -> Kind:
+        """Return the kind of the collective."""
         return find_kind(parse_name(self.name))
 
 

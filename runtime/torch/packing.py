@@ -1,4 +1,4 @@
-"""Several calls of a collective as one, whose blocks hold a part for each: as fast as one, however small they are."""
+"""Pack several calls of a collective into one call whose blocks hold a part of each: as fast as a single small call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ Tensor: TypeAlias = Any
 
 
 class Coalesced(NamedTuple):
-    """One of several calls that are made as one: its arguments, and the tensors that it reads and writes.
+    """A call that may be packed with others: its arguments, and the tensors that it reads and writes.
 
-    A side is one tensor, or one for each rank. whole: whether it can be part of another call.
+    Attributes:
+        arguments: Arguments of the method that makes the call.
+        given: Input tensors: one, or one per rank.
+        written: Output tensors: one, or one per rank.
+        whole: Whether the call can be part of a packed call.
     """
 
     arguments: Sequence[Any]
@@ -23,7 +27,10 @@ class Coalesced(NamedTuple):
 
 
 def group_calls(calls: Sequence[Coalesced]) -> list[list[Coalesced]]:
-    """Tell which calls can be one, in the order of their first ones: by what is the same on all ranks alone."""
+    """Return the calls in groups that can each be one call, in the order of their first calls.
+
+    It uses only facts that are the same on all ranks.
+    """
     groups: dict[Any, list[Coalesced]] = {}
     for number, call in enumerate(calls):
         groups.setdefault(_kind(call) or number, []).append(call)
@@ -31,25 +38,31 @@ def group_calls(calls: Sequence[Coalesced]) -> list[list[Coalesced]]:
 
 
 def _kind(call: Coalesced) -> Any:
-    """Give the type that calls must share to be one; None where this one must be alone."""
-    first, every = call.given[0], [*call.given, *call.written]
-    alike = all(t.layout == torch.strided and t.dtype == first.dtype and t.device.type == "cpu" for t in every)
-    return first.dtype if call.whole and alike and first.numel() else None
+    """Return the element type that calls must share to be packed; None if this call must stay separate."""
+    first, tensors = call.given[0], [*call.given, *call.written]
+    are_plain = all(t.layout == torch.strided and t.dtype == first.dtype and t.device.type == "cpu" for t in tensors)
+    return first.dtype if call.whole and are_plain and first.numel() else None
 
 
-def pack(calls: Sequence[Coalesced], given: int, written: int) -> tuple[Tensor, Tensor, Callable[[], None]]:
-    """Make the input and the output of one call for all, and what puts that output into theirs.
+def pack(
+    calls: Sequence[Coalesced], input_blocks: int, output_blocks: int
+) -> tuple[Tensor, Tensor, Callable[[], None]]:
+    """Build the input and output of one packed call, and the function that copies its output to all calls.
 
-    given, written: how many blocks a side has. The output is the input where both have one.
+    Args:
+        calls: Calls to pack.
+        input_blocks: Number of blocks of an input.
+        output_blocks: Number of blocks of an output. The packed output is the packed input if both have one block.
     """
-    rows = [torch.cat([t.reshape(-1) for t in call.given]).view(given, -1) for call in calls]
+    rows = [torch.cat([t.reshape(-1) for t in call.given]).view(input_blocks, -1) for call in calls]
     tensor = torch.cat(rows, 1).view(-1)
-    sizes = [sum(t.numel() for t in call.written) // written for call in calls]
-    output = tensor if given == written == 1 else tensor.new_empty(written * sum(sizes))
+    sizes = [sum(t.numel() for t in call.written) // output_blocks for call in calls]
+    output = tensor if input_blocks == output_blocks == 1 else tensor.new_empty(output_blocks * sum(sizes))
 
     def unpack() -> None:
-        for call, values in zip(calls, output.view(written, -1).split(sizes, 1), strict=True):
-            for made, value in zip(call.written, values if len(call.written) > 1 else [values], strict=True):
-                made.copy_(value.reshape(made.shape))
+        """Write the values of the packed output into the outputs of all calls."""
+        for call, values in zip(calls, output.view(output_blocks, -1).split(sizes, 1), strict=True):
+            for target, value in zip(call.written, values if len(call.written) > 1 else [values], strict=True):
+                target.copy_(value.reshape(target.shape))
 
     return tensor, output, unpack

@@ -1,8 +1,8 @@
-"""Which part of which block every cell of a program holds: what a program needs to run on blocks of unequal sizes.
+"""Map every cell of a program to the part of the block that it holds, so that the program runs on unequal blocks.
 
-An all-to-all, a gather and a scatter only move blocks, each from one rank to one other. So a program that was made for
-equal blocks tells of every message and of every cell which block it is a part of, and needs no padding: each message is
-as long as the parts that it carries.
+An all-to-all, a gather and a scatter only move blocks, each from one rank to one other rank. So a program for equal
+blocks determines for every message and every cell which block it is a part of. It needs no padding: each message is as
+long as the parts that it carries.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from emit.program import OPS, READS_SRC, WRITES_DST, Program
 from runtime.buffers import Layout, executable_columns
 from runtime.torch.rank_program import RankProgram, order_steps
 
-COLLECTIVES = ("alltoall", "gather", "scatter")  # that move blocks, each between two ranks
-Sizes = Sequence[Sequence[int]]  # [source][target]: elements of the block that goes from one rank to the other
+COLLECTIVES = ("alltoall", "gather", "scatter")  # Collectives that only move blocks, each between two ranks.
+Sizes = Sequence[Sequence[int]]  # [source][target]: Elements of the block that goes from one rank to the other.
 
 
 class Piece(NamedTuple):
@@ -31,13 +31,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class PieceMap:
-    """What the cells of a rank's part of a program hold.
+    """The pieces that the cells of a rank's part of a program hold.
 
     Attributes:
         chunks: Number of chunks of a block.
         moved: By `RankStep.at`, the pieces that a step receives, or reads where it receives nothing.
-        given: By cell of the input, the piece that it holds.
-        made: By cell of the output, the piece that it holds at the end.
+        given: By cell of the input, its piece.
+        made: By cell of the output, its piece at the end.
         scratch: By cell of the scratch buffer, all pieces that it holds in turn.
     """
 
@@ -48,26 +48,28 @@ class PieceMap:
     scratch: tuple[frozenset[Piece], ...]
 
     def length(self, piece: Piece, sizes: Sizes) -> int:
-        """Return the elements of a piece, which `Layout` cuts in the same way."""
+        """Return the number of elements of a piece, which `Layout` cuts in the same way."""
         elements = sizes[piece.source][piece.target]
         return (piece.chunk + 1) * elements // self.chunks - piece.chunk * elements // self.chunks
 
     def spans(self, sizes: Sizes) -> tuple[list[int], list[int], list[int]]:
-        """Return of input, output and scratch the first element of each cell, and the end of the last one."""
-        rooms = [
+        """Return for input, output and scratch the first element of each cell, and the end of the last cell."""
+        lengths_of_buffers = [
             [self.length(piece, sizes) for piece in self.given],
             [self.length(piece, sizes) for piece in self.made],
             [max((self.length(piece, sizes) for piece in pieces), default=0) for pieces in self.scratch],
         ]
-        given, made, scratch = (list(accumulate(lengths, initial=0)) for lengths in rooms)
-        return given, made, scratch
+        input_starts, output_starts, scratch_starts = (
+            list(accumulate(lengths, initial=0)) for lengths in lengths_of_buffers
+        )
+        return input_starts, output_starts, scratch_starts
 
 
 def map_pieces(part: RankProgram) -> PieceMap | None:
-    """Return the map of a rank's part, the same kind of answer on all ranks: a map, or None.
+    """Return the piece map of a rank's part, or None if the program can run on equal blocks only.
 
-    None where the program can run on equal blocks only: it works in place, does more than move blocks, or keeps a part
-    of one block for a while where a part of another, which may be shorter, belongs.
+    The answer is a map on all ranks or None on all ranks. It is None if the program works in place, does more than move
+    blocks, or stores a part of one block in the place of a part of another block, which may be shorter.
     """
     program = part.program
     if program.collective not in COLLECTIVES or part.inplace:
@@ -83,13 +85,13 @@ def map_pieces(part: RankProgram) -> PieceMap | None:
         for step, pieces in pieces_of_step.items()
         if int(columns.rank[columns.block[step]]) == part.rank
     }
-    given, made = (
+    input_pieces, output_pieces = (
         tuple(_own_piece(program, part.rank, buffer, cell, layout.chunks) for cell in range(cells))
         for buffer, cells in enumerate(layout.cells(part.rank))
     )
     cells = range(program.gpus[part.rank].s_chunks)
     scratch = tuple(frozenset(scratch_of_rank.get((part.rank, cell), ())) for cell in cells)
-    return PieceMap(layout.chunks, moved, given, made, scratch)
+    return PieceMap(layout.chunks, moved, input_pieces, output_pieces, scratch)
 
 
 def _own_piece(program: Program, rank: int, buffer: int, cell: int, chunks: int) -> Piece:
@@ -106,18 +108,19 @@ def _own_piece(program: Program, rank: int, buffer: int, cell: int, chunks: int)
 def _trace(
     program: Program, columns: Columns, chunks: int
 ) -> tuple[dict[int, tuple[Piece, ...]], dict[tuple[int, int], set[Piece]]] | None:
-    """Return the pieces that each step of all ranks moves, and by (rank, cell) those that scratch holds in turn.
+    """Return by step of all ranks the pieces that it moves, and by (rank, cell) all pieces that scratch holds in turn.
 
-    None where a cell of an input or an output ever holds a piece of another place, or anything is reduced.
+    It returns None if a cell of an input or output ever holds a piece of another place, or if anything is reduced.
     """
     sequence, partner, _ = order_steps(program, columns)
     moved: dict[int, tuple[Piece, ...]] = {}
-    now: dict[tuple[int, int], Piece] = {}  # in scratch, by (rank, cell)
+    now: dict[tuple[int, int], Piece] = {}  # Current contents of scratch, by (rank, cell).
     scratch: dict[tuple[int, int], set[Piece]] = {}
 
     cells_of_rank = [Layout.of(program, 0).cells(rank) for rank in range(program.nranks)]
 
-    def held(rank: int, buffer: int, first: int, count: int) -> tuple[Piece | None, ...]:
+    def pieces_in(rank: int, buffer: int, first: int, count: int) -> tuple[Piece | None, ...]:
+        """Return the pieces that cells hold now; None for a cell that holds none."""
         cells = range(first, first + count)
         if buffer == 2:
             return tuple(now.get((rank, cell)) for cell in cells)
@@ -129,10 +132,10 @@ def _trace(
         if op == "nop":
             continue
         receives = step in partner
-        if receives and op in READS_SRC:  # it reduces
+        if receives and op in READS_SRC:  # The step reduces.
             return None
         source, first = int(columns.src[step]), int(columns.src_at[step])
-        contents = moved[partner[step]] if receives else held(rank, source, first, count)
+        contents = moved[partner[step]] if receives else pieces_in(rank, source, first, count)
         pieces = tuple(piece for piece in contents if piece is not None)
         if len(pieces) < count or op == "re":
             return None
@@ -144,6 +147,6 @@ def _trace(
             for cell, piece in enumerate(pieces, first):
                 now[rank, cell] = piece
                 scratch.setdefault((rank, cell), set()).add(piece)
-        elif pieces != held(rank, buffer, first, count):
+        elif pieces != pieces_in(rank, buffer, first, count):
             return None
     return moved, scratch

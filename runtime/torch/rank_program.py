@@ -1,9 +1,10 @@
-"""One rank's part of a program as a plain list of steps, for ranks that are processes and exchange messages.
+"""Build one rank's part of a program as a plain list of steps, for ranks that are processes and exchange messages.
 
-Steps of all ranks are brought into one order in which each stands after all that it needs: what its threadblock did
-before, the step it depends on, and the send of what it receives. A rank that does its own steps in this order, waits
-for what it receives and never for a send, comes to the end if the others do: the first step that is not done yet lacks
-nothing. Messages are sent without waiting for room, so a program's FIFO depth does not matter here.
+All ranks put the steps of the whole program into the same order, in which each step stands after everything that it
+needs: the earlier steps of its threadblock, the step that it depends on, and the send of what it receives. Each rank
+executes its own steps in this order; it waits for what it receives, and never for a send. Then no deadlock can occur:
+the first unfinished step of all lacks nothing. Messages are sent without waiting for room, so the FIFO depth of a
+program does not matter here.
 """
 
 from __future__ import annotations
@@ -18,32 +19,56 @@ from emit.program import OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from runtime.buffers import Layout, executable_columns
 from topologies.errors import InputError
 
-AHEAD = 64  # receives that are posted before their turn; a sender can begin only then
-_MOST_STEPS = 20_000  # whose pasts are known: that of each takes as many bits
+AHEAD = 64  # Receives that are posted early, since a sender can begin only then.
+_MOST_STEPS = 20_000  # Above this `_past` would need too much memory: each step's mask has as many bits.
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """A step of this rank."""
+    """A step of this rank.
+
+    Attributes:
+        op: Operation, one of `emit.program.OPS`.
+        src: Buffer (0 input, 1 output, 2 scratch) and first of the `count` cells that the step reads; None if it reads
+            none.
+        dst: Buffer and first of the `count` cells that the step writes or reduces into; None if there are none.
+        count: Number of cells.
+        to: Peer and channel of what it sends, or None.
+        source: Peer and channel of what it receives, or None.
+        lengths: For each cell that the step receives, or reads if it receives nothing, the chunk of a block whose
+            length it has.
+        keep: Whether what it sends may be overwritten before it arrives, so that a copy must be sent.
+        direct: Whether what it receives may be written to its destination early.
+        at: Threadblock and position of the step.
+        after: Threadblock and position of the step that must be over before, or None.
+    """
 
     op: str
-    src: tuple[int, int] | None  # (buffer 0 i 1 o 2 s, first cell) where the op uses it; `count` cells each
+    src: tuple[int, int] | None
     dst: tuple[int, int] | None
     count: int
-    to: tuple[int, int] | None  # (peer, channel) of what it sends
-    source: tuple[int, int] | None  # the same of what it receives
-    lengths: tuple[int, ...]  # which chunk of a block each cell is as long as, in what it receives, else reads
-    keep: bool  # what it sends may be overwritten before it has arrived, so a copy must be sent
-    direct: bool  # what it receives may be put where it belongs before its turn
-    at: tuple[int, int]  # (threadblock, position)
-    after: tuple[int, int] | None  # that of the step that must be over before
+    to: tuple[int, int] | None
+    source: tuple[int, int] | None
+    lengths: tuple[int, ...]
+    keep: bool
+    direct: bool
+    at: tuple[int, int]
+    after: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What `rank` does in `program`, in order, in place or not; `shift`: then the goal's `o_in_i` of the rank.
+    """The steps of one rank of a program, in their order.
 
-    order: by the program's rank, its place in the group, as `to` and `source` of the steps have it; None: the same.
+    Attributes:
+        program: The program.
+        rank: Rank of the program.
+        inplace: Whether the part runs in place.
+        shift: In place, the goal's `o_in_i` of the rank; otherwise None.
+        steps: The steps of this rank.
+        even: Whether each chunk is only ever stored in the place of an equally long chunk.
+        order: Place in the group of each of the program's ranks, as `to` and `source` of the steps name it; None for
+            the same numbering.
     """
 
     program: Program
@@ -51,172 +76,199 @@ class RankProgram:
     inplace: bool
     shift: int | None
     steps: tuple[RankStep, ...]
-    even: bool  # no chunk takes the place of one that may be longer or shorter
+    even: bool
     order: tuple[int, ...] | None = None
 
     @cached_property
     def most_chunks(self) -> int:
-        """Of a message."""
+        """Return the largest number of chunks of a message."""
         return max((len(step.lengths) for step in self.steps), default=0)
 
     def fits(self, elements: int) -> bool:
-        """Whether it can be run on blocks of so many elements."""
+        """Return True if the part can run on blocks of this many elements."""
         return self.even or elements % Layout.of(self.program, 1).chunks == 0
 
     def check_fits(self, elements: int) -> None:
-        """Raises InputError where it cannot be run on blocks of so many elements."""
+        """Raise InputError if the part cannot run on blocks of this many elements."""
         if not self.fits(elements):
             raise InputError(
-                f"{self.program.name}: chunks of unequal length trade places; it must be a multiple of"
-                f" {Layout.of(self.program, 1).chunks} elements, not {elements}"
+                f"{self.program.name}: a block of {elements} elements has chunks of unequal length, which this program"
+                f" puts into each other's places; it must be a multiple of {Layout.of(self.program, 1).chunks} elements"
             )
 
 
 def rank_program(program: Program, place: int, order: tuple[int, ...] | None = None) -> RankProgram:
-    """The part of a place in the group, in place where the program can be and is not for calls out of place only.
+    """Return the part of a program that a place in the group runs.
 
-    order: as in `RankProgram`. Raises InputError for a program whose steps do not fit together, or that stops before
-    its end.
+    It runs in place if the program serves only calls in place, or if it serves both kinds and is an allreduce,
+    broadcast or reduce.
+
+    Args:
+        program: The program.
+        place: Place in the group.
+        order: As in `RankProgram`.
+
+    Raises:
+        InputError: The steps of the program do not fit together, or it stops before its end.
     """
     rank, places = (place, range(program.nranks)) if order is None else (order.index(place), order)
-    c = executable_columns(program)
-    sequence, partner, before = order_steps(program, c)
-    lengths, even = _lengths(program, c, sequence, partner)
+    columns = executable_columns(program)
+    sequence, partner, predecessors = order_steps(program, columns)
+    lengths, even = _lengths(program, columns, sequence, partner)
     inplace = program.inplace and (not program.outofplace or program.collective in ("allreduce", "broadcast", "reduce"))
-    mine = [step for step in sequence if int(c.rank[c.block[step]]) == rank]
+    own_steps = [step for step in sequence if int(columns.rank[columns.block[step]]) == rank]
     goal = goal_for(program.collective, program.nranks, program.nchunks_per_loop, True, program.root)
     shift = goal.o_in_i[rank] if inplace and goal is not None else None
-    keep, direct = _hazards(c, mine, shift, partner, _past(sequence, before))
+    keep, direct = _hazards(columns, own_steps, shift, partner, _past(sequence, predecessors))
     steps = []
-    for position, step in enumerate(mine):
-        op = OPS[int(c.op[step])]
-        to, source = int(c.sends[step]), int(c.receives[step])
+    for position, step in enumerate(own_steps):
+        op = OPS[int(columns.op[step])]
+        to, source = int(columns.sends[step]), int(columns.receives[step])
         steps.append(
             RankStep(
                 op,
-                (int(c.src[step]), int(c.src_at[step])) if op in READS_SRC else None,
-                (int(c.dst[step]), int(c.dst_at[step])) if op in WRITES_DST | READS_DST else None,
-                int(c.count[step]),
-                (places[c.connections[to][1]], c.connections[to][2]) if to >= 0 else None,
-                (places[c.connections[source][0]], c.connections[source][2]) if source >= 0 else None,
+                (int(columns.src[step]), int(columns.src_at[step])) if op in READS_SRC else None,
+                (int(columns.dst[step]), int(columns.dst_at[step])) if op in WRITES_DST | READS_DST else None,
+                int(columns.count[step]),
+                (places[columns.connections[to][1]], columns.connections[to][2]) if to >= 0 else None,
+                (places[columns.connections[source][0]], columns.connections[source][2]) if source >= 0 else None,
                 lengths.get(step, ()),
                 keep[position],
                 direct[position],
-                c.place(step)[1:],
-                c.place(int(c.dep[step]))[1:] if c.dep[step] >= 0 else None,
+                columns.place(step)[1:],
+                columns.place(int(columns.dep[step]))[1:] if columns.dep[step] >= 0 else None,
             )
         )
     return RankProgram(program, rank, inplace, shift, tuple(steps), even, order)
 
 
-def order_steps(program: Program, c: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
-    """Return all steps, by the longest chain of steps before each; for each receive its send; what each step waits for.
+def order_steps(program: Program, columns: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
+    """Return all steps in an executable order, the send of each receive, and the predecessors of each step.
 
-    Raises InputError for a program that stops before its end.
+    The order is by the length of the longest chain of steps before each step.
+
+    Raises:
+        InputError: The program stops before its end.
     """
-    out, into = c.messages()
-    partner = dict(zip(into.tolist(), out.tolist(), strict=True))
-    block, dep = c.block.tolist(), c.dep.tolist()
-    before: list[list[int]] = []
+    sends, receives = columns.messages()
+    partner = dict(zip(receives.tolist(), sends.tolist(), strict=True))
+    block, dep = columns.block.tolist(), columns.dep.tolist()
+    predecessors: list[list[int]] = []
     for step in range(len(block)):
         own = [step - 1] if step and block[step - 1] == block[step] else []
-        before.append([*own, *([dep[step]] if dep[step] >= 0 else ()), *([partner[step]] if step in partner else ())])
-    level = [0] * len(before)
+        predecessors.append(
+            [*own, *([dep[step]] if dep[step] >= 0 else ()), *([partner[step]] if step in partner else ())]
+        )
+    level = [0] * len(predecessors)
     try:
-        for step in TopologicalSorter(dict(enumerate(before))).static_order():
-            level[step] = max((level[other] + 1 for other in before[step]), default=0)
+        for step in TopologicalSorter(dict(enumerate(predecessors))).static_order():
+            level[step] = max((level[predecessor] + 1 for predecessor in predecessors[step]), default=0)
     except CycleError as error:
         stuck = min(error.args[1])
         raise InputError(
-            f"{program.name}: stops before its end: rank {{}} tb {{}} step {{}} waits for ever".format(*c.place(stuck))
+            f"{program.name}: stops before its end: rank {{}} tb {{}} step {{}} waits for ever".format(
+                *columns.place(stuck)
+            )
         ) from None
-    return sorted(range(len(level)), key=lambda step: (level[step], step)), partner, before
+    return sorted(range(len(level)), key=lambda step: (level[step], step)), partner, predecessors
 
 
-def _past(order: list[int], before: list[list[int]]) -> list[int] | None:
-    """By step, all steps that are over when it starts, as bits; None where there are too many steps."""
+def _past(order: list[int], predecessors: list[list[int]]) -> list[int] | None:
+    """Return by step all steps that are over when it starts, as a bit mask; None if there are too many steps."""
     if len(order) > _MOST_STEPS:
         return None
     past = [0] * len(order)
     for step in order:
-        for other in before[step]:
-            past[step] |= past[other] | 1 << other
+        for predecessor in predecessors[step]:
+            past[step] |= past[predecessor] | 1 << predecessor
     return past
 
 
 def _lengths(
-    program: Program, c: Columns, order: list[int], partner: dict[int, int]
+    program: Program, columns: Columns, order: list[int], partner: dict[int, int]
 ) -> tuple[dict[int, tuple[int, ...]], bool]:
-    """By step, the chunks whose lengths its cells have, in what comes or is read; whether all agree."""
+    """Return by step the chunks whose lengths its cells have, and whether all cells hold chunks of their own length.
+
+    The cells of a step are those that it receives, or those that it reads if it receives nothing.
+    """
     chunks = Layout.of(program, 1).chunks
     scratch: dict[tuple[int, int], int] = {}
-    comes: dict[int, tuple[int, ...]] = {}
+    chunks_of_step: dict[int, tuple[int, ...]] = {}
     even = True
     for step in order:
-        op, rank, count = OPS[int(c.op[step])], int(c.rank[c.block[step]]), int(c.count[step])
+        op, rank, count = OPS[int(columns.op[step])], int(columns.rank[columns.block[step]]), int(columns.count[step])
         if op == "nop":
             continue
-        own = _cells(scratch, rank, int(c.src[step]), int(c.src_at[step]), count, chunks)
-        came = comes[partner[step]] if step in partner else own
-        if op in READS_SRC and came != own:
+        read = _cells(scratch, rank, int(columns.src[step]), int(columns.src_at[step]), count, chunks)
+        moved = chunks_of_step[partner[step]] if step in partner else read
+        if op in READS_SRC and moved != read:
             even = False
-        comes[step] = came
+        chunks_of_step[step] = moved
         if op in WRITES_DST:
-            buffer, first = int(c.dst[step]), int(c.dst_at[step])
+            buffer, first = int(columns.dst[step]), int(columns.dst_at[step])
             if buffer == 2:
-                scratch.update({(rank, first + k): chunk for k, chunk in enumerate(came)})
-            elif came != _cells(scratch, rank, buffer, first, count, chunks):
+                scratch.update({(rank, first + k): chunk for k, chunk in enumerate(moved)})
+            elif moved != _cells(scratch, rank, buffer, first, count, chunks):
                 even = False
-    return comes, even
+    return chunks_of_step, even
 
 
 def _cells(
     scratch: dict[tuple[int, int], int], rank: int, buffer: int, first: int, count: int, chunks: int
 ) -> tuple[int, ...]:
+    """Return the chunks of a block whose lengths the cells of a buffer have."""
     if buffer == 2:
         return tuple(scratch.get((rank, cell), 0) for cell in range(first, first + count))
     return tuple(cell % chunks for cell in range(first, first + count))
 
 
 def _hazards(
-    c: Columns, mine: list[int], shift: int | None, partner: dict[int, int], past: list[int] | None
+    columns: Columns, own_steps: list[int], shift: int | None, partner: dict[int, int], past: list[int] | None
 ) -> tuple[list[bool], list[bool]]:
-    """By position among this rank's steps: what is sent must be kept; what comes may be written before its turn.
+    """Return for each of this rank's steps whether its message must be a copy, and whether it may receive early.
 
-    A send need not be kept if whatever overwrites it starts, or was sent, after its receiver had it.
+    A send need no copy if everything that overwrites its cells starts, or was sent, after its receiver had it.
     """
 
     def cells(buffer: int, first: int, count: int) -> set[tuple[int, int]]:
-        if buffer == 1 and shift is not None:  # the output is part of the input, or the other way round
+        """Return the cells of a span, with the output as a part of the input if they share memory."""
+        if buffer == 1 and shift is not None:  # The output is part of the input, or vice versa.
             buffer, first = 0, first + shift
         return {(buffer, cell) for cell in range(first, first + count)}
 
     touches: list[set[tuple[int, int]]] = []
     writes: list[set[tuple[int, int]]] = []
-    out: list[set[tuple[int, int]]] = []
-    for step in mine:
-        op, count = OPS[int(c.op[step])], int(c.count[step])
-        src = cells(int(c.src[step]), int(c.src_at[step]), count) if op in READS_SRC else set()
-        dst = cells(int(c.dst[step]), int(c.dst_at[step]), count) if op in WRITES_DST else set()
+    sent_cells: list[set[tuple[int, int]]] = []
+    for step in own_steps:
+        op, count = OPS[int(columns.op[step])], int(columns.count[step])
+        src = cells(int(columns.src[step]), int(columns.src_at[step]), count) if op in READS_SRC else set()
+        dst = cells(int(columns.dst[step]), int(columns.dst_at[step]), count) if op in WRITES_DST else set()
         touches.append(src | dst)
         writes.append(dst)
-        out.append((src if op == "s" else dst) if c.sends[step] >= 0 else set())
+        sent_cells.append((src if op == "s" else dst) if columns.sends[step] >= 0 else set())
     writers: dict[tuple[int, int], list[int]] = {}
     for position, written in enumerate(writes):
         for cell in written:
             writers.setdefault(cell, []).append(position)
-    receiver = {a: b for b, a in partner.items()}
+    receiver = {send: receive for receive, send in partner.items()}
     keep = []
-    for position, step in enumerate(mine):
-        later = {w for cell in out[position] for w in writers.get(cell, ()) if w > position}
-        begins = [partner[mine[w]] if OPS[int(c.op[mine[w]])] in ("r", "rcs") else mine[w] for w in sorted(later)]
+    for position, step in enumerate(own_steps):
+        later = {writer for cell in sent_cells[position] for writer in writers.get(cell, ()) if writer > position}
+        begins = [
+            partner[own_steps[writer]] if OPS[int(columns.op[own_steps[writer]])] in ("r", "rcs") else own_steps[writer]
+            for writer in sorted(later)
+        ]
         keep.append(bool(begins) and (past is None or any(not past[begin] >> receiver[step] & 1 for begin in begins)))
     direct = []
-    touched: dict[tuple[int, int], list[int]] = {}  # by which steps so far
-    for position, step in enumerate(mine):
-        over = 0 if past is None or step not in partner else past[partner[step]]  # before it is even sent
-        earlier = (other for cell in writes[position] for other in touched.get(cell, ()))
-        direct.append(OPS[int(c.op[step])] in ("r", "rcs") and all(over >> other & 1 for other in earlier))
+    touched: dict[tuple[int, int], list[int]] = {}  # Steps so far that read or write each cell.
+    for position, step in enumerate(own_steps):
+        finished = (
+            0 if past is None or step not in partner else past[partner[step]]
+        )  # Steps that end before the message is sent.
+        earlier = (earlier_step for cell in writes[position] for earlier_step in touched.get(cell, ()))
+        direct.append(
+            OPS[int(columns.op[step])] in ("r", "rcs") and all(finished >> earlier_step & 1 for earlier_step in earlier)
+        )
         for cell in touches[position]:
             touched.setdefault(cell, []).append(step)
     return keep, direct

@@ -1,4 +1,4 @@
-"""A rank's part of a program, executed on torch tensors over another back end's point-to-point messages."""
+"""Run a rank's part of a program on torch tensors, over another back end's point-to-point messages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
 from runtime.torch.threads import helping
 from topologies.errors import MessageLost
 
-Tensor: TypeAlias = Any  # torch's; there need be no torch where types are checked
+Tensor: TypeAlias = Any  # torch.Tensor; types are also checked without torch.
 Reducer = Callable[..., Tensor]  # (a, b, out=)
-FIRST_TAG = 1 << 30  # tags from here on are schedules'; those of callers lie below
+FIRST_TAG = 1 << 30  # Schedules use the tags from here on, callers those below.
 MAX_CHANNELS = 1 << 15
 
 
@@ -35,30 +35,44 @@ REDUCERS: dict[str, Reducer] = {"sum": torch.add, "avg": torch.add, "prod": torc
 
 @dataclass
 class Transport:
-    """The messages of one call."""
+    """The messages of one call.
+
+    Attributes:
+        messages: Moves the bytes.
+        ranks: Rank in the whole job of each peer, for error texts.
+        rank: Place of this rank among them.
+        tag: Tag of this call, FIRST_TAG or more, whose lower 15 bits are free for the channel.
+        call: Text of the call for errors.
+        waited: Seconds spent on waits for each peer.
+        timeout: Time-out of a wait; None for that of the messages.
+        in_vain: Returns True if waits that have not ended will never end.
+    """
 
     messages: Messages
-    ranks: Sequence[int]  # each peer's rank in the whole job, for error texts
-    rank: int  # this one's place among them
-    tag: int  # of this call, from FIRST_TAG on, its lower 15 bits free for the channel
-    call: str  # for error texts
-    waited: MutableMapping[int, float] = field(default_factory=dict)  # by peer, seconds spent waiting for it
-    timeout: timedelta | None = None  # None: that of the messages
-    in_vain: Callable[[], bool] = bool  # whether waits that have not ended never will
+    ranks: Sequence[int]
+    rank: int
+    tag: int
+    call: str
+    waited: MutableMapping[int, float] = field(default_factory=dict)
+    timeout: timedelta | None = None
+    in_vain: Callable[[], bool] = bool
 
     def wait_for(self, work: Callable[[], None], longest_bytes: int) -> None:
-        """Do what waits for messages of so many bytes at most, from PARTS_FROM_BYTES on so that it can be left."""
+        """Run `work`, which waits for messages of at most `longest_bytes` bytes.
+
+        From PARTS_FROM_BYTES on it runs on another thread, so that its caller can leave it.
+        """
         if longest_bytes < PARTS_FROM_BYTES:
             work()
         else:
             wait_apart(work, self.in_vain)
 
     def send(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
-        """Begin to send; what `finish` takes."""
+        """Start to send values to a peer; return what `finish` takes."""
         return self._begin(self.messages.send, values, peer, channel)
 
     def receive(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
-        """Begin to receive into `values`."""
+        """Start to receive into `values`; return what `finish` takes."""
         return self._begin(self.messages.recv, values, peer, channel)
 
     def _begin(self, call: Callable[..., Any], values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
@@ -68,7 +82,15 @@ class Transport:
             raise self._lost(peer, "reaches", error) from error
 
     def finish(self, begun: tuple[Any, Tensor, int], word: str = "waits for") -> Tensor:
-        """Wait for what was begun. Raises RuntimeError that names both ranks where it fails or takes too long."""
+        """Wait for a message that was started.
+
+        Args:
+            begun: Result of `send` or `receive`.
+            word: Verb for the error text.
+
+        Raises:
+            MessageLost: The message failed or took too long; the text names both ranks.
+        """
         work, values, peer = begun
         start = time.perf_counter()
         try:
@@ -80,23 +102,29 @@ class Transport:
         return values
 
     def _lost(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
-        both = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
-        return MessageLost(f"{self.call}: {both} in vain: {error_text(error)}", peer)
+        """Return the error of a message that did not come."""
+        ranks_text = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
+        return MessageLost(f"{self.call}: {ranks_text} in vain: {error_text(error)}", peer)
 
 
 def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
-    """Send out[r] to each rank r and receive into[r] from it, of any sizes; None: nothing.
+    """Send out[r] to each rank r and receive into[r] from it, of any sizes; None stands for no block.
 
-    A block that two ranks take for one of different sizes never arrives: what is longer than its room ends the process.
+    The tag depends on the size. So a block of which two ranks expect different sizes never arrives; otherwise Gloo
+    would end a process whose buffer is too short.
     """
 
-    def each(begin: Callable[[Tensor, int, int], Any], tensors: Sequence[Tensor | None]) -> list[Any]:
-        here = [(values, peer) for peer, values in enumerate(tensors) if values is not None and peer != transport.rank]
-        return [begin(values, peer, values.nbytes % MAX_CHANNELS) for values, peer in here if values.numel()]
+    def begin_all(begin: Callable[[Tensor, int, int], Any], tensors: Sequence[Tensor | None]) -> list[Any]:
+        """Start the messages of all blocks to or from other ranks."""
+        blocks_of_peers = [
+            (values, peer) for peer, values in enumerate(tensors) if values is not None and peer != transport.rank
+        ]
+        return [begin(values, peer, values.nbytes % MAX_CHANNELS) for values, peer in blocks_of_peers if values.numel()]
 
-    received, sent = each(transport.receive, into), each(transport.send, out)
+    received, sent = begin_all(transport.receive, into), begin_all(transport.send, out)
 
     def wait() -> None:
+        """Wait for all messages."""
         for begun in received:
             transport.finish(begun)
         for begun in sent:
@@ -107,34 +135,45 @@ def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[
 
 def run(
     part: RankProgram,
-    given: Tensor | None,
-    made: Tensor | None,
+    input_tensor: Tensor | None,
+    output_tensor: Tensor | None,
     elements: int,
     op: str,
     transport: Transport,
     threads_from: int = PARTS_FROM_BYTES,
 ) -> None:
-    """Execute a rank's part of a program on blocks of so many elements; avg leaves sums.
+    """Run a rank's part of a program; avg leaves sums.
 
-    given, made: the input and the output, one-dimensional and contiguous, or None where the rank has none; they may be
-    one tensor where both are equally long. The input stays as it is otherwise. threads_from: bytes of a chunk from
-    which on each threadblock has a thread. Raises InputError where it cannot be run on so many elements, RuntimeError
-    for a message that did not come.
+    Args:
+        part: The rank's part.
+        input_tensor: Contiguous input in one dimension; None if the rank has none. It stays unchanged unless it is the
+            output, too.
+        output_tensor: Output likewise; it may be the input if they are equally long.
+        elements: Elements of a block.
+        op: A key of REDUCERS.
+        transport: Messages of the call.
+        threads_from: Bytes of a chunk from which on each threadblock has a thread.
+
+    Raises:
+        InputError: The part cannot run on blocks of this many elements.
+        RuntimeError: A message did not come.
     """
     layout = Layout.of(part.program, elements)
     part.check_fits(elements)
-    like = given if given is not None else made
-    assert like is not None
+    sample = input_tensor if input_tensor is not None else output_tensor
+    assert sample is not None
     sizes = layout.sizes(part.rank)
-    after: tuple[Tensor, Tensor] | None = None
+    late_copy: tuple[Tensor, Tensor] | None = None
     if part.inplace:
-        given, made, after = _in_one_memory(part, given, made, sizes, layout)
-    elif given is made:  # what is read is kept apart from what is written
+        input_tensor, output_tensor, late_copy = _in_one_memory(part, input_tensor, output_tensor, sizes, layout)
+    elif input_tensor is output_tensor:  # A program out of place must read what it has not overwritten.
         only_receives = part.program.collective == "broadcast" and part.rank != part.program.root
-        given = like.new_empty(sizes[0]) if only_receives else like.clone()
-    buffers = [t if t is not None else like.new_empty(n) for t, n in zip((given, made), sizes, strict=True)]
+        input_tensor = sample.new_empty(sizes[0]) if only_receives else sample.clone()
+    buffers = [
+        t if t is not None else sample.new_empty(n) for t, n in zip((input_tensor, output_tensor), sizes, strict=True)
+    ]
     scratch_cells = part.program.gpus[part.rank].s_chunks
-    buffers.append(like.new_empty(scratch_cells * layout.longest))
+    buffers.append(sample.new_empty(scratch_cells * layout.longest))
     gpu = part.program.gpus[part.rank]
     spans = layout.spans(max((*layout.cells(part.rank), gpu.i_chunks, gpu.o_chunks))).tolist()
     length_of_chunk = np.diff(layout.spans(layout.chunks)).tolist()
@@ -147,72 +186,86 @@ def run(
         REDUCERS[op],
         transport,
     )
-    transport.wait_for(lambda: execution.go(threads_from), part.most_chunks * layout.longest * like.element_size())
-    if after is not None:
-        after[0].copy_(after[1])
+    transport.wait_for(lambda: execution.go(threads_from), part.most_chunks * layout.longest * sample.element_size())
+    if late_copy is not None:
+        late_copy[0].copy_(late_copy[1])
 
 
 def run_uneven(
     part: RankProgram,
     pieces: PieceMap,
-    given: Tensor,
-    made: Tensor,
+    input_tensor: Tensor,
+    output_tensor: Tensor,
     sizes: Sizes,
     transport: Transport,
     threads_from: int = PARTS_FROM_BYTES,
 ) -> None:
-    """Execute a rank's part of a program on blocks of unequal sizes, each message as long as what it carries.
+    """Run a rank's part of a program on blocks of unequal sizes, with each message as long as its contents.
 
-    given, made: the blocks that this rank gives and takes, one after the other in the order of the program's ranks, as
-    contiguous tensors in one dimension, which share no memory. sizes: the elements of all blocks, by the program's
-    ranks. pieces: `map_pieces` of the part. threads_from: as in `run`. Raises RuntimeError for a message that did not
-    come.
+    Args:
+        part: The rank's part.
+        pieces: `map_pieces` of the part.
+        input_tensor: Blocks that this rank gives, in the order of the program's ranks, contiguous and in one dimension.
+        output_tensor: Blocks that this rank takes, likewise; it shares no memory with the input.
+        sizes: Elements of all blocks, by the program's ranks.
+        transport: Messages of the call.
+        threads_from: As in `run`.
+
+    Raises:
+        RuntimeError: A message did not come.
     """
     spans = pieces.spans(sizes)
     lengths = {at: [pieces.length(piece, sizes) for piece in moved] for at, moved in pieces.moved.items()}
     longest_piece = max((length for of_step in lengths.values() for length in of_step), default=0)
     longest_message = max((sum(of_step) for of_step in lengths.values()), default=0)
-    buffers = [given, made, given.new_empty(spans[2][-1])]
+    buffers = [input_tensor, output_tensor, input_tensor.new_empty(spans[2][-1])]
     execution = _Run(
         part, buffers, spans, longest_piece, lambda step: lengths[step.at], REDUCERS["sum"], transport, signals=True
     )
-    transport.wait_for(lambda: execution.go(threads_from), longest_message * given.element_size())
+    transport.wait_for(lambda: execution.go(threads_from), longest_message * input_tensor.element_size())
 
 
 def _in_one_memory(
-    part: RankProgram, given: Tensor | None, made: Tensor | None, sizes: tuple[int, int], layout: Layout
+    part: RankProgram, input_tensor: Tensor | None, output_tensor: Tensor | None, sizes: tuple[int, int], layout: Layout
 ) -> tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None]:
-    """Input and output as one memory, and what is to be copied where afterwards."""
-    if part.shift is None or given is None or given is made:
-        return given, made, None
-    inside, where = part_in_place(layout, part.shift, *sizes)
-    if inside and made is not None:
-        made[where].copy_(given)
-        return made[where], made, None
-    whole = given.clone()
-    return whole, whole[where], None if made is None else (made, whole[where])
+    """Return the input and output of a part in place in one memory, and the pair (target, source) to copy afterwards.
+
+    It copies the input into the output if the input is a part of it. Otherwise it copies the input into a new tensor,
+    and the output must be copied from there.
+    """
+    if part.shift is None or input_tensor is None or input_tensor is output_tensor:
+        return input_tensor, output_tensor, None
+    inside, output_span = part_in_place(layout, part.shift, *sizes)
+    if inside and output_tensor is not None:
+        output_tensor[output_span].copy_(input_tensor)
+        return output_tensor[output_span], output_tensor, None
+    copy = input_tensor.clone()
+    return copy, copy[output_span], None if output_tensor is None else (output_tensor, copy[output_span])
 
 
 class _Progress:
-    """Which of the steps that others wait for are over."""
+    """The steps that other steps wait for, and whether they are over."""
 
     def __init__(self, steps: Sequence[RankStep]) -> None:
         self._over = {step.after: threading.Event() for step in steps if step.after is not None}
         self._stopped = False
 
     def finish(self, at: tuple[int, int]) -> None:
+        """Set a step as over."""
         if at in self._over:
             self._over[at].set()
 
     def wait(self, at: tuple[int, int]) -> bool:
-        """Until the step is over; False when all is to stop."""
+        """Wait until a step is over; return False if all threads must stop."""
         self._over[at].wait()
         return not self._stopped
 
     def is_over(self, at: tuple[int, int]) -> bool:
+        """Return True if a step is over."""
         return self._over[at].is_set()
 
     def stop(self) -> None:
+        """Stop all waits, after an error."""
         self._stopped = True
         for over in self._over.values():
             over.set()
@@ -220,7 +273,13 @@ class _Progress:
 
 @dataclass
 class _Block:
-    """What is left of a threadblock: steps, receives that are posted, steps whose receives are not."""
+    """The remaining work of a threadblock.
+
+    Attributes:
+        steps: Steps that are not done.
+        posted: Receives that have started, in order; None where nothing comes.
+        coming: Steps whose receives have not started.
+    """
 
     steps: deque[RankStep]
     posted: deque[tuple[Any, Tensor, int] | None] = field(default_factory=deque)
@@ -228,18 +287,18 @@ class _Block:
 
 
 class _Run:
-    """One execution.
+    """An execution of a rank's part of a program.
 
     Attributes:
-        part: What is executed.
+        part: The rank's part.
         buffers: Input, output and scratch.
-        spans: Of each of them, the first element of every cell, and the end of the last one.
+        spans: For each buffer the first element of every cell, and the end of the last cell.
         longest: Elements of the longest chunk.
-        lengths_of: Gives the elements of each cell that a step receives, or reads where it receives nothing.
+        lengths_of: Returns the elements of each cell that a step receives, or reads if it receives nothing.
         reduce: Reduces two tensors.
-        transport: Messages.
-        signals: Whether one element is sent in place of nothing. Where only some messages are empty, what is not kept
-            or is received early (`RankStep`) relies on the order that these messages bring about.
+        transport: Messages of the call.
+        signals: Whether one element is sent in place of an empty message. If only some messages are empty, steps that
+            send no copy or receive early (`RankStep`) rely on the order that these messages enforce.
     """
 
     def __init__(
@@ -256,10 +315,11 @@ class _Run:
         self.signals = signals
         self.part, self.buffers, self.reduce, self.transport = part, buffers, reduce, transport
         self.spans, self.longest, self.lengths_of = spans, longest, lengths_of
-        self.like = max(buffers, key=lambda buffer: buffer.numel())
+        self.like = max(buffers, key=lambda tensor: tensor.numel())
         self.sent: list[tuple[Any, Tensor, int]] = []
 
     def go(self, threads_from: int) -> None:
+        """Run all steps, with threads if chunks have at least `threads_from` bytes, and wait for all sends."""
         steps = self.part.steps
         blocks: dict[int, _Block] = {}
         for step in steps:
@@ -272,53 +332,55 @@ class _Run:
             self.transport.finish(begun, "sends to")
 
     def _walk_in_threads(self, blocks: dict[int, _Block]) -> None:
-        """A thread a threadblock: none waits for a slow link but those that the program says must.
+        """Run each threadblock on a thread, so that only steps that depend on a slow link wait for it.
 
-        What need not wait is done before, in the order of all steps, or the first messages would leave in the order in
-        which threads happen to start.
+        Steps that need not wait are done before, in the order of all steps. Otherwise the first messages would leave in
+        the order in which the threads happen to start.
         """
         faults: list[BaseException] = []
         progress = _Progress(self.part.steps)
-        ready = {tb: self._post_first(block) for tb, block in blocks.items()}
-        waits: set[int] = set()
+        started_blocks = {tb: self._post_first(block) for tb, block in blocks.items()}
+        blocked: set[int] = set()
         for step in self.part.steps:
             tb = step.at[0]
-            if tb in waits or step.op in RECEIVES or not (step.after is None or progress.is_over(step.after)):
-                waits.add(tb)
+            if tb in blocked or step.op in RECEIVES or not (step.after is None or progress.is_over(step.after)):
+                blocked.add(tb)
                 continue
-            self._advance(ready[tb], progress)
+            self._advance(started_blocks[tb], progress)
 
         def walk(block: _Block) -> None:
+            """Run a threadblock; an error stops all of them."""
             try:
                 self._walk(block, progress)
             except BaseException as error:
                 faults.append(error)
                 progress.stop()
 
-        first, *others = (ready[tb] for tb in waits) if waits else (_Block(deque()),)
+        first_block, *other_blocks = (started_blocks[tb] for tb in blocked) if blocked else (_Block(deque()),)
 
         def help_walk(block: _Block) -> None:
+            """Run a threadblock on a helping thread."""
             with helping():
                 walk(block)
 
-        threads = [threading.Thread(target=help_walk, args=(block,), daemon=True) for block in others]
+        threads = [threading.Thread(target=help_walk, args=(block,), daemon=True) for block in other_blocks]
         for thread in threads:
             thread.start()
-        walk(first)
+        walk(first_block)
         for thread in threads:
             thread.join()
         if faults:
             raise faults[0]
 
     def _post_first(self, block: _Block) -> _Block:
-        """Post its first receives."""
+        """Start the first receives of a threadblock."""
         block.coming = deque(step for step in block.steps if step.op in RECEIVES)
         while block.coming and len(block.posted) < AHEAD:
             block.posted.append(self._post(block.coming.popleft()))
         return block
 
     def _walk(self, block: _Block, progress: _Progress | None) -> None:
-        """Do steps in their order; with `progress` also wait for the others' steps that they depend on."""
+        """Run steps in their order; with `progress` also wait for the steps that they depend on."""
         while block.steps:
             after = block.steps[0].after
             if progress is not None and after is not None and not progress.wait(after):
@@ -326,6 +388,7 @@ class _Run:
             self._advance(block, progress)
 
     def _advance(self, block: _Block, progress: _Progress | None) -> None:
+        """Run the next step of a threadblock, and start its next receive."""
         step = block.steps.popleft()
         received: Tensor | None = None
         if step.op in RECEIVES:
@@ -341,7 +404,7 @@ class _Run:
             block.posted.append(self._post(block.coming.popleft()))
 
     def _post(self, step: RankStep) -> tuple[Any, Tensor, int] | None:
-        """Receive early, where possible to where it belongs; None where there is nothing to come."""
+        """Start a receive early, if possible into its destination; return None if nothing comes."""
         size = sum(self.lengths_of(step))
         assert step.source is not None
         if not size:
@@ -351,18 +414,19 @@ class _Run:
         return self.transport.receive(room, *step.source)
 
     def _places(self, at: tuple[int, int] | None, step: RankStep, apart: bool = False) -> list[Tensor]:
-        """The cells of a step, as one tensor where they lie side by side; `apart`: a tensor each."""
+        """Return the cells of a step, as one tensor if they are contiguous; with `apart` always a tensor per cell."""
         if at is None:
             return []
         buffer, first = at
         lengths, span = self.lengths_of(step), self.spans[buffer][first : first + step.count + 1]
         begin = span[:-1]
-        # a cell of scratch may have more room than what it holds
+        # A cell of scratch may have more room than its contents need.
         if not apart and (buffer < 2 or lengths == [end - start for start, end in pairwise(span)]):
             return [self.buffers[buffer][begin[0] : begin[0] + sum(lengths)]]
         return [self.buffers[buffer][b : b + n] for b, n in zip(begin, lengths, strict=True)]
 
     def _do(self, step: RankStep, received: Tensor | None) -> None:
+        """Run the local part of a step, and start its send."""
         src, dst = self._places(step.src, step), self._places(step.dst, step)
         if max(len(src), len(dst)) > 1:
             src, dst = self._places(step.src, step, True), self._places(step.dst, step, True)

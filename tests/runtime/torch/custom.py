@@ -35,7 +35,7 @@ def check(rank: int, size: int) -> None:
         ("alltonext", torch.zeros(8), torch.zeros(4)),
         ("alltonext", torch.zeros(1 << 20), torch.zeros(1 << 20)),
     ):
-        with pytest.raises(InputError, match=f"no program of it for {size} ranks"):
+        with pytest.raises(InputError, match=f"no program of this name for {size} ranks"):
             ours.custom(name, made, given)
 
 
