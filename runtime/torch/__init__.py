@@ -1,1 +1,1 @@
-"""The back end of torch.distributed."""
+"""Serve calls of torch.distributed as one of its back ends."""

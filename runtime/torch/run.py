@@ -230,8 +230,8 @@ def _in_one_memory(
 ) -> tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None]:
     """Return the input and output of a part in place in one memory, and the pair (target, source) to copy afterwards.
 
-    It copies the input into the output if the input is a part of it. Otherwise it copies the input into a new tensor,
-    and the output must be copied from there.
+    Without a shift, and if they are one tensor, they stay as they are. If the input belongs into the output, it is
+    copied there. Otherwise the input is copied into a new tensor, and the output must be copied from there.
     """
     if part.shift is None or input_tensor is None or input_tensor is output_tensor:
         return input_tensor, output_tensor, None

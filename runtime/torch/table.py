@@ -1,16 +1,15 @@
-"""Tables of what was measured to be fastest here, as `synth tune` writes them and calls are served by.
+"""Read tables of the methods that were measured to be fastest, as `synth tune` writes them.
 
-A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}; the first row that fits a call is taken:
+A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}. The first row that fits a call decides.
 
-    collective  allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter
-    ranks       size of the group
-    group       the ranks of the group, as the whole job numbers them; null or not there: any so many
-    type        torch's name, such as float32; null: any
-    min_bytes, max_bytes    message sizes, both inclusive, max_bytes null where there is no end
-    backend     gloo or synth
-    algorithm   with synth, the name of a built-in algorithm or of a program of the library; null: the usual one
-    gain        not read: of a row that was measured, the wrapped back end's time over ours where that is least, its
-                `median`, and what it is `at_least` with a `confidence`
+Fields of a row:
+    collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter. ranks: Size of the
+    group. group: Ranks of the group, as the whole job numbers them; null or absent for any group of this size. type:
+    torch's name of the type, such as float32; null for any type. min_bytes: Smallest message size in bytes. max_bytes:
+    Largest message size in bytes; null without an upper limit. backend: gloo or synth. algorithm: With synth, the name
+    of a built-in algorithm or of a program of the library; null for the default one. gain: Ignored here. In a measured
+    row it is the wrapped back end's time over ours, at the size where that is least:
+        its `median`, and the value that it is `at_least` with a `confidence`.
 """
 
 from __future__ import annotations
@@ -30,16 +29,22 @@ log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")
 FORMAT = "synth-choice-1"
 FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "backend", "algorithm")
-MAX_FILE_BYTES = 256 << 20  # of a table, and of a file of a library
-# torch's names of the types that our reductions know, and of all that our algorithms move
+MAX_FILE_BYTES = 256 << 20  # Limit for a table, and for a file of a library.
+# torch's names of the types that our reductions support, and of all types that our algorithms move.
 REDUCED_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 TYPES = (*REDUCED_TYPES, "bool", "complex64", "complex128")
 
 
 class Call(NamedTuple):
-    """What a choice depends on.
+    """The facts on which a choice depends.
 
-    ranks: of the group, as the whole job numbers them; root: within the group; inplace: input and output are one.
+    Attributes:
+        collective: Name of the collective.
+        size_bytes: Size of the message in bytes.
+        kind: torch's name of the type of its elements.
+        ranks: Ranks of the group, as the whole job numbers them.
+        root: Place of the root in the group; 0 for a collective without a root.
+        inplace: Whether input and output are the same tensor.
     """
 
     collective: str
@@ -51,7 +56,7 @@ class Call(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A row of a table, in the order of FIELDS."""
+    """A row of a table, with its fields in the order of FIELDS."""
 
     collective: str
     ranks: int
@@ -63,7 +68,7 @@ class TableRow(NamedTuple):
     algorithm: str | None
 
     def fits(self, call: Call) -> bool:
-        """Whether it is for this call."""
+        """Return True if the row is for this call."""
         return (
             self.collective == call.collective
             and self.ranks == len(call.ranks)
@@ -75,9 +80,10 @@ class TableRow(NamedTuple):
 
 
 def load_table(path: str | Path) -> list[TableRow]:
-    """A table's rows; a warning where it was measured on another machine.
+    """Return the rows of a table; warn if it was measured on another machine.
 
-    Raises InputError, naming row and field, for what is not as the head of this module says.
+    Raises:
+        InputError: The table does not have the form that this module's docstring describes; it names row and field.
     """
     origin = origin_of(path)
     top = Fields(json_object(read_bytes(path, "a table of synth tune", MAX_FILE_BYTES), origin), "", origin)
@@ -93,15 +99,17 @@ def load_table(path: str | Path) -> list[TableRow]:
 
 
 def warn(text: str) -> None:
-    """Say it on one of a host's ranks, which is enough."""
+    """Report a warning in the log of only one of a host's ranks."""
     if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":
         log.warning("synth: %s", text)
 
 
 def _row(table: Fields) -> TableRow:
+    """Return a row from its fields."""
     table.only((*FIELDS, "gain"))
 
     def text(key: str) -> str | None:
+        """Return an optional text field."""
         return None if table.values.get(key) is None else table.string(key)
 
     ranks = table.integer("ranks", 1, 1 << 30)
@@ -112,7 +120,7 @@ def _row(table: Fields) -> TableRow:
         and all(type(r) is int and r >= 0 for r in group)
         and sorted(set(group)) == group
     ):
-        table.fail("group", f"must be null or the numbers of {ranks} ranks, rising")
+        table.fail("group", f"must be null or the numbers of {ranks} ranks in rising order")
     collective, kind, algorithm = table.string("collective"), text("type"), text("algorithm")
     if collective not in COLLECTIVES:
         table.fail("collective", f"must be one of {', '.join(COLLECTIVES)}")
