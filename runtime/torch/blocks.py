@@ -157,7 +157,6 @@ class Buffers:
 
         A buffer with one block per rank is reordered alike.
         """
-
         places, elements_of_all = torch.tensor(order), len(order) * self.block
         if input_tensor is not None and input_tensor.numel() == elements_of_all:
             input_tensor = input_tensor.view(len(order), -1)[places].view(-1)

@@ -1,12 +1,12 @@
-"""A group's calls as torch's dispatcher sees them: operators `c10d::…` for CommDebugMode, profilers, hooks, fakes.
+"""Show a group's calls to torch's dispatcher as operators `c10d::…`, for CommDebugMode, profilers, hooks and fakes.
 
-The dispatcher is gone round while nobody looks: from torch's Python API straight to ours. When somebody does, a plain
-group of torch's own is called, whose operators come back to ours by a back end that is registered with it. Its Work
-knows neither whether it is over nor who sent (`is_completed`, `source_rank`), so callers are given ours.
+While nothing watches, calls bypass the dispatcher and go from torch's Python API straight to ours. While something
+watches, a plain group of torch is called, whose operators come back to ours through a back end that is registered with
+that group. Its Work does not know whether it is over or who sent (`is_completed`, `source_rank`), so callers get ours.
 
 Before torch 2.15 a back end that can be registered must be written in C++. There the operator is called with tensors
-that hold no data, and only seen; the call itself is made beside it. Profilers show such operators without the call's
-time, and no barriers.
+that hold no data, only so that watchers see it; the call itself is made separately. Profilers show such operators
+without the call's time, and show no barriers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CALLS = (
     "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "allgather_coalesced", "gather", "scatter",
     "reduce_scatter", "alltoall", "send", "recv", "recv_anysource", "barrier",
 )  # fmt: skip
-# calls that torch had other names for, and these
+# Methods that torch renamed, and their earlier names.
 EARLIER = {
     "all_gather_single": "_allgather_base",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
@@ -45,7 +45,7 @@ EARLIER = {
 
 
 def _registrable() -> bool:
-    """Whether a back end can be written in Python."""
+    """Return True if a back end can be written in Python."""
     try:
         type("Probe", (Backend,), {})(0, 1)
     except TypeError:
@@ -57,40 +57,49 @@ REGISTRABLE = _registrable()
 
 
 def tensors_of(arguments: Sequence[Any]) -> list[Tensor]:
-    """All tensors among a call's arguments, which may be lists of lists of them."""
-    found: list[Tensor] = []
-    for each in arguments:
-        if isinstance(each, torch.Tensor):
-            found.append(each)
-        elif isinstance(each, list | tuple):
-            found += tensors_of(each)
-    return found
+    """Return all tensors among a call's arguments, which may be nested lists of tensors."""
+    tensors: list[Tensor] = []
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            tensors.append(argument)
+        elif isinstance(argument, list | tuple):
+            tensors += tensors_of(argument)
+    return tensors
 
 
 def is_special(tensor: Tensor) -> bool:
-    """Whether the dispatcher alone knows what it is: without data, or of a class with a dispatch of its own."""
+    """Return True if only the dispatcher can handle a tensor: it has no data, or its class has its own dispatch."""
     return tensor.device.type == "meta" or type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def _without_data(value: Any) -> Any:
-    """A call's argument with tensors of the same shapes that hold nothing."""
+    """Return a call's argument with tensors of the same shapes that hold no data."""
     if isinstance(value, torch.Tensor):
         return torch.empty_like(value, device="meta") if value.layout == torch.strided else value
-    return [_without_data(each) for each in value] if isinstance(value, list | tuple) else value
+    return [_without_data(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class Registered:
-    """A group for the dispatcher; serve: a method of ours, which makes a call of this name with these arguments.
+    """A group as the dispatcher sees it.
 
     Attributes:
-        group: torch's; hooked: whether hooks wait for its calls.
+        group: torch's plain group.
+        hooked: Whether hooks watch its calls.
     """
 
     def __init__(self, store: Any, rank: int, size: int, serve: Callable[[str, Sequence[Any]], Any]) -> None:
+        """Build torch's plain group, with our back end if torch can register it.
+
+        Args:
+            store: torch's store of the group.
+            rank: Place of this rank in the group.
+            size: Number of ranks in the group.
+            serve: Bound method that makes a call, given the name and the arguments of a group's method.
+        """
         self.group = dist.ProcessGroup(store, rank, size)
         self.hooked = False
-        self._ours = weakref.WeakMethod(serve)  # C++ owns what is registered, and sees no cycles
-        self._made = threading.local()
+        self._ours = weakref.WeakMethod(serve)  # C++ owns the registered back end, and cannot collect cycles.
+        self._served = threading.local()
         if REGISTRABLE:
             backend = _backend(rank, size, self._serve)
             for device in ("cpu", "cuda"):
@@ -98,7 +107,7 @@ class Registered:
             self.group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
     def is_watched(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether a call with these is to go through the dispatcher."""
+        """Return True if a call with these tensors must go through the dispatcher."""
         return bool(
             torch._C._len_torch_dispatch_stack()
             or self.hooked
@@ -113,73 +122,83 @@ class Registered:
         tensors: Sequence[Tensor],
         named: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Make a call that is watched; torch's Work. tensors: those among its arguments; named: of shorter forms."""
-        given = list(arguments)
-        while given and given[-1] is None:  # C++ knows its own defaults
-            given.pop()
+        """Make a watched call and return torch's Work.
+
+        Args:
+            name: Name of the group's method.
+            arguments: Its arguments.
+            tensors: Tensors among them.
+            named: Keyword arguments of a shorter form of the call.
+        """
+        shown_arguments = list(arguments)
+        while shown_arguments and shown_arguments[-1] is None:  # C++ has its own defaults.
+            shown_arguments.pop()
         method = getattr(self.group, name, None) or getattr(self.group, EARLIER[name])
-        self._made.work = None
+        self._served.work = None
         if REGISTRABLE or any(map(is_special, tensors)):
-            work = method(*given, **named)
-            return self._made.work or work
-        if tensors:  # a barrier has none, and so no operator without a back end
+            work = method(*shown_arguments, **named)
+            return self._served.work or work
+        if tensors:  # A barrier has none, so without a back end it has no operator.
             with _disable_current_modes():
-                given = [_without_data(each) for each in given]
-            with suppress(NotImplementedError):  # coalesced ones know no such tensors, and were seen
-                method(*given)
+                shown_arguments = [_without_data(argument) for argument in shown_arguments]
+            with suppress(NotImplementedError):  # Coalesced calls refuse such tensors, but were seen.
+                method(*shown_arguments)
         return self._serve(name, arguments)
 
     def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Make a call on our group, and store its work for `call`."""
         serve = self._ours()
-        assert serve is not None  # a call is under way, so its group is there
-        self._made.work = serve(name, arguments)
-        return self._made.work
+        assert serve is not None  # A call is under way, so its group exists.
+        self._served.work = serve(name, arguments)
+        return self._served.work
 
 
 def _backend(rank: int, size: int, serve: Callable[[str, Sequence[Any]], Any]) -> Any:
-    """A back end of c10d whose every method is `serve`."""
+    """Return a back end of c10d whose methods all call `serve`."""
 
     def method(name: str) -> Callable[..., Any]:
+        """Return a method that calls `serve` with a name."""
         return lambda _, *arguments: serve(name, arguments)
 
-    made: dict[str, Any] = {name: method(name) for name in (*CALLS, *EARLIER)}
-    made["getBackendName"] = lambda _: "synth"
-    return type("SynthBackend", (Backend,), made)(rank, size)
+    methods: dict[str, Any] = {name: method(name) for name in (*CALLS, *EARLIER)}
+    methods["getBackendName"] = lambda _: "synth"
+    return type("SynthBackend", (Backend,), methods)(rank, size)
 
 
 def plain(value: Any) -> Any:
-    """A tensor's memory without its history, as Gloo sees it: what is written there autograd does not know of."""
+    """Return a tensor without its history, so that autograd does not see writes, as with Gloo; lists item by item."""
     if isinstance(value, torch.Tensor):
         return value.data if value.layout == torch.strided else value
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _is_short(arguments: Sequence[Any], of: Signature) -> bool:
-    """Whether a group's own method is called in one of torch's shorter forms: a tensor for a list, no options."""
-    for value, name in zip(arguments, list(of.parameters)[1:], strict=False):
+def _is_short(arguments: Sequence[Any], full_signature: Signature) -> bool:
+    """Return True if a method is called in one of torch's shorter forms: a tensor for a list, or no options."""
+    for value, name in zip(arguments, list(full_signature.parameters)[1:], strict=False):
         if name in ("tensors", "outputs", "inputs") and isinstance(value, torch.Tensor):
             return True
         if name == "opts" and not (value is None or type(value).__name__.endswith("Options")):
             return True
-    return len(arguments) >= len(of.parameters)
+    return len(arguments) >= len(full_signature.parameters)
 
 
 def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a group that is given tensors, on their memory; through the dispatcher where somebody looks."""
-    of, name = signature(method), method.__name__
+    """Return a group's method that goes through the dispatcher if something watches, and works on plain tensors."""
+    full_signature, name = signature(method), method.__name__
 
     @wraps(method)
     def call(self: Watched, *arguments: Any, **named: Any) -> Any:
-        short = False
+        """Make the call, through the dispatcher if something watches."""
+        is_short = False
         try:
-            arguments, named = of.bind(self, *arguments, **named).args[1:] if named else arguments, {}
-        except TypeError:  # root=0
-            short = True
+            arguments, named = full_signature.bind(self, *arguments, **named).args[1:] if named else arguments, {}
+        except TypeError:  # A shorter form, such as root=0.
+            is_short = True
         tensors = tensors_of(arguments)
-        short = short or _is_short(arguments, of)
-        if short and not REGISTRABLE:
+        is_short = is_short or _is_short(arguments, full_signature)
+        if is_short and not REGISTRABLE:
             raise InputError(f"{name}: before torch 2.15 it must be called with lists of tensors, and with options")
-        if not short and not self._registered.is_watched(tensors):
+        if not is_short and not self._registered.is_watched(tensors):
             return self._serve(name, arguments)
         if not any(map(is_special, tensors)):
             arguments = tuple(map(plain, arguments))
@@ -190,48 +209,58 @@ def watched(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Watched(dist.ProcessGroup):  # type: ignore[misc]
-    """A group in Python, its calls seen by who watches them: those of its methods that are `watched`."""
+    """A group written in Python whose `watched` methods can be seen by modes, profilers and hooks."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
-        super().__init__(*([store] if REGISTRABLE else []), rank, size)  # C++ of 2.15 reads it; earlier takes none
+        super().__init__(*([store] if REGISTRABLE else []), rank, size)  # Only torch 2.15 takes a store here.
         self._store = store
         self._registered = Registered(store, rank, size, self._serve)
         self._shortened: list[str] = []
 
     def _shorten(self, name: str, calls_or: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Try another way before a method, while nobody looks. calls_or: makes it, given the method."""
+        """Replace a method by a faster function that is used while nothing watches.
+
+        Args:
+            name: Name of the method.
+            calls_or: Builds the function from the method, which it calls if it cannot make the call itself.
+        """
         method = weakref.WeakMethod(getattr(self, name))
 
-        def whole(*arguments: Any, **named: Any) -> Any:
+        def full_method(*arguments: Any, **named: Any) -> Any:
+            """Call the full method."""
             bound = method()
-            assert bound is not None  # it is being called
+            assert bound is not None  # A call is under way, so its group exists.
             return bound(*arguments, **named)
 
-        shortened = calls_or(whole)
+        shortened = calls_or(full_method)
 
         @untraced
         def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+            """Make a call of one tensor with options by the faster function, and any other call by the full method."""
             if more or named or type(tensors) is not list or len(tensors) != 1 or not hasattr(opts, "asyncOp"):
-                return whole(tensors, *(() if opts is None else (opts, *more)), **named)
+                return full_method(tensors, *(() if opts is None else (opts, *more)), **named)
             return shortened(tensors, opts)
 
         self._shortened.append(name)
         setattr(self, name, call)
 
     def _be_hooked(self) -> None:
+        """Start to watch all calls, since a hook waits for them."""
         self._registered.hooked = True
         while self._shortened:
             delattr(self, self._shortened.pop())
 
     def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
-        """The method of this name, not watched any more."""
+        """Call the method of this name, without another look for watchers."""
         return getattr(type(self), name).unwatched(self, *map(plain, arguments))
 
     def get_group_store(self) -> Any:
+        """Return the store of the group."""
         return self._store
 
     def merge_remote_group(self, *_: Any, **__: Any) -> Any:
-        raise InputError("merge_remote_group: not of groups of synth; it must be of another back end")
+        """Raise InputError, since groups of synth cannot be merged."""
+        raise InputError("merge_remote_group: groups of synth cannot be merged; it must be a group of another back end")
 
     def _set_group_name(self, name: str) -> None:
         super()._set_group_name(name)
@@ -242,15 +271,19 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
         self._registered.group._set_group_desc(text)
 
     def register_pre_hook(self, number: int, hook: Any) -> None:
+        """Register a hook that runs before each call."""
         self._registered.group.register_pre_hook(number, hook)
         self._be_hooked()
 
     def register_post_hook(self, number: int, hook: Any) -> None:
+        """Register a hook that runs after each call."""
         self._registered.group.register_post_hook(number, hook)
         self._be_hooked()
 
     def unregister_pre_hook(self, number: int) -> None:
+        """Remove a hook that runs before each call."""
         self._registered.group.unregister_pre_hook(number)
 
     def unregister_post_hook(self, number: int) -> None:
+        """Remove a hook that runs after each call."""
         self._registered.group.unregister_post_hook(number)

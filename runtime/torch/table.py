@@ -1,15 +1,11 @@
 """Read tables of the methods that were measured to be fastest, as `synth tune` writes them.
 
-A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}. The first row that fits a call decides.
+A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}. The first row that fits a call decides. A
+row is an object with the fields of `TableRow`; its `kind` is called `type` in the file. `group`, `type`, `max_bytes`
+and `algorithm` may be null or absent.
 
-Fields of a row:
-    collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter. ranks: Size of the
-    group. group: Ranks of the group, as the whole job numbers them; null or absent for any group of this size. type:
-    torch's name of the type, such as float32; null for any type. min_bytes: Smallest message size in bytes. max_bytes:
-    Largest message size in bytes; null without an upper limit. backend: gloo or synth. algorithm: With synth, the name
-    of a built-in algorithm or of a program of the library; null for the default one. gain: Ignored here. In a measured
-    row it is the wrapped back end's time over ours, at the size where that is least:
-        its `median`, and the value that it is `at_least` with a `confidence`.
+A row may also have a field `gain`, which is ignored here. In a measured row it is the wrapped back end's time over
+ours, at the size where that is least: its `median`, and the value that it is `at_least` with a `confidence`.
 """
 
 from __future__ import annotations
@@ -56,7 +52,19 @@ class Call(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A row of a table, with its fields in the order of FIELDS."""
+    """A row of a table, with its fields in the order of FIELDS.
+
+    Attributes:
+        collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter.
+        ranks: Size of the group.
+        group: Ranks of the group in rising order, as the whole job numbers them; None for any group of this size.
+        kind: torch's name of the type, such as float32; None for any type.
+        min_bytes: Smallest message size in bytes.
+        max_bytes: Largest message size in bytes; None without an upper limit.
+        backend: gloo or synth.
+        algorithm: With synth, the name of a built-in algorithm or of a program of the library; None for the default
+            one.
+    """
 
     collective: str
     ranks: int

@@ -1,4 +1,4 @@
-"""What a group's calls become: functions on one thread, one after the other, and what waits for them."""
+"""Run a group's calls as tasks on one thread, one after the other, and wait for them."""
 
 from __future__ import annotations
 
@@ -17,35 +17,44 @@ import torch
 
 from runtime.torch.threads import lanes, waiting_threads
 
-Record = Callable[[float], None]  # takes the seconds that a call took
+Record = Callable[[float], None]  # Takes the seconds that a call took.
 
 
 class Task:
-    """A function that runs once, on a thread or at once; what waits for it sees its error.
+    """A function that runs once, on a thread or at once; whoever waits for it gets its error.
 
-    written: the tensors that it writes.
+    Attributes:
+        before: Task that must be over before this task begins.
+        thread: Thread of tasks to which it belongs.
     """
 
     def __init__(self, function: Callable[[], None], written: Sequence[Any], record: Record) -> None:
+        """Build a task.
+
+        Args:
+            function: The function.
+            written: Tensors that it writes.
+            record: Takes the seconds that it took.
+        """
         super().__init__()
         self._function: Callable[[], None] | None = function
         self._written, self._record = list(written), record
-        self._futures: tuple[Any, Any] | None = None  # what ends it, and what callers see
-        self._once = threading.Lock()  # for these
+        self._futures: tuple[Any, Any] | None = None  # The future that ends, and the one that callers see.
+        self._once = threading.Lock()  # Guards the futures.
         self._over = threading.Event()
         self._error: BaseException | None = None
-        self._context = copy_context()  # what is asked for by `using`: callbacks call the same on all ranks
-        self.before: Task | None = None  # which must be over before this one begins
+        self._context = copy_context()  # It holds the method of `using`, so callbacks choose alike on all ranks.
+        self.before: Task | None = None
         self.thread: TaskThread | None = None
 
     def run(self) -> None:
-        """Do it; raises KeyboardInterrupt and its like only."""
+        """Run the function; only an interrupt such as KeyboardInterrupt is raised here."""
         assert self._function is not None
         start = time.perf_counter()
         try:
             if self.before is not None:
                 self.before._over.wait()
-            with torch.inference_mode():  # which may write any tensor, and leaves nothing for autograd
+            with torch.inference_mode():  # This mode may write any tensor, and leaves nothing for autograd.
                 self._function()
         except BaseException as error:
             self._error = error
@@ -62,66 +71,78 @@ class Task:
                 self.thread.callbacks.put(partial(self._context.run, futures[0].set_result, None))
 
     def _interrupt(self) -> None:
+        """Record in the thread that Ctrl-C ended a task or a wait."""
         if self.thread is not None:
             self.thread.interrupted = True
 
     def _outcome(self, _: Any) -> list[Any]:
+        """Return the written tensors, or raise the function's error."""
         if self._error is not None:
             raise self._error
         return self._written
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until it is over. Raises what it raised, or RuntimeError when the time is up first."""
+        """Wait until the task is over.
+
+        Raises:
+            RuntimeError: The time is up first. An error of the function is raised as it is.
+        """
         limit = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
         me = threading.get_ident()
         try:
             if limit is None:
                 waiting_threads.add(me)
             over = self._over.wait(limit)
-        except BaseException:  # Ctrl-C
+        except BaseException:  # Ctrl-C.
             self._interrupt()
             raise
         finally:
             waiting_threads.discard(me)
         if not over:
-            raise RuntimeError(f"not over within {limit} s")
+            raise RuntimeError(f"the call was not over within {limit} s")
         if self._error is not None:
             raise self._error
         return True
 
     def is_completed(self) -> bool:
+        """Return True if the task is over."""
         return self._over.is_set()
 
     def is_success(self) -> bool:
+        """Return True if the task is over without an error."""
         return self._over.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
+        """Return the function's error, or None."""
         return self._error
 
     def result(self) -> list[Any]:
+        """Return the tensors that the function writes."""
         return self._written
 
     def get_future(self) -> Any:
+        """Return a future of the written tensors."""
         with self._once:
             if self._futures is None:
                 end: Any = torch.futures.Future()
-                # set_exception would do for Python only: torch's own code (DDP) takes it for a result, and crashes
+                # set_exception suits Python only: torch's C++ code (DDP) takes the exception for a result, and crashes.
                 self._futures = end, end.then(self._outcome)
                 if self._over.is_set():
                     end.set_result(None)
         return self._futures[1]
 
     def synchronize(self) -> None:
+        """Wait until the task is over."""
         self.wait()
 
 
-_PATIENCE_S = 2.0  # for a thread that is to end
-_LETTING_GO_S = 0.05  # Gloo's threads drop a call's tensors after it is over, and need the interpreter for it
+_PATIENCE_S = 2.0  # For a thread that must stop.
+_LETTING_GO_S = 0.05  # Gloo's threads drop a call's tensors after it is over, and need the interpreter for that.
 
 
 @atexit.register
 def _stop_all() -> None:
-    """A thread that lives on while the interpreter ends can take the process down with it."""
+    """Stop all threads of tasks: a thread that still runs while the interpreter ends can crash the process."""
     for thread in list(lanes):
         thread.stop()
     if lanes:
@@ -129,38 +150,40 @@ def _stop_all() -> None:
 
 
 class _Callbacks:
-    """Ends futures, whose callbacks run there, one after the other on a thread of their own.
+    """A thread that ends futures, and so runs their callbacks, one after the other.
 
-    A callback may call collectives and wait for them: from its first call on another thread ends the futures that
-    follow. So callbacks begin, and make their first calls, in the order of their tasks. What they call has no order
-    that ranks share beside what other threads call meanwhile; as with Gloo, that is the caller's to see to.
+    A callback may call collectives and wait for them. From its first call on, another thread ends the futures that
+    follow. So callbacks begin, and make their first calls, in the order of their tasks. Ranks share no order between
+    these calls and the calls of other threads; as with Gloo, that is the caller's responsibility.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._order = threading.Lock()
         self._ended: deque[Callable[[], Any]] = deque()
-        self._thread: threading.Thread | None = None  # that ends futures now
+        self._thread: threading.Thread | None = None  # The thread that ends futures now.
 
     def put(self, end: Callable[[], Any]) -> None:
-        """End one after those before it."""
+        """Add a function that ends a future, to be called after those before it."""
         with self._order:
             self._ended.append(end)
             self._start()
 
     def let_go(self) -> None:
-        """What follows goes on elsewhere, where this is asked for in a callback."""
+        """Start another thread for the functions that follow, if a callback of this thread asks for it."""
         with self._order:
             if self._thread is threading.current_thread():
                 self._thread = None
                 self._start()
 
     def _start(self) -> None:
+        """Start a thread if there is work and no thread has it."""
         if self._thread is None and self._ended:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
 
     def _work(self) -> None:
+        """Call the functions until another thread takes over or none is left."""
         while True:
             with self._order:
                 if self._thread is not threading.current_thread():
@@ -173,11 +196,12 @@ class _Callbacks:
 
 
 class TaskThread:
-    """One thread for the tasks of a group, in the order they were given: the same on all ranks.
+    """A thread that runs the tasks of a group in the order in which they were given, which is the same on all ranks.
 
     Attributes:
-        callbacks: of their futures.
-        interrupted: whether Ctrl-C ended one of them, or what waited for it.
+        name: Name of the thread.
+        callbacks: Ends the futures of the tasks.
+        interrupted: Whether Ctrl-C ended a task, or a wait for a task.
     """
 
     def __init__(self, name: str) -> None:
@@ -191,34 +215,35 @@ class TaskThread:
         lanes.add(self)
 
     def put(self, task: Task, wait: bool) -> None:
-        """Run it after those before it. wait: the caller waits anyway, so do it here where none is under way."""
+        """Add a task; with `wait` run it here if no task is under way, since its caller waits anyway."""
         task.thread = self
         with self._order:
             last, self._last = self._last, task
-            here = wait and (last is None or last.is_completed())
-            if not here:
-                task.before = last  # which may run on its caller's thread
+            runs_here = wait and (last is None or last.is_completed())
+            if not runs_here:
+                task.before = last  # The last task may run on its caller's thread.
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                     self._thread.start()
                 self._tasks.put(task)
         self.callbacks.let_go()
-        if here:
+        if runs_here:
             task.run()
 
     def drain(self, limit_s: float | None = None) -> bool:
-        """Wait for all that was put, whose errors stay with it; return False where that takes longer than a limit."""
+        """Wait for all tasks, without raising their errors; return False if that takes longer than the limit."""
         with self._order:
             last = self._last
         return last is None or last._over.wait(limit_s)
 
     def stop(self) -> None:
-        """After what was put, the thread ends."""
+        """Wait until the thread has run all its tasks, and stop it."""
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join(_PATIENCE_S)
             self._thread = None
 
     def _work(self) -> None:
+        """Run tasks until the thread is stopped."""
         while (task := self._tasks.get()) is not None:
             task.run()

@@ -1,7 +1,7 @@
-"""What torch.compile must not look into: it would make graphs of the calls themselves, and of who waits for whom.
+"""Keep torch.compile from tracing this package: it would capture the calls themselves, and the waits between threads.
 
-It compiles each Python function that runs below a compiled one, also where torch's C++ calls back, unless it is told of
-that function's code. Told without torch._dynamo, which takes a second to import.
+torch.compile compiles each Python function that runs below a compiled function, even if torch's C++ calls it back,
+unless that function's code is marked. The marks are set without torch._dynamo, which takes a second to import.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ Class = TypeVar("Class", bound=type)
 
 
 def untraced(function: Function) -> Function:
-    """Mark a function to run as it is, with all that it calls, and give it back."""
+    """Mark a function to run uncompiled, with all that it calls, and return it."""
     marked: Any = function
-    marked._torchdynamo_disable = True  # where it would be made part of its caller
-    if hasattr(eval_frame, "set_code_exec_strategy"):  # since torch 2.7
+    marked._torchdynamo_disable = True  # It must not become a part of its caller.
+    if hasattr(eval_frame, "set_code_exec_strategy"):  # It exists since torch 2.7.
         skip = eval_frame._FrameAction.SKIP
         eval_frame.set_code_exec_strategy(marked.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return function
 
 
-def untraced_methods(of: Class) -> Class:
-    """Mark all methods of a class, and those that it inherits from classes of ours, and give it back."""
+def untraced_methods(marked_class: Class) -> Class:
+    """Mark all methods of a class that this package defines, inherited ones too, and return the class."""
     package = __name__.rpartition(".")[0]
-    for name in dir(of):
-        method = getattr_static(of, name)
+    for name in dir(marked_class):
+        method = getattr_static(marked_class, name)
         if isfunction(method) and method.__module__.startswith(package):
             untraced(method)
-    return of
+    return marked_class
