@@ -1,27 +1,29 @@
-"""A back end of torch.distributed that runs our algorithms beside the one it wraps (Gloo, NCCL), call by call.
+"""Provide a back end of torch.distributed that runs our algorithms or those of the back end that it wraps (Gloo, NCCL).
 
     from synth import process_group
+
     torch.distributed.init_process_group("cpu:synth,cuda:synth")
 
-Which of them serves a call is `runtime.torch.choice`'s matter: it follows from the collective, the size, the type and
-the group alone, so all ranks agree without talking. Our algorithms are executed on CPU tensors over the wrapped back
-end's messages, in the order of the calls, on one thread a group. What no algorithm of ours can do goes to the wrapped
-back end; the reason is logged (logger `synth.torch`) and counted in `summary()`.
+`runtime.torch.choice` chooses for each call from its collective, size, type and group only, so all ranks agree without
+communication. Our algorithms run on CPU tensors over the wrapped back end's messages, in the order of the calls, on one
+thread per group. The wrapped back end serves all other calls; the reason is logged (logger `synth.torch`) and counted
+in `summary()`.
 
-A rank whose process ends makes the others raise RuntimeError at once, with its number in the whole job on every rank:
-"lost: rank N" where it ended without a word, otherwise why ("rank N raised …", "was interrupted", "has left the
-group"). So do calls that differ, a second after all have begun. What lives and only waits, computes or is stopped is
-never lost: at the time-out, and a second in which ranks ask one another, the message says where it is
-(`runtime.torch.failures.lost`). A group is of no use after that.
+If the process of a rank ends, the other ranks raise RuntimeError at once. The message has the rank's number in the
+whole job: "lost: rank N" if it ended without a word, otherwise the reason ("rank N raised …", "was interrupted", "has
+left the group"). Calls that differ between ranks also raise RuntimeError, a second after all have begun. A rank that
+lives and only waits, computes or is stopped is never called lost. At the time-out ranks ask each other for at most a
+second, and the message says where that rank is (`runtime.torch.failures.lost`). After such an error the group cannot be
+used any more.
 
-Before torch 2.15 its monitored_barrier asks for Gloo by name: call the group's own,
+Before torch 2.15 `torch.distributed.monitored_barrier` asks for Gloo by name. Call the group's method instead:
 `torch.distributed.group.WORLD.monitored_barrier()`.
 
-How CommDebugMode, profilers, hooks and tensors without data meet these groups: `runtime.torch.registered`.
+`runtime.torch.registered` explains how CommDebugMode, profilers, hooks and tensors without data work with these groups.
 
-SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE: see `runtime.torch.choice`. SYNTH_CHECK=1: ranks compare what they call
-before each collective, and raise one error on every rank where it differs, before anything is sent: Gloo can end a
-process whose message is longer or shorter than its own.
+Environment variables: `runtime.torch.choice` explains SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE. With SYNTH_CHECK=1
+ranks compare each collective before anything is sent, and all raise the same error if it differs. Without this check
+Gloo can end a process whose message is longer or shorter than expected.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ Tensor: TypeAlias = Any
 
 
 def summary() -> str:
-    """What ran where, how often and how long, why calls fell back, and which ranks were waited for; also printed."""
+    """Print and return what served each call, how often and how long, the reasons of fallbacks, and the waits."""
     text = counters.text()
     print(text)
     return text
@@ -66,65 +68,92 @@ def summary() -> str:
 
 @contextmanager
 def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
-    """Name the back end for the calls within, of this thread: auto, synth or gloo. Must be the same on all ranks.
+    """Name the back end for the calls of this thread in a with block; it must be the same on all ranks.
 
-    algorithm: with synth, a program of the library or a built-in one. Raises InputError for another name.
+    Args:
+        backend: auto, synth or gloo.
+        algorithm: With synth, the name of a program of the library or of a built-in one; None for the default.
+
+    Raises:
+        InputError: The back end is unknown, or an algorithm is named without synth.
     """
     if backend not in BACKENDS:
         raise InputError(f"back end {backend!r} is not known; it must be one of {', '.join(BACKENDS)}")
     if algorithm is not None and backend != "synth":
-        raise InputError(f"algorithm {algorithm}: not with back end {backend}; it must be with synth")
-    before = asked_method.set(Method(backend, algorithm))
+        raise InputError(f"algorithm {algorithm} is named with back end {backend}; the back end must be synth")
+    token = asked_method.set(Method(backend, algorithm))
     try:
         yield
     finally:
-        asked_method.reset(before)
+        asked_method.reset(token)
 
 
 def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
-    """Run a collective of one's own, such as a hand-written one, by its name in the library (SYNTH_LIBRARY).
+    """Run a custom collective, such as a hand-written one, by its name in the library (SYNTH_LIBRARY).
 
-    output, tensor: as many elements as the rank's o and i hold; empty where it has none. op: torch's reduction, by
-    default sums. Returns torch's Work with async_op, else None. Raises InputError where the library has no program that
-    serves them, on this rank alone if the tensors are wrong on this rank alone.
+    Args:
+        name: Name of the collective.
+        output: Tensor with as many elements as the rank's output holds; empty if the rank has none.
+        tensor: Tensor with as many elements as the rank's input holds; empty if the rank has none.
+        op: torch's reduction; None for sums.
+        group: Group of synth; None for the default group.
+        async_op: Whether to return at once.
+
+    Returns:
+        torch's Work with async_op, otherwise None.
+
+    Raises:
+        InputError: The library has no program that serves the tensors. Only this rank raises it if only its tensors are
+            wrong.
     """
-    within = dist.distributed_c10d._get_default_group() if group is None else group
-    if not isinstance(within, Group):
-        raise InputError(f"{name}: is of a group of another back end; it must be one of synth")
+    synth_group = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(synth_group, Group):
+        raise InputError(f"{name}: the group has another back end; it must be a group of synth")
     opts = dist.AllreduceOptions()
     opts.asyncOp = async_op
-    work = within.custom(name, output, tensor, dist.ReduceOp.SUM if op is None else op, opts)
+    work = synth_group.custom(name, output, tensor, dist.ReduceOp.SUM if op is None else op, opts)
     if async_op:
         return work
     work.wait()
     return None
 
 
-# by torch's function: which method makes one call of several, and whether its input, its output has a block a rank
+# By torch's function: the method that makes the packed call, and whether its input and output have a block per rank.
 _PACKED = {
     "all_reduce": ("allreduce", (False, False)),
     "all_gather_into_tensor": ("all_gather_single", (False, True)),
     "reduce_scatter_tensor": ("reduce_scatter_single", (True, False)),
 }
 _IN_PLACE = ("all_reduce", "broadcast", "reduce")
-# Which of a method's lists hold one tensor: torch's functions give no other, but Gloo knows several devices a rank.
+# Places of the arguments that are lists of one tensor. torch's functions give no other lists, but Gloo supports several
+# devices per rank.
 ONE_TENSOR = {"allreduce": (0,), "broadcast": (0,), "reduce": (0,), "allgather": (0, 1), "reduce_scatter": (0, 1),
               "gather": (1,), "scatter": (0,)}  # fmt: skip
 
 
 @untraced_methods
 class Group(Watched):
-    """One rank's end of a process group. Methods and arguments are those that torch.distributed calls.
-
-    Raises InputError on every rank where ranks would choose differently.
-    """
+    """A rank's end of a process group, with the methods that torch.distributed calls."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
+        """Build the group of a rank.
+
+        Args:
+            store: torch's store of the group.
+            rank: Place of this rank in the group.
+            size: Number of ranks in the group.
+            timeout: Time-out of the calls, a timedelta.
+            ranks: The members, as the job numbers them; empty for 0 to size − 1.
+            name: torch's name of the group.
+
+        Raises:
+            InputError: Ranks would choose differently; every rank raises it.
+        """
         super().__init__(store, rank, size)
         self._me, self._n, self._timeout = rank, size, timeout
         self._dispatch = Dispatcher(store, rank, size, timeout, ranks, name)
-        for each in _IN_PLACE:
-            self._shorten(OPERATIONS[each].method, self._dispatch.pass_through[each].calls_or)
+        for operation in _IN_PLACE:
+            self._shorten(OPERATIONS[operation].method, self._dispatch.pass_through[operation].calls_or)
         for device, (kind, wrapped) in self._dispatch.wrapped.items():
             self._register_backend(torch.device(device), kind, wrapped)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
@@ -133,17 +162,22 @@ class Group(Watched):
 
     @watched
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Run an all-reduce in place."""
         buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
         return self._dispatch.run("all_reduce", buffers, opts, lambda copy: [copy(tensors)])
 
     @watched
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        distinct = {(t.data_ptr(), t.shape, t.stride()): t for t in tensors}.values()  # as Gloo, which reads all first
+        """Run all-reduces of several tensors in place, packed by type."""
+        distinct = {
+            (t.data_ptr(), t.shape, t.stride()): t for t in tensors
+        }.values()  # Like Gloo, which reads all tensors first, it reduces a repeated tensor once.
         calls = [Coalesced(([tensor],), [tensor], [tensor]) for tensor in distinct]
         return self._coalesced("all_reduce", "allreduce", tensors, calls, opts)
 
     @watched
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run an all-gather into one output tensor per rank, which may differ in size."""
         into, tensor = outputs[0], inputs[0]
         count = tensor.numel()
         self._check_one_a_rank("all_gather", "outputs", into)
@@ -164,12 +198,14 @@ class Group(Watched):
 
     @watched
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Run an all-gather into one output tensor."""
         self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
         buffers = Buffers([tensor], [output], tensor.numel(), self._n)
         return self._dispatch.run("all_gather_into_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
     @watched
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run all-gathers into one output tensor each, packed by type."""
         calls = []
         for output, tensor in zip(outputs, inputs, strict=True):
             self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
@@ -178,6 +214,7 @@ class Group(Watched):
 
     @watched
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run all-gathers of several tensors into lists of outputs, packed by type."""
         lists = zip(*outputs, strict=True) if len(outputs) == self._n != len(inputs) else outputs
         calls = []
         for into, tensor in zip(lists, inputs, strict=True):
@@ -187,6 +224,7 @@ class Group(Watched):
 
     @watched
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run a reduce-scatter of one input tensor per rank, which may differ in size."""
         out, parts = outputs[0], inputs[0]
         count = out.numel()
         self._check_one_a_rank("reduce_scatter", "inputs", parts)
@@ -197,7 +235,7 @@ class Group(Watched):
             )
         op = reduction_of((opts or OPERATIONS["reduce_scatter"].options()).reduceOp)
         uneven = any(part.numel() != count for part in parts)
-        total = sum(part.numel() for part in parts)  # the same on all ranks, as all lists are
+        total = sum(part.numel() for part in parts)  # All lists are the same on all ranks, and so is this.
         buffers = Buffers(parts, [out], total) if uneven else Buffers(parts, [out], count, self._n)
         if uneven and out.device.type == "cpu" and op in REDUCERS and type_name(out) in REDUCED_TYPES:
             return self._dispatch.send_blocks(
@@ -207,12 +245,14 @@ class Group(Watched):
 
     @watched
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Run a reduce-scatter of one input tensor."""
         self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
         buffers = Buffers([tensor], [output], output.numel(), self._n)
         return self._dispatch.run("reduce_scatter_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
     @watched
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run reduce-scatters of one input tensor each, packed by type."""
         calls = []
         for output, tensor in zip(outputs, inputs, strict=True):
             self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
@@ -223,17 +263,19 @@ class Group(Watched):
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
+        """Run an all-to-all of the rows of one tensor, in blocks of equal or given numbers of rows."""
         if not out_sizes and not in_sizes:
             count = tensor.numel() // self._n
             self._check_blocks("all_to_all_single", tensor.numel(), count)
             self._check_blocks("all_to_all_single", output.numel(), count)
-        made = flat(output)
-        into = split_rows(made.view(output.shape), out_sizes, self._n)
+        values = flat(output)
+        into = split_rows(values.view(output.shape), out_sizes, self._n)
         blocks = Blocks.of(split_rows(tensor, in_sizes, self._n), into)
 
         def exchange_rows(transport: Transport) -> None:
+            """Send the blocks straight to their destinations, and write the received rows into the output."""
             blocks.exchange(transport)
-            write_back(output, made)
+            write_back(output, values)
 
         return self._dispatch.run_blocks(
             "all_to_all_single",
@@ -245,6 +287,7 @@ class Group(Watched):
 
     @watched
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run an all-to-all of one tensor per rank, which may differ in size."""
         self._check_one_a_rank("all_to_all", "outputs", outputs)
         self._check_one_a_rank("all_to_all", "inputs", inputs)
         buffers = Buffers(inputs, outputs, sum(tensor.numel() for tensor in inputs) // self._n, self._n)
@@ -258,17 +301,20 @@ class Group(Watched):
 
     @watched
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """Run a broadcast in place."""
         buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
         return self._dispatch.run("broadcast", buffers, opts, lambda copy: [copy(tensors)])
 
     @watched
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
-        made = tensors if self._is_root("reduce", opts) else []
-        buffers = Buffers(tensors, made, tensors[0].numel(), in_place=True)
+        """Run a reduction to the root, in place."""
+        written = tensors if self._is_root("reduce", opts) else []
+        buffers = Buffers(tensors, written, tensors[0].numel(), in_place=True)
         return self._dispatch.run("reduce", buffers, opts, lambda copy: [copy(tensors)])
 
     @watched
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run a gather to the root, of blocks that may differ in size."""
         into = outputs[0] if self._is_root("gather", opts) else []
         if self._is_root("gather", opts):
             self._check_one_a_rank("gather", "outputs", into)
@@ -283,6 +329,7 @@ class Group(Watched):
 
     @watched
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run a scatter from the root, of blocks that may differ in size."""
         parts = inputs[0] if self._is_root("scatter", opts) else []
         if self._is_root("scatter", opts):
             self._check_one_a_rank("scatter", "inputs", parts)
@@ -296,90 +343,109 @@ class Group(Watched):
         )
 
     def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Make a call of a method, on Gloo if it has several tensors per rank."""
         if any(len(arguments[place]) != 1 for place in ONE_TENSOR.get(name, ())):
-            return self._dispatch.pass_on(name, [plain(each) for each in arguments])
+            return self._dispatch.pass_on(name, [plain(argument) for argument in arguments])
         return super()._serve(name, arguments)
 
     def _coalesced(
         self, name: str, method: str, written: Sequence[Any], calls: Sequence[Coalesced], opts: Any
     ) -> CombinedWork:
-        """Several calls as one: those of one type are one call of torch's function `name`, each other one its own.
+        """Run several calls as one per element type; calls that cannot be packed run on their own.
 
-        method: makes one of them. All have the options that are given, and are not waited for one by one.
+        Args:
+            name: torch's function, a row of OPERATIONS.
+            method: Method that makes one call.
+            written: Outputs of all calls.
+            calls: The calls.
+            opts: torch's options of all calls, or None. The calls are not waited for one by one.
         """
         row = OPERATIONS[name]
         works = []
-        for together in group_calls(calls):
-            each = row.options()
+        for packable in group_calls(calls):
+            call_options = row.options()
             if opts is not None:
-                each.timeout = opts.timeout
+                call_options.timeout = opts.timeout
                 if row.kind.reduces:
-                    each.reduceOp = opts.reduceOp
-            if len(together) == 1:
-                works.append(self._serve(method, [*together[0].arguments, each]))
+                    call_options.reduceOp = opts.reduceOp
+            if len(packable) == 1:
+                works.append(self._serve(method, [*packable[0].arguments, call_options]))
                 continue
-            for call in together:
+            for call in packable:
                 Buffers(call.given, call.written, 0).check_outputs(row.kind.name)
             packed, blocks = _PACKED[name]
-            tensor, output, unpack = pack(together, *(self._n if several else 1 for several in blocks))
+            tensor, output, unpack = pack(
+                packable, *(self._n if has_block_per_rank else 1 for has_block_per_rank in blocks)
+            )
             arguments = [[tensor]] if output is tensor else [output, tensor]
-            work = self._serve(packed, [*arguments, each])
-            works.append(self._dispatch.follow(work, unpack, [made for call in together for made in call.written]))
+            work = self._serve(packed, [*arguments, call_options])
+            works.append(
+                self._dispatch.follow(
+                    work, unpack, [tensor_written for call in packable for tensor_written in call.written]
+                )
+            )
         return CombinedWork(works, written)
 
     def _is_root(self, name: str, opts: Any) -> bool:
+        """Return True if this rank is the root of a call."""
         return bool((opts or OPERATIONS[name].options()).rootRank == self._me)
 
     def _at_root(self, name: str, opts: Any, block: Tensor) -> list[Tensor | None]:
-        """By rank, a block that goes to the root or comes from it."""
+        """Return by rank the block that goes to or comes from the root, and None for all other ranks."""
         root = (opts or OPERATIONS[name].options()).rootRank
         return [block if rank == root else None for rank in range(self._n)]
 
     def _check_one_a_rank(self, name: str, which: str, tensors: Sequence[Tensor]) -> None:
+        """Raise InputError if there is not one tensor per rank."""
         if len(tensors) != self._n:
-            raise InputError(f"{name}: {len(tensors)} {which}; it must be {self._n}, one a rank")
+            raise InputError(f"{name}: {len(tensors)} {which}; there must be {self._n}, one per rank")
 
     def _check_blocks(self, name: str, elements: int, block: int) -> None:
+        """Raise InputError if a tensor does not hold one block per rank."""
         if elements != block * self._n:
             raise InputError(
                 f"{name}: {elements} elements in {self._n} blocks of {block}; it must be {block * self._n}"
             )
 
     def custom(self, name: str, output: Any, tensor: Any, redop: Any, opts: Any) -> Any:
-        given, written = ([plain(each)] if each.numel() else [] for each in (tensor, output))
-        if not given and not written:
+        """Run a custom collective; `runtime.torch.process_group.custom` describes the arguments."""
+        inputs, outputs = ([plain(value)] if value.numel() else [] for value in (tensor, output))
+        if not inputs and not outputs:
             raise InputError(f"{name}: has neither input nor output on this rank; it must have one of them")
-        return self._dispatch.run_custom(name, Buffers(given, written, 0), redop, opts)
+        return self._dispatch.run_custom(name, Buffers(inputs, outputs, 0), redop, opts)
 
     def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
-        """As `Dispatcher.run_program`."""
+        """Run this rank's part of a custom program, which need not be in a library; the caller waits at once."""
         return self._dispatch.run_program(part, buffers, op)
 
-    # ---- what is no collective of data
+    # ---- barriers, messages, and the beginning and end of groups
 
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """As torch asks for it."""
+    def getBackendName(self) -> str:  # noqa: N802 - the name is torch's
+        """Return the name of the back end."""
         return "synth"
 
     @watched
     def barrier(self, opts: Any = None) -> Any:
-        """After all that was given to this group."""
+        """Run a barrier after all calls of this group so far."""
         return self._dispatch.barrier(opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose error names the ranks that did not come."""
+        """Run a barrier whose error names the ranks that did not come."""
         self._dispatch.monitored_barrier(timeout, wait_all_ranks)
 
     @watched
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        """Send a tensor to a peer."""
         return self._dispatch.message("send", tensors, tag, peer)
 
     @watched
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        """Start to receive a tensor from a peer."""
         return self._dispatch.message("recv", tensors, tag, peer)
 
     @watched
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Start to receive a tensor from any rank."""
         return self._dispatch.message("recv_anysource", tensors, tag)
 
     def split_group(
@@ -390,26 +456,27 @@ class Group(Watched):
         group_desc: str | None = None,
         **_: Any,
     ) -> Group | None:
-        """A group of some of these ranks, called by all of them; None for those that are none of it.
+        """Build a group of some of these ranks, as all of its members do; return None on other ranks.
 
-        Torch's `split_group` calls it; before 2.15 that refuses groups without a device, ours as Gloo's.
+        torch's `split_group` calls it. Before torch 2.15 that function refuses groups without a device, as it does for
+        Gloo.
         """
         if self._me not in new_ranks:
             return None
         members = [self._dispatch.ranks[r] for r in new_ranks]
         name = group_name or f"split {','.join(map(str, members))}"
         store = dist.PrefixStore(f"{name}/", self.get_group_store())
-        made = Group(store, new_ranks.index(self._me), len(new_ranks), timeout or self._timeout, members, name)
-        made._set_group_name(name)
-        made._set_group_desc(group_desc or "undefined")
-        return made
+        new_group = Group(store, new_ranks.index(self._me), len(new_ranks), timeout or self._timeout, members, name)
+        new_group._set_group_name(name)
+        new_group._set_group_desc(group_desc or "undefined")
+        return new_group
 
     def shutdown(self) -> None:
-        """What was given is still done; then the thread ends."""
+        """Wait for the calls under way, leave the group and stop its thread."""
         self._dispatch.shutdown()
 
     def abort(self) -> None:
-        """The thread ends when it can."""
+        """Stop the calls under way, leave the group and stop its thread."""
         self._dispatch.abort()
 
 
@@ -418,10 +485,14 @@ for _name, _earlier in EARLIER.items():
 
 
 def _create(options: Any, backend_options: Any) -> Group:
-    """Return a rank's group. Raises InputError for options of torch's that this back end would ignore."""
+    """Return a rank's group.
+
+    Raises:
+        InputError: torch passes options that this back end would ignore.
+    """
     if backend_options is not None:
-        given = type(backend_options).__qualname__
-        raise InputError(f"pg_options: {given} is not for the back end synth; it must be None, as synth has no options")
+        type_of_options = type(backend_options).__qualname__
+        raise InputError(f"pg_options: the back end synth has no options, but got {type_of_options}; it must be None")
     ranks, name = options.global_ranks_in_group, options.group_id
     return Group(options.store, options.group_rank, options.group_size, options.timeout, ranks, name)
 
