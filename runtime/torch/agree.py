@@ -62,7 +62,7 @@ def exchange_sizes(transport: Transport, blocks: Blocks) -> list[list[int]]:
         giver, taker = wrong[0]
         raise InputError(
             f"{transport.call}: rank {transport.ranks[giver]} sends rank {transport.ranks[taker]}"
-            f" {int(sizes_given[giver, taker])} elements; it must send"
+            f" {int(sizes_given[giver, taker])} elements; it must be"
             f" {int(sizes_taken[taker, giver])}, as many as that rank expects"
         )
     sizes: list[list[int]] = sizes_given.tolist()

@@ -237,6 +237,6 @@ def split_rows(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[
     rows_of_rank = list(sizes) if sizes else [rows // ranks] * ranks
     if len(rows_of_rank) != ranks or sum(rows_of_rank) != rows:
         raise InputError(
-            f"all_to_all_single: blocks of {rows_of_rank} rows; there must be {ranks} blocks, which add up to {rows}"
+            f"all_to_all_single: blocks of {rows_of_rank} rows; it must be {ranks} blocks that add up to {rows}"
         )
     return list(tensor.split(rows_of_rank))

@@ -80,7 +80,7 @@ def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
     if backend not in BACKENDS:
         raise InputError(f"back end {backend!r} is not known; it must be one of {', '.join(BACKENDS)}")
     if algorithm is not None and backend != "synth":
-        raise InputError(f"algorithm {algorithm} is named with back end {backend}; the back end must be synth")
+        raise InputError(f"algorithm {algorithm} is named with back end {backend}; it must be with back end synth")
     token = asked_method.set(Method(backend, algorithm))
     try:
         yield
@@ -398,7 +398,7 @@ class Group(Watched):
     def _check_one_a_rank(self, name: str, which: str, tensors: Sequence[Tensor]) -> None:
         """Raise InputError if there is not one tensor per rank."""
         if len(tensors) != self._n:
-            raise InputError(f"{name}: {len(tensors)} {which}; there must be {self._n}, one per rank")
+            raise InputError(f"{name}: {len(tensors)} {which}; it must be {self._n}, one per rank")
 
     def _check_blocks(self, name: str, elements: int, block: int) -> None:
         """Raise InputError if a tensor does not hold one block per rank."""

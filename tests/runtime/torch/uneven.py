@@ -194,7 +194,7 @@ def with_programs(folder: Path) -> None:
         _split((True,) * n, lambda a, b: 100 if (a, b) == (0, 1) else 0, group, True)
         assert "relayed" in ours.counters.last("alltoall")  # one block of all: for four ranks that is not too unequal
         wrong = partial(dist.gather, torch.ones(5 if me == 1 else 4), [torch.ones(4)] * n if me == 0 else None, 0)
-        text = "rank 1 sends rank 0 5 elements; it must send 4, as many as that rank expects"
+        text = "rank 1 sends rank 0 5 elements; it must be 4, as many as that rank expects"
         expect([text], partial(wrong, group=group), InputError)
         got, _ = _scatter((3, 2, 1, 0), 0, group, True)  # and the group is still good
         compare(got, values(0, 3 - me, salt=me))
@@ -210,7 +210,7 @@ def checked() -> None:
         with ours.using(mode):
             parts = [torch.ones(r + 1) for r in range(n)] if me == 0 else None
             out = torch.zeros(me + 1 + (me == 2))
-            expect(["rank 0 sends rank 2 3 elements; it must send 4"], partial(dist.scatter, out, parts, 0, group))
+            expect(["rank 0 sends rank 2 3 elements; it must be 4"], partial(dist.scatter, out, parts, 0, group))
     _all_right(group, ("auto",))
 
 
