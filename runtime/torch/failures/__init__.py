@@ -1,1 +1,1 @@
-"""What becomes of a group when a rank ends, hangs or differs: who knows, who is named, what ends the others' waits."""
+"""Handle a rank that ends, hangs or makes other calls: who learns of it, who is named, and what ends waits for it."""

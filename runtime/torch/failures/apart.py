@@ -1,9 +1,9 @@
-"""Waits for messages that their caller can leave, since the wrapped back end does not end all of them.
+"""Wait for messages so that the caller can leave the wait, since the wrapped back end does not end all waits.
 
-Gloo ends the waits of a connection that breaks, or is closed, but forgets the message that it is in the middle of: what
-waits for that does so until its time-out (gloo/transport/tcp/pair.cc, `signalException`: operations that have begun to
-be read or written are no longer in its lists). Python cannot interrupt such a wait. So where a message may arrive in
-parts its wait is another thread's, and its caller leaves that behind.
+Gloo ends the waits of a connection that breaks or is closed, but forgets the message that it is transferring. A wait
+for that message lasts until its time-out (gloo/transport/tcp/pair.cc, `signalException`: operations that have begun to
+be read or written are no longer in its lists). Python cannot interrupt such a wait. So if a message may arrive in
+parts, another thread waits for it, and the caller can leave that thread behind.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Any
 
 from runtime.torch.threads import helping
 
-PARTS_FROM_BYTES = 32 << 10  # a message from here on may arrive in parts: what is shorter the kernel takes as a whole
-_TICK_S = 0.1  # between two looks at whether a wait is in vain
+PARTS_FROM_BYTES = (
+    32 << 10
+)  # A message from this size on may arrive in parts; the kernel takes shorter ones as a whole.
+_TICK_S = 0.1  # Seconds between two checks whether a wait is in vain.
 LEFT = "given up amid a message"
 
 _idle: list[_Waiter] = []
@@ -27,7 +29,11 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def wait_apart(wait: Callable[[], Any], in_vain: Callable[[], bool]) -> Any:
-    """What `wait` gives, or raises, on another thread. Raises RuntimeError as soon as it is `in_vain`."""
+    """Return or raise what `wait` returns or raises on another thread.
+
+    Raises:
+        RuntimeError: The wait is `in_vain`; it is raised as soon as that is so.
+    """
     try:
         waiter = _idle.pop()
     except IndexError:
@@ -43,25 +49,34 @@ def wait_apart(wait: Callable[[], Any], in_vain: Callable[[], bool]) -> Any:
 
 
 def wait_in_turns(work: Any, in_vain: Callable[[], bool]) -> Any:
-    """Wait for a collective of Gloo's, whose waits go on after a time-out, unlike those for single messages.
+    """Wait for a collective of Gloo in short intervals; unlike single messages, such a wait can go on after a time-out.
 
-    Where they know no limit (`Operation.unlimited`) only `wait_apart` can leave them. Raises what `work.wait()` raises,
-    and RuntimeError soon after it is `in_vain`.
+    Collectives whose waits ignore a time limit (`Operation.unlimited`) need `wait_apart`.
+
+    Args:
+        work: Gloo's Work.
+        in_vain: Returns True if the wait will never end.
+
+    Raises:
+        RuntimeError: The wait is `in_vain`; it is raised soon after that is so. An error of `work.wait()` is raised as
+            it is.
     """
     while True:
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             return work.wait(timedelta(seconds=_TICK_S))
         except RuntimeError:
             if work.is_completed():
                 return work.wait()
-            if time.monotonic() - begun < _TICK_S / 2:  # not the end of the turn, whatever it says of being completed
+            if time.monotonic() - start < _TICK_S / 2:  # It failed before the interval was over.
                 raise
             if in_vain():
                 raise RuntimeError(LEFT) from None
 
 
 class _Job:
+    """A wait that another thread executes, with its result or error."""
+
     def __init__(self, wait: Callable[[], Any]) -> None:
         self.wait: Callable[[], Any] | None = wait
         self.over = threading.Lock()
@@ -70,6 +85,7 @@ class _Job:
         self.error: BaseException | None = None
 
     def run(self) -> None:
+        """Wait, and store the result or the error."""
         assert self.wait is not None
         try:
             self.value = self.wait()
@@ -79,13 +95,14 @@ class _Job:
 
 
 class _Waiter:
-    """A thread that waits for others, one job after the other."""
+    """A thread that waits for other threads, one job after the other."""
 
     def __init__(self) -> None:
         self.jobs: SimpleQueue[_Job] = SimpleQueue()
         threading.Thread(target=self._work, name="synth waiter", daemon=True).start()
 
     def _work(self) -> None:
+        """Run jobs for ever."""
         with helping():
             while True:
                 job = self.jobs.get()

@@ -1,4 +1,4 @@
-"""The calls that a rank makes of a group, and its waits in them: how many, what the last were, which are not over."""
+"""Record the calls that a rank makes of a group, and its waits: how many, the most recent ones, and those under way."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from typing import Any, NamedTuple
 
 from runtime.torch.failures.causes import Waiting
 
-KEPT = 64  # of the last calls, what was called
-_LATELY = 4  # of the last that were handed on: what is kept of more is no longer in the processor's caches
+KEPT = 64  # Most recent calls whose texts are kept.
+_LATELY = 4  # Most recent calls that were handed on: data of more calls would not stay in the processor's caches.
 
 
 @dataclass
 class Wait:
     """A wait under way.
 
-    since: by `time.monotonic`; thread: that waits; limited: whether that goes on elsewhere after a time; told: whether
-    the others know of it.
+    Attributes:
+        waiting: The call that is waited in.
+        since: Start by `time.monotonic`, in seconds.
+        thread: Thread that waits, or None.
+        limited: Whether the thread goes on elsewhere after a time limit.
+        told: Whether the other ranks know of the wait.
     """
 
     waiting: Waiting
@@ -32,9 +36,16 @@ class Wait:
 
 
 class Passed(NamedTuple):
-    """A call that was handed on, and its wait: what text it has is found out only when somebody asks.
+    """A call that was handed straight to the wrapped back end, and its wait; its text is built only on request.
 
-    since, thread: as in `Wait`. describe: gives the text, of what follows.
+    Attributes:
+        number: Number of the call.
+        since: As in `Wait`.
+        thread: As in `Wait`.
+        describe: Builds the text from the three attributes below.
+        size_bytes: Size of the message in bytes.
+        kind: torch's type of the elements.
+        opts: torch's options of the call.
     """
 
     number: int
@@ -42,94 +53,100 @@ class Passed(NamedTuple):
     thread: int
     describe: Callable[[int, Any, Any], str]
     size_bytes: int
-    kind: Any  # torch's type of the elements
-    opts: Any  # torch's of the call
+    kind: Any
+    opts: Any
 
     @property
     def text(self) -> str:
+        """Return the text of the call."""
         return self.describe(self.size_bytes, self.kind, self.opts)
 
     @property
     def waiting(self) -> Waiting:
-        """As other calls have it."""
+        """Return the call in the form that other calls have."""
         return Waiting(self.text, self.number)
 
 
 class Calls:
-    """Of one rank.
+    """The calls of one rank.
 
     Attributes:
-        numbers: the next is that of the next call; made: that of the last.
-        passed: by number, those handed on whose wait is not over; lately: the last of all those. Both hold
-            plain tuples in the form of `Passed`, since they are written with every call.
+        numbers: Iterator over the numbers of future calls.
+        made: Number of the last call.
+        passed: By number, calls that were handed on and whose wait is not over.
+        lately: The last calls that were handed on. Both attributes hold plain tuples in the form of `Passed`, since
+            every call writes them.
     """
 
     def __init__(self) -> None:
         self.numbers, self.made = count(1), 0
         self.passed: dict[int, Any] = {}
         self.lately: deque[Any] = deque(maxlen=_LATELY)
-        self._last: dict[int, Waiting] = {}  # by number modulo KEPT
+        self._last: dict[int, Waiting] = {}  # By number modulo KEPT.
         self._open: dict[int, Waiting] = {}
-        self._seen: dict[int, Wait] = {}
+        self._waits_of_passed: dict[int, Wait] = {}
         self._waits: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
 
     def issue(self, text: str) -> Waiting:
-        """Number the next call, of which all ranks make the same."""
+        """Return the next call, which all ranks make, with its number."""
         self.made = number = next(self.numbers)
         waiting = Waiting(text, number)
         self._last[number % KEPT] = self._open[number] = waiting
         return waiting
 
     def close(self, waiting: Waiting) -> None:
-        """It is over, where it is one that all ranks make."""
+        """Record that a call is over, if it is one that all ranks make."""
         if waiting.number is not None and self._open.get(waiting.number) is waiting:
             del self._open[waiting.number]
 
     def text(self, number: int) -> str | None:
-        """Of one of the last calls; None where it is not known any more, or yet."""
-        passed = (Passed(*held) for held in [*list(self.passed.values()), *list(self.lately)])
-        held = [self._last.get(number % KEPT), *passed]
-        return next((each.text for each in held if each is not None and each.number == number), None)
+        """Return the text of a recent call; None for a call that is too old or not made yet."""
+        handed_on = (Passed(*candidates) for candidates in [*list(self.passed.values()), *list(self.lately)])
+        candidates = [self._last.get(number % KEPT), *handed_on]
+        return next((call.text for call in candidates if call is not None and call.number == number), None)
 
     def is_open(self, number: int | None) -> bool:
-        """Whether the call of this number is not over."""
+        """Return True if the call of this number is not over."""
         return number in self._open or number in self.passed
 
     def first_open(self) -> int:
-        """The number of the first call that is not over; the next one's where all are."""
+        """Return the number of the first call that is not over, or of the next call if all are over."""
         return min((*list(self._open), *list(self.passed)), default=self.made + 1)
 
     def begin_wait(self, key: Any, wait: Wait) -> None:
-        """A wait begins; it is forgotten with its key."""
+        """Record that a wait begins; it is forgotten with its key."""
         self._waits[key] = wait
 
     def end_wait(self, key: Any, closes: bool) -> None:
-        """It is over, and with it the call where it `closes` it."""
+        """Record that a wait is over, and with `closes` its call, too."""
         wait = self._waits.pop(key, None)
         if wait is not None and closes:
             self.close(wait.waiting)
 
     def leave(self) -> None:
-        """End the futures of those that are not over, as their `leave` does."""
+        """Stop the waits of all futures that are not over, by their `leave`."""
         for key in list(self._waits):
             getattr(key, "leave", bool)()
 
     def waits(self) -> list[Wait]:
-        """Those that are not over; what has completed by itself is forgotten."""
+        """Return the waits that are not over, and forget those that have completed by themselves."""
         for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
             self.end_wait(key, closes=True)
         return [*self._waits.values(), *self._passed_waits()]
 
     def held(self) -> tuple[dict[int | None, str], set[int], float]:
-        """The texts of calls that are not over, by number; the threads that wait however long; since when."""
+        """Return the texts of open calls by number, the threads that wait without a limit, and since when."""
         waits = self.waits()
-        texts = {each.number: each.text for each in (*self._open.values(), *(wait.waiting for wait in waits))}
+        texts = {waiting.number: waiting.text for waiting in (*self._open.values(), *(wait.waiting for wait in waits))}
         threads = {wait.thread for wait in waits if wait.thread is not None and not wait.limited}
         return texts, threads, min((wait.since for wait in waits), default=math.inf)
 
     def _passed_waits(self) -> list[Wait]:
-        """Of calls that were handed on; the same object while one lasts."""
-        now = [Passed(*held) for held in list(self.passed.values())]
-        seen = self._seen
-        self._seen = {p.number: seen.get(p.number) or Wait(p.waiting, p.since, p.thread) for p in now}
-        return list(self._seen.values())
+        """Return the waits of calls that were handed on, as the same object for as long as a wait lasts."""
+        open_calls = [Passed(*entry) for entry in list(self.passed.values())]
+        known_waits = self._waits_of_passed
+        self._waits_of_passed = {
+            call.number: known_waits.get(call.number) or Wait(call.waiting, call.since, call.thread)
+            for call in open_calls
+        }
+        return list(self._waits_of_passed.values())

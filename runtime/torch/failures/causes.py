@@ -1,4 +1,4 @@
-"""Why a call failed, in one line that is the same on every rank: what is known of the group's other ranks."""
+"""Explain in one line, the same on every rank, why a call failed, from facts about the group's other ranks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 from runtime.torch.failures.compare import different_calls
 
-FAILED = "a call of its had failed: "  # in the words of one that ends
-_MOST = 8  # ranks named in a line
+FAILED = "one of its calls had failed: "  # A rank that ends reports the cause after this text.
+_MOST = 8  # Ranks named in a line.
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What is waited in.
+    """A call that a rank waits in.
 
-    number: which of the calls that all ranks of the group make, from 1; None where they do not count it. peers: places
-    in the group of those that it needs; None: all.
+    Attributes:
+        text: Text of the call.
+        number: Number among the calls that all ranks of the group make, from 1; None for a call that is not counted.
+        peers: Places in the group of the ranks that it needs; None for all.
     """
 
     text: str
@@ -27,10 +29,15 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Gone:
-    """A rank that makes no more calls of the group: why; the calls it made, and the first of them that was not over.
+    """A rank that makes no more calls of the group.
 
-    at: when that became known, by `time.monotonic`. closed: its process has ended. left: it said that it leaves the
-    group.
+    Attributes:
+        why: Why it makes none.
+        made: Number of calls that it made, or None if that is unknown.
+        first_open: Number of the first call that was not over, or None if that is unknown.
+        at: Time when this became known, by `time.monotonic`, in seconds.
+        closed: Whether its process has ended.
+        left: Whether it said that it leaves the group.
     """
 
     why: str
@@ -41,23 +48,26 @@ class Gone:
     left: bool = False
 
     def is_through(self, number: int | None) -> bool:
-        """Whether it has done its part of the call of this number."""
+        """Return True if it has done its part of the call of this number."""
         return number is not None and self.first_open is not None and number < self.first_open
 
     def makes_none(self, number: int | None) -> bool:
-        """Whether it has not made, and will not make, the call of this number."""
+        """Return True if it has not made, and will not make, the call of this number."""
         bound = self.first_open if self.left else None if self.made is None else self.made + 1
         return number is not None and bound is not None and number >= bound
 
 
 @dataclass(frozen=True)
 class Fact:
-    """What is known of a rank.
+    """The facts known about a rank.
 
-    ended: why its process ended or left the group, "" where it did so without a word; None: neither is known. made: the
-    calls it had made by then, where it said so. connected: whether a connection to it is open. answer: what it says it
-    is doing, None where it does not answer: "made", how many calls; "text", of the call in question, None where it has
-    not made it; "inside", whether that is not over there; "waits", texts of what it waits in; "cause", why it gave up.
+    Attributes:
+        ended: Why its process ended or left the group, "" if it ended without a word; None if neither is known.
+        made: Number of calls that it had made by then, if it said so.
+        connected: Whether a connection to it is open.
+        answer: Its answer to the question what it does, None without an answer. Keys: "made", the number of its calls;
+            "text", the call in question, None if it has not made it; "inside", whether that call is not over there;
+            "waits", texts of what it waits in; "cause", why it gave up.
     """
 
     ended: str | None = None
@@ -68,7 +78,13 @@ class Fact:
 
 @dataclass(frozen=True)
 class Cause:
-    """text: to be put after an error. number: the call that failed; blamed: job ranks that the others wait for."""
+    """The cause of a failed call.
+
+    Attributes:
+        text: Text to be put after an error.
+        number: Number of the call that failed, or None.
+        blamed: Ranks of the job that the others wait for.
+    """
 
     text: str
     number: int | None = None
@@ -76,77 +92,87 @@ class Cause:
 
 
 def error_end(error: BaseException) -> str:
-    """What is said of a program that ends with an error."""
+    """Return the text about a program that ends with an error."""
     if isinstance(error, KeyboardInterrupt):
         return "was interrupted"
     line = next(iter(str(error).strip().splitlines()), "")
     return f"raised {type(error).__name__}{': ' if line else ''}{line[:400]}"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _name_ranks(ranks: Sequence[int]) -> str:
+    """Return the text that names ranks."""
     named = ", ".join(map(str, ranks[:_MOST]))
     return f"rank {named}" + (f" and {len(ranks) - _MOST} more" if len(ranks) > _MOST else "")
 
 
-def find_cause(mine: Waiting, rank: int, group: str, facts: Mapping[int, Fact]) -> Cause:
-    """From the facts about the other ranks that the call needs, by job rank; `rank` is this one, `group` its name."""
-    lost = sorted(other for other, fact in facts.items() if fact.ended == "")
+def find_cause(waiting: Waiting, rank: int, group: str, facts: Mapping[int, Fact]) -> Cause:
+    """Return the cause of a failed call.
+
+    Args:
+        waiting: The call, as this rank waits in it.
+        rank: This rank, as the job numbers it.
+        group: Name of the group.
+        facts: By job rank, facts about the other ranks that the call needs.
+    """
+    lost = sorted(peer for peer, fact in facts.items() if fact.ended == "")
     if lost:
         why = "its connection is closed" if len(lost) == 1 else "their connections are closed"
-        return Cause(f"lost: {_ranks(lost)} ({why})", mine.number, tuple(lost))
-    # one that ended in its own right comes before those that ended because of it
-    gone = sorted(other for other, fact in facts.items() if fact.ended)
-    ended = sorted(gone, key=lambda other: _follows(facts[other].ended))
+        return Cause(f"lost: {_name_ranks(lost)} ({why})", waiting.number, tuple(lost))
+    # A rank that ended on its own is blamed before those that ended because of it.
+    gone = sorted(peer for peer, fact in facts.items() if fact.ended)
+    ended = sorted(gone, key=lambda peer: _follows(facts[peer].ended))
     if ended:
-        return Cause(_ended(ended[0], facts[ended[0]], mine, group), mine.number, tuple(ended[:1]))
-    answers = {other: fact.answer for other, fact in sorted(facts.items()) if fact.answer is not None}
-    for other, answer in answers.items():
-        if mine.number is not None and answer.get("text") not in (None, mine.text):
-            return Cause(different_calls(other, str(answer["text"]), rank, mine.text), mine.number)
+        return Cause(_describe_end(ended[0], facts[ended[0]], waiting, group), waiting.number, tuple(ended[:1]))
+    answers = {peer: fact.answer for peer, fact in sorted(facts.items()) if fact.answer is not None}
+    for peer, answer in answers.items():
+        if waiting.number is not None and answer.get("text") not in (None, waiting.text):
+            return Cause(different_calls(peer, str(answer["text"]), rank, waiting.text), waiting.number)
     for answer in answers.values():
         if answer.get("cause"):
             text, number, blamed = answer["cause"]
             return Cause(text, number, tuple(blamed))
-    return _live(mine, rank, group, facts, answers)
+    return _find_cause_among_live(waiting, rank, group, facts, answers)
 
 
 def _follows(why: str | None) -> bool:
-    """Whether a rank ended because of another: its last error, or the last one that it told, names a cause."""
+    """Return True if a rank ended because of another: its last error, or the last that it reported, names a cause."""
     return why is not None and ("; " in why or FAILED in why)
 
 
-def _ended(other: int, fact: Fact, mine: Waiting, group: str) -> str:
-    made = ""
-    if mine.number is not None and fact.made is not None and fact.made < mine.number:
-        made = f": it {_made(fact.made, mine.number, group)}"
-    return f"rank {other} {fact.ended}{made}"
+def _describe_end(peer: int, fact: Fact, waiting: Waiting, group: str) -> str:
+    """Return the text about a rank that has ended."""
+    calls_made = ""
+    if waiting.number is not None and fact.made is not None and fact.made < waiting.number:
+        calls_made = f": it {_describe_calls(fact.made, waiting.number, group)}"
+    return f"rank {peer} {fact.ended}{calls_made}"
 
 
-def _made(calls: object, number: int, group: str, verb: str = "has") -> str:
+def _describe_calls(calls: object, number: int, group: str, verb: str = "has") -> str:
+    """Return the text about the calls that ranks have made."""
     return f"{verb} made {calls} call{'' if str(calls) == '1' else 's'} of {group}, this is call {number}"
 
 
-def _live(
-    mine: Waiting, rank: int, group: str, facts: Mapping[int, Fact], answers: Mapping[int, Mapping[str, Any]]
+def _find_cause_among_live(
+    waiting: Waiting, rank: int, group: str, facts: Mapping[int, Fact], answers: Mapping[int, Mapping[str, Any]]
 ) -> Cause:
-    """Where no process has ended: who does not answer, who waits elsewhere, who has not come."""
-    silent = sorted(other for other, fact in facts.items() if fact.connected and fact.answer is None)
+    """Return the cause if no process has ended: a rank that does not answer, waits elsewhere or has not come."""
+    silent = sorted(peer for peer, fact in facts.items() if fact.connected and fact.answer is None)
     if silent:
         why = "stopped, or too busy" if len(silent) == 1 else "each is stopped, or too busy"
-        text = f"no answer from {_ranks(silent)}: connected, so not lost; {why}"
-        return Cause(text, mine.number, tuple(silent))
-    absent = [other for other, answer in answers.items() if not answer.get("inside") and answer.get("text") is None]
-    waiting = [other for other in absent if answers[other]["waits"]]
-    if waiting:
-        said = ", ".join(f"rank {other} is in {answers[other]['waits'][0]}" for other in waiting[:_MOST])
-        return Cause(f"{said}, rank {rank} in {mine.text} of {group}", mine.number, tuple(waiting))
+        text = f"no answer from {_name_ranks(silent)}: connected, so not lost; {why}"
+        return Cause(text, waiting.number, tuple(silent))
+    absent = [peer for peer, answer in answers.items() if not answer.get("inside") and answer.get("text") is None]
+    elsewhere = [peer for peer in absent if answers[peer]["waits"]]
+    if elsewhere:
+        waits = ", ".join(f"rank {peer} is in {answers[peer]['waits'][0]}" for peer in elsewhere[:_MOST])
+        return Cause(f"{waits}, rank {rank} in {waiting.text} of {group}", waiting.number, tuple(elsewhere))
     if absent:
-        counts = {answers[other].get("made", 0) for other in absent}
-        verb, few = "has" if len(absent) == 1 else "have", f"{counts.pop()}" if len(counts) == 1 else "fewer"
-        made = ":" if mine.number is None else f" {_made(few, mine.number, group, verb)};"
-        text = f"{_ranks(absent)}{made} connected, and waiting for no other rank"
-        return Cause(text, mine.number, tuple(absent))
-    unknown = sorted(other for other, fact in facts.items() if not fact.connected)
+        counts = {answers[peer].get("made", 0) for peer in absent}
+        verb, count = "has" if len(absent) == 1 else "have", f"{counts.pop()}" if len(counts) == 1 else "fewer"
+        calls_made = ":" if waiting.number is None else f" {_describe_calls(count, waiting.number, group, verb)};"
+        text = f"{_name_ranks(absent)}{calls_made} connected, and waiting for no other rank"
+        return Cause(text, waiting.number, tuple(absent))
+    unknown = sorted(peer for peer, fact in facts.items() if not fact.connected)
     if unknown:
-        return Cause(f"of {_ranks(unknown)} nothing is known: no connection could be made", mine.number)
-    return Cause("all ranks are in this call: it takes longer than its time-out", mine.number)
+        return Cause(f"nothing is known of {_name_ranks(unknown)}: no connection could be made", waiting.number)
+    return Cause("all ranks are in this call: it takes longer than its time-out", waiting.number)

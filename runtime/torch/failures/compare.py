@@ -1,4 +1,4 @@
-"""Checks between ranks: that their choices depend on the same and, where asked for, that they call the same."""
+"""Check between ranks that their choices depend on the same settings and, if wanted, that they make the same calls."""
 
 from __future__ import annotations
 
@@ -11,30 +11,36 @@ import torch
 from runtime.torch.messages import Messages
 from topologies.errors import InputError
 
-_CALL_BYTES = 200  # bytes of a call's description
+_CALL_BYTES = 200  # Bytes of a call's description that are compared.
 
 
-def _gather(messages: Messages, mine: Any, size: int) -> list[Any]:
-    """Everybody's copy of a small tensor, over the group's messages."""
-    every = [torch.empty_like(mine) for _ in range(size)]
-    messages.allgather([every], [mine]).wait()
-    return every
+def _gather(messages: Messages, tensor: Any, size: int) -> list[Any]:
+    """Return all ranks' copies of a small tensor, over the group's messages."""
+    tensors = [torch.empty_like(tensor) for _ in range(size)]
+    messages.allgather([tensors], [tensor]).wait()
+    return tensors
 
 
 def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks: Sequence[int]) -> None:
-    """Make sure that all ranks will choose the same.
+    """Check that all ranks will choose alike.
 
-    basis: all that this rank's choices depend on. fault: why it cannot choose at all. Raises InputError on every rank
-    where they differ or one of them has a fault.
+    Args:
+        messages: Messages of the group.
+        basis: Text of everything that this rank's choices depend on.
+        fault: Why this rank cannot choose at all, or None.
+        ranks: Ranks of the group, as the job numbers them.
+
+    Raises:
+        InputError: The bases differ, or a rank has a fault; every rank raises it.
     """
-    mine = torch.tensor([zlib.crc32(basis.encode()), int(fault is not None)], dtype=torch.int64)
-    every = [tuple(row.tolist()) for row in _gather(messages, mine, len(ranks))]
+    summary = torch.tensor([zlib.crc32(basis.encode()), int(fault is not None)], dtype=torch.int64)
+    summaries = [tuple(row.tolist()) for row in _gather(messages, summary, len(ranks))]
     if fault is not None:
         raise InputError(fault)
-    for rank, (code, faulty) in zip(ranks, every, strict=True):
+    for rank, (code, faulty) in zip(ranks, summaries, strict=True):
         if faulty:
             raise InputError(f"rank {rank} cannot read what SYNTH_BACKEND, SYNTH_LIBRARY or SYNTH_TABLE name")
-        if code != every[0][0]:
+        if code != summaries[0][0]:
             raise InputError(
                 f"rank {rank} has another SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE or SYNTH_CHECK than rank"
                 f" {ranks[0]}, or other files under these names; it must be the same on all ranks"
@@ -42,15 +48,19 @@ def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks:
 
 
 def check_same_call(messages: Messages, call: str, ranks: Sequence[int]) -> None:
-    """Compare what is called. Raises RuntimeError, the same on every rank, where it differs."""
+    """Check that all ranks make the same call.
+
+    Raises:
+        RuntimeError: The calls differ; every rank raises the same error.
+    """
     text = call.encode()[:_CALL_BYTES].ljust(_CALL_BYTES)
-    every = _gather(messages, torch.frombuffer(bytearray(text), dtype=torch.uint8), len(ranks))
-    calls = [bytes(row.tolist()).rstrip().decode("utf-8", "replace") for row in every]
-    for rank, other in zip(ranks, calls, strict=True):
-        if other != calls[0]:
-            raise RuntimeError(different_calls(rank, other, ranks[0], calls[0]))
+    rows = _gather(messages, torch.frombuffer(bytearray(text), dtype=torch.uint8), len(ranks))
+    calls = [bytes(row.tolist()).rstrip().decode("utf-8", "replace") for row in rows]
+    for rank, call_of_rank in zip(ranks, calls, strict=True):
+        if call_of_rank != calls[0]:
+            raise RuntimeError(different_calls(rank, call_of_rank, ranks[0], calls[0]))
 
 
-def different_calls(rank: int, call: str, other: int, others: str) -> str:
-    """The message where two ranks do not call the same."""
-    return f"rank {rank} calls {call}, rank {other} calls {others}; it must be the same on all ranks"
+def different_calls(rank: int, call: str, other_rank: int, other_call: str) -> str:
+    """Return the message about two ranks that make different calls."""
+    return f"rank {rank} calls {call}, rank {other_rank} calls {other_call}; it must be the same on all ranks"

@@ -48,7 +48,7 @@ ELSEWHERE = {"made": 3, "text": None, "inside": False, "waits": ["broadcast of g
         ({3: Fact(answer=HERE), 5: Fact()}, "no answer from rank 5: connected, so not lost", (5,)),
         ({3: Fact(answer=ELSEWHERE)}, "rank 3 is in broadcast of group 1, rank 7 in allreduce of group 0", (3,)),
         ({3: Fact(answer=ELSEWHERE | {"waits": []})}, "rank 3 has made 3 calls of group 0, this is call 4", (3,)),
-        ({3: Fact(answer=HERE), 5: Fact(connected=False)}, "of rank 5 nothing is known", ()),
+        ({3: Fact(answer=HERE), 5: Fact(connected=False)}, "nothing is known of rank 5", ()),
         ({3: Fact(answer=HERE), 5: Fact(answer=HERE)}, "all ranks are in this call", ()),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_call_that_failed_is_among_the_last_words() -> None:
         owns[0].say_end("ended")
         until(lambda: owns[2].ends)
         why = owns[2].ends[owns[0].name].why
-        assert why.startswith("ended (a call of its had failed: rank 3, 5 have made 0 calls")
+        assert why.startswith("ended (one of its calls had failed: rank 3, 5 have made 0 calls")
         facts = {7: Fact(ended=why), 5: Fact(ended="was interrupted")}
         assert find_cause(MINE, 3, "group 1", facts).blamed == (5,)
 
