@@ -1,11 +1,13 @@
-"""Calls that wait for each other for ever, as where ranks use two groups in opposite order: found when it can be known.
+"""Find calls that wait for each other for ever, for example if ranks use two groups in opposite order.
 
-A process is held where each of its threads waits, without a limit of its own, in calls of which all ranks make the
-same, and it has no other call under way, whose callbacks could do anything. Of a group's calls that are not over it
-says the first, however many there are: who has not made that one has made none after it. Of the held processes those
-are stuck whose every call lacks one that is stuck too and has not made that call. What processes say of themselves is
-said at different times; so it counts only if all of them say the same again: then there was a time at which all of it
-held, and since nothing that is stuck can go on, it holds from then on. Of all else nothing is said before the time-out.
+A process is held if each of its threads waits without a time limit in calls that all ranks make, and no other call is
+under way, whose callbacks could do anything. Of a group's open calls it reports only the first: a process that has not
+made the first has made none of the others. A held process is stuck if each of its calls lacks a process that is stuck,
+too, and has not made that call.
+
+Processes report their states at different times. So a deadlock is reported only if all processes report the same state
+again: then there was a time at which all states were true, and since nothing that is stuck can go on, they stay true.
+All other waits go on until their time-out.
 """
 
 from __future__ import annotations
@@ -21,12 +23,19 @@ from runtime.torch.failures.causes import Cause
 from runtime.torch.threads import waiting_threads
 
 Message = dict[str, Any]
-_MOST = 64  # processes that are asked
-_NAMED = 8  # ranks in a line
+_MOST = 64  # Processes that are asked.
+_NAMED = 8  # Ranks named in a line.
 
 
 class HeldCall(NamedTuple):
-    """A call that is waited in. absent: the processes that have not said that they are in it."""
+    """A call in which a process waits.
+
+    Attributes:
+        group: Group of the call.
+        number: Number of the call in the group.
+        text: Text of the call.
+        absent: Processes that have not said that they are in the call.
+    """
 
     group: str
     number: int
@@ -36,7 +45,13 @@ class HeldCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Held:
-    """What a process says of itself: its rank in the job, by group how many calls it has made, and what holds it."""
+    """The state that a held process reports.
+
+    Attributes:
+        rank: Its rank in the job.
+        made: Number of calls that it has made, by group.
+        calls: Calls that hold it.
+    """
 
     rank: int
     made: Mapping[str, int]
@@ -44,61 +59,84 @@ class Held:
 
     @property
     def message(self) -> Message:
-        """To be sent."""
+        """Return the state in the form in which it is sent."""
         return {"rank": self.rank, "made": dict(self.made), "calls": self.calls}
 
     @classmethod
     def of(cls, message: Message) -> Held:
-        """What was sent; raises KeyError, TypeError or ValueError where it is something else."""
+        """Read a state that was sent.
+
+        Raises:
+            KeyError: A field is missing.
+            TypeError: A field has another type.
+            ValueError: A field has another shape.
+        """
         calls = tuple(HeldCall(group, number, text, tuple(absent)) for group, number, text, absent in message["calls"])
         return cls(int(message["rank"]), dict(message["made"]), calls)
 
     @property
     def waits(self) -> set[tuple[str, int]]:
-        """The calls, by group and number."""
+        """Return the calls, by group and number."""
         return {call[:2] for call in self.calls}
 
 
 class Watch(Protocol):
-    """A `FailureWatch`, as it is seen here."""
+    """The methods of a `FailureWatch` that this module uses.
+
+    Attributes:
+        me: Place of this rank in the group.
+        ranks: The members, as the whole job numbers them.
+        id: Name that only this group has.
+    """
 
     me: int
     ranks: tuple[int, ...]
     id: str
 
     def held(self) -> tuple[str, int, list[HeldCall] | None, set[int], float]:
-        """Group, calls made, the first not over, threads that wait however long; since when.
+        """Return what holds this rank in the group.
 
-        That is a list of one, empty where all calls are over; None where more than calls is waited for.
+        Returns:
+            Name of the group; number of calls made; a list of the first open call, empty if all are over, or None if
+            this rank also waits for other things than calls; threads that wait without a limit; start of the first wait
+            in seconds.
         """
 
     def give_up_call(self, cause: Cause) -> None:
-        """End this call of the group for a cause, and tell the others."""
+        """Stop a call of the group for a cause, and tell the other ranks."""
 
 
-def own_state(watches: Iterable[Watch], ours: set[int | None]) -> tuple[Held | None, float]:
-    """What this process is held in, None where it is not; since when, by `time.monotonic`.
+def own_state(watches: Iterable[Watch], helping_threads: set[int | None]) -> tuple[Held | None, float]:
+    """Return the state in which this process is held, None if it is not held, and since when by `time.monotonic`.
 
-    ours: threads that make no calls of their own.
+    Args:
+        watches: Watches of all groups of this process.
+        helping_threads: Threads that make no calls of their own.
     """
-    made, calls, threads, since, rank = dict[str, int](), list[HeldCall](), set(waiting_threads), time.monotonic(), -1
+    made_by_group, calls, threads, since, rank = (
+        dict[str, int](),
+        list[HeldCall](),
+        set(waiting_threads),
+        time.monotonic(),
+        -1,
+    )
     for watch in watches:
-        group, count, own, waiting, begun = watch.held()
-        if own is None:
+        group, count, group_calls, waiting_of_group, begun = watch.held()
+        if group_calls is None:
             return None, since
-        made[group], since = count, min(since, begun)
-        calls += own
-        threads |= waiting
+        made_by_group[group], since = count, min(since, begun)
+        calls += group_calls
+        threads |= waiting_of_group
         rank = watch.ranks[watch.me]
-    free = set(sys._current_frames()) - threads - ours
-    return (Held(rank, made, tuple(calls)) if calls and not free else None), since
+    free = set(sys._current_frames()) - threads - helping_threads
+    return (Held(rank, made_by_group, tuple(calls)) if calls and not free else None), since
 
 
 def find_stuck(states: Mapping[str, Held]) -> dict[str, Held]:
-    """Of held processes, by name, those that wait for each other for ever, and those that wait for these."""
+    """Return the held processes, by name, that wait for each other for ever, and those that wait for these."""
     stuck = dict(states)
     while True:
-        free = [name for name, held in stuck.items() if not all(_lacking(call, stuck) for call in held.calls)]
+        free = [name for name, state in stuck.items() if not all(_lacking(call, stuck) for call in state.calls)]
         if not free:
             return stuck
         for name in free:
@@ -106,38 +144,46 @@ def find_stuck(states: Mapping[str, Held]) -> dict[str, Held]:
 
 
 def _lacking(call: HeldCall, stuck: Mapping[str, Held]) -> list[str]:
-    """Who of them has not made a call, lowest rank first."""
+    """Return the stuck processes that have not made a call, lowest rank first."""
     group, number, _, absent = call
-    without = [name for name in absent if name in stuck and stuck[name].made.get(group, number) < number]
-    return sorted(without, key=lambda name: stuck[name].rank)
+    missing = [name for name in absent if name in stuck and stuck[name].made.get(group, number) < number]
+    return sorted(missing, key=lambda name: stuck[name].rank)
 
 
 def describe(stuck: Mapping[str, Held]) -> str:
-    """The calls of a circle of ranks each of which waits for the next one; the same text for the same processes."""
+    """Describe a circle of ranks that each wait for the next one, with the same text for the same processes."""
     name, circle = min(stuck, key=lambda name: stuck[name].rank), list[str]()
     while name not in circle:
         circle.append(name)
         name = _lacking(min(stuck[name].calls), stuck)[0]
     circle = circle[circle.index(name) :]
     first = min(range(len(circle)), key=lambda at: stuck[circle[at]].rank)
-    held = [stuck[name] for name in (circle[first:] + circle[:first])[:_NAMED]]
-    said = [f"rank {one.rank} {'in' if at else 'is in'} {min(one.calls).text}" for at, one in enumerate(held)]
-    return f"{', '.join(said)}: each waits for another; all ranks must call them in the same order"
+    states = [stuck[name] for name in (circle[first:] + circle[:first])[:_NAMED]]
+    waits = [f"rank {state.rank} {'in' if at else 'is in'} {min(state.calls).text}" for at, state in enumerate(states)]
+    return f"{', '.join(waits)}: each waits for another; all ranks must call them in the same order"
 
 
 @dataclass
 class _Round:
-    """Questions under way: who was asked, what they answered; before: who was stuck in the round before this."""
+    """A round of questions to other processes.
+
+    Attributes:
+        until: End of the round by `time.monotonic`, in seconds.
+        token: Identifies the round in messages.
+        asked_names: Processes that were asked.
+        answers: By process, the state that it reported.
+        before: Processes that were stuck in the round before, if this is the second one.
+    """
 
     until: float
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    asked: set[str] = field(default_factory=set)
+    asked_names: set[str] = field(default_factory=set)
     answers: dict[str, Held | None] = field(default_factory=dict)
     before: dict[str, Held] = field(default_factory=dict)
 
 
 class Deadlocks:
-    """One process's search for them, on the thread that hears the others."""
+    """The search of one process for deadlocks, on the thread that receives messages."""
 
     def __init__(
         self,
@@ -147,13 +193,21 @@ class Deadlocks:
         after: float = 1.0,
         answers: float = 1.0,
     ) -> None:
-        """name: of this process; tell: sends messages to others; after: seconds until it asks; answers: for these."""
+        """Build the search of a process.
+
+        Args:
+            name: Name of this process.
+            state: Returns what `own_state` returns.
+            tell: Sends a message to processes.
+            after: Seconds that this process must be held before it asks.
+            answers: Seconds to wait for the answers.
+        """
         self._name, self._state, self._tell, self._after, self._patience = name, state, tell, after, answers
         self._round: _Round | None = None
         self._pause, self._next = after, 0.0
 
     def look(self, watches: Sequence[Watch]) -> None:
-        """Ask, and see what was answered."""
+        """Ask other processes if this one is held for long, and use the answers that have come."""
         now = time.monotonic()
         own, since = self._state() if self._round is not None or now >= self._next else (None, now)
         if own is None or now - since < self._after:
@@ -162,46 +216,50 @@ class Deadlocks:
             return
         if self._round is None:
             self._round = _Round(now + self._patience)
-        at = self._round
-        at.answers[self._name] = own
-        self._ask(at)
-        if at.asked - set(at.answers) and now < at.until:
+        current = self._round
+        current.answers[self._name] = own
+        self._ask(current)
+        if current.asked_names - set(current.answers) and now < current.until:
             return
-        stuck = find_stuck({name: held for name, held in at.answers.items() if held is not None})
-        if self._name not in stuck or len(at.asked) > _MOST:
+        stuck = find_stuck({name: state for name, state in current.answers.items() if state is not None})
+        if self._name not in stuck or len(current.asked_names) > _MOST:
             self._round, self._next, self._pause = None, now + self._pause, 2 * self._pause
-        elif not at.before:
+        elif not current.before:
             self._round = _Round(now + self._patience, before=stuck)
             self._ask(self._round)
-        elif all(name in stuck and stuck[name].waits == held.waits for name, held in at.before.items()):
-            self._say(at.before, watches)
+        elif all(name in stuck and stuck[name].waits == state.waits for name, state in current.before.items()):
+            self._report(current.before, watches)
         else:
             self._round = None
 
-    def _ask(self, at: _Round) -> None:
-        """Who has not been asked yet of those that a call lacks; in the second round of those that were stuck."""
-        known = [held for held in (at.before or at.answers).values() if held is not None]
-        lacked = {name for held in known for call in held.calls for name in call.absent}
-        wanted = (set(at.before) or lacked) - at.asked - {self._name}
-        if wanted:
-            at.asked |= wanted
-            self._tell(wanted, {"held?": at.token})
+    def _ask(self, current: _Round) -> None:
+        """Ask the processes that a call lacks, or in the second round those that were stuck, each only once."""
+        states = [state for state in (current.before or current.answers).values() if state is not None]
+        lacked = {name for state in states for call in state.calls for name in call.absent}
+        names = (set(current.before) or lacked) - current.asked_names - {self._name}
+        if names:
+            current.asked_names |= names
+            self._tell(names, {"held?": current.token})
 
     def hear(self, name: str, message: Message) -> None:
-        """A question, or an answer to this process's."""
+        """Read a message: answer the question of another process, or store an answer to this process's question."""
         if "held?" in message:
-            held, _ = self._state()
-            self._tell([name], {"held": message["held?"], "state": None if held is None else held.message})
+            state, _ = self._state()
+            self._tell([name], {"held": message["held?"], "state": None if state is None else state.message})
         elif self._round is not None and message["held"] == self._round.token:
             self._round.answers[name] = None if message["state"] is None else Held.of(message["state"])
 
-    def _say(self, stuck: Mapping[str, Held], watches: Sequence[Watch]) -> None:
-        message = {"stuck": describe(stuck), "calls": sorted({wait for held in stuck.values() for wait in held.waits})}
+    def _report(self, stuck: Mapping[str, Held], watches: Sequence[Watch]) -> None:
+        """Report the deadlock to all stuck processes, and give up its calls."""
+        message = {
+            "stuck": describe(stuck),
+            "calls": sorted({call for state in stuck.values() for call in state.waits}),
+        }
         self._tell([name for name in stuck if name != self._name], message)
         self.give_up(message, watches)
 
     def give_up(self, message: Message, watches: Sequence[Watch]) -> None:
-        """End the calls that are stuck."""
+        """Stop the calls that are stuck."""
         self._round = None
         for group, number in message["calls"]:
             for watch in watches:

@@ -1,9 +1,9 @@
-"""Who is to blame when a call fails or takes too long: each rank's watch over its waits for the others of a group.
+"""Find the rank to blame when a call fails or takes too long: each rank watches its waits for other ranks of a group.
 
-Where the wrapped back end's connection breaks, `runtime.torch.failures.presence` knows which process has ended, and
-why. A rank that gives up a call tells the group's others the cause, and they give up that call for the same cause, also
-where they wait for a rank that only waited for the one that ended. At a time-out a rank asks the others what they do
-(`runtime.torch.failures.causes`): one whose connection is open is never said to be lost.
+If the wrapped back end's connection breaks, `runtime.torch.failures.presence` knows which process has ended, and why. A
+rank that gives up a call tells the group's other ranks the cause. They give up that call for the same cause, even if
+they wait for a rank that itself only waited for the one that ended. At a time-out a rank asks the others what they do
+(`runtime.torch.failures.causes`): a rank with an open connection is never called lost.
 """
 
 from __future__ import annotations
@@ -31,28 +31,50 @@ from runtime.torch.messages import CLOSED_BY_US, Messages, any_closed, close_all
 
 @dataclass(frozen=True)
 class Tuning:
-    """Times in seconds."""
+    """Time limits of a watch, in seconds.
 
-    long: float = 1.0  # a wait after which the others are told of it, to find calls that differ
-    grace: float = 1.0  # for what a rank sent before it ended, where it did not say that it will make no such call
-    making: float = 0.25  # for the making of a group, when one of its ranks has ended
-    spread: float = 1.5  # for the cause, where a connection was closed: somebody has given up, and is about to say why
-    answers: float = 1.0  # to "what do you do?"
-    leaving: float = 30.0  # for a rank that has not made a call which is under way where another leaves the group
-    ending: float = 0.25  # of waits, after connections were closed: those that go on are left
+    Attributes:
+        long: Duration of a wait after which the other ranks are told of it, to find calls that differ.
+        grace: Time for messages that a rank sent before it ended, if it did not say that it makes no such call.
+        making: Time that the making of a group may still take after one of its ranks has ended.
+        spread: Wait for the cause after a connection was closed: some rank has given up, and will soon say why.
+        answers: Wait for answers to the question what a rank does.
+        leaving: Wait for a rank that has not made a call under way, while another rank leaves the group.
+        ending: Time that waits have to end after connections were closed; waits that go on are left.
+    """
+
+    long: float = 1.0
+    grace: float = 1.0
+    making: float = 0.25
+    spread: float = 1.5
+    answers: float = 1.0
+    leaving: float = 30.0
+    ending: float = 0.25
 
 
 _TUNING = Tuning()
 
 
 class _Key:
-    """Of a wait within `FailureWatch.guard`."""
+    """The key of a wait within `FailureWatch.guard`."""
 
 
 class FailureWatch:
-    """One rank's watch over its waits for the others of a group; me: its place there, ranks: the whole job's numbers.
+    """A rank's watch over its waits for the other ranks of a group.
 
-    messages: what is waited for. name: of the group. Without `meet` nothing is known of other ranks, and nothing said.
+    Without `meet` nothing is known of other ranks, and nothing is sent to them.
+
+    Attributes:
+        me: Place of this rank in the group.
+        ranks: The members, as the whole job numbers them.
+        tuning: Time limits.
+        group: Name of the group for messages to users.
+        messages: The messages that ranks wait for.
+        id: Name that only this group has; "" before the ranks have met.
+        calls: The calls that all ranks make.
+        theirs: By the number of a call, the place that told of its wait in it, and the text of that call.
+        left: By place, ranks that have left the group.
+        cause: Cause of the group's failure, or None.
     """
 
     def __init__(
@@ -64,6 +86,16 @@ class FailureWatch:
         tuning: Tuning = _TUNING,
         own: Callable[[], Presence] = presence,
     ) -> None:
+        """Build the watch of a group.
+
+        Args:
+            me: Place of this rank in the group.
+            ranks: The members, as the whole job numbers them.
+            messages: The messages that ranks wait for.
+            name: torch's name of the group.
+            tuning: Time limits.
+            own: Returns the presence of this process.
+        """
         self.me, self.ranks, self.tuning = me, tuple(ranks), tuning
         self._others = [place for place in range(len(self.ranks)) if place != me]
         few = ", ".join(map(str, self.ranks[:16])) + (", …" if len(self.ranks) > 16 else "")
@@ -71,60 +103,72 @@ class FailureWatch:
         self.messages: Any = messages
         self._own = own
         self._presence: Presence | None = None
-        self.id = ""  # a name that only this group has
-        self._names: list[str] = []  # by place, of the processes; empty until they have met
+        self.id = ""
+        self._names: list[str] = []  # Names of the processes, by place; empty until they have met.
         self._change = threading.Condition()
         self._asking = threading.Lock()
-        self.calls = Calls()  # of which all ranks make the same
-        self.theirs: dict[int, tuple[int, str]] = {}  # by number, who told of its wait in a call, and in which
-        self.left: dict[int, Gone] = {}  # by place
-        self._heard: dict[int, int] = {}  # by place, the last call whose wait it told of
-        self._gave_up: set[int] = set()  # places
+        self.calls = Calls()
+        self.theirs: dict[int, tuple[int, str]] = {}
+        self.left: dict[int, Gone] = {}
+        self._heard: dict[int, int] = {}  # By place, the number of the last call whose wait it reported.
+        self._gave_up: set[int] = set()  # Places that gave up.
         self._answers: dict[int, Message] = {}
         self._question = ""
         self.cause: Cause | None = None
-        self._told = False  # the others, of it
+        self._has_told_cause = False
         self._woken, self._leaves_at = False, math.inf
 
     @property
     def ends(self) -> Mapping[str, End]:
-        """The processes that have ended, of the whole job; always the same object once ranks have met."""
+        """Return the processes of the whole job that have ended; always the same object once ranks have met."""
         return {} if self._presence is None else self._presence.ends
 
     # ---- meeting
 
     def meet(self, store: Any, timeout: timedelta, whole_job: bool) -> str:
-        """Wait for all ranks of the group, connect to their processes, and give a name that only this group has.
+        """Wait for all ranks of the group, connect to their processes, and return a name that only this group has.
 
-        whole_job: these are all, so that ranks have been numbered anew. Raises RuntimeError, naming who is to blame,
-        where one ends meanwhile or does not come in time.
+        Args:
+            store: torch's store of the group.
+            timeout: Limit of the wait.
+            whole_job: Whether the group holds all ranks of the job, so that ranks have been numbered anew.
+
+        Raises:
+            RuntimeError: A rank ended or did not come in time; the message names it.
         """
         self._presence = self._own()
         if whole_job:
             self._presence.of_rank.clear()
 
         def check(names: list[str]) -> None:
+            """Store the names of the processes, and raise an error if one has ended."""
             self._names = names
             self._raise_if_gone()
 
         self._presence.add(self)
         try:
             self._names, self.id = meet(self._presence, store, self.me, self.ranks, timeout, check)
-        except RuntimeError as error:  # where the store is gone, somebody may be known to have ended with it
+        except RuntimeError as error:  # If the store is gone, the rank that ended with it may be known.
             self._raise_if_gone()
             self._give_up(Cause(error_text(error)))
             raise
         return self.id
 
     def call_unless_gone(self, function: Callable[[], Any]) -> Any:
-        """What it returns, which needs all ranks. Raises what it raises, and RuntimeError soon after one has ended."""
+        """Return the result of a function that needs all ranks.
+
+        Raises:
+            RuntimeError: A rank has ended; it is raised soon after that. Errors of the function are raised as they are.
+        """
 
         def in_vain() -> bool:
+            """Return True if a rank has ended, or a cause is known."""
             return self.cause is not None or self._any_gone(None)
 
         return call_unless(in_vain, self._raise_if_gone, function, self.tuning.making)
 
     def _raise_if_gone(self) -> None:
+        """Raise RuntimeError with the cause if a rank has ended."""
         if self.cause is None and self._any_gone(None):
             self._give_up(find_cause(Waiting(""), self.ranks[self.me], self.group, self._facts(None)))
         if self.cause is not None:
@@ -134,31 +178,44 @@ class FailureWatch:
     # ---- calls and waits
 
     def issue(self, text: str) -> Waiting:
-        """Number the group's next call, of which all ranks make the same."""
+        """Return the group's next call, which all ranks make, with its number."""
         with self._change:
             waiting = self.calls.issue(text)
             assert waiting.number is not None
-            place, theirs = self.theirs.pop(waiting.number, (self.me, text))
-        if theirs != text:
-            self._differ(waiting.number, place, theirs)
+            place, other_text = self.theirs.pop(waiting.number, (self.me, text))
+        if other_text != text:
+            self._differ(waiting.number, place, other_text)
         return waiting
 
     def begin(self, key: Any, waiting: Waiting, thread: int | None = None, limited: bool = False) -> None:
-        """A wait begins, of a thread or of none yet; it is forgotten with its key. limited: as in `Wait`."""
+        """Record that a wait begins; it is forgotten with its key.
+
+        Args:
+            key: Object that stands for the wait.
+            waiting: The call.
+            thread: Thread that waits; None for none yet.
+            limited: As in `Wait`.
+        """
         with self._change:
             self.calls.begin_wait(key, Wait(waiting, time.monotonic(), thread, limited))
 
     def end(self, key: Any, closes: bool = True) -> None:
-        """It is over, and with it the call where it `closes` it."""
+        """Record that a wait is over, and with `closes` its call, too."""
         with self._change:
             self.calls.end_wait(key, closes)
 
     @contextmanager
     def guard(self, waiting: Waiting, new: bool = False, closes: bool = True, limited: bool = False) -> Iterator[None]:
-        """A context for what needs the other ranks. Raises RuntimeError, naming who is to blame, where it fails.
+        """Return a context for an operation that needs the other ranks.
 
-        new: nothing of it has begun, so it does not where it is known to be in vain. closes: with it the call is over,
-        also where it does not fail. limited: as in `Wait`.
+        Args:
+            waiting: The call.
+            new: Whether nothing of the operation has begun, so that it does not begin if it is known to be in vain.
+            closes: Whether the call is over with the operation; it always is if the operation fails.
+            limited: As in `Wait`.
+
+        Raises:
+            RuntimeError: The operation failed or is in vain; the message names the rank to blame.
         """
         key = _Key()
         self.begin(key, waiting, threading.get_ident(), limited)
@@ -170,48 +227,59 @@ class FailureWatch:
             closes = True
             if not isinstance(error, RuntimeError):
                 raise
-            vain = str(error) == waiting.text
-            if self.cause is None and not self._woken and not vain and not any_closed(self.messages, self._others):
-                raise  # all can be reached: what failed is the call itself
-            # when it was too late for one message, Gloo has closed all connections
-            late = not self._woken and bool(re.search("timed out|timeout", str(error), re.IGNORECASE))
-            text = waiting.text if vain else error_text(error)
+            is_vain = str(error) == waiting.text
+            if self.cause is None and not self._woken and not is_vain and not any_closed(self.messages, self._others):
+                raise  # All ranks can be reached, so the call itself failed.
+            # When a message came too late, Gloo has closed all connections.
+            is_late = not self._woken and bool(re.search("timed out|timeout", str(error), re.IGNORECASE))
+            text = waiting.text if is_vain else error_text(error)
             text = text.replace(CLOSED_BY_US, "given up") if self._woken else text
             text = text if text.startswith(waiting.text) else f"{waiting.text}: {text}"
-            raise RuntimeError(f"{text}{self._find_cause(waiting, late)}") from None
+            raise RuntimeError(f"{text}{self._find_cause(waiting, is_late)}") from None
         finally:
             self.end(key, closes)
 
     def is_left(self, peers: Collection[int] = ()) -> bool:
-        """Whether waits that have not ended are in vain, or those for messages of any of these peers."""
+        """Return True if open waits are in vain; with peers also if all of these peers have ended some time ago."""
         now = time.monotonic()
         gone = [self._gone(peer) for peer in peers] if self._names else []
-        dead = [each is not None and each.closed and now > each.at + self.tuning.grace for each in gone]
+        dead = [
+            rank_gone is not None and rank_gone.closed and now > rank_gone.at + self.tuning.grace for rank_gone in gone
+        ]
         return now > self._leaves_at or (bool(dead) and all(dead))
 
     def leave(self, why: str = "has left the group", over: bool = True) -> None:
-        """Tell the others that this rank makes no more calls. over: those under way come to their end all the same."""
-        made, first_open = self.counts()[self.id]
-        self._tell({"left": why, "counts": [made, made + 1 if over else first_open]})
+        """Report to the other ranks that this rank makes no more calls.
+
+        Args:
+            why: Text for the other ranks.
+            over: Whether the calls under way still complete.
+        """
+        calls_made, first_open = self.counts()[self.id]
+        self._tell({"left": why, "counts": [calls_made, calls_made + 1 if over else first_open]})
 
     def is_in_call(self) -> bool:
-        """Return whether a call that all ranks make is under way, as far as somebody still holds its work."""
+        """Return True if a call that all ranks make is under way, as long as some object holds its work."""
         with self._change:
             return any(wait.waiting.number is not None for wait in self.calls.waits())
 
     def leave_calls(self, are_over: Callable[[float], bool], limit_s: float) -> bool:
-        """Wait for the calls under way before this rank leaves the group; return whether they came to their end.
+        """Wait for the calls under way before this rank leaves the group; return True if they all ended.
 
-        Those that another rank has not made, long after this one was about to leave, end with an error that names it;
-        so does what is not over after `limit_s`. are_over: waits so many seconds, and tells whether all are over.
+        A call that another rank has not made, long after this rank wanted to leave, ends with an error that names that
+        rank. A call that is not over after `limit_s` ends with an error, too.
+
+        Args:
+            are_over: Waits up to this many seconds, and returns True if all calls are over.
+            limit_s: Limit of the wait in seconds.
         """
-        begun = time.monotonic()
+        start = time.monotonic()
         while not are_over(self.tuning.leaving):
             with self._change:
                 numbers = [wait.waiting.number for wait in self.calls.waits() if wait.waiting.number is not None]
             first = min(numbers, default=None)
             absent = [] if first is None else self._absent_from(first)
-            if absent or time.monotonic() > begun + limit_s:
+            if absent or time.monotonic() > start + limit_s:
                 why = f", which rank {', '.join(map(str, absent))} has not made" if absent else ""
                 text = f"rank {self.ranks[self.me]} has left {self.group} amid this call{why}"
                 self.give_up_call(Cause(text, first))
@@ -223,13 +291,17 @@ class FailureWatch:
         """Return the ranks, as the whole job numbers them, that say that they have not made the call of a number."""
         with self._asking:
             self._ask(Waiting("", number))
-            made = {place: answer.get("made") for place, answer in self._answers.items()}
-        return sorted(self.ranks[place] for place, calls in made.items() if calls is not None and calls < number)
+            calls_of_place = {place: answer.get("made") for place, answer in self._answers.items()}
+        return sorted(
+            self.ranks[place]
+            for place, calls_made in calls_of_place.items()
+            if calls_made is not None and calls_made < number
+        )
 
-    # ---- why
+    # ---- causes
 
     def _find_cause(self, waiting: Waiting, late: bool) -> str:
-        """To be put after an error; the first one found is every later call's, too."""
+        """Return the cause as a text to be put after an error; the first cause holds for every later call, too."""
         if not self._names:
             return ""
         with self._asking:
@@ -241,23 +313,25 @@ class FailureWatch:
                 self._give_up(find_cause(waiting, self.ranks[self.me], self.group, self._facts(waiting)))
             cause = self.cause
             assert cause is not None
-            self._tell_cause()  # also where another found it: some may wait for this rank alone
+            self._tell_cause()  # Even if another rank reported it, since some ranks may wait for this rank only.
         if self.ranks[self.me] in cause.blamed:
             return f"; the others gave up waiting for this rank: {cause.text}"
         return f"; {cause.text}"
 
     def _wait_until(self, over: Callable[[], bool], seconds: float) -> None:
-        until = time.monotonic() + seconds
+        """Wait until a condition holds or the seconds are over."""
+        deadline = time.monotonic() + seconds
         with self._change:
-            while not over() and time.monotonic() < until:
-                self._change.wait(0.02)  # ends of processes are not notified
+            while not over() and time.monotonic() < deadline:
+                self._change.wait(0.02)  # No notification comes when a process ends.
 
     def _any_gone(self, waiting: Waiting | None) -> bool:
+        """Return True if a rank that the call needs has ended or left."""
         return any(fact.ended is not None for fact in self._facts(waiting).values())
 
     def _facts(self, waiting: Waiting | None) -> dict[int, Fact]:
-        """By job rank, of those that it needs."""
-        found = {}
+        """Return by job rank the facts about the other ranks that the call needs; None stands for all ranks."""
+        fact_of_rank = {}
         for place, name in enumerate(self._names):
             if place == self.me or (waiting and waiting.peers is not None and place not in waiting.peers):
                 continue
@@ -268,62 +342,70 @@ class FailureWatch:
                 fact = Fact(answer={"text": waiting.text, "inside": False, "waits": []})
             else:
                 fact = Fact(gone.why, gone.made)
-            found[self.ranks[place]] = fact
-        return found
+            fact_of_rank[self.ranks[place]] = fact
+        return fact_of_rank
 
     def _gone(self, place: int) -> Gone | None:
+        """Return why the rank at a place makes no more calls, or None."""
         end = self._presence.ends.get(self._names[place]) if self._presence is not None else None
         if end is None or place in self.left:
             return self.left.get(place)
-        made, first = end.counts.get(self.id, (None, None))
-        return Gone(end.why, made, first, end.at, end.closed)
+        calls_made, first_open = end.counts.get(self.id, (None, None))
+        return Gone(end.why, calls_made, first_open, end.at, end.closed)
 
     def _ask(self, waiting: Waiting) -> None:
-        """What the others do."""
+        """Ask the other ranks what they do, and wait for their answers."""
         self._answers, self._question = {}, secrets.token_hex(8)
         self._tell({"ask": self._question, "number": waiting.number})
-        asked = {place for place, name in enumerate(self._names) if self._is_open(name)}
-        self._wait_until(lambda: self.cause is not None or asked <= set(self._answers), self.tuning.answers)
+        open_places = {place for place, name in enumerate(self._names) if self._is_open(name)}
+        self._wait_until(lambda: self.cause is not None or open_places <= set(self._answers), self.tuning.answers)
 
     def _give_up(self, cause: Cause) -> None:
+        """Set the cause of the group's failure, if there is none yet."""
         with self._change:
             self.cause = self.cause or cause
             self._change.notify_all()
 
     def _tell_cause(self) -> None:
-        if self.cause is not None and not self._told:
-            self._told = True
+        """Send the cause to the other ranks, once."""
+        if self.cause is not None and not self._has_told_cause:
+            self._has_told_cause = True
             self._tell({"cause": [self.cause.text, self.cause.number, self.cause.blamed]})
 
-    def _differ(self, number: int, place: int, theirs: str) -> None:
-        text = different_calls(self.ranks[place], theirs, self.ranks[self.me], self.calls.text(number) or "")
+    def _differ(self, number: int, place: int, other_text: str) -> None:
+        """Set and send the cause that another rank makes a different call."""
+        text = different_calls(self.ranks[place], other_text, self.ranks[self.me], self.calls.text(number) or "")
         self._give_up(Cause(text, number))
         self._tell_cause()
 
     def _is_open(self, name: str) -> bool:
+        """Return True if there is an open connection to a process."""
         return self._presence is not None and self._presence.is_open(name)
 
     def _tell(self, message: Message) -> None:
+        """Send a message about this group to the other ranks."""
         if self._presence is not None and self.id:
             names = (name for place, name in enumerate(self._names) if place != self.me)
             self._presence.tell(names, message | {"group": self.id})
 
-    # ---- as the presence's thread calls it
+    # ---- methods that the thread of `Presence` calls
 
-    def state(self, asked: Message) -> Message:
-        """What this rank does, for one that asks."""
+    def state(self, question: Message) -> Message:
+        """Return what this rank does, for a rank that asks."""
         with self._change:
-            waits = [f"{wait.waiting.text} of {self.group}" for wait in self.calls.waits()[:1]]  # as many as are read
-            if asked["group"] != self.id:
+            waits = [
+                f"{wait.waiting.text} of {self.group}" for wait in self.calls.waits()[:1]
+            ]  # Only the first is read.
+            if question["group"] != self.id:
                 return {"waits": waits}
-            number, cause = asked["number"], self.cause
+            number, cause = question["number"], self.cause
             given_up = None if cause is None else [cause.text, cause.number, cause.blamed]
             text = None if number is None else self.calls.text(number)
             part = {"made": self.calls.made, "text": text, "inside": self.calls.is_open(number)}
             return part | {"waits": waits, "cause": given_up, "group": self.id}
 
     def held(self) -> tuple[str, int, list[HeldCall] | None, set[int], float]:
-        """As `deadlock.Watch` has it."""
+        """Return what `deadlock.Watch.held` describes."""
         with self._change:
             texts, threads, since = self.calls.held()
             if not texts:
@@ -331,37 +413,39 @@ class FailureWatch:
             numbers = [number for number in texts if number is not None]
             if len(numbers) < len(texts) or not self._names:
                 return self.id, self.calls.made, None, threads, since
-            first = min(numbers)  # who has not made this one has made none of those after it
+            first = min(numbers)  # A rank that has not made this call has made none of those after it.
             absent = [name for place, name in enumerate(self._names) if self._heard.get(place, 0) < first]
             absent.remove(self._names[self.me])
             call = HeldCall(self.id, first, f"{texts[first]} of {self.group}", tuple(absent))
             return self.id, self.calls.made, [call], threads, since
 
     def give_up_call(self, cause: Cause) -> None:
-        """End a call that is waited in, and those after it, for a cause that the others are told of."""
+        """Set the cause for which a call that is waited in, and those after it, end; send it to the other ranks."""
         self._give_up(cause)
         self._tell_cause()
 
     def counts(self) -> Message:
-        """For the others, when this process ends or leaves the group."""
+        """Return the number of calls made and that of the first open call, for when this rank ends or leaves."""
         with self._change:
-            self.calls.waits()  # which forgets those that have completed
+            self.calls.waits()  # This forgets waits that have completed.
             return {self.id: [self.calls.made, self.calls.first_open()]}
 
     def failed(self) -> str:
-        """For the others, when this process ends."""
+        """Return the cause of a failure, for the other ranks when this process ends; "" without one."""
         return "" if self.cause is None else FAILED + self.cause.text
 
     def hear(self, name: str, message: Message) -> None:
-        """What another rank says of this group."""
+        """Read a message of another rank about this group."""
         if not self.id or message.get("group") != self.id or name not in self._names:
             return
         place = self._names.index(name)
-        differs = False
+        is_different = False
         with self._change:
             if "left" in message:
-                made, first = message["counts"]
-                self.left[place] = Gone(message["left"], made, first, time.monotonic(), closed=False, left=True)
+                calls_made, first_open = message["counts"]
+                self.left[place] = Gone(
+                    message["left"], calls_made, first_open, time.monotonic(), closed=False, left=True
+                )
             elif "answer" in message:
                 if message["answer"] == self._question:
                     self._answers[place] = message
@@ -370,17 +454,17 @@ class FailureWatch:
                 text, number, blamed = message["cause"]
                 self.cause = self.cause or Cause(text, number, tuple(blamed))
             elif "call" in message:
-                number, theirs = message["number"], message["call"]
+                number, other_text = message["number"], message["call"]
                 self._heard[place] = max(number, self._heard.get(place, 0))
                 if number > self.calls.made:
-                    self.theirs[number] = place, theirs
-                differs = (self.calls.text(number) or theirs) != theirs
+                    self.theirs[number] = place, other_text
+                is_different = (self.calls.text(number) or other_text) != other_text
             self._change.notify_all()
-        if differs:
-            self._differ(number, place, theirs)
+        if is_different:
+            self._differ(number, place, other_text)
 
     def interrupt(self) -> None:
-        """End the main thread's wait, so that Ctrl-C is raised there."""
+        """Stop the main thread's wait, so that Ctrl-C is raised there."""
         with self._change:
             waits = [wait for wait in self.calls.waits() if wait.thread == threading.main_thread().ident]
         if waits and not self._woken and self.messages is not None:
@@ -390,7 +474,10 @@ class FailureWatch:
             self._end_waits()
 
     def look(self) -> None:
-        """End waits that are in vain; tell the others of the first one where it is long, and so of each that lasts."""
+        """Stop waits that are in vain, and report the first wait to the other ranks when it is long.
+
+        When that wait is over, the next one becomes the first. So each wait that lasts is reported.
+        """
         now = time.monotonic()
         with self._change:
             waits = self.calls.waits()
@@ -399,7 +486,7 @@ class FailureWatch:
         if self._woken or self.messages is None:
             return
         counted = [(wait.waiting.number, wait) for wait in waits if wait.waiting.number is not None]
-        number, wait = min(counted, key=lambda each: each[0], default=(0, None))
+        number, wait = min(counted, key=lambda number_and_wait: number_and_wait[0], default=(0, None))
         if wait is not None and not wait.told and now - wait.since > self.tuning.long:
             wait.told = True
             self._tell({"call": self.calls.text(number) or wait.waiting.text, "number": number})
@@ -407,11 +494,11 @@ class FailureWatch:
             self._end_waits()
 
     def _in_vain(self, wait: Wait, now: float) -> bool:
-        """Whether a rank that it needs will not do its part."""
+        """Return True if a rank that the wait needs will not do its part."""
         number, cause = wait.waiting.number, self.cause
         if cause is not None and wait.waiting.peers is None:
             return cause.number is None or number is None or number >= cause.number
-        if wait.waiting.peers is not None:  # where a connection is closed the wrapped back end sees it by itself
+        if wait.waiting.peers is not None:  # The wrapped back end sees by itself that a connection is closed.
             return bool(self._gave_up.intersection(wait.waiting.peers))
         if self._presence is None:
             return False
@@ -421,11 +508,14 @@ class FailureWatch:
             gone = self._gone(place)
             if place == self.me or gone is None:
                 continue
-            vain = wait.since > gone.at or now > gone.at + self.tuning.grace
-            if gone.makes_none(number) or (gone.closed and not gone.left and not gone.is_through(number) and vain):
+            is_past_grace = wait.since > gone.at or now > gone.at + self.tuning.grace
+            if gone.makes_none(number) or (
+                gone.closed and not gone.left and not gone.is_through(number) and is_past_grace
+            ):
                 return True
         return False
 
     def _end_waits(self) -> None:
+        """Close all connections, so that waits for them end."""
         self._woken, self._leaves_at = True, time.monotonic() + self.tuning.ending
         close_all(self.messages, self._others)

@@ -1,7 +1,7 @@
-"""How the ranks of a group find one another, and find out where one of them does not come or ends meanwhile.
+"""Let the ranks of a group find each other, and detect a rank that does not come or ends meanwhile.
 
-torchrun's `--max-restarts` starts all ranks anew beside the store that they had, and nothing in the environment says so
-on all nodes alike: place 0 of a group opens a new attempt in the store, and the others take one for theirs only where
+torchrun's `--max-restarts` starts all ranks anew with the store that they had, and no environment variable says so on
+all nodes alike. So place 0 of a group opens a new attempt in the store. The other places accept an attempt only after
 place 0 has answered them in it.
 """
 
@@ -17,11 +17,11 @@ from typing import Any
 
 from runtime.torch.failures.presence import Presence
 
-_LOOK_S = 0.25  # after which those that have come are looked at one by one
-_ATTEMPT = "attempt"  # the key of the latest attempt's number
-_MOST_BYTES = 400  # of what a rank writes
+_LOOK_S = 0.25  # Seconds after which the ranks that have come are served one by one, though others are missing.
+_ATTEMPT = "attempt"  # The store's key of the latest attempt's number.
+_MOST_BYTES = 400  # Limit for the words that a rank writes.
 _NONCE = re.compile("[0-9a-f]{16}")
-_PAUSES_S = (0.001, 0.02)  # between two looks whether all have come: the first, and the longest
+_PAUSES_S = (0.001, 0.02)  # First and longest pause between two checks whether all ranks have come.
 
 
 def meet(
@@ -29,81 +29,102 @@ def meet(
 ) -> tuple[list[str], str]:
     """Wait until all ranks have written their addresses to the store, and connect to their processes.
 
-    me: this one's place; ranks: the members, as the job numbers them; check: raises where one of the processes of these
-    names has ended ("" where it is not known). Returns the names, by place, and one for the group that its members
-    share, and no others do, not in an earlier attempt either. Raises RuntimeError for ranks that do not come in time,
-    and what the store raises.
+    Args:
+        own: Presence of this process.
+        store: torch's store of the group.
+        me: Place of this rank in the group.
+        ranks: The members, as the job numbers them.
+        timeout: Limit of the wait.
+        check: Raises an error if a process of these names has ended; "" stands for an unknown name.
+
+    Returns:
+        Names of the processes, by place, and a name for the group that only its members share, also not with an earlier
+        attempt.
+
+    Raises:
+        RuntimeError: A rank did not come in time. Errors of the store are raised as they are.
     """
-    words = [*own.address.split(), secrets.token_hex(8)]
-    attempt = store.add(_ATTEMPT, 1) if me == 0 else None  # None: not known yet
+    own_words = [*own.address.split(), secrets.token_hex(8)]
+    attempt = store.add(_ATTEMPT, 1) if me == 0 else None  # None until it is known.
     if me == 0:
-        store.set(f"{attempt}/at/0", " ".join(words))
-    found = {me: words}
+        store.set(f"{attempt}/at/0", " ".join(own_words))
+    words_of_place = {me: own_words}
     start = looked = time.monotonic()
     pause, longest = _PAUSES_S
-    while len(found) < len(ranks):
-        missing = [place for place in range(len(ranks)) if place not in found]
+    while len(words_of_place) < len(ranks):
+        missing = [place for place in range(len(ranks)) if place not in words_of_place]
         now = time.monotonic()
         if attempt is None:
-            attempt = _answered(store, me, words)
-        if (attempt is None or not _have(store, attempt, missing)) and now < looked + _LOOK_S:
+            attempt = _enter_attempt(store, me, own_words)
+        if (attempt is None or not _have_written(store, attempt, missing)) and now < looked + _LOOK_S:
             time.sleep(pause)
             pause = min(longest, pause * 1.5)
             continue
         looked = now
-        for place in [place for place in missing if attempt is not None and _have(store, attempt, [place])]:
-            found[place], own.of_rank[ranks[place]] = _connected(own, store, f"{attempt}/at/{place}", ranks[place])
+        for place in [place for place in missing if attempt is not None and _have_written(store, attempt, [place])]:
+            words_of_place[place], own.of_rank[ranks[place]] = _connect(
+                own, store, f"{attempt}/at/{place}", ranks[place]
+            )
             if me == 0:
-                store.set(f"{attempt}/answer/{place}", found[place][-1])
-        names = [found[place][0] if place in found else own.of_rank.get(rank, "") for place, rank in enumerate(ranks)]
+                store.set(f"{attempt}/answer/{place}", words_of_place[place][-1])
+        names = [
+            words_of_place[place][0] if place in words_of_place else own.of_rank.get(rank, "")
+            for place, rank in enumerate(ranks)
+        ]
         check(names)
-        absent = [str(rank) for place, rank in enumerate(ranks) if place not in found]
+        absent = [str(rank) for place, rank in enumerate(ranks) if place not in words_of_place]
         if absent and now > start + timeout.total_seconds():
-            who = ", ".join(absent) if attempt is not None else str(ranks[0])
-            raise RuntimeError(f"rank {who} did not come within {timeout.total_seconds():g} s")
-    return [found[place][0] for place in range(len(ranks))], found[0][-1]
+            absent_text = ", ".join(absent) if attempt is not None else str(ranks[0])
+            raise RuntimeError(f"rank {absent_text} did not come within {timeout.total_seconds():g} s")
+    return [words_of_place[place][0] for place in range(len(ranks))], words_of_place[0][-1]
 
 
-def _connected(own: Presence, store: Any, key: str, rank: int) -> tuple[list[str], str]:
-    """Connect to the process whose address a rank wrote to the store; return the words that it wrote, and its name.
+def _connect(own: Presence, store: Any, key: str, rank: int) -> tuple[list[str], str]:
+    """Open a connection to the process whose address a rank wrote; return the rank's words and the process's name.
 
-    Raises RuntimeError where it wrote something else.
+    Raises:
+        RuntimeError: The rank wrote something else into the store.
     """
     value = bytes(store.get(key))
     try:
         *address, nonce = value[:_MOST_BYTES].decode("ascii").split(" ")
         if len(value) > _MOST_BYTES or not _NONCE.fullmatch(nonce):
-            raise ValueError("is no address of a process")
+            raise ValueError("is not the address of a process")
         return [*address, nonce], own.connect(" ".join(address))
     except ValueError:
-        right = "it must be what the same version of synth wrote on that rank"
-        raise RuntimeError(f"the store's {key}: is no address of rank {rank}; {right}") from None
+        advice = "it must be written by the same version of synth on that rank"
+        raise RuntimeError(f"the store's {key} is not the address of rank {rank}; {advice}") from None
 
 
-def _have(store: Any, attempt: int, places: Sequence[int]) -> bool:
-    """Whether all of them have written their addresses."""
+def _have_written(store: Any, attempt: int, places: Sequence[int]) -> bool:
+    """Return True if all these places have written their addresses."""
     return bool(store.check([f"{attempt}/at/{place}" for place in places]))
 
 
-def _answered(store: Any, me: int, words: list[str]) -> int | None:
-    """The latest attempt, entered, once place 0 has answered in it; None until then."""
+def _enter_attempt(store: Any, me: int, words: list[str]) -> int | None:
+    """Write this rank's words into the latest attempt; return the attempt once place 0 has answered in it."""
     attempt, answer = int(store.add(_ATTEMPT, 0)), f"answer/{me}"
     store.set(f"{attempt}/at/{me}", " ".join(words))
-    there = store.check([f"{attempt}/{answer}"]) and bytes(store.get(f"{attempt}/{answer}")) == words[-1].encode()
-    return attempt if there else None
+    is_answered = store.check([f"{attempt}/{answer}"]) and bytes(store.get(f"{attempt}/{answer}")) == words[-1].encode()
+    return attempt if is_answered else None
 
 
 def call_unless(
     in_vain: Callable[[], bool], explain: Callable[[], None], function: Callable[[], Any], grace_s: float
 ) -> Any:
-    """What the function returns; it waits for other ranks without end, and `in_vain` says whether that is so.
+    """Return the result of a function that waits for other ranks without a limit, unless that is in vain.
 
-    Raises what it raises, or what `explain` does, where it is in vain and not over within the grace.
+    Args:
+        in_vain: Returns True if the function will never return.
+        explain: Raises an error with the reason, if there is one.
+        function: The function.
+        grace_s: Seconds that the function still has after `in_vain` became true.
     """
     results: list[Any] = []
     errors: list[BaseException] = []
 
     def run() -> None:
+        """Call the function, and store its result or error."""
         try:
             results.append(function())
         except BaseException as error:

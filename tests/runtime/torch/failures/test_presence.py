@@ -166,7 +166,10 @@ def test_a_member_that_sends_no_message_is_named_and_not_lost(line: bytes) -> No
         assert owns[0].is_open(owns[1].name)
         assert owns[0].is_open(owns[2].name)
         why = watch._find_cause(watch.issue("allreduce"), late=False)
-        assert why == "; rank 3 sent what is no message of this version of synth; all ranks must run the same version"
+        assert (
+            why
+            == "; rank 3 sent a message that this version of synth does not understand; all ranks must run the same version"
+        )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,9 @@ def test_what_a_rank_did_not_write_to_the_store_is_named(value: bytes) -> None:
     store.set("1/at/1", value)
     own = Presence(HASTY)
     try:
-        with pytest.raises(RuntimeError, match="the store's 1/at/1: is no address of rank 3; it must be what the same"):
+        with pytest.raises(
+            RuntimeError, match="the store's 1/at/1 is not the address of rank 3; it must be written by the same"
+        ):
             meet(own, store, 0, (7, 3), timedelta(seconds=5), lambda _: None)
     finally:
         own.close()

@@ -36,7 +36,7 @@ def test_an_address_is_read_as_it_was_written() -> None:
      "[" * 60_000],
 )  # fmt: skip
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address of a process; it must be"):
+    with pytest.raises(ValueError, match="is not the address of a process; it must be"):
         Address.parse(text)
 
 
