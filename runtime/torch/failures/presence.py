@@ -1,13 +1,14 @@
-"""Which processes of a job live: every two that share a group keep a connection open, beside those of the messages.
+"""Detect which processes of a job live, over a connection between every two processes that share a group.
 
-The kernel closes a process's connections when it ends, however that happens, and keeps those of a stopped one open. So
-the end of a process is known within milliseconds, and nobody is taken for dead who only waits, computes or is stopped.
-A process says over them why it ends, where it can, and answers what it is doing; a thread of its own reads and answers.
-Where no connection can be made (a firewall), nothing is known of the other, and nothing is said of it.
+These connections are separate from those of the messages. The kernel closes a process's connections when it ends,
+however that happens, and keeps those of a stopped process open. So the end of a process is known within milliseconds,
+and a process that only waits, computes or is stopped is never taken for dead. Over the connections a process reports
+why it ends, if it can, and answers what it is doing; a separate thread reads and answers. If a connection cannot be
+made (a firewall), nothing is known and nothing is reported of the other process.
 
-Anybody who reaches the host can connect. A stranger costs little: the kernel wakes the thread only when the first
-frame is complete (`runtime.torch.failures.wire`), few strangers are let in at a time, none stays longer than a short
-time, and nothing that is sent ends the thread. Where all ranks are on one host the port is on loopback.
+Anybody who reaches the host can connect. A stranger costs little: the kernel wakes the thread only when the first frame
+is complete (`runtime.torch.failures.wire`), only few strangers are let in at a time, none stays longer than a short
+time, and nothing that a stranger sends ends the thread. If all ranks are on one host, the port is on loopback.
 """
 
 from __future__ import annotations
@@ -55,52 +56,65 @@ log = logging.getLogger("synth.torch")
 
 @dataclass(frozen=True)
 class Tuning:
-    """Times in seconds, sizes in bytes."""
+    """Limits of a presence, with times in seconds and sizes in bytes.
 
-    tick: float = 0.25  # between two looks at long waits
-    connect: float = 2.0  # for a connection; an address that a firewall hides gives no answer
-    unread: int = 1 << 20  # of messages that a stopped process does not read; so also the longest message
-    stranger: float = 2.0  # until a connection must have said who it is, and for which it takes one of the places
-    strangers: int = 128  # places for connections that have not said it
-    tries: int = 6  # to connect, where the other process closes before it has said anything
-    idle: int = 5  # until the kernel asks a silent host whether it is there; then twice more, as often
+    Attributes:
+        tick: Interval between two checks of long waits.
+        connect: Limit for a connection; an address that a firewall hides gives no answer.
+        unread: Bytes of messages that a stopped process does not read; so also the longest message.
+        stranger: Time in which a connection must say who it is, and for which it takes a place.
+        strangers: Places for connections that have not said who they are.
+        tries: Number of attempts to connect, if the other process closes before it has sent anything.
+        idle: Time until the kernel probes a silent host, and the interval of its two further probes.
+    """
+
+    tick: float = 0.25
+    connect: float = 2.0
+    unread: int = 1 << 20
+    stranger: float = 2.0
+    strangers: int = 128
+    tries: int = 6
+    idle: int = 5
 
 
 _TUNING = Tuning()
-_RING = b"\0"  # no signal's number
+_RING = b"\0"  # It is not the number of a signal.
 _LOOPBACK = "127.0.0.1"
-_WAITS = 8  # texts of waits in an answer: one names who is waited for
-_BROKEN = "sent what is no message of this version of synth; all ranks must run the same version"
+_WAITS = 8  # Texts of waits in an answer: the first names the ranks that are waited for.
+_BROKEN = "sent a message that is not of this version of synth; all ranks must run the same version"
 
 
 class Listener(Watch, Protocol):
-    """A `FailureWatch`, as the reading thread sees it."""
+    """The methods of a `FailureWatch` that the reading thread calls."""
 
     def hear(self, name: str, message: Message) -> None:
-        """A message of the process of this name."""
+        """Read a message of the process of this name."""
 
     def look(self) -> None:
-        """After messages, and every tick."""
+        """Check the waits, after messages and in every tick."""
 
-    def state(self, asked: Message) -> Message:
-        """Its part of the answer to {"ask": …, "group": …}: {"waits": [the first], …}."""
+    def state(self, question: Message) -> Message:
+        """Return its part of the answer to {"ask": …, "group": …}: {"waits": [the first], …}."""
 
     def interrupt(self) -> None:
-        """Ctrl-C came, and the main thread may be where Python cannot raise it."""
+        """Handle Ctrl-C, since the main thread may be where Python cannot raise it."""
 
     def counts(self) -> Message:
-        """By group: the calls made so far, and the first of them that is not over."""
+        """Return by group the number of calls made so far, and the number of the first that is not over."""
 
     def failed(self) -> str:
-        """Why its last call failed, for the others when this process ends; "" where none did."""
+        """Return why its last call failed, for the other ranks when this process ends; "" if none failed."""
 
 
 @dataclass(frozen=True)
 class End:
-    """That a process has ended, or is about to: why, in its own words, or "" where it said nothing.
+    """The end of a process that has ended or is about to end.
 
-    at: when that became known, by `time.monotonic`. closed: whether its connection is. counts: of the calls it has
-    made, as it said.
+    Attributes:
+        why: Reason in its own words, "" if it sent none.
+        at: Time when the end became known, by `time.monotonic`, in seconds.
+        closed: Whether its connection is closed.
+        counts: By group, the calls that it said it has made, and the first that was not over.
     """
 
     why: str
@@ -113,10 +127,14 @@ class _Link:
     """A connection to another process.
 
     Attributes:
-        name: Of the process; "" where it has not said it.
-        address: What this process connected to; None where the other one did.
+        channel: The socket.
+        name: Name of the process; "" if it has not sent it.
+        address: Address to which this process connected; None if the other process connected.
         has_spoken: Whether anything came from the other process.
-        skips: Whether bytes are dropped up to the next line's begin, since a line was too long.
+        skips: Whether bytes are dropped up to the beginning of the next line, since a line was too long.
+        read: Bytes that came and are not a complete line yet.
+        unsent: Bytes that are not sent yet.
+        lock: Guards `unsent`.
     """
 
     def __init__(self, channel: socket.socket, name: str = "", address: Address | None = None) -> None:
@@ -126,11 +144,14 @@ class _Link:
         self.lock = threading.Lock()
 
     def send(self, message: Message, most: int) -> None:
-        """Never waits: what does not fit now is sent at the next call, or dropped where `most` bytes wait."""
+        """Send a message without waiting; what does not fit now is sent by the next call.
+
+        The message is dropped if more than `most` bytes would be unsent.
+        """
         self.send_bytes(json.dumps(message).encode() + b"\n", most)
 
     def send_bytes(self, data: bytes, most: int) -> None:
-        """As `send`, of what is no message."""
+        """Send bytes that are not a message, as `send` does."""
         with self.lock:
             if len(self.unsent) + len(data) <= most:
                 self.unsent += data
@@ -140,31 +161,33 @@ class _Link:
 
 
 def _own_address() -> str:
-    """Where others reach this host: as Gloo, the interface of GLOO_SOCKET_IFNAME, the host's name, or loopback.
+    """Return the IPv4 address at which other processes reach this host.
 
-    Loopback, too, where the environment says that all ranks are on this host.
+    It is loopback if the environment says that all ranks are on this host. Otherwise it is, as for Gloo, the address of
+    the interface of GLOO_SOCKET_IFNAME, or that of the host's name, or loopback.
     """
     if all_on_this_host():
         return _LOOPBACK
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(","):
             with suppress(OSError):
-                asked = struct.pack("256s", name.strip()[:15].encode())
-                return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), 0x8915, asked)[20:24])  # SIOCGIFADDR
-    with suppress(OSError), socket.socket() as tried:
-        found = socket.gethostbyname(socket.gethostname())
-        tried.bind((found, 0))
-        return found
+                request = struct.pack("256s", name.strip()[:15].encode())
+                return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), 0x8915, request)[20:24])  # SIOCGIFADDR
+    with suppress(OSError), socket.socket() as probe:
+        ip = socket.gethostbyname(socket.gethostname())
+        probe.bind((ip, 0))
+        return ip
     return _LOOPBACK
 
 
 class Presence:
-    """One process among those of its job.
+    """The presence of this process among the processes of its job.
 
     Attributes:
-        name: of the process, as others know it.
-        ends: by name, the processes that have ended or are about to.
-        of_rank: by job rank, the process that was last seen with it.
+        tuning: Limits.
+        name: Name of this process, as other processes know it.
+        ends: By name, the processes that have ended or are about to.
+        of_rank: By job rank, the process that last had this rank.
     """
 
     def __init__(self, tuning: Tuning = _TUNING) -> None:
@@ -172,24 +195,23 @@ class Presence:
         self.name = secrets.token_hex(NAME_DIGITS // 2)
         self.ends: dict[str, End] = {}
         self.of_rank: dict[int, str] = {}
-        self._secret = secrets.token_hex(
-            SECRET_DIGITS // 2
-        )  # only those that share a store with this process may speak to it
+        # Only processes that share a store with this one may connect to it.
+        self._secret = secrets.token_hex(SECRET_DIGITS // 2)
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         self._adding = threading.Lock()
         self._links: dict[str, _Link] = {}
-        self._expected: dict[str, tuple[float, Address]] = {}  # by name, until when to wait for one, and its address
-        self._tries: dict[str, int] = {}  # by name, how often a connection closed before anything came
-        self._strangers: dict[_Link, float] = {}  # until when each may stay
-        self._places: deque[float] = deque()  # when each place for strangers that was taken is free again; rising
-        self._accepts = True  # whether the selector looks at the server
+        self._expected: dict[str, tuple[float, Address]] = {}  # By name, the end of the wait for it, and its address.
+        self._tries: dict[str, int] = {}  # By name, how often a connection closed before anything came.
+        self._strangers: dict[_Link, float] = {}  # The time until which each stranger may stay.
+        self._places: deque[float] = deque()  # When each taken place for strangers becomes free, in rising order.
+        self._accepts = True  # Whether the selector watches the server.
         self._selector = selectors.DefaultSelector()
         self._server = socket.socket()
         self._server.bind((_own_address(), 0))
         self._server.listen(4096)
         self._server.setblocking(False)
         self._selector.register(self._server, selectors.EVENT_READ)
-        self._bell, self._rope = socket.socketpair()  # ends a wait for messages
+        self._bell, self._rope = socket.socketpair()  # They end a wait for messages.
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._rope.setblocking(False)
         self._over = False
@@ -199,21 +221,23 @@ class Presence:
 
     @property
     def address(self) -> str:
-        """What `connect` takes in another process."""
+        """Return the text that `connect` takes in another process."""
         ip, port = self._server.getsockname()
         host = this_host() if ip.startswith("127.") else ""
         return str(Address(self.name, self._secret, ip, port, host or ANYWHERE))
 
     def add(self, listener: Listener) -> None:
-        """Tell it what is heard, for as long as it lives."""
+        """Add a listener, which gets all messages for as long as it lives."""
         with self._adding:
             self._listeners.add(listener)
 
     def connect(self, address: str) -> str:
-        """Have a connection to the process of this address, and give its name.
+        """Open a connection to the process of an address, and return its name.
 
-        The one of the greater name makes it; the other one tries, too, where that does not come. Raises ValueError for
-        what is no address.
+        The process with the greater name connects. The other process tries, too, if that connection does not come.
+
+        Raises:
+            ValueError: The text is not an address.
         """
         to = Address.parse(address)
         if to.name < self.name:
@@ -223,37 +247,38 @@ class Presence:
         return to.name
 
     def _reach(self, to: Address) -> None:
+        """Open a connection to a process, or record that it has ended."""
         name = to.name
         if name in self._links or name in self.ends or not to.is_reachable:
             return
         try:
             channel = socket.create_connection((to.ip, to.port), self.tuning.connect)
-        except ConnectionRefusedError:  # nobody listens there any more
+        except ConnectionRefusedError:  # No process listens there any more.
             self.ends.setdefault(name, End("", time.monotonic(), True))
         except OSError:
-            if name in self._tries:  # it has been reached before
+            if name in self._tries:  # The process was reached before.
                 self.ends.setdefault(name, End("", time.monotonic(), True))
-            # else a firewall: nothing is known of it
+            # Otherwise a firewall may hide it, and nothing is known of it.
         else:
             link = self._keep(channel, name, to)
             link.send_bytes(hello(to.secret, self.name), self.tuning.unread)
             self._selector.register(channel, selectors.EVENT_READ, link)
-            with suppress(OSError):  # full: it rings already
+            with suppress(OSError):  # If the buffer is full, the bell rings already.
                 self._rope.send(_RING)
 
     def is_open(self, name: str) -> bool:
-        """Whether there is an open connection to this process."""
+        """Return True if there is an open connection to this process."""
         return name in self._links
 
     def tell(self, names: Iterable[str], message: Message) -> None:
-        """Send a message to those of them that are connected; never waits, never raises."""
+        """Send a message to those of these processes that are connected, without waiting and without errors."""
         for name in names:
             link = self._links.get(name)
             if link is not None:
                 link.send(message, self.tuning.unread)
 
     def say_end(self, why: str) -> None:
-        """Tell all that this process is about to end."""
+        """Send all processes the reason why this process is about to end."""
         counts: Message = {}
         for listener in self._listening():
             counts |= listener.counts()
@@ -261,43 +286,48 @@ class Presence:
         self.tell(list(self._links), {"end": why, "counts": counts})
 
     def _listening(self) -> list[Listener]:
+        """Return the listeners that live."""
         with self._adding:
             return list(self._listeners)
 
     def hear_signals(self) -> None:
-        """Take notice of Ctrl-C at once, where nothing else does: as the main thread, where it waits outside Python."""
+        """Register for Ctrl-C unless other code has done so.
+
+        The thread then notices it at once, even if the main thread waits outside Python.
+        """
         if threading.current_thread() is threading.main_thread():
-            before = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
-            if before != -1:
-                signal.set_wakeup_fd(before)
+            earlier_fd = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
+            if earlier_fd != -1:
+                signal.set_wakeup_fd(earlier_fd)
 
     def close(self) -> None:
-        """After what was said, close all connections."""
+        """Close all connections after everything was sent."""
         self._over = True
         with suppress(OSError):
             self._rope.send(_RING)
         if self._thread is not threading.current_thread():
             self._thread.join(1.0)
         for link in list(self._links.values()):
-            with suppress(OSError):  # what was said arrives before the end does
+            with suppress(OSError):  # Messages arrive before the end of the connection does.
                 link.channel.shutdown(socket.SHUT_WR)
         self.drop()
 
     def drop(self) -> None:
-        """Close this process's copies of the connections, as a process that was forked must."""
-        with suppress(ValueError):  # not the main thread, or of an earlier time
-            before = signal.set_wakeup_fd(-1)
-            if before != self._rope.fileno():
-                signal.set_wakeup_fd(before)
+        """Close this process's copies of the connections, as a forked process must."""
+        with suppress(ValueError):  # Not the main thread, or the earlier descriptor is closed.
+            wakeup_fd = signal.set_wakeup_fd(-1)
+            if wakeup_fd != self._rope.fileno():
+                signal.set_wakeup_fd(wakeup_fd)
         links = (*self._links.values(), *self._strangers)
-        with suppress(RuntimeError):  # the thread, where it lives on, has changed it meanwhile
+        with suppress(RuntimeError):  # If the thread still runs, it may have changed the map meanwhile.
             links += tuple(key.data for key in self._selector.get_map().values() if key.data is not None)
-        for held in (*(link.channel for link in links), self._server, self._bell, self._rope):
-            held.close()
+        for closable in (*(link.channel for link in links), self._server, self._bell, self._rope):
+            closable.close()
         self._links.clear()
         self._strangers.clear()
 
     def _keep(self, channel: socket.socket, name: str, address: Address | None = None) -> _Link:
+        """Set the options of a connection to a member, store it, and return it."""
         channel.settimeout(None)
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -313,39 +343,41 @@ class Presence:
         return link
 
     def _work(self) -> None:
-        looked = 0.0
+        """Read messages and check waits until the presence is closed."""
+        last_look = 0.0
         while not self._over:
             try:
-                heard = self._serve(max(0.0, looked + self.tuning.tick - time.monotonic()))
-                if heard or time.monotonic() >= looked + self.tuning.tick:
-                    looked = time.monotonic()
+                has_heard = self._serve(max(0.0, last_look + self.tuning.tick - time.monotonic()))
+                if has_heard or time.monotonic() >= last_look + self.tuning.tick:
+                    last_look = time.monotonic()
                     self._look()
-            except Exception:  # the thread must not end, or the others would take this process for a stopped one
+            except Exception:  # The thread must not end, or other processes would take this one for a stopped one.
                 if not self._over:
-                    log.exception("synth: looking after waits")
+                    log.exception("synth: the check of the waits failed; it is repeated")
                     time.sleep(self.tuning.tick)
 
     def _serve(self, seconds: float) -> bool:
-        """Wait for what comes, and take it; return whether any of it was of a member of the job."""
-        heard = False
+        """Wait for data and handle it; return True if any of it came from a member of the job."""
+        has_heard = False
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._server:
                 self._accept()
             elif key.fileobj is self._bell:
-                heard = True
+                has_heard = True
                 interrupted = signal.SIGINT in self._bell.recv(1 << 10)
                 if interrupted and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                     for listener in self._listening():
                         listener.interrupt()
             elif key.data in self._strangers:
-                heard |= self._admit(key.data)
+                has_heard |= self._admit(key.data)
             else:
-                heard = True
+                has_heard = True
                 self._read(key.data)
         self._dismiss()
-        return heard
+        return has_heard
 
     def _look(self) -> None:
+        """Send what is unsent, open connections that did not come, and check all waits."""
         for link in list(self._links.values()):
             if link.unsent:
                 link.send_bytes(b"", self.tuning.unread)
@@ -355,9 +387,11 @@ class Presence:
         self._deadlocks.look(self._listening())
 
     def _held(self) -> tuple[Held | None, float]:
+        """Return the state in which this process is held, as `deadlock.own_state` does."""
         return own_state(self._listening(), own_threads() | {self._thread.ident})
 
     def _reach_expected(self) -> None:
+        """Open connections to processes whose own connections did not come in time."""
         for name, (due, address) in list(self._expected.items()):
             if name in self._links or time.monotonic() > due:
                 del self._expected[name]
@@ -366,53 +400,53 @@ class Presence:
     # ---- strangers
 
     def _accept(self) -> None:
-        """Let a stranger in, as long as there is a place.
+        """Accept a stranger's connection, as long as a place is free.
 
-        A place stays taken for its time also where the stranger goes earlier, so that the number of strangers in a
-        second is limited; one that turns out to be a member gives it back.
+        A place stays taken for its full time even if the stranger leaves earlier, so that the number of strangers per
+        second is limited. A stranger that turns out to be a member frees its place.
         """
         try:
             channel, _ = self._server.accept()
-        except BlockingIOError:  # it is gone again
+        except BlockingIOError:  # The stranger is gone again.
             return
-        except OSError:  # no file descriptor is left, or the connection was broken off
+        except OSError:  # No file descriptor is left, or the connection was aborted.
             self._places.extend([time.monotonic() + self.tuning.stranger] * self.tuning.strangers)
         else:
-            until = time.monotonic() + self.tuning.stranger
-            self._places.append(until)
+            deadline = time.monotonic() + self.tuning.stranger
+            self._places.append(deadline)
             link = _Link(channel)
             channel.setblocking(False)
-            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, HELLO_BYTES)  # wakes for a complete frame
-            self._strangers[link] = until
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, HELLO_BYTES)  # Wake only for a whole frame.
+            self._strangers[link] = deadline
             self._selector.register(channel, selectors.EVENT_READ, link)
         if len(self._places) >= self.tuning.strangers:
             self._selector.unregister(self._server)
             self._accepts = False
 
     def _admit(self, link: _Link) -> bool:
-        """Read a stranger's frame; return whether it is a member of the job, and close its connection if not."""
+        """Read a stranger's frame; return True if it is a member of the job, otherwise close its connection."""
         try:
             frame = link.channel.recv(HELLO_BYTES)
         except OSError:
             frame = b""
         name = name_in_hello(frame, self._secret)
-        until = self._strangers.pop(link)
+        deadline = self._strangers.pop(link)
         self._selector.unregister(link.channel)
         if name is None or name == self.name:
             link.channel.close()
             return False
         with suppress(ValueError):
-            self._places.remove(until)
+            self._places.remove(deadline)
         link.channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        kept = self._keep(link.channel, name)
-        self._selector.register(link.channel, selectors.EVENT_READ, kept)
-        kept.send({}, self.tuning.unread)  # so that it knows that it was let in
+        member = self._keep(link.channel, name)
+        self._selector.register(link.channel, selectors.EVENT_READ, member)
+        member.send({}, self.tuning.unread)  # It tells the member that it was accepted.
         return True
 
     def _dismiss(self) -> None:
-        """Close the connections of strangers whose time is over, and accept again where places are free."""
+        """Close the connections of strangers whose time is over, and accept again if places are free."""
         now = time.monotonic()
-        for link in [link for link, until in self._strangers.items() if now >= until]:
+        for link in [link for link, deadline in self._strangers.items() if now >= deadline]:
             del self._strangers[link]
             self._selector.unregister(link.channel)
             link.channel.close()
@@ -425,16 +459,17 @@ class Presence:
     # ---- members of the job
 
     def _read(self, link: _Link) -> None:
+        """Read from a member, handle complete lines, and record its end if the connection is closed."""
         try:
             data = link.channel.recv(1 << 16)
-        except OSError:  # the host is gone, or the process with messages unread
+        except OSError:  # The host is gone, or the process ended with unread messages.
             data = b""
         if data:
             link.has_spoken = True
             self._tries.pop(link.name, None)
             link.read += data
-            *lines, rest = bytes(link.read).split(b"\n")
-            link.read = bytearray(rest)
+            *lines, remainder = bytes(link.read).split(b"\n")
+            link.read = bytearray(remainder)
             if lines and link.skips:
                 del lines[0]
                 link.skips = False
@@ -453,14 +488,14 @@ class Presence:
         del self._links[link.name]
         tries = self._tries[link.name] = self._tries.get(link.name, 0) + 1
         if link.address is not None and not link.has_spoken and tries < self.tuning.tries:
-            # it lives, and took this process for a stranger that was too slow; or refuses the next connection
+            # Either it lives and took this process for a stranger that was too slow, or it refuses the next connection.
             self._expected[link.name] = time.monotonic() + self.tuning.tick * (tries - 1), link.address
             return
-        before = self.ends.get(link.name, End("", 0.0, True))
-        self.ends[link.name] = replace(before, at=time.monotonic(), closed=True)
+        earlier_end = self.ends.get(link.name, End("", 0.0, True))
+        self.ends[link.name] = replace(earlier_end, at=time.monotonic(), closed=True)
 
     def _hear(self, link: _Link, line: bytes) -> None:
-        """Take a message of a member."""
+        """Read a message of a member and handle it."""
         try:
             message = read_message(line)
         except ValueError as error:
@@ -468,16 +503,17 @@ class Presence:
             return
         try:
             self._take(link, message)
-        except Exception:  # of a listener; the thread must not end
-            log.exception("synth: a message that cannot be read")
+        except Exception:  # A listener failed, but the thread must not end.
+            log.exception("synth: a message could not be handled")
 
-    def _distrust(self, link: _Link, what: str) -> None:
-        """Name a member that sends what is no message as the cause of what fails from now on; its process lives."""
+    def _distrust(self, link: _Link, description: str) -> None:
+        """Record a member that sends invalid data as the cause of later failures; its process lives."""
         if link.name not in self.ends:
             self.ends[link.name] = End(_BROKEN, time.monotonic(), closed=False)
-            log.error("synth: process %s sent %s; all ranks must run the same version of synth", link.name, what)
+            log.error("synth: process %s sent %s; all ranks must run the same version of synth", link.name, description)
 
     def _take(self, link: _Link, message: Message) -> None:
+        """Handle a message of a member."""
         if "end" in message:
             end = End(message["end"], time.monotonic(), False, message["counts"])
             self.ends.setdefault(link.name, end)
@@ -501,44 +537,47 @@ _making = threading.Lock()
 
 
 def presence() -> Presence:
-    """This process's, made at the first call; from then on its end is said to the others."""
+    """Return the presence of this process, built at the first call; from then on it reports the process's end."""
     global _own
     with _making:
         if _own is None:
             _own = Presence()
             _own.hear_signals()
-            sys.excepthook = _say_error(sys.excepthook)
-            atexit.register(_say_exit)  # here, to run before what drains threads at the end
+            sys.excepthook = _report_error(sys.excepthook)
+            atexit.register(_report_exit)  # Registered late, to run before the threads are drained.
         return _own
 
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
-def _say_error(before: _Hook) -> _Hook:
-    """A hook for errors that end the program, which tells the others of it."""
+def _report_error(earlier_hook: _Hook) -> _Hook:
+    """Return a hook for errors that end the program, which reports them to the other processes."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Report the error, then call the earlier hook."""
         if _own is not None:
             _own.say_end(error_end(error))
-        before(kind, error, trace)
+        earlier_hook(kind, error, trace)
 
     return hook
 
 
-def _say_exit() -> None:
+def _report_exit() -> None:
+    """Report to the other processes that this one ends."""
     if _own is not None:
         _own.say_end("ended")
 
 
 @atexit.register
-def _close() -> None:  # a thread that lives on while the interpreter ends can take the process down with it
+def _close() -> None:
+    """Close the presence: a thread that still runs while the interpreter ends can crash the process."""
     if _own is not None:
         _own.close()
 
 
 def _forget() -> None:
-    """In a forked process: its copies would hide from the others that its parent ends."""
+    """Remove the presence in a forked process: its copies would hide from other processes that its parent ends."""
     global _own, _making
     _making = threading.Lock()
     if _own is not None:

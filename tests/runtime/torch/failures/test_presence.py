@@ -167,8 +167,7 @@ def test_a_member_that_sends_no_message_is_named_and_not_lost(line: bytes) -> No
         assert owns[0].is_open(owns[2].name)
         why = watch._find_cause(watch.issue("allreduce"), late=False)
         assert (
-            why
-            == "; rank 3 sent a message that this version of synth does not understand; all ranks must run the same version"
+            why == "; rank 3 sent a message that is not of this version of synth; all ranks must run the same version"
         )
 
 

@@ -76,7 +76,7 @@ def test_every_message_is_read_and_none_with_a_field_of_another_shape(message: d
         for value in ({"x": 1}, [[]], [None], 1.5, {"g": ["a"]}, [["g", "x"]], ["why", 3], 1 << 70, True):
             if (field, value) == ("inside", True):
                 continue
-            with pytest.raises(ValueError, match=r"missing or has another shape|of no known kind"):
+            with pytest.raises(ValueError, match=r"has no valid field|of an unknown kind"):
                 read_message(json.dumps(message | {field: value}).encode())
 
 
