@@ -155,7 +155,7 @@ class Buffers:
     ) -> None:
         """Run a program whose ranks have another order than the group's.
 
-        A buffer with one block per rank is reordered alike.
+        A buffer with one block per rank is reordered accordingly.
         """
         places, elements_of_all = torch.tensor(order), len(order) * self.block
         if input_tensor is not None and input_tensor.numel() == elements_of_all:

@@ -97,7 +97,7 @@ class Core:
         is_whole_job: bool = False,
         task: Callable[[Callable[[], None], Sequence[Tensor], Any], Task] = Task,
     ) -> None:
-        """Start a rank's calls, and check that all ranks choose alike.
+        """Start a rank's calls, and check that all ranks will make the same choices.
 
         Args:
             watch: Watch of the group.
@@ -130,7 +130,7 @@ class Core:
             raise InputError(fault)
 
     def paths(self, call: Call) -> frozenset[str]:
-        """Return `Chooser.paths` for the method that is now asked for."""
+        """Return `Chooser.paths` for the method that `using` names now."""
         return self._chooser.paths(call, asked_method.get())
 
     @property
@@ -139,7 +139,7 @@ class Core:
         return self._checks and len(self.ranks) > 1
 
     def wrapped_ranges(self, call: Call) -> list[tuple[int, str | None]]:
-        """Return `Chooser.wrapped_ranges` for the method that is now asked for."""
+        """Return `Chooser.wrapped_ranges` for the method that `using` names now."""
         return self._chooser.wrapped_ranges(call, asked_method.get())
 
     def choose(
@@ -152,7 +152,7 @@ class Core:
             buffers: Tensors of the call.
             op: A key of REDUCERS, another reduction that only the wrapped back end supports, or None without a
                 reduction.
-            method: Overrules the method that is now asked for.
+            method: Overrules the method that `using` names now.
         """
         first_tensor, reason = buffers.tensors[0], ""
         if first_tensor.device.type != "cpu":
@@ -305,7 +305,7 @@ class Core:
             call: Facts on which the choice depends.
             buffers: Tensors of the call.
             sizes: Elements of all blocks, by giving and taking place.
-            method: Method that was asked for when the call was made.
+            method: Method that `using` named when the call was made.
         """
         busiest = max(*(sum(row) for row in sizes), *(sum(column) for column in zip(*sizes, strict=True)))
         size_bytes = busiest * buffers.tensors[0].element_size()

@@ -162,7 +162,7 @@ class PassThrough:
         return f"{self._describe(self._operation, size_bytes, kind, opts)}, on {self._by}"
 
     def _find(self, kind: Any, size_bytes: int) -> _Range:
-        """Return the range of a size, of elements of a type, for the method that is now asked for."""
+        """Return the range of a size, of elements of a type, for the method that `using` names now."""
         core, collective, key = self._core, self._operation.kind, (kind, asked_method.get())
         if key not in self._ranges:
             call = Call(collective.name, 0, type_text(kind), core.ranks)

@@ -48,7 +48,7 @@ class PieceMap:
     scratch: tuple[frozenset[Piece], ...]
 
     def length(self, piece: Piece, sizes: Sizes) -> int:
-        """Return the number of elements of a piece, which `Layout` cuts in the same way."""
+        """Return the number of elements of a piece, cut as `Layout` does."""
         elements = sizes[piece.source][piece.target]
         return (piece.chunk + 1) * elements // self.chunks - piece.chunk * elements // self.chunks
 

@@ -212,7 +212,7 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
     """A group written in Python whose `watched` methods can be seen by modes, profilers and hooks."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
-        super().__init__(*([store] if REGISTRABLE else []), rank, size)  # Only torch 2.15 takes a store here.
+        super().__init__(*([store] if REGISTRABLE else []), rank, size)  # Only torch 2.15 or later takes a store.
         self._store = store
         self._registered = Registered(store, rank, size, self._serve)
         self._shortened: list[str] = []

@@ -43,7 +43,7 @@ class Task:
         self._once = threading.Lock()  # Guards the futures.
         self._over = threading.Event()
         self._error: BaseException | None = None
-        self._context = copy_context()  # It holds the method of `using`, so callbacks choose alike on all ranks.
+        self._context = copy_context()  # It holds the method of `using`, so callbacks choose the same on all ranks.
         self.before: Task | None = None
         self.thread: TaskThread | None = None
 

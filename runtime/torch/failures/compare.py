@@ -22,7 +22,7 @@ def _gather(messages: Messages, tensor: Any, size: int) -> list[Any]:
 
 
 def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks: Sequence[int]) -> None:
-    """Check that all ranks will choose alike.
+    """Check that all ranks will make the same choices.
 
     Args:
         messages: Messages of the group.
