@@ -1,8 +1,8 @@
 """Libraries of algorithms: what is in a folder, what serves a call, and writing one."""
 
 from emit.library.index import load_index
-from emit.library.lookup import choose
 from emit.library.overlay import load_library
-from emit.library.selector import Selector
+from emit.library.selection.lookup import choose
+from emit.library.selection.selector import Selector
 
 __all__ = ["Selector", "choose", "load_index", "load_library"]

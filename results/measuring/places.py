@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,10 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from click.testing import CliRunner
+
+from synth.app.cli import cli
 
 _HOLDER = """import fcntl, os, sys
 for path in sys.argv[1:]:
@@ -145,3 +150,43 @@ class Place:
             path.symlink_to(self.folder / "not-there")
         else:
             path.symlink_to(path.name)
+
+
+def library_state(folder: Path, printed: bytes) -> str:
+    """Return whether a library holds the answer that a command printed as JSON.
+
+    Returns:
+        "right" if it holds everything that was printed, and each file takes the stated time; "nothing" if there is
+        neither an answer nor a file; else what is wrong.
+    """
+    if list(folder.glob(".synth-*")):
+        return "unfinished files are left there"
+    index = folder / "index.json"
+    entries = json.loads(index.read_text())["algorithms"] if index.exists() else []
+    for entry in entries:
+        if CliRunner().invoke(cli, ["verify", str(folder / entry["file"])]).exit_code:
+            return f"{entry['file']} is wrong"
+    in_index = {name for entry in entries for name in (entry["file"], entry["schedule"]) if name}
+    on_disk = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    if not entries and {name for name in on_disk if not name.endswith(".synth")}:
+        return "files that are in no index"
+    if not printed:
+        return "right" if on_disk else "nothing"
+    try:
+        rows = json.loads(printed)["algorithms"]
+    except ValueError:
+        return "half of an answer was printed"
+    for row in rows:
+        path = Path(row.get("file") or row.get("schedule") or "")
+        if not path.is_file():
+            return f"{path} is not there"
+        if "file" in row and abs(_simulated_us(path, row) / row["time_us"] - 1) > 1e-9:
+            return f"{path} takes another time than was printed"
+    return "right" if rows else "nothing"
+
+
+def _simulated_us(path: Path, row: dict[str, object]) -> float:
+    """Return the time in µs that `synth simulate` predicts for a file at the size that a row shows."""
+    topology = json.loads((path.parent.parent / "index.json").read_text())["algorithms"][0]["topology"]
+    words = ["simulate", str(path), "--topo", topology, "--sizes", str(row["shown_bytes"]), "--json"]
+    return float(json.loads(CliRunner().invoke(cli, words).output)["sizes"][0]["time_us"])

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from emit.library.check import Report, check_library
+from emit.library.checking.check import Report, check_library
 from emit.library.index import INDEX, load_index
 from results.measuring.measure import grid, page, run, synth, write
 from synth.app.clusters.answer_check import checked_answer

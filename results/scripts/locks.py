@@ -28,8 +28,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from results.measuring.measure import ROOT, grid, page, write
-from results.measuring.places import Place, SkippedError
-from results.scripts.interrupts import on_disk
+from results.measuring.places import Place, SkippedError, library_state
 from synth.app.cli import cli
 
 MOST_LATE_S = 1.0
@@ -492,7 +491,7 @@ def judge(situation: Situation, place: Place, words: str, ended: Ended) -> tuple
         for name in LOCK_FILES:
             (folder / name).unlink()  # the check of a folder knows no foreign files
     if "--json" in words and situation.beside in (None, words):
-        answer = on_disk(folder, ended.out)
+        answer = library_state(folder, ended.out)
     else:
         check = CliRunner().invoke(cli, ["library", "check", str(folder)])
         answer = "right" if check.exit_code == 0 else check.output[-200:]

@@ -22,12 +22,12 @@ import numpy as np
 
 from results.measuring.measure import grid, page, write
 from synth.app.synthesis import synthesize
-from synth.baselines.libraries import LIBRARIES, Model
 from synth.baselines.mscclpp import MOST_RANKS
 from synth.baselines.nccl.figures import BASE_US, RING, TREE
 from synth.baselines.nccl.figures import VERSION as NCCL_VERSION
 from synth.baselines.nccl.model import COLLECTIVES, Choice, nccl_model
 from synth.baselines.nccl.platforms import net_latency_us
+from synth.baselines.vendors import LIBRARIES, Model
 from synth.model.text import format_count, format_size, format_time
 from topologies.clusters import Machine, Nics, join
 from topologies.load import load, load_machine
@@ -293,7 +293,7 @@ def main() -> None:
     tables = sum("rows" in run for run in runs)
     versions = "; ".join(f"{one.name} {one.version}" for one in LIBRARIES.values())
     parts = [
-        f"Libraries by what they themselves would take, as `synth/baselines/libraries.py` has them: {versions}. NCCL"
+        f"Libraries by what they themselves would take, as `synth/baselines/vendors.py` has them: {versions}. NCCL"
         " and RCCL have cost models of their own; MSCCL++ takes an algorithm by size, whose time is by our figures.",
         "## Beside what nccl-tests and rccl-tests printed elsewhere",
         f"{len(found)} points of {len(runs)} runs were found with an address, {tables} of them as tables, nearly all of"

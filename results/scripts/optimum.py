@@ -17,8 +17,8 @@ import numpy as np
 from results.measuring.measure import grid, page, write
 from results.scripts.census import random_network
 from synth.app.synthesis import synthesize
+from synth.bounds.cuts.worst_cut import WorstCut, worst_cuts
 from synth.bounds.search import DEFAULT
-from synth.bounds.worst_cut import WorstCut, worst_cuts
 from synth.engines.flow.quotients import quotient_question
 from synth.model.problem import make_problem
 from topologies.load import load

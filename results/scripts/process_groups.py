@@ -24,9 +24,9 @@ from click.testing import CliRunner
 
 from emit.library.group_programs import GroupPrograms
 from emit.library.programs import NONE
-from emit.library.save_groups import save_groups
+from emit.library.saving.save_groups import save_groups
 from results.measuring.measure import geometric_mean, grid, page, seconds_words, write
-from synth.app.cli.prove import prove
+from synth.app.cli.files.prove import prove
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member

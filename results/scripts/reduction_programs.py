@@ -19,12 +19,12 @@ from results.measuring.measure import geometric_mean, grid, page, write
 from results.measuring.p2_machines import MACHINES, NIC_GBS, NIC_US, PCIE_GBS, RING_GBS, SWITCH_GBS
 from synth.bounds.prove import prove
 from synth.parallelism.axes import Axis, Matrix, matrices, parse_axes
-from synth.parallelism.concrete import concrete, described
-from synth.parallelism.reduce_programs import LIBRARY, ProgramSearch, reduce_programs, reduction
-from synth.parallelism.requests import REDUCTION, reduction_groups, synthesis_hierarchy
-from synth.parallelism.sequences import sequences
-from synth.parallelism.states import ALLREDUCE
-from synth.parallelism.step_costs import StepCosts, ranked
+from synth.parallelism.reduction.concrete import concrete, described
+from synth.parallelism.reduction.reduce_programs import LIBRARY, ProgramSearch, reduce_programs, reduction
+from synth.parallelism.reduction.requests import REDUCTION, reduction_groups, synthesis_hierarchy
+from synth.parallelism.reduction.sequences import sequences
+from synth.parallelism.reduction.states import ALLREDUCE
+from synth.parallelism.reduction.step_costs import StepCosts, ranked
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.levels.hierarchy import Hierarchy, find_levels

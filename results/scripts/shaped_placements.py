@@ -33,12 +33,12 @@ from results.measuring.measure import grid, page, seconds_words, write
 from results.measuring.shaped import SMALL_WINDOWS, Links, built, missing, started, topology, wait_for
 from synth.model.collective import Floats
 from synth.parallelism.axes import Axis, Matrix, matrices
-from synth.parallelism.concrete import described
-from synth.parallelism.reduce_programs import ALL, ProgramSearch, ReductionProgram, as_plan, reduction
-from synth.parallelism.requests import REDUCTION, reduction_groups, synthesis_hierarchy
-from synth.parallelism.sequences import Sequence as Steps
-from synth.parallelism.sequences import sequences
-from synth.parallelism.step_costs import StepCosts
+from synth.parallelism.reduction.concrete import described
+from synth.parallelism.reduction.reduce_programs import ALL, ProgramSearch, ReductionProgram, as_plan, reduction
+from synth.parallelism.reduction.requests import REDUCTION, reduction_groups, synthesis_hierarchy
+from synth.parallelism.reduction.sequences import Sequence as Steps
+from synth.parallelism.reduction.sequences import sequences
+from synth.parallelism.reduction.step_costs import StepCosts
 from topologies.errors import InputError
 from topologies.levels.hierarchy import Hierarchy, parse_levels
 from topologies.text.reader import from_toml

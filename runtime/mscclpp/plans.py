@@ -39,7 +39,7 @@ from typing import Any
 
 from emit.library.index import Entry
 from emit.library.overlay import load_library
-from emit.library.selector import Selector, entries_in_order
+from emit.library.selection.selector import Selector, entries_in_order
 from emit.mscclpp.memory import counted_chunks
 from emit.mscclpp.plan import SUMS, Plan
 from emit.mscclpp.read import read_plan

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from emit.formats import plain_name, verify_program
 from emit.library.index import Entry, state_goal
-from emit.library.lookup import goal_beside
 from emit.library.overlay import load_library
-from emit.library.selector import entries_of
+from emit.library.selection.lookup import goal_beside
+from emit.library.selection.selector import entries_of
 from emit.program import Program
 from emit.targets import TARGETS
 from runtime.algorithms.built_in import DIRECT, built_in, names, usual

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emit.library.programs import NONE, executor_for
-from emit.library.save import save
+from emit.library.saving.save import save
 from emit.targets import TARGETS
 from synth.app.present.table import table
 from synth.engines.flow.quotients import quotient_question
@@ -102,7 +102,7 @@ class Synthesis:
     def save(
         self, folder: str | Path, target: str = "auto", *, proof: bool = False, replace: bool = False
     ) -> list[Path]:
-        """Write the files as `emit.library.save.save` does, and return their paths.
+        """Write the files as `emit.library.saving.save.save` does, and return their paths.
 
         From then on `found` is what was written: algorithms that the search had no time to lower are lowered now, and
         have the times of their programs.

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from synth.baselines.bine import bine_baselines
-from synth.baselines.bucket import bucket_baselines
-from synth.baselines.direct import direct_baselines
-from synth.baselines.dissemination import dissemination_baselines
-from synth.baselines.doubling import doubling_baselines
+from synth.baselines.algorithms.bine import bine_baselines
+from synth.baselines.algorithms.bucket import bucket_baselines
+from synth.baselines.algorithms.direct import direct_baselines
+from synth.baselines.algorithms.dissemination import dissemination_baselines
+from synth.baselines.algorithms.doubling import doubling_baselines
+from synth.baselines.algorithms.multiplying import multiplying_baselines
+from synth.baselines.algorithms.pat import pat_baselines
+from synth.baselines.algorithms.ring import RINGED, ring_baselines
+from synth.baselines.algorithms.swing import swing_baselines
+from synth.baselines.algorithms.tree import tree_baselines
+from synth.baselines.algorithms.trivance import trivance_baselines
+from synth.baselines.algorithms.two_level import two_level_baselines
 from synth.baselines.fifo import Unordered, is_new
-from synth.baselines.multiplying import multiplying_baselines
-from synth.baselines.pat import pat_baselines
-from synth.baselines.ring import RINGED, ring_baselines
-from synth.baselines.swing import swing_baselines
-from synth.baselines.tree import tree_baselines
-from synth.baselines.trivance import trivance_baselines
 from synth.baselines.tuning import TUNING
-from synth.baselines.two_level import two_level_baselines
 from synth.model.problem import Problem
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, NoRoute, TooManySends, did_you_mean

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from synth.bounds.cut_candidates import node_sets, worst
+from synth.bounds.cuts.cut_candidates import node_sets, worst
 from synth.bounds.resource_cover import cover, gbs_by_end
 from synth.bounds.search import Search
 from synth.bounds.witness import Witness

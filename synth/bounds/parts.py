@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from synth.bounds.cut_candidates import node_sets
+from synth.bounds.cuts.cut_candidates import node_sets
 from synth.bounds.resource_cover import cover, single_uses
 from synth.bounds.search import Search
 from synth.bounds.witness import Witness, whole_network

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from synth.bounds import witness
 from synth.bounds.search import Cost, Search
-from synth.bounds.window_limit import window_limit
+from synth.bounds.windows.limit import window_limit
 from synth.bounds.witness import Limit, Witness, countable
 from synth.model.problem import Problem
 from topologies.errors import BadWitness
@@ -55,7 +55,7 @@ def register(kind: Kind) -> None:
     KINDS[kind.name] = kind
 
 
-_HOPS, _CUT, _ENDS = "synth.bounds.hops", "synth.bounds.cut", "synth.bounds.ends"
+_HOPS, _CUT, _ENDS = "synth.bounds.hops", "synth.bounds.cuts.cut", "synth.bounds.ends"
 _LENGTHS = {Cost.QUICK: "find_uniform", Cost.ROUTING: "find_by_loads", Cost.LINEAR_PROGRAM: "find_by_linear_program"}
 for _row in (
     Kind("path", witness.path_limit, _HOPS, {Cost.QUICK: "find_path"}, of_quotients=True),
@@ -67,7 +67,7 @@ for _row in (
     Kind("arrivals", witness.ends_limit, _ENDS, {Cost.QUICK: "find_arrivals"}, of_quotients=True),
     Kind("departures", witness.ends_limit, _ENDS, {Cost.QUICK: "find_departures"}, of_quotients=True),
     Kind("lengths", witness.lengths_limit, "synth.bounds.lengths", _LENGTHS, of_quotients=True),
-    Kind("window", window_limit, "synth.bounds.windows", {Cost.WINDOWS: "refutations"}),
+    Kind("window", window_limit, "synth.bounds.windows.windows", {Cost.WINDOWS: "refutations"}),
 ):
     register(_row)
 

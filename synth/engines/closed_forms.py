@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from synth.baselines import BASELINES, CLOSED_FORMS
+from synth.baselines.algorithms.tree import NAME as TREE
 from synth.baselines.fifo import Unordered
-from synth.baselines.tree import NAME as TREE
-from synth.engines.library import accepts as is_whole
+from synth.engines.baselines import accepts as is_whole
 from synth.engines.request import Options, Outcome, Request
 from synth.model.deadline import now
 from synth.model.problem import Problem

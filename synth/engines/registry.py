@@ -70,7 +70,7 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         Engine("route", "greedy routing for few ranks, at once", "synth.engines.greedy.search"),
-        Engine("baseline", "algorithms that a vendor's library would run", "synth.engines.library"),
+        Engine("baseline", "algorithms that a vendor's library would run", "synth.engines.baselines"),
         Engine("switch", "reductions and multicasts in switches", "synth.engines.switch"),
         Engine("closed", "exchanges by formula: all of the next seven engines", _CLOSED),
         *(

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from synth.baselines.ring import RINGED
+from synth.baselines.algorithms.ring import RINGED
 from synth.baselines.routes import Routes
 from synth.model.collective import Collective, Floats, Ints, named
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS

@@ -14,7 +14,7 @@ from synth.model.collective import Floats, Ints, named
 from synth.model.deadline import now
 from synth.parallelism.axes import process_groups
 from synth.parallelism.estimate import Estimator, RequestTime
-from synth.parallelism.program_plans import PROGRAMS, program_plans
+from synth.parallelism.reduction.program_plans import PROGRAMS, program_plans
 from synth.parallelism.step_time import StepTime, step_time
 from synth.parallelism.workload import Call, Workload
 from synth.solvers.workers import Workers

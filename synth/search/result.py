@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TypeVar
 
-from synth.baselines.libraries import LIBRARIES, Model
 from synth.baselines.nccl.model import Choice
+from synth.baselines.vendors import LIBRARIES, Model
 from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
 from synth.engines.registry import AUTO

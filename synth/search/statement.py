@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from synth.baselines.libraries import LIBRARIES
 from synth.baselines.nccl.model import Choice
+from synth.baselines.vendors import LIBRARIES
 from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
 from synth.model.pairs import ordinary

@@ -10,9 +10,9 @@ import pytest
 from emit.compiler.lower import lower
 from emit.formats import FORMATS, check_place, verify_file, write_program
 from emit.library import load_index
-from emit.library.lookup import place_beside
 from emit.library.programs import Programs
-from emit.library.save import save
+from emit.library.saving.save import save
+from emit.library.selection.lookup import place_beside
 from emit.msccl.format import threadblocks
 from emit.msccl.read import read_msccl
 from emit.targets import FEWEST_SMS, RESERVED_SMS, TARGETS, Target, on_devices
@@ -95,7 +95,7 @@ def test_what_the_index_says_of_the_place(tmp_path: Path) -> None:
 def test_unknown_sms_are_said_where_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = synthesize("alltoall", "full:4", engine="route", size=1 << 20).found
     for fewest, sms, said in ((FEWEST_SMS, None, False), (1, 20, False), (1, None, True)):
-        monkeypatch.setattr("emit.library.save.FEWEST_SMS", fewest)
+        monkeypatch.setattr("emit.library.saving.save.FEWEST_SMS", fewest)
         saved = save(found, tmp_path, sms=sms)
         assert saved.index is not None
         assert any("the SMs of its device are not known" in remark for remark in saved.remarks) == said

@@ -20,8 +20,8 @@ from results.scripts.nccl_baseline import (
     switches,
     why,
 )
-from synth.baselines.libraries import LIBRARIES
 from synth.baselines.nccl.model import nccl_model
+from synth.baselines.vendors import LIBRARIES
 from topologies.load import load
 
 RUNS: list[dict[str, Any]] = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["run"]

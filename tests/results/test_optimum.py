@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from results.scripts import optimum
-from synth.bounds.worst_cut import WorstCut
+from synth.bounds.cuts.worst_cut import WorstCut
 from topologies.load import load
 
 

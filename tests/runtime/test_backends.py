@@ -16,7 +16,7 @@ from emit.program import Program
 from runtime.backends import BACKENDS, Backend, choose_backend
 from runtime.bench import _MOST_EXECUTORS, Algorithm, Executor, Measure, Request, Row, Settings, in_process, measure
 from runtime.host.executor import HostExecutor
-from synth.app.cli.bench import bench
+from synth.app.cli.measuring.bench import bench
 from tests.runtime.example_runs import PROGRAMS
 from topologies.errors import InputError
 from topologies.topology import Topology

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from emit.language import load_script
 from emit.library.index import index_text, load_index
-from emit.library.nccl_tuner import measured_lines
 from emit.library.overlay import Fault, folder_without, read_fault
+from emit.library.selection.nccl_tuner import measured_lines
 from emit.library.write import writing
 from synth.app.cli import cli
 from synth.app.clusters.placing import unfiled_schedules
@@ -61,8 +61,8 @@ def workload(path: Path) -> object:
         ("a." * 50_000 + "a = 1", "a key of more than"),
         (f"[values]\nx = {HUGE}\n{CALL}", "must be a number"),
         (f"[values]\nx = {'9' * 5000}\n{CALL}", "digits"),
-        ('base = "/dev/zero"', "elsewhere"),
-        ('base = "../other.toml"', "elsewhere"),
+        ('base = "/dev/zero"', "in another folder"),
+        ('base = "../other.toml"', "in another folder"),
         ('base = "input.toml"', "must be another"),
     ],
 )

@@ -50,38 +50,38 @@ COMMANDS = {
     ),
     "library": Row("library:library", "Build, show, check and export libraries, and make executors load them."),
     "cache": Row("cache:cache", "Show or clear the cache of answers."),
-    "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files only."),
+    "prove": Row("files.prove:prove", "Check a stored schedule and the proof of its gap again, from the files only."),
     "simulate": Row(
-        "simulate:simulate",
+        "files.simulate:simulate",
         "Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.",
     ),
-    "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),
-    "lower": Row("compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
+    "compile": Row("files.compile:compile_", "Compile an algorithm written by hand into an executor's file."),
+    "lower": Row("files.compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
     "optimize": Row(
-        "compile:optimize",
+        "files.compile:optimize",
         "Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.",
     ),
     "bench": Row(
-        "bench:bench",
+        "measuring.bench:bench",
         "Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.",
     ),
     "tune": Row(
-        "tune:tune",
+        "measuring.tune:tune",
         "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
     ),
     "calibrate": Row(
-        "calibrate:calibrate",
+        "measuring.calibrate:calibrate",
         "Measure every link, and what calls, protocols and threadblocks cost; write the topology.",
     ),
     "report": Row(
-        "report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."
+        "files.report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."
     ),
     "convert": Row(
-        "convert:convert",
+        "files.convert:convert",
         "Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.",
     ),
     "verify": Row(
-        "verify:verify",
+        "files.verify:verify",
         "Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock or not readable.",
     ),
 }

@@ -15,11 +15,11 @@ import click
 
 from emit.library.index import SCHEDULES
 from emit.library.programs import NONE
-from emit.library.save import Saved, save
+from emit.library.saving.save import Saved, save
 from emit.library.write import standing
 from emit.targets import AUTO, TARGETS
+from synth.app.cli.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
-from synth.app.cli.known import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.options import SearchOptions, print_json
 from synth.app.cli.programs import scratch_bytes
 from synth.app.cli.streams import clear_line

@@ -21,7 +21,7 @@ import click
 
 from emit.library.group_programs import GroupPrograms
 from emit.library.programs import NONE
-from emit.library.save_groups import SavedGroups, save_groups
+from emit.library.saving.save_groups import SavedGroups, save_groups
 from emit.targets import AUTO
 from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
 from synth.app.cli.defects import say_defects
@@ -40,7 +40,7 @@ from synth.model.problem import parse_ranks
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_time
-from synth.parallelism.program_plans import PROGRAMS, program_plans
+from synth.parallelism.reduction.program_plans import PROGRAMS, program_plans
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.faults.apply import degraded

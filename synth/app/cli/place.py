@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from emit.library.group_programs import GroupPrograms
-from emit.library.save_groups import save_groups
+from emit.library.saving.save_groups import save_groups
 from synth.app.cli.answer import check_target, check_writable, clear_progress, progress_line
 from synth.app.cli.options import json_option, print_json, target_option, topo_option
 from synth.app.cli.programs import write_text

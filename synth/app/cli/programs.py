@@ -7,7 +7,7 @@ from pathlib import Path
 from emit.findings import Verdict
 from emit.formats import format_of, verify_program
 from emit.goal import Goal
-from emit.library.lookup import goal_beside
+from emit.library.selection.lookup import goal_beside
 from emit.program import Program
 from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import find_kind

@@ -17,7 +17,7 @@ import click
 
 from emit.library.group_programs import GroupPrograms
 from emit.library.programs import NONE
-from emit.library.save_groups import SavedGroups, save_groups
+from emit.library.saving.save_groups import SavedGroups, save_groups
 from emit.targets import AUTO, RESERVED_SMS
 from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line
 from synth.app.cli.options import (
@@ -37,9 +37,9 @@ from synth.model.numbers import parse_seconds
 from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_ranks, format_size, format_table, format_time
 from synth.parallelism.axes import Axis, Matrix, matrices, parse_axes, parse_over
-from synth.parallelism.reduce_programs import ReductionPrograms, reduce_programs, reduction, statement
-from synth.parallelism.requests import REDUCTION, SYNTHESIS, reduction_groups, synthesis_hierarchy, translated
-from synth.parallelism.sequences import MOST_STEPS, sequences
+from synth.parallelism.reduction.reduce_programs import ReductionPrograms, reduce_programs, reduction, statement
+from synth.parallelism.reduction.requests import REDUCTION, SYNTHESIS, reduction_groups, synthesis_hierarchy, translated
+from synth.parallelism.reduction.sequences import MOST_STEPS, sequences
 from topologies.errors import InputError
 from topologies.levels.hierarchy import Hierarchy, find_levels, parse_levels
 from topologies.load import load

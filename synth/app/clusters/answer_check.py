@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from emit.library.check import check_library
+from emit.library.checking.check import check_library
 from emit.library.index import check_types, index_text, parse_index
 from synth.app.clusters.placing import in_its_name
 from synth.app.clusters.plan import Share

@@ -34,7 +34,7 @@ import numpy as np
 
 from emit.formats import restate_program
 from emit.library.index import ISOMORPHIC, Entry, check_types
-from emit.library.save import stem_of_problem
+from emit.library.saving.save import stem_of_problem
 from emit.library.standing import network_digest
 from emit.library.write import standing, writing
 from emit.targets import TARGETS

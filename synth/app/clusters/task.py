@@ -1,8 +1,8 @@
 """One problem of a library: the task to solve, for any idle process, and its answer as bytes.
 
-The answer holds the executors' files and the schedules with their proofs, as `emit.library.save` writes them, and their
-rows of the index. It follows from the task only: engines count their work instead of reading the clock, so that every
-machine finds the same answer. The clock only ends a task that takes far longer than it should (`cut`).
+The answer holds the executors' files and the schedules with their proofs, as `emit.library.saving.save` writes them,
+and their rows of the index. It follows from the task only: engines count their work instead of reading the clock, so
+that every machine finds the same answer. The clock only ends a task that takes far longer than it should (`cut`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from emit.library.index import INDEX, load_index
 from emit.library.programs import NONE, executor_for
-from emit.library.save import save, stem_of_problem
+from emit.library.saving.save import save, stem_of_problem
 from synth.app.clusters.carried import carried
 from synth.bounds.prove import TighteningEffort, prove, tighten
 from synth.engines.flow.quotients import quotient_question

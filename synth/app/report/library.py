@@ -20,7 +20,7 @@ import numpy as np
 from emit.library.index import INDEX, Entry, is_figure, load_index, vs_library
 from synth.app.report.layout import place_vertices
 from synth.app.report.static_page import static_page, tiles
-from synth.baselines.libraries import LIBRARIES
+from synth.baselines.vendors import LIBRARIES
 from synth.model.text import format_count, format_listed, format_ranks, format_served, format_size, format_time
 from topologies.arrays import Floats
 from topologies.topology import Topology

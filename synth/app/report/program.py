@@ -16,7 +16,7 @@ from emit.findings import Findings
 from emit.formats import format_of, verify_program
 from emit.goal import Goal, goal_for
 from emit.library.index import Entry, is_figure
-from emit.library.lookup import goal_beside
+from emit.library.selection.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
 from emit.timing.predict import Predictor, Timed

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from synth.bounds.relaxation import capacities
-from synth.bounds.window_limit import alike_chunks
+from synth.bounds.windows.limit import alike_chunks
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
 from synth.engines.steiner.exchanges import Exchanges, sums_within
 from synth.engines.steiner.tuning import Tuning

@@ -14,8 +14,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from synth.baselines.grid import grid_extents
-from synth.bounds.worst_cut import written
+from synth.baselines.algorithms.grid import grid_extents
+from synth.bounds.cuts.worst_cut import written
 from synth.engines.trees.packing import Tree
 from synth.engines.trees.pipeline import Round, one_round
 from synth.engines.trees.tuning import Tuning

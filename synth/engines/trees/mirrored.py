@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from synth.bounds.worst_cut import written
+from synth.bounds.cuts.worst_cut import written
 from synth.engines.trees.packing import TooLate, Tree, depths
 from synth.engines.trees.pipeline import Round, one_round
 from synth.engines.trees.spanning import pack_spanning, rooted

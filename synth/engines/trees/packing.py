@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.bounds.max_flow import max_flow, residual
+from synth.bounds.cuts.max_flow import max_flow, residual
 from synth.model.collective import Bools, Ints
 from synth.model.compiled import Runner
 from synth.model.deadline import now

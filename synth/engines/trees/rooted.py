@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from synth.bounds.max_flow import max_flow, residual
-from synth.bounds.worst_cut import written
+from synth.bounds.cuts.max_flow import max_flow, residual
+from synth.bounds.cuts.worst_cut import written
 from synth.engines.trees.packing import pack
 from synth.engines.trees.pipeline import Round, one_round
 from synth.engines.trees.tuning import Tuning

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
+from synth.bounds.cuts.worst_cut import worst_cuts
 from synth.bounds.search import DEFAULT as BOUNDS
-from synth.bounds.worst_cut import worst_cuts
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.trees.combs import Combs, is_mesh
 from synth.engines.trees.mirrored import MirroredTrees

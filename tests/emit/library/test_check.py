@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from emit.library.check import Report, check_library
+from emit.library.checking.check import Report, check_library
 from emit.library.index import INDEX, index_text, load_index
 from emit.library.programs import Programs, run_by
-from emit.library.save import save
+from emit.library.saving.save import save
 from synth import synthesize
 from topologies.load import load
 

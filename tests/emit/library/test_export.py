@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emit.library.export import export_folders
 from emit.library.index import index_text, load_index
+from emit.library.selection.export import export_folders
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in
 from tests.emit.library.made_indices import entry_row

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emit.library.check import Report, check_library
-from emit.library.export import export_folders
-from emit.library.fault_check import check_fault
+from emit.library.checking.check import Report, check_library
+from emit.library.checking.fault_check import check_fault
 from emit.library.group_programs import GroupPrograms
 from emit.library.index import INDEX, index_text, load_index
 from emit.library.programs import Programs, run_by
-from emit.library.save import save
-from emit.library.save_groups import save_groups
+from emit.library.saving.save import save
+from emit.library.saving.save_groups import save_groups
+from emit.library.selection.export import export_folders
 from synth import synthesize
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member

@@ -10,7 +10,7 @@ import pytest
 
 from emit.formats import verify_file
 from emit.library.index import INDEX, index_text, load_index
-from emit.library.lookup import goal_beside
+from emit.library.selection.lookup import goal_beside
 from tests.emit.library.made_indices import entry_row
 from topologies.errors import InputError
 

@@ -11,7 +11,7 @@ import pytest
 
 from emit.formats import verify_program
 from emit.goal import goal_for, most_chunks
-from emit.library.check import check_library
+from emit.library.checking.check import check_library
 from emit.library.index import load_index
 from emit.library.lowered import Lowered, blocks_of
 from emit.library.programs import Programs

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emit.library.index import FORMAT, INDEX, Entry, index_text, load_index, parse_index
-from emit.library.lookup import choose
+from emit.library.selection.lookup import choose
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError

@@ -13,9 +13,9 @@ import pytest
 
 from emit.formats import FORMATS, verify_program
 from emit.library.index import INDEX, Entry, load_index
-from emit.library.lookup import choose
 from emit.library.programs import NONE
-from emit.library.save import Saved, save, stem
+from emit.library.saving.save import Saved, save, stem
+from emit.library.selection.lookup import choose
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.collective import alltoallv

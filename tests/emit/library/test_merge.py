@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emit.library.merge import NO_END, Part, Rival, merge
+from emit.library.saving.merge import NO_END, Part, Rival, merge
 from synth.model.problem import LARGEST
 
 SIZES = sorted({base << e for e in range(9, 30) for base in (2, 3, 5, 7)})

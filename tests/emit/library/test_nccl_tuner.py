@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.library.index import index_text, parse_index
-from emit.library.nccl_tuner import measured_lines, model_lines, text_of
+from emit.library.selection.nccl_tuner import measured_lines, model_lines, text_of
 from synth.baselines.nccl.model import nccl_model
 from tests.emit.library.made_indices import entry_row
 from topologies.errors import InputError

@@ -9,7 +9,7 @@ import pytest
 
 from emit.library.index import load_index
 from emit.library.programs import Programs
-from emit.library.save import save
+from emit.library.saving.save import save
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
 from synth import synthesize

@@ -11,8 +11,8 @@ import pytest
 from emit.formats import verify_file
 from emit.library.group_programs import GroupPrograms
 from emit.library.index import load_index
-from emit.library.save import save
-from emit.library.save_groups import SavedGroups, save_groups
+from emit.library.saving.save import save
+from emit.library.saving.save_groups import SavedGroups, save_groups
 from emit.msccl.read import read_msccl
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.timing import PlanPredictor

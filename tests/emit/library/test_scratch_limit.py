@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from emit.library.lowered import Lowered
-from emit.library.save import save
+from emit.library.saving.save import save
 from emit.msccl.format import verify, write_msccl
 from emit.msccl.read import read, read_msccl
 from emit.targets import SCRATCH_LIMIT, TARGETS, on_devices

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emit.library.index import Entry, index_text, parse_index
-from emit.library.selector import Selector
+from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError

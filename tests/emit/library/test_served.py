@@ -9,8 +9,8 @@ import pytest
 
 from emit.formats import verify_file
 from emit.library.index import load_index
-from emit.library.lookup import choose
-from emit.library.save import Saved, save
+from emit.library.saving.save import Saved, save
+from emit.library.selection.lookup import choose
 from emit.msccl.read import read_msccl
 from synth.app.synthesis import synthesize
 from synth.solvers.workers import Workers

@@ -17,8 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emit.library.index import index_text, parse_index
-from emit.library.selector import Selector
-from emit.library.table import HEADER, table_bytes
+from emit.library.selection.selector import Selector
+from emit.library.selection.table import HEADER, table_bytes
 from tests.emit.library.made_indices import Row, entry_row
 from tests.emit.library.table_reader import TableReader
 from tests.emit.library.test_selector import libraries, parsed

@@ -7,7 +7,7 @@ import pytest
 from emit.formats import verify_file
 from emit.library.index import load_index
 from emit.library.lowered import Lowered
-from emit.library.save import save
+from emit.library.saving.save import save
 from emit.msccl.read import read_msccl
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from emit.formats import verify_file
 from emit.library import write
 from emit.library.index import INDEX, load_index
-from emit.library.lookup import choose
 from emit.library.programs import Programs, run_by
-from emit.library.save import save, stems
+from emit.library.saving.save import save, stems
+from emit.library.selection.lookup import choose
 from emit.library.write import LibraryHeldError, standing, writing
 from emit.targets import TARGETS
 from synth import synthesize

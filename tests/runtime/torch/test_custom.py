@@ -14,8 +14,8 @@ import pytest
 from emit.compiler.compile import compile_instructions
 from emit.formats import write_program
 from emit.language import load_script
-from emit.library.add import Addition, add
-from emit.library.lookup import goal_path, goal_text
+from emit.library.saving.add import Addition, add
+from emit.library.selection.lookup import goal_path, goal_text
 from emit.targets import TARGETS
 from runtime.torch.choice import Chooser
 from tests import EXAMPLES, ROOT

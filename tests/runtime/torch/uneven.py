@@ -16,7 +16,7 @@ from torch.distributed import ReduceOp
 import runtime.torch.process_group as ours
 from emit.compiler.compile import compile_instructions
 from emit.language import Script
-from emit.library.add import Addition, add
+from emit.library.saving.add import Addition, add
 from emit.targets import TARGETS
 from tests.runtime.torch.like_gloo import compare
 from tests.runtime.torch.values import expect, folded, values

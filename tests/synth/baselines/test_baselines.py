@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.baselines import BASELINES, baseline, baseline_named
-from synth.baselines.direct import direct_schedule
-from synth.baselines.ring import Cycle, find_cycles, routed_cycle
+from synth.baselines.algorithms.direct import direct_schedule
+from synth.baselines.algorithms.ring import Cycle, find_cycles, routed_cycle
+from synth.baselines.algorithms.spreading import first_copies
 from synth.baselines.routes import reverse_links
-from synth.baselines.spreading import first_copies
 from synth.bounds.prove import prove
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed

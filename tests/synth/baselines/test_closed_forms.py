@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from synth.baselines import CLOSED_FORMS, baseline_named
-from synth.baselines.exchange import exchange_baselines
-from synth.baselines.grid import grid_extents
-from synth.baselines.swing import swing_line, swing_partners
-from synth.baselines.trivance import trivance_line
+from synth.baselines.algorithms.exchange import exchange_baselines
+from synth.baselines.algorithms.grid import grid_extents
+from synth.baselines.algorithms.swing import swing_line, swing_partners
+from synth.baselines.algorithms.trivance import trivance_line
 from synth.bounds.prove import prove
 from synth.engines.registry import ENGINES
 from synth.model.problem import Problem, make_problem

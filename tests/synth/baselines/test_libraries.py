@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from synth.baselines import mscclpp
-from synth.baselines.libraries import LIBRARIES
 from synth.baselines.mscclpp import ALL_GATHER, NVLS, NVLS_PACKETS, ONE_SHOT, TWO_SHOT, mscclpp_model
 from synth.baselines.nccl.model import Choice
+from synth.baselines.vendors import LIBRARIES
 from topologies.costed import with_costs
 from topologies.costs import KINDS
 from topologies.errors import NotModelled

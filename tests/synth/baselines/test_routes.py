@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.baselines import baseline_named
-from synth.baselines.direct import direct_schedule, flows
+from synth.baselines.algorithms.direct import direct_schedule, flows
 from synth.baselines.fifo import fifo_order
 from synth.baselines.routes import Routes
 from synth.model.compiled import Runner

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from synth.bounds.cut_candidates import candidates
+from synth.bounds.cuts.cut_candidates import candidates
 from synth.bounds.prove import prove
 from synth.bounds.registry import check, recompute
 from synth.bounds.resource_cover import cover

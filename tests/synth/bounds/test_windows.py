@@ -11,10 +11,10 @@ from synth.baselines import baseline
 from synth.bounds.prove import Bound, prove, refute
 from synth.bounds.registry import check, proved
 from synth.bounds.search import DEFAULT, Search
-from synth.bounds.window_edges import window_edges
-from synth.bounds.window_limit import alike_chunks, first_whole, slots_of, useful, window_limit
-from synth.bounds.window_shapes import _farthest, find_shapes, flows_at
-from synth.bounds.windows import _latest, _next_time, _Program, _stretched, refutations
+from synth.bounds.windows.edges import window_edges
+from synth.bounds.windows.limit import alike_chunks, first_whole, slots_of, useful, window_limit
+from synth.bounds.windows.shapes import _farthest, find_shapes, flows_at
+from synth.bounds.windows.windows import _latest, _next_time, _Program, _stretched, refutations
 from synth.bounds.witness import Witness
 from synth.engines.request import Options
 from synth.model.deadline import now

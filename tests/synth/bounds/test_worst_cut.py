@@ -12,12 +12,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from synth.bounds.cuts.worst_cut import WorstCuts, worst_cuts, written
 from synth.bounds.prove import prove
 from synth.bounds.registry import recompute
 from synth.bounds.search import DEFAULT
 from synth.bounds.traffic import Traffic, capacities_out
 from synth.bounds.witness import Witness
-from synth.bounds.worst_cut import WorstCuts, worst_cuts, written
 from synth.model.problem import Problem, make_problem
 from synth.symmetry.quotient import quotient_problem
 from tests.random_problems import random_topology

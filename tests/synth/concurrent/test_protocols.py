@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from emit.library.group_programs import GroupPrograms
-from emit.library.save_groups import save_groups
+from emit.library.saving.save_groups import save_groups
 from synth.bounds.prove import prove
 from synth.concurrent.protocols import plan_protocols
 from synth.concurrent.union import Member

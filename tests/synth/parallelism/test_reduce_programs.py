@@ -10,14 +10,21 @@ import pytest
 from synth.concurrent.union import UnionProblem
 from synth.model.problem import Problem
 from synth.parallelism.axes import parse_axes, parse_over
-from synth.parallelism.concrete import concrete
-from synth.parallelism.join_steps import Reduction, join_steps
-from synth.parallelism.reduce_programs import ProgramSearch, Tuning, reduce_programs, reduction, single_step, statement
-from synth.parallelism.requests import REDUCTION, reduction_groups, synthesis_hierarchy
-from synth.parallelism.sequences import sequences
-from synth.parallelism.states import SynthesisHierarchy
-from synth.parallelism.step_costs import StepCosts
-from synth.parallelism.step_schedules import library_schedules
+from synth.parallelism.reduction.concrete import concrete
+from synth.parallelism.reduction.join_steps import Reduction, join_steps
+from synth.parallelism.reduction.reduce_programs import (
+    ProgramSearch,
+    Tuning,
+    reduce_programs,
+    reduction,
+    single_step,
+    statement,
+)
+from synth.parallelism.reduction.requests import REDUCTION, reduction_groups, synthesis_hierarchy
+from synth.parallelism.reduction.sequences import sequences
+from synth.parallelism.reduction.states import SynthesisHierarchy
+from synth.parallelism.reduction.step_costs import StepCosts
+from synth.parallelism.reduction.step_schedules import library_schedules
 from synth.verify.algorithm import Algorithm
 from tests.oracles import plain_replay
 from topologies.errors import InputError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from synth.parallelism.axes import Axis, matrices
-from synth.parallelism.concrete import concrete, shares
-from synth.parallelism.requests import (
+from synth.parallelism.reduction.concrete import concrete, shares
+from synth.parallelism.reduction.requests import (
     AXES,
     LEVELS,
     REDUCTION,
@@ -18,8 +18,8 @@ from synth.parallelism.requests import (
     synthesis_hierarchy,
     translated,
 )  # fmt: skip
-from synth.parallelism.sequences import Sequence, Step, sequences
-from synth.parallelism.states import (
+from synth.parallelism.reduction.sequences import Sequence, Step, sequences
+from synth.parallelism.reduction.states import (
     COLLECTIVES,
     MASTER,
     Slice,

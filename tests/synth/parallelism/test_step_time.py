@@ -10,7 +10,7 @@ from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import named
 from synth.parallelism.placement_search import plan_groups
-from synth.parallelism.program_plans import program_plans
+from synth.parallelism.reduction.program_plans import program_plans
 from synth.parallelism.step_time import overlapped_us
 from synth.parallelism.workload import Call
 from synth.timing.simulate import resource_loads_us

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emit.formats import verify_file
-from emit.library.lookup import goal_beside
-from emit.library.save import save
+from emit.library.saving.save import save
+from emit.library.selection.lookup import goal_beside
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.app.synthesis import Synthesis

@@ -22,7 +22,7 @@ from emit.timing.predict import Predictor
 from runtime.backends import BACKENDS
 from runtime.dtypes import Array
 from runtime.measure import fits
-from synth.app.cli.calibrate import SHOWN_REMARKS
+from synth.app.cli.measuring.calibrate import SHOWN_REMARKS
 from tests.synth.app.cli.calling import Call
 from topologies.costed import with_costs
 from topologies.costs import PROTOCOLS, Costs, Protocol

@@ -308,7 +308,7 @@ def test_what_hinders_the_files_is_refused_before_the_search(
         (here / "library" / name).write_text("mine")
     else:
         (here / "library" / name).symlink_to(here)
-    monkeypatch.setattr("synth.cli.answer.answered", never)
+    monkeypatch.setattr("synth.app.cli.answer.answered", never)
     assert f"library/{name}: " in synth(*QUICK).refusal
 
 
@@ -318,7 +318,7 @@ def test_a_folder_that_cannot_be_listed_is_refused_before_the_search(
 ) -> None:
     """A writer locks an opened folder, and opens the folders in it to move files there."""
     (here / "library" / "msccl").mkdir(parents=True)
-    monkeypatch.setattr("synth.cli.answer.answered", never)
+    monkeypatch.setattr("synth.app.cli.answer.answered", never)
     opened = os.open
 
     def forbidden(path: object, *flags: int, **named: int) -> int:

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from emit.formats import verify_file
-from emit.library.check import check_library
+from emit.library.checking.check import check_library
 from emit.library.index import load_index
-from emit.library.lookup import choose
-from synth.app.cli.library_questions import show
+from emit.library.selection.lookup import choose
+from synth.app.cli.library.questions import show
 from synth.app.clusters.build import build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.local import Local

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from emit.library.export import export_folders
 from emit.library.index import Entry, index_text, load_index
-from emit.library.lookup import choose
 from emit.library.overlay import folder_without, load_as_one, load_library
-from emit.library.table import table_bytes
+from emit.library.selection.export import export_folders
+from emit.library.selection.lookup import choose
+from emit.library.selection.table import table_bytes
 from runtime.torch.choice import Chooser
 from runtime.torch.table import Call
-from synth.app.cli.chosen import chooser
+from synth.app.cli.files.file_choice import chooser
 from synth.app.clusters.build import build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from emit.library.check import check_library
+from emit.library.checking.check import check_library
 from emit.library.index import load_index
 from synth.app.clusters.answer_check import checked_answer
 from synth.app.clusters.build import build

@@ -15,7 +15,7 @@ from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import goal_for
-from emit.library.save import save
+from emit.library.saving.save import save
 from emit.msccl.format import write_msccl
 from emit.program import Program
 from synth import synthesize

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.app.cli.prove import prove as prove_command
+from synth.app.cli.files.prove import prove as prove_command
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import prove
 from synth.bounds.registry import check

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from synth.bounds.cuts.worst_cut import worst_cuts
 from synth.bounds.prove import prove
 from synth.bounds.search import DEFAULT
-from synth.bounds.worst_cut import worst_cuts
 from synth.engines.request import Candidate, Options, Request
 from synth.engines.trees.pipeline import listed
 from synth.engines.trees.rooted import RootedTrees

@@ -1,0 +1,1 @@
+"""Check a library again from its bytes."""

@@ -1,0 +1,1 @@
+"""Write answers into a library, with what it already has."""

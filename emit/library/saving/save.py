@@ -1,0 +1,465 @@
+"""Saving of a search's answers as files of a library: what is written for each algorithm, and under which name."""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from emit.compiler.lower import goal_columns
+from emit.formats import FORMATS, restate_program
+from emit.library.index import INDEX, SCHEDULES, Entry
+from emit.library.lowered import Lowered
+from emit.library.programs import NONE, Programs, run_by
+from emit.library.saving.existing import FORMS, Outcome, PlacedFile, join, table_rows
+from emit.library.standing import File, network_digest, schedule_again
+from emit.library.write import Library, writing
+from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
+from synth.model.deadline import TimeUp, limited
+from synth.model.defects import contained
+from synth.model.problem import LARGEST, Problem, question
+from synth.model.text import format_size, format_time
+from synth.search.budget import GRACE_S
+from synth.search.frontier import Contender, Range
+from synth.search.result import SearchResult
+from synth.search.statement import row
+from synth.storage.proof import save_proof, state_costs
+from synth.storage.schedule_file import save_schedule
+from topologies.errors import InputError
+
+_SAME_TIME = 1.005  # ratio of the times of two forms of one algorithm that count as equal
+
+
+@dataclass
+class Saved:
+    """The result of saving a search's answers.
+
+    Attributes:
+        index: Path of the index; None if there is none.
+        found: The search as it was written, with the times of the target's programs.
+        rows: What the library now has for the sizes asked for (see `table_rows`).
+        files: Files of each row by kind (file, schedule, proof_file).
+        made: New file of each range of `found`; None if a range has none.
+        other_form: The result for calls of the other form, in or out of place; None if nothing serves these.
+        refused: Why some ranges have no executor's file; empty if all have one.
+        padding: Empty share of the fullest buffer in a file (see `CommonChunk`).
+        remarks: What is written and what became of existing files, a clause each.
+        folder: Folder of the library. It differs from the one asked for if another process held that one.
+    """
+
+    index: Path | None
+    found: SearchResult
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    files: list[dict[str, Path]] = field(default_factory=list)
+    made: list[File | None] = field(default_factory=list)
+    other_form: Saved | None = None
+    refused: str = ""
+    padding: float = 0.0
+    remarks: tuple[str, ...] = ()
+    folder: Path | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        """Return the paths of all new files: the executor's files, the index, then schedules and proofs."""
+        new_files = [*self._new(), *(self.other_form._new() if self.other_form else [])]
+        stored = [files[kind] for files in self._new() for kind in ("schedule", "proof_file") if kind in files]
+        index = [] if self.index is None else [self.index]
+        return [files["file"] for files in new_files if "file" in files] + index + stored
+
+    def _new(self) -> list[dict[str, Path]]:
+        """Return the files of the rows that are new."""
+        return [files for row, files in zip(self.rows, self.files, strict=True) if not row["kept"]]
+
+
+def save(
+    result: SearchResult,
+    folder: str | Path,
+    target: str = "auto",
+    *,
+    sms: int | None = None,
+    groups_overlap: bool = False,
+    scratch_limit: int | None = None,
+    proof: bool = False,
+    anew: bool = False,
+    until: float = math.inf,
+    other_found: SearchResult | None = None,
+) -> Saved:
+    """Write a search's answers into a library: a file for the target's executor and an entry of the index each.
+
+    An algorithm that is too large for that, or with `proof` every algorithm, is also written as a schedule
+    (schedules/NAME.synth), with `proof` next to the proof of its bound (NAME.proof.json). Files for calls of the other
+    form, in or out of place, are written as well. An existing file for the question stays at every size at which it is
+    no slower; with `anew` none stays.
+
+    Args:
+        result: The search.
+        folder: Folder of the library.
+        target: Name of the target, or "auto".
+        sms: As for `Programs`.
+        groups_overlap: As for `Programs`.
+        scratch_limit: As for `Programs`.
+        proof: True to write schedules and proofs.
+        anew: True to replace existing files.
+        until: Time of `synth.model.deadline.now` after which nothing is lowered or checked. What is missing then has no
+            file, files of the other form first. If another process still holds the library then, all is written to a
+            new library beside it, which `Saved.folder` names.
+        other_found: The same answers with programs of the other form of calls, if these are known. They are not lowered
+            then.
+
+    Raises:
+        InputError: If the folder cannot be written, or has a foreign index.
+    """
+    programs, result, refused = _programs(result, target, sms, groups_overlap, scratch_limit, until)
+    if not result.ranges:
+        return Saved(None, result)
+    other_programs = None if programs is None else programs.other_form()
+    forms = [_Form(result, programs, refused)]
+    outcome, rows = Outcome(), list[dict[str, Any]]()
+    with writing(folder, until=until, elsewhere=True) as library:
+        forms[0].make(library.entries, until)
+        if other_programs is not None and forms[0].files:
+            lowered = other_found or contained(
+                "other form of calls", partial(run_by, result, other_programs, until), None
+            )
+            if lowered is not None:
+                forms.append(_Form(lowered, other_programs, []))
+                forms[1].make(library.entries, until)
+        question_key = None if programs is None else programs.question
+        standing = [entry for entry in library.entries if entry.question == question_key and not anew]
+        used_names = [entry.file for entry in library.entries if entry.question != question_key]
+        for form in forms:
+            form.join([entry for entry in standing if form.is_of(entry)], outcome, used_names)
+        if not anew:
+            forms[0].keep_schedules(library, outcome, until)
+        stored = _place_schedules(library, forms, proof)
+        for form in forms:
+            rows += [placed_file.entry for placed_file in form.placed]
+            for placed_file in form.placed:
+                if placed_file.text is not None:
+                    library.write(placed_file.entry["file"], placed_file.text.encode())
+        if rows:
+            rows += [dict(entry.values) for entry in standing if not any(form.is_of(entry) for form in forms)]
+        library.commit(rows)
+    usual = forms[0]
+    saved = usual.saved(library.folder, stored)
+    saved.folder = library.folder
+    saved.index = library.folder / INDEX if rows else None
+    if len(forms) > 1:
+        saved.other_form = forms[1].saved(library.folder, {})
+    share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
+    saved.refused = share + refused[0] if refused else ""
+    saved.padding = max((row["padding"] for row in rows if "padding" in row), default=0.0)
+    if programs is not None:
+        lacking = [reason for form in forms[1:] for reason in form.refused]
+        saved.remarks = (*_remarks(programs, rows), *_served(programs.target, rows, lacking))
+    if len(forms) > 1 and not outcome.ranges:
+        saved.remarks += tuple(_slower(result, forms[1].result, not forms[0].placed[0].entry["inplace"]))
+    saved.remarks += tuple(outcome.clauses())
+    return saved
+
+
+def _programs(
+    result: SearchResult, target: str, sms: int | None, groups_overlap: bool, scratch_limit: int | None, until: float
+) -> tuple[Programs | None, SearchResult, list[str]]:
+    """Return the lowering for the target, the search with its programs, and why there are none."""
+    if target == NONE:
+        return None, result, []
+    try:
+        size = min((served.low for served in result.ranges if served.low == served.high), default=None)
+        programs = Programs(result.problem, target, sms, groups_overlap, scratch_limit, size=size)
+        return programs, run_by(result, programs, until), []
+    except InputError as error:
+        no_file = [
+            replace(answer, contender=Contender(answer.algorithm, refused=str(error))) for answer in result.ranges
+        ]
+        return None, replace(result, ranges=no_file), [str(error)]
+
+
+@dataclass
+class _Form:
+    """The files for one form of calls, in or out of place.
+
+    Attributes:
+        result: The search, with the programs of this form.
+        programs: Lowering that made them; None if the target has none.
+        refused: Why ranges have no file.
+        new_files: New file of each range; None if it has none.
+        placed: The library's files as they will be.
+        stays: Numbers of the ranges without a file whose existing schedule stays; `result` holds it.
+        stays_beside: Numbers of the ranges whose existing schedule stays next to the new one.
+    """
+
+    result: SearchResult
+    programs: Programs | None
+    refused: list[str]
+    new_files: list[File | None] = field(default_factory=list)
+    placed: list[PlacedFile] = field(default_factory=list)
+    stays: set[int] = field(default_factory=set)
+    stays_beside: set[int] = field(default_factory=set)
+
+    @property
+    def files(self) -> list[File]:
+        """Return the new files."""
+        return [file for file in self.new_files if file is not None]
+
+    def make(self, library_entries: Sequence[Entry], until: float) -> None:
+        """Make a file for each range, or note why there is none.
+
+        Args:
+            library_entries: Entries of the library.
+            until: Time of `now` after which no more files are made.
+        """
+        programs = self.programs
+        ending = "" if programs is None or programs.is_usual else FORMS[programs.inplace]
+        for served, name in zip(self.result.ranges, stems(self.result, library_entries), strict=True):
+            new_file = None
+            try:
+                if programs is not None:
+                    write = partial(_file, self.result, served, name + ending, programs)
+                    no_file: File | None = None
+                    make = partial(contained, f"file {name}", write, no_file)
+                    new_file = make() if served.contender.execution is None else limited(until + GRACE_S / 2, make)
+                    if new_file is None:
+                        raise InputError("its file cannot be made, for a defect of synth")
+            except (InputError, TimeUp) as error:
+                preposition = "in" if programs is not None and programs.inplace else "out of"
+                reason = "no time was left to check it; give more --budget" if isinstance(error, TimeUp) else error
+                self.refused.append(f"{name} {preposition} place: {reason}" if ending else str(reason))
+            self.new_files.append(new_file)
+
+    def join(self, standing: Sequence[Entry], outcome: Outcome, used_names: Sequence[str]) -> None:
+        """Place the new files among the library's existing files.
+
+        Args:
+            standing: The library's entries for the question and form.
+            outcome: Where the outcome for the existing files is added.
+            used_names: Names of files that belong to another form or question.
+        """
+        if self.programs is not None and self.files:
+            self.placed = join(standing, self.files, self.result, self.programs, outcome, used_names)
+
+    def keep_schedules(self, library: Library, outcome: Outcome, until: float) -> None:
+        """Check the library's schedules against the new ones of the same names, for ranges without a file.
+
+        An existing schedule stays if it is no slower at any size compared, and gives way if it is slower at all of
+        them. Else both stay.
+        """
+        ranges, listed = list(self.result.ranges), {entry.schedule for entry in library.entries}
+        for number, name in enumerate(stems(self.result, library.entries)):
+            path, served = f"{SCHEDULES}/{name}.synth", ranges[number]
+            if self.new_files[number] is not None or path in listed:
+                continue
+            compare = partial(schedule_again, library.inside(path), served.algorithm, _sizes(served))
+            try:
+                existing, stays_beside = limited(until + GRACE_S / 2, compare)
+            except TimeUp:
+                existing, stays_beside = None, True
+            if stays_beside:
+                self.stays_beside.add(number)
+            elif existing is not None:
+                ranges[number] = replace(served, contender=replace(served.contender, algorithm=existing))
+                self.stays.add(number)
+                outcome.ranges.append((served.low, served.high))
+        self.result = replace(self.result, ranges=ranges)
+
+    def is_of(self, entry: Entry) -> bool:
+        """Return True if an entry has this form, and there are new files for it."""
+        return any(entry.inplace == file.entry["inplace"] for file in self.files)
+
+    def saved(self, folder: Path, stored: Mapping[int, Mapping[str, str]]) -> Saved:
+        """Return the rows of this form with their files.
+
+        Args:
+            folder: Folder of the library.
+            stored: Schedules and proofs of ranges by their number.
+        """
+        saved = Saved(None, self.result, made=self.new_files)
+        lacking = [number for number, file in enumerate(self.new_files) if file is None]
+        for subject, fields in table_rows(self.result, self.placed, lacking, self.stays):
+            files = stored.get(subject, {}) if isinstance(subject, int) else _files_of(subject.entry)
+            saved.rows.append(fields)
+            saved.files.append({kind: folder / name for kind, name in files.items()})
+        return saved
+
+
+def _file(result: SearchResult, served: Range, name: str, programs: Programs) -> File:
+    """Return the library's file of a range."""
+    text, entry = document(result, served, name, programs)
+    program = served.contender.execution
+    assert isinstance(program, Lowered)
+    return File(entry, text, lambda size: program.time_us(size / program.scale), served)
+
+
+def _sizes(served: Range) -> set[int]:
+    """Return the sizes in bytes at which schedules for a range are compared."""
+    return {max(1, served.low), served.shown, max(served.low, LARGEST) if served.high is None else served.high}
+
+
+def _files_of(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of an entry's files by kind."""
+    return {kind: entry[kind] for kind in ("file", "schedule", "proof_file") if entry[kind] is not None}
+
+
+def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what users of the files must know."""
+    if programs.target.name == "msccl" and len(entries) > MSCCL_FILES:
+        yield f"msccl loads only {MSCCL_FILES} files of MSCCL_XML_FILES: see synth library env"
+    target, collective = programs.target, programs.problem.collective.name
+    if entries and collective in target.uncallable:
+        yield f"{target.reader} has no function that calls {collective}: synth bench and torch run these files"
+    most = max((entry["threadblocks"] for entry in entries), default=0)
+    if not target.limits.sms and most > FEWEST_SMS:
+        yield f"a rank has {most} threadblocks, and the SMs of its device are not known: state sms, or give --sms"
+
+
+def _served(target: Target, entries: Sequence[Mapping[str, Any]], lacking: Sequence[str]) -> Iterator[str]:
+    """Yield which sizes and forms of calls the files do not serve, and what serves these."""
+    unit = "bytes" if target.cell_bytes else "elements"
+    divides = sorted({entry.get("divides", 1) for entry in entries} - {1})
+    if divides:
+        multiples = " or ".join(map(str, divides)) if len(divides) < 4 else f"{divides[0]} to {divides[-1]}"
+        yield f"a file serves messages of a multiple of {multiples} {unit}; {target.otherwise} serves the others"
+    yield from (f"no file for {reason}; {target.otherwise} serves it" for reason in lacking)
+
+
+def _slower(result: SearchResult, other_result: SearchResult, inplace: bool) -> Iterator[str]:
+    """Yield at which of the sizes shown calls of the other form take longer than the table says."""
+    for served in result.ranges:
+        other_served, size = other_result.fastest(served.shown), served.shown
+        longer, time_us = other_served.time_us(size), served.time_us(size)
+        if other_served.contender.execution and served.contender.execution and longer > _SAME_TIME * time_us:
+            form = "in place" if inplace else "out of place"
+            yield f"{form} {format_size(size)} take {format_time(longer)} in place of {format_time(time_us)}"
+
+
+def _place_schedules(library: Library, forms: Sequence[_Form], proof: bool) -> dict[int, dict[str, str]]:
+    """Write the schedules of algorithms without a file, with `proof` of all that stay; return them by range number.
+
+    Entries of their files then name them.
+    """
+    usual, stored = forms[0], {}
+    new_files = [placed_file for form in forms for placed_file in form.placed if not placed_file.kept]
+    used_names = {placed_file.entry["schedule"] for form in forms for placed_file in form.placed if placed_file.kept}
+    for number, (served, name) in enumerate(
+        zip(usual.result.ranges, stems(usual.result, library.entries), strict=True)
+    ):
+        own = [placed_file for placed_file in new_files if placed_file.file.served is served]
+        own += [
+            placed_file
+            for placed_file in new_files
+            if placed_file.file.served not in usual.result.ranges and placed_file.algorithm is served.algorithm
+        ]
+        if (own and not proof) or (not own and usual.new_files[number] is not None):
+            continue
+        if number in usual.stays and not proof:
+            stored[number] = {"schedule": f"{SCHEDULES}/{name}.synth"}
+            continue
+        # Another algorithm of this shape may have the name.
+        if number in usual.stays_beside or f"{SCHEDULES}/{name}.synth" in used_names:
+            name += f"-{zlib.crc32(served.algorithm.schedule.start_us.tobytes()):08x}"
+        stored[number] = _place_schedule(library, usual.result, served, name, proof)
+        for placed_file in own:
+            placed_file.entry |= stored[number]
+            new_files.remove(placed_file)
+    return stored
+
+
+def _place_schedule(library: Library, result: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
+    """Write the schedule of one algorithm at the size it is shown for; return the names of its files by kind."""
+    files = {"schedule": f"{SCHEDULES}/{name}.synth"}
+    path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)
+    if proof:
+        files["proof_file"] = f"{SCHEDULES}/{name}.proof.json"
+        time_us = served.algorithm.time_us(served.shown)
+        proof_place = library.place(files["proof_file"])
+        save_proof(path, result.problem, result.bound.witnesses, served.shown, time_us, proof_place)
+    return files
+
+
+def stem_of_problem(problem: Problem) -> str:
+    """Return how the names of a problem's files begin: what is asked."""
+    fields = question(problem)
+    topology = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(fields["topology"]).name)
+    group = fields["group"]
+    names = ".".join(map(str, group))
+    if group == list(range(problem.topology.nranks)):
+        names = f"all{len(group)}"
+    elif len(names) > 40:
+        names = f"{len(group)}ranks-{zlib.crc32(names.encode()):08x}"
+    parts = [fields["collective"], topology, names]
+    if fields["root"] is not None:
+        parts.append(f"root{fields['root']}")
+    if fields["relays"]:
+        relays = ".".join(map(str, fields["relays"]))
+        parts.append("relay" + (relays if len(relays) <= 40 else f"{zlib.crc32(relays.encode()):08x}"))
+    return "-".join(parts)
+
+
+def stem(result: SearchResult, served: Range) -> str:
+    """Return a file's name without its ending: what is asked and the algorithm's shape (unique within a library)."""
+    shape = served.algorithm
+    return f"{stem_of_problem(result.problem)}-{shape.steps}step-{shape.rounds}r{shape.chunks}c"
+
+
+def stems(result: SearchResult, library_entries: Iterable[Entry] = ()) -> list[str]:
+    """Return a name for each range of sizes; one algorithm can serve two of them.
+
+    If a name is that of another question's file (topologies `a b` and `a-b`), all names get a number that follows from
+    the question.
+
+    Args:
+        result: The search.
+        library_entries: Entries of the library that the files are for.
+    """
+    names: list[str] = []
+    for served in result.ranges:
+        name = stem(result, served)
+        names.append(name if name not in names else f"{name}-from{served.low}")
+    fields = question(result.problem)
+    foreign_names = {
+        Path(entry.file).name.removesuffix(TARGETS[entry.target].suffix)
+        for entry in library_entries
+        if any(entry.values[key] != value for key, value in fields.items())
+    }
+    if not foreign_names.isdisjoint(name + form for name in names for form in ("", *FORMS.values())):
+        names = [f"{name}-{zlib.crc32(repr(fields).encode()):08x}" for name in names]
+    return names
+
+
+def document(result: SearchResult, served: Range, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:
+    """Return one algorithm's file and its entry; raise InputError if the target cannot hold it."""
+    problem, target, lowered = result.problem, programs.target, served.contender.execution
+    if not isinstance(lowered, Lowered):
+        raise InputError(served.contender.refused)
+    low, high = lowered.served(served.low, served.high)
+    program, goal = replace(lowered.program, name=name, min_bytes=low, max_bytes=high or 0), lowered.goal
+    text = restate_program(lowered.text, name, low, high, target) if lowered.text else programs.text(program, goal)
+    fields = question(problem)
+    return text, {
+        **fields,
+        "network": network_digest(problem),
+        "nranks": len(fields["group"]),
+        "communicator": list(problem.ranks),
+        "file": f"{target.folder}/{name}{target.suffix}",
+        "target": target.name,
+        "protocol": target.protocols[program.protocol],
+        "inplace": program.inplace,
+        "threadblocks": max(FORMATS[target.format].threadblocks(program, text)),
+        **row(result, served),
+        "min_bytes": low,
+        "max_bytes": high,
+        "divides": lowered.divides,
+        "otherwise": target.otherwise,
+        "padding": lowered.common.padding,
+        "schedule": None,
+        "proof_file": None,
+        # The file itself may not say what it must achieve.
+        "goal": None if goal is None else {"nranks": program.nranks, **goal_columns(lowered.common.cells)},
+        # The executor's costs, if its times are with them.
+        **state_costs(problem),
+    }

@@ -1,0 +1,250 @@
+"""Saving of plans for concurrent groups in a library: one schedule of all groups, and the executor's files.
+
+Groups that share no rank, relays included, get a file each, for a communicator of their own; they are to be called at
+the same time. Groups that share ranks get one program for one communicator of all ranks, as a collective of its own
+("custom"), which is checked against what all groups want.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emit.formats import restate_program
+from emit.library.group_programs import GroupProgram, GroupPrograms, concurrent_us
+from emit.library.index import INDEX, SCHEDULES, Entry
+from emit.library.programs import NONE
+from emit.library.saving.merge import NO_END
+from emit.library.saving.save import document, stem
+from emit.library.standing import MOST_BYTES, File, read_again, requirement_of, schedule_again
+from emit.library.write import Library, writing
+from emit.targets import TARGETS
+from synth.concurrent.isolated import isolated_parts
+from synth.concurrent.protocols import over_protocols
+from synth.concurrent.result import ConcurrentResult
+from synth.model.deadline import TimeUp, limited
+from synth.search.frontier import Contender, Range
+from synth.search.result import SearchResult
+from synth.storage.proof import save_proof
+from synth.storage.schedule_file import save_schedule, write_schedule
+from synth.timing.simulate import time_us, timed
+from synth.verify.replay import replay
+from topologies.errors import InputError
+from topologies.text.files import read_text
+
+
+@dataclass
+class SavedGroups:
+    """The result of saving a plan for concurrent groups.
+
+    Attributes:
+        schedules: Schedules and proofs, the union's first.
+        index: Path of the library's index; None if it has no executor's file.
+        files: The executor's files, one for all groups or one per group.
+        time_us: Time in µs of all groups, predicted as `simulate` does; None if there are no files.
+        refused: Why there are no files; "" if there are, or none was asked for.
+        kept: True if all this existed before, and is no slower than what was found now.
+    """
+
+    schedules: list[Path]
+    index: Path | None = None
+    files: list[Path] = field(default_factory=list)
+    time_us: float | None = None
+    refused: str = ""
+    kept: bool = False
+
+
+def save_groups(
+    result: ConcurrentResult,
+    folder: str | Path,
+    programs: GroupPrograms,
+    *,
+    proof: bool = False,
+    until: float = math.inf,
+    anew: bool = False,
+) -> SavedGroups:
+    """Write the union's schedule (schedules/NAME.synth), and the executor's files, with `proof` also the bound's proof.
+
+    If a group's own bound is higher than the union's, `proof` also writes that group's part of the schedule and the
+    proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). Existing files for all groups stay if they are no
+    slower, and files for other sizes stay; with `anew` none of them stays.
+
+    Args:
+        result: The plan.
+        folder: Folder of the library.
+        programs: Lowering of plans.
+        proof: True to write proofs.
+        until: Time of `synth.model.deadline.now` after which no file is made for an executor. If another process still
+            holds the library then, all is written to a new one beside it.
+        anew: True to replace existing files.
+
+    Raises:
+        InputError: If the folder cannot be written.
+    """
+    name = f"{SCHEDULES}/{_stem(result)}"
+    time_us, refused = None, ""
+    documents: list[tuple[str, dict[str, Any]]] = []
+    parts: Sequence[GroupProgram] = ()
+    if programs.target != NONE:
+        try:
+            documents, parts, time_us = limited(until, partial(_documents, result, programs))
+        except InputError as error:
+            refused = str(error)
+        except TimeUp:
+            refused = "no time was left to lower and to check them; give more --budget"
+    with writing(folder, until=until, elsewhere=True) as library:
+        existing = None if anew or time_us is None else _standing(library.entries, result, parts, documents)
+        if existing is not None and time_us is not None and existing[1] <= time_us:
+            files = [library.folder / entry["file"] for entry in existing[0]]
+            stored = sorted({entry["schedule"] for entry in existing[0] if entry["schedule"] is not None})
+            placed = [library.folder / schedule for schedule in stored]
+            return SavedGroups(placed, library.folder / INDEX, files, existing[1], kept=True)
+        unlisted = not anew and all(entry.schedule != f"{name}.synth" for entry in library.entries)
+        better = None
+        if unlisted and not documents:
+            better, _ = schedule_again(library.inside(f"{name}.synth"), result.algorithm, [result.size_bytes])
+            result = result if better is None else replace(result, algorithm=better)
+        schedules = _place_schedules(library, result, name, proof)
+        entries = [entry | {"schedule": schedules[0]} for _, entry in documents]
+        remaining_rows = [] if anew else [row for entry in entries for row in _beside(library, entry)]
+        for text, entry in documents:
+            library.write(entry["file"], text.encode())
+        library.commit([*entries, *remaining_rows])
+        placed = [library.folder / schedule for schedule in schedules]
+        files = [library.folder / entry["file"] for entry in entries]
+        index = library.folder / INDEX if entries else None
+        return SavedGroups(placed, index, files, time_us, refused, kept=better is not None)
+
+
+def _question_of(entry: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return the question of a row as `Entry.question` does."""
+    ranks = (tuple(entry[key]) for key in ("group", "relays"))
+    return entry["collective"], entry["topology"], *ranks, entry["root"], entry["target"]
+
+
+def _standing(
+    entries: Sequence[Entry],
+    result: ConcurrentResult,
+    parts: Sequence[GroupProgram],
+    documents: Sequence[tuple[str, Mapping[str, Any]]],
+) -> tuple[list[Mapping[str, Any]], float] | None:
+    """Return the library's files for all groups, checked again, and their time in µs; None if a group has none."""
+    files: list[File] = []
+    for part, (_, entry) in zip(parts, documents, strict=True):
+        own = [e for e in entries if e.question == _question_of(entry) and e.inplace == entry["inplace"]]
+        own = [e for e in own if e.in_range(entry["min_bytes"]) and e.values.get("network") == entry["network"]]
+        programs, problem = copy(part.programs), part.algorithm.problem
+        question = result.problem if len(part.groups) > 1 else result.problem.members[part.groups[0]]
+        programs.problem = replace(problem, collective=question.collective)
+        try:
+            files += [read_again(e, requirement_of(programs)) for e in own if e.serves(entry["min_bytes"])]
+        except InputError:
+            return None
+    predictors = [file.predictor for file in files if file.within and file.predictor is not None]
+    if len(predictors) < len(parts):
+        return None
+    return [file.entry for file in files], concurrent_us(result.problem, parts, predictors)
+
+
+def _beside(library: Library, entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the library's entries that remain for a question next to a group's file for one size; cut their files."""
+    for existing in library.entries:
+        if existing.question != _question_of(entry):
+            continue
+        low, high = existing.min_bytes, NO_END if existing.max_bytes is None else existing.max_bytes
+        size, target = entry["min_bytes"], TARGETS[existing.target]
+        if existing.inplace != entry["inplace"] or not existing.in_range(size):
+            yield dict(existing.values)
+            continue
+        for least, most in ((low, size - 1), (size + 1, high)):
+            end = None if most >= NO_END else most
+            suffix = target.suffix
+            file = existing.file if least == low else f"{existing.file.removesuffix(suffix)}-from{least}{suffix}"
+            with suppress(InputError):  # The file takes no message of these sizes, or is missing.
+                if least <= most:
+                    text = read_text(existing.path, "a file of the library", MOST_BYTES, existing.folder, None)
+                    cut = restate_program(text, Path(file).name.removesuffix(suffix), least, end, target)
+                    library.write(file, cut.encode())
+                    yield {**existing.values, "file": file, "min_bytes": least, "max_bytes": end}
+
+
+def _place_schedules(library: Library, result: ConcurrentResult, name: str, proof: bool) -> list[str]:
+    """Write schedules and proofs, and return their names in the library."""
+    size, written = result.size_bytes, [f"{name}.synth"]
+    path = save_schedule(library.place(written[0]), result.algorithm, size)
+    if proof:
+        written.append(f"{name}.proof.json")
+        bound_over_protocols = over_protocols(result.problem, result.bound, result.rivals)
+        save_proof(path, *bound_over_protocols, size, result.makespan_us, library.place(written[-1]))
+    group = result.decisive[2]
+    if proof and group is not None:
+        own = result.isolated[group]
+        at_size = timed(result.problem, result.algorithm.schedule, size)
+        ((problem, part),) = isolated_parts(result.problem, at_size, [group])
+        replay(problem, part)  # It keeps the union's times.
+        written += [f"{name}-group{group}.synth", f"{name}-group{group}.proof.json"]
+        path = library.place(written[-2])
+        write_schedule(path, problem, part, result.algorithm.engine)
+        proof_place = library.place(written[-1])
+        bound_over_protocols = over_protocols(problem, own.bound)
+        save_proof(path, *bound_over_protocols, part.size_bytes, time_us(problem, part), proof_place)
+    return written
+
+
+def _documents(
+    result: ConcurrentResult, programs: GroupPrograms
+) -> tuple[list[tuple[str, dict[str, Any]]], Sequence[GroupProgram], float | None]:
+    """Return the executor's files with their entries, the programs in them, and their time in µs."""
+    lowered = programs.lower(result.problem, result.algorithm)
+    return [_document(result, part) for part in lowered.parts], lowered.parts, lowered.time_us
+
+
+def _document(result: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[str, Any]]:
+    """Return a file's text and its entry, which says where each group's chunks are."""
+    is_one_group, problem, size = len(part.groups) == 1, part.algorithm.problem, max(1, round(part.size_bytes))
+    served = Range(Contender(part.algorithm, part.by), size, size, size)
+    bound = result.isolated[part.groups[0]].bound if is_one_group else result.bound
+    answer = SearchResult(problem, [served], bound=bound)
+    # With the digest the name differs from that of the group's file outside a plan.
+    name = f"{stem(answer, served)}-{_digest(result)}" if is_one_group else _stem(result)
+    text, entry = document(answer, served, name, part.programs)
+    if not is_one_group:  # Other groups of the same ranks are another question.
+        entry["collective"] += f"-{_digest(result)}"
+    first = np.append(0, np.cumsum(part.by.common.count))
+    chunks = result.problem.first_chunk if not is_one_group else np.array([0, problem.collective.nchunks])
+    entry["groups"] = [
+        {
+            "ranks": list(member.ranks),
+            "collective": member.collective.name,
+            "size_bytes": member.size_bytes,
+            "chunks": first[chunks[at : at + 2]].tolist(),
+        }
+        for at, member in enumerate(result.problem.members[group] for group in part.groups)
+    ]
+    return text, entry
+
+
+def _stem(result: ConcurrentResult) -> str:
+    """Return a file's name without its ending: what is asked, shortened, and the shape."""
+    problem = result.problem
+    plain = [
+        re.sub(r"[^A-Za-z0-9_.-]+", "-", name) for name in (problem.collective.name, Path(problem.topology.name).name)
+    ]
+    shape = f"{result.algorithm.steps}step-{len(result.algorithm.schedule)}sends"
+    return "-".join([*plain, f"{len(problem.members)}groups", _digest(result), shape])
+
+
+def _digest(result: ConcurrentResult) -> str:
+    """Return a digest of what is asked."""
+    members = [(m.ranks, m.collective.name, float(m.size_bytes)) for m in result.problem.members]
+    return f"{zlib.crc32(repr([*members, result.relay, result.objective]).encode()):08x}"

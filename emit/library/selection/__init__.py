@@ -1,0 +1,1 @@
+"""Choose files of a library for calls, and hand them to executors."""

@@ -1,0 +1,122 @@
+"""Comparison of two libraries by predicted times, question by question and size by size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from emit.formats import FORMATS, verify_program
+from emit.library.checking.networks import Networks
+from emit.library.index import Entry
+from emit.library.selection.selector import Selector
+from emit.library.standing import MOST_BYTES
+from emit.targets import TARGETS
+from emit.timing.predict import Timed
+from topologies.text.files import read_text
+from topologies.topology import Topology
+
+Question = tuple[str, str, tuple[int, ...], tuple[int, ...], int | None, str, bool]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The predicted times of two libraries for one call.
+
+    Attributes:
+        question: Collective, topology, group, relays, root, target, in place.
+        size_bytes: Message size.
+        one: File of the first library that serves the call; None if the executor's own algorithm does.
+        other: File of the second library; None as for `one`.
+        one_us: Predicted time of the first file in µs; None also if the network is not known.
+        other_us: Predicted time of the second file in µs.
+    """
+
+    question: Question
+    size_bytes: int
+    one: str | None
+    other: str | None
+    one_us: float | None
+    other_us: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Return the second library's time over the first's; None if a time is not known."""
+        return None if not self.one_us or self.other_us is None else self.other_us / self.one_us
+
+
+@dataclass
+class Times:
+    """The predicted times of a library's files; each file is read once.
+
+    Attributes:
+        networks: Topologies of the entries.
+        predictors: Predictor of each file for a communicator; None if the network is not known.
+    """
+
+    networks: Networks
+    predictors: dict[tuple[str, tuple[int, ...]], Timed | None] = field(default_factory=dict)
+
+    def at(self, entry: Entry, size_bytes: int) -> float | None:
+        """Return the time in µs of an entry's file at a size; None if the network is not known.
+
+        It is the time that the entry states for this size, or else a prediction.
+        """
+        stated = entry.values.get("time_us")
+        if entry.values.get("shown_bytes") == size_bytes and isinstance(stated, int | float):
+            return float(stated)
+        of_size = next((time_us for size, time_us, _ in entry.curve if size == size_bytes), None)
+        if of_size is not None:
+            return of_size
+        key = str(entry.path), entry.communicator
+        if key not in self.predictors:
+            self.predictors[key] = self._predictor(entry)
+        timed = self.predictors[key]
+        return None if timed is None else timed.time_us(size_bytes)
+
+    def _predictor(self, entry: Entry) -> Timed | None:
+        """Return the predictor of an entry's checked file; None if its network is not known."""
+        topology = self.networks.of(entry)
+        if topology is None:
+            return None
+        form = FORMATS[TARGETS[entry.target].format]
+        text = read_text(entry.path, "a file of the library", MOST_BYTES, entry.folder, None)
+        program = verify_program(entry.path, entry.goal()).right_program(str(entry.path))
+        return form.predictor(text, program, topology, entry.communicator)
+
+
+def differences(
+    first: Sequence[Entry], second: Sequence[Entry], sizes: Sequence[int], topology: Topology | None = None
+) -> Iterator[Difference]:
+    """Yield the difference of two libraries for every question that either has, at each size.
+
+    Args:
+        first: Entries of the first library.
+        second: Entries of the second library.
+        sizes: Message sizes in bytes.
+        topology: Topology of the entries of its name; others are found by their names.
+
+    Raises:
+        InputError: If a file cannot be read or is wrong.
+    """
+    times, entry_lists = Times(Networks(topology)), [Selector(first).expanded(), Selector(second).expanded()]
+    by_question = [_by_question(entries) for entries in entry_lists]
+    for question in dict.fromkeys(q for entries in by_question for q in entries):
+        for size in sizes:
+            a, b = (
+                next((e for e in questions.get(question, ()) if e.in_range(size)), None) for questions in by_question
+            )
+            if a is None and b is None:
+                continue
+            times_us = [None if entry is None else times.at(entry, size) for entry in (a, b)]
+            files = [None if entry is None else entry.file for entry in (a, b)]
+            yield Difference(question, size, files[0], files[1], times_us[0], times_us[1])
+
+
+def _by_question(entries: Sequence[Entry]) -> dict[Question, list[Entry]]:
+    """Return the entries of each question."""
+    entries_of_question: dict[Question, list[Entry]] = {}
+    for e in entries:
+        entries_of_question.setdefault(
+            (e.collective, e.topology, e.group, e.relays, e.root, e.target, e.inplace), []
+        ).append(e)
+    return entries_of_question

@@ -1,0 +1,158 @@
+"""Look-ups in a library: which file serves a call, and what an index says of a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from emit.formats import FORMATS, name_in
+from emit.goal import Goal
+from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index, state_goal
+from emit.library.selection.selector import Selector
+from emit.targets import TARGETS
+from synth.storage.columns import json_object
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.text.files import origin_of, read_bytes
+from topologies.topology import Topology
+
+GOAL_FORMAT = "synth-goal-1"
+
+
+def choose(
+    entries: Sequence[Entry],
+    collective: str,
+    nranks: int,
+    ranks: Sequence[int] | None,
+    size_bytes: int,
+    inplace: bool,
+    *,
+    target: str | None = None,
+    topology: str | None = None,
+    root: int | None = None,
+    relays: Sequence[int] = (),
+    element_bytes: int = 1,
+    any_order: bool = False,
+) -> Entry | None:
+    """Return the entry that serves a call; None if the executor's own algorithm serves it.
+
+    That is so if no file of the library fits, or the message size is no multiple of what its file needs. For many calls
+    make one `Selector`.
+
+    Args:
+        entries: Entries of one index.
+        collective: Name of the collective; torch's spellings are also known.
+        nranks: Number of ranks of the group.
+        ranks: The topology's ranks of the group, in order; None if they may be anywhere.
+        size_bytes: Larger of a rank's send and receive buffer.
+        inplace: True for a call in place.
+        target: Executor; None for any, if all fitting files have the same.
+        topology: Name of the topology; None for any, if all fitting files have the same.
+        root: The topology's rank of the root; a file is for one root only.
+        relays: Ranks of the topology after the group's in the communicator.
+        element_bytes: Bytes of an element of the call's type.
+        any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
+            must then be made in the order of the entry's `communicator`.
+
+    Raises:
+        InputError: If the call is impossible, or several entries fit; the message says what would tell them apart.
+    """
+    call = collective, nranks, ranks, size_bytes, inplace
+    return Selector(entries).choose(
+        *call,
+        target=target,
+        topology=topology,
+        root=root,
+        relays=relays,
+        element_bytes=element_bytes,
+        any_order=any_order,
+    )
+
+
+def entry_beside(path: str | Path) -> Entry | None:
+    """Return what an index beside a file, or in the folder above, says of it; None if no index of ours names it."""
+    for folder, name in _folders_above(path):
+        with suppress(InputError):
+            for entry in load_index(folder):
+                if entry.file == name:
+                    return entry
+    return None
+
+
+def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
+    """Return the topology of a file, and its rank of each rank of the file, by an index beside it or one folder above.
+
+    If the topology has dead or slow parts, it is the healthy one, whose devices and nodes are the same. None if there
+    is no index, `load` does not know the name, or the topology has too few ranks.
+    """
+    entry = entry_beside(path)
+    if entry is None:
+        return None
+    with suppress(InputError):
+        topology = load(re.split(" without | degraded ", entry.topology)[0])
+        return (topology, list(entry.communicator)) if max(entry.communicator) < topology.nranks else None
+    return None
+
+
+def namesake_beside(path: str | Path) -> str | None:
+    """Return another file of the library that the executor would confuse with this one by its name; None without."""
+    for folder, name in _folders_above(path):
+        with suppress(InputError):
+            entries = load_index(folder)
+            own = next((entry for entry in entries if entry.file == name), None)
+            if own is None or not FORMATS[TARGETS[own.target].format].kept_by_name:
+                continue
+            other_entries = (entry for entry in entries if entry.target == own.target and entry != own)
+            return next((entry.file for entry in other_entries if name_in(entry.path) == name_in(own.path)), None)
+    return None
+
+
+def goal_beside(path: str | Path) -> Goal | None:
+    """Return the goal of a file that does not say it itself; None if there is none.
+
+    It is stated by the index beside it or in the folder above, else by the file NAME.goal.json beside it. An index that
+    is not ours, or of another version, is ignored.
+
+    Raises:
+        InputError: If a NAME.goal.json states no goal.
+    """
+    for folder, name in _folders_above(path):
+        with suppress(InputError):
+            rows = json_object(read_index(folder / INDEX), "").get("algorithms")
+            for row in rows if isinstance(rows, list) else ():
+                if isinstance(row, dict) and row.get("file") == name:
+                    return None if row.get("goal") is None else goal_stated(row["goal"], "")
+    goal_file = goal_path(path)
+    if not goal_file.is_file():
+        return None
+    stated = json_object(read_bytes(goal_file, "a goal", MAX_INDEX_BYTES), origin_of(goal_file))
+    if stated.get("format") != GOAL_FORMAT:
+        raise InputError(f"{origin_of(goal_file)}: format: must be {GOAL_FORMAT}")
+    return goal_stated(stated, origin_of(goal_file))
+
+
+def goal_path(path: str | Path) -> Path:
+    """Return the path of the goal of a file that is in no library."""
+    return Path(path).parent / f"{Path(path).stem}.goal.json"  # `.stem` also works for "." and "/", which have no name.
+
+
+def goal_text(goal: Goal) -> str:
+    """Return the contents of a goal file: {"format": "synth-goal-1"} and the fields of an entry's goal.
+
+    `emit.library.index` describes these fields.
+    """
+    return json.dumps({"format": GOAL_FORMAT, **state_goal(goal)}) + "\n"
+
+
+def _folders_above(path: str | Path) -> Iterator[tuple[Path, str]]:
+    """Yield the file's folder and the one above, each with the name that an index there gives the file."""
+    try:
+        absolute = Path(os.path.abspath(path))
+    except OSError:  # The working folder was removed.
+        return
+    for folder in (absolute.parent, absolute.parent.parent):
+        yield folder, absolute.relative_to(folder).as_posix()

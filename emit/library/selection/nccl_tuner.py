@@ -1,0 +1,261 @@
+"""The configuration file of NCCL's example tuner plug-in: algorithm, protocol and channels by message size.
+
+The format is that of ext-tuner/example in NCCL's sources, which RCCL's example reads too: a line is
+`collective,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff`, both sizes inclusive, -1
+for any, and the first line that fits is taken. The plug-in asks for one channel if a line says -1 or none fits, so
+every line states the channels, and a collective's lines cover all sizes. A size is that of the larger of a rank's
+buffers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from emit.library.index import Entry
+from emit.library.selection.selector import Selector
+from synth.baselines.nccl import figures as f
+from synth.baselines.nccl.model import COLLECTIVES, nccl_model
+from synth.model.text import format_listed
+from topologies.errors import InputError, NotModelled
+from topologies.text.fields import shown
+from topologies.text.files import origin_of, read_text
+from topologies.topology import Topology
+
+ALGORITHMS = {f.RING: "ring", f.TREE: "tree", f.NVLS: "nvls", f.NVLS_TREE: "nvls_tree", f.PAT: "pat"}
+KNOWN_ALGORITHMS = (*ALGORITHMS.values(), "collnet_direct", "collnet_chain")
+KNOWN_PROTOCOLS = ("ll", "ll128", "simple")
+NO_END = (1 << 64) - 1  # largest size_t
+HEADER = "collective,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+_COLUMNS = ("collective", "size_bytes", "algorithm", "protocol", "channels", "nodes", "ranks", "latency_us")
+_OPTIONAL = ("pipeOps", "regBuff")
+_LARGEST = 1 << 40  # bytes up to which choices are compared
+_MAX_FILE_BYTES = 64 << 20
+_MOST_CHANNELS = 1 << 10
+
+
+class Tuning(NamedTuple):
+    """An algorithm and a protocol as the file spells them, and the number of channels."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+class Line(NamedTuple):
+    """A line of the file.
+
+    Attributes:
+        collective: Collective as the file spells it.
+        low: Smallest message in bytes.
+        high: Largest message in bytes; NO_END for no limit.
+        tuning: What runs.
+        nodes: Number of nodes; -1 for any.
+        ranks: Number of ranks; -1 for any.
+        pipe_ops: Number of pipelined operations; -1 for any.
+        registered: 1 for registered buffers, 0 for others; -1 for any.
+    """
+
+    collective: str
+    low: int
+    high: int
+    tuning: Tuning
+    nodes: int
+    ranks: int
+    pipe_ops: int = -1
+    registered: int = -1
+
+    def __str__(self) -> str:
+        conditions = self.nodes, self.ranks, self.pipe_ops, self.registered
+        return ",".join(map(str, (self.collective, self.low, self.high, *self.tuning, *conditions)))
+
+
+def model_lines(entries: Sequence[Entry], topology: Topology) -> tuple[list[Line], list[str]]:
+    """Return what NCCL would run by its own cost model for a library's groups on a topology, with remarks.
+
+    A line is for a number of nodes and ranks, since the plug-in knows nothing else of a group. Of several such groups
+    the first is taken, and a remark says where another group's choices differ.
+
+    Raises:
+        InputError: If NCCL's model covers none of the groups.
+    """
+    lines: dict[tuple[str, int, int], list[Line]] = {}
+    groups: dict[tuple[str, int, int], tuple[int, ...]] = {}
+    remarks: list[str] = []
+    reason = "has no file for " + ", ".join(COLLECTIVES)
+    calls = {(e.collective, e.group) for e in Selector(entries).expanded() if not e.relays}
+    lines_of_model: dict[object, list[Line] | None] = {}
+    for collective, group in sorted((c, g) for c, g in calls if c in COLLECTIVES and len(g) > 1):
+        try:
+            model = nccl_model(topology, group)
+            model_key = collective, model.communicator
+            if model_key not in lines_of_model:
+                lines_of_model[model_key] = None
+                nodes = model.communicator.nnodes
+
+                def choose(size: int, model: object = model, collective: str = collective) -> Tuning:
+                    """Return the model's choice at a message size."""
+                    choice = model.choose(collective, size)  # type: ignore[attr-defined]
+                    return Tuning(ALGORITHMS[choice.algorithm], choice.protocol.lower(), choice.channels)
+
+                group_lines = [Line(collective, *ends, nodes, len(group)) for ends in _pieces(choose)]
+                lines_of_model[model_key] = group_lines
+        except NotModelled as error:
+            reason = str(error)
+            continue
+        own_lines = lines_of_model[model_key]
+        if own_lines is None:
+            continue
+        key = collective, own_lines[0].nodes, len(group)
+        if lines.setdefault(key, own_lines) != own_lines:
+            remarks.append(
+                f"{collective} of {len(group)} ranks on {key[1]} nodes: lines are for {format_listed(groups[key])}; for"
+                f" {format_listed(group)} NCCL's model takes others, which the plug-in cannot tell apart"
+            )
+        groups.setdefault(key, group)
+    if not lines:
+        raise InputError(f"--for nccl-tuner: no line for any of the library's groups: {reason}")
+    return [line for group_lines in lines.values() for line in group_lines], remarks
+
+
+def measured_lines(path: str | Path) -> list[Line]:
+    """Return the lines by measured times: the least latency of each size, up to the geometric mean with the next size.
+
+    Args:
+        path: CSV as NCCL's ext-tuner/example/scripts/optimize_config.py takes it. Its head names the columns
+            `collective,size_bytes,algorithm,protocol,channels,nodes,ranks,latency_us`, and perhaps `pipeOps` and
+            `regBuff`.
+
+    Raises:
+        InputError: If the file is malformed; the message names line and column.
+    """
+    origin = origin_of(path)
+    text = read_text(path, "a CSV file of measured times", _MAX_FILE_BYTES)
+    try:
+        return _lines_of(csv.DictReader(io.StringIO(text, newline="")), origin)
+    except csv.Error as error:
+        raise InputError(f"{origin}: not CSV ({str(error)[:100]}); it must be rows of fields with commas") from None
+
+
+def _lines_of(rows: csv.DictReader[str], origin: str) -> list[Line]:
+    """Return the lines of a table's rows.
+
+    Raises:
+        InputError: If a row is malformed; the message names line and column.
+        csv.Error: If the table is no CSV.
+    """
+    lacking = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+    if lacking:
+        raise InputError(f"{origin}: has no column {lacking[0]}; its head must name {','.join(_COLUMNS)}")
+    best_of_call: dict[tuple[str, int, int, int, int], dict[int, tuple[float, Tuning]]] = defaultdict(dict)
+    for row in rows:
+        location = f"{origin}: line {rows.line_num}"
+        latency = _latency(row["latency_us"], location)
+        channels = _whole(row["channels"], 1, _MOST_CHANNELS, f"{location}: channels")
+        tuning = Tuning(
+            _choice(row["algorithm"], KNOWN_ALGORITHMS, f"{location}: algorithm"),
+            _choice(row["protocol"], KNOWN_PROTOCOLS, f"{location}: protocol"),
+            channels,
+        )
+        collective = _choice(row["collective"], tuple(COLLECTIVES), f"{location}: collective")
+        nodes, ranks = (_whole(row[key], -1, 1 << 30, f"{location}: {key}") for key in ("nodes", "ranks"))
+        ops, registered = (_whole(row.get(key) or "-1", -1, 1 << 30, f"{location}: {key}") for key in _OPTIONAL)
+        size = _whole(row["size_bytes"], 0, NO_END, f"{location}: size_bytes")
+        best_at_size = best_of_call[collective, nodes, ranks, ops, registered]
+        best_at_size[size] = min(best_at_size.get(size, (math.inf, tuning)), (latency, tuning))
+    if not best_of_call:
+        raise InputError(f"{origin}: holds no measured time; it must have a line each")
+    return [
+        Line(collective, low, high, tuning, *conditions)
+        for (collective, *conditions), times in sorted(best_of_call.items())
+        for low, high, tuning in _joined(sorted((size, tuning) for size, (_, tuning) in times.items()))
+    ]
+
+
+def text_of(lines: Sequence[Line], source: str) -> str:
+    """Return the text of the file; `source` says in a few words where the lines come from."""
+    return "\n".join([f"# {source}", f"# {HEADER}", *map(str, lines)]) + "\n"
+
+
+def _pieces(choose: Callable[[int], Tuning]) -> Iterator[tuple[int, int, Tuning]]:
+    """Yield the ranges of sizes within which the choice is the same.
+
+    An end is exact to the byte if the choice changes only once in half an octave.
+    """
+    sizes = [0, *(base << e for e in range(_LARGEST.bit_length() - 1) for base in (2, 3)), 1]
+    sizes = sorted(size for size in set(sizes) if size <= _LARGEST)
+    starts = [(0, choose(0))]
+    for low, high in pairwise(sizes):
+        starts += _changes(choose, low, choose(low), high, choose(high))
+    changes: list[tuple[int, Tuning]] = []
+    for start, tuning in starts:
+        if not changes or changes[-1][1] != tuning:
+            changes.append((start, tuning))
+    yield from _ended(changes)
+
+
+def _changes(
+    choose: Callable[[int], Tuning], low: int, low_choice: Tuning, high: int, high_choice: Tuning
+) -> Iterator[tuple[int, Tuning]]:
+    """Yield (first size, choice) of each change between two sizes, to the byte."""
+    if low_choice == high_choice:
+        return
+    if high - low == 1:
+        yield high, high_choice
+        return
+    middle = (low + high) // 2
+    middle_choice = choose(middle)
+    yield from _changes(choose, low, low_choice, middle, middle_choice)
+    yield from _changes(choose, middle, middle_choice, high, high_choice)
+
+
+def _joined(points: Sequence[tuple[int, Tuning]]) -> Iterator[tuple[int, int, Tuning]]:
+    """Yield ranges around sizes, which meet at the geometric mean of neighbours."""
+    starts = [(0, points[0][1])]
+    for (size, tuning), (next_size, next_tuning) in pairwise(points):
+        if next_tuning != tuning:
+            starts.append((math.isqrt(size * next_size) + 1, next_tuning))
+    yield from _ended(starts)
+
+
+def _ended(starts: Sequence[tuple[int, Tuning]]) -> Iterator[tuple[int, int, Tuning]]:
+    """Return an iterator over (first size, last size, choice)."""
+    ends = [start - 1 for start, _ in starts[1:]] + [NO_END]
+    return ((low, high, tuning) for (low, tuning), high in zip(starts, ends, strict=True))
+
+
+def _choice(text: str | None, choices: Sequence[str], location: str) -> str:
+    """Return a text as one of the known words; else raise InputError."""
+    word = (text or "").strip().lower()
+    if word not in choices:
+        raise InputError(f"{location}: {shown(text)} is not known; it must be one of {', '.join(choices)}")
+    return word
+
+
+_MOST_DIGITS = 20
+
+
+def _whole(text: str | None, least: int, most: int, location: str) -> int:
+    """Return a text as a whole number in a range; else raise InputError."""
+    plain = (text or "").strip()
+    digits = plain.removeprefix("-")
+    if not (digits.isdecimal() and digits.isascii() and len(digits) <= _MOST_DIGITS) or not least <= int(plain) <= most:
+        raise InputError(f"{location}: {shown(text)} must be a whole number, {least} to {most}")
+    return int(plain)
+
+
+def _latency(text: str | None, location: str) -> float:
+    """Return a text as a number of µs above 0; else raise InputError."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"{location}: latency_us: {shown(text)} must be a number of µs, more than 0")
+    return value

@@ -1,0 +1,241 @@
+"""The choice of a library's file for a call in microseconds: the entries of an index, sorted by what is asked.
+
+`Selector` sorts once and remembers what was asked. A call that differs from an earlier one only in its size costs two
+look-ups and a bisection. `emit.library.selection.table` does the same for programs in C.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from emit.library.index import Entry
+from synth.model.numbers import as_flag, as_text, whole, whole_numbers
+from synth.model.registry import parse_name
+from synth.model.text import format_listed
+from topologies.errors import InputError
+
+_Key = tuple[str, bool, tuple[int, ...]]  # collective, in place, ranks
+_KEPT = 1 << 14  # questions that are remembered, whatever their sizes
+
+
+class Served(NamedTuple):
+    """An entry that serves a range of sizes.
+
+    Attributes:
+        entry: The entry.
+        unit: Bytes of which the message size must be a multiple, for the type of the call.
+    """
+
+    entry: Entry
+    unit: int
+
+
+class Ranges(NamedTuple):
+    """The entries that serve calls which differ only in their size.
+
+    Attributes:
+        starts: First sizes of the ranges, rising; the first is 0.
+        served: Per range, the entries that serve its sizes, in the order of the index.
+    """
+
+    starts: list[int]
+    served: list[tuple[Served, ...]]
+
+
+def entries_in_order(entries: Iterable[Entry], ranks: tuple[int, ...]) -> list[Entry]:
+    """Return the entries of a group, then those that name it as an isomorphic group, restated for it.
+
+    The latter are left out if the same question has entries of its own.
+    """
+    own, shared = [], []
+    for entry in entries:
+        if entry.group == ranks:
+            own.append(entry)
+        elif ranks in entry.isomorphic_groups:
+            shared.append(entry.for_group(ranks))
+    own_questions = {(entry.question, entry.inplace) for entry in own}
+    return own + [entry for entry in shared if (entry.question, entry.inplace) not in own_questions]
+
+
+def entries_of(entries: Sequence[Entry], ranks: tuple[int, ...]) -> list[Entry]:
+    """Return the entries for ranks in this order, then those for the same ranks in other orders, each with its own."""
+    sorted_ranks = sorted(ranks)
+    groups = [entry.group for entry in entries]
+    groups += [group for entry in entries for group in entry.isomorphic_groups]
+    orders = dict.fromkeys([ranks, *(group for group in groups if sorted(group) == sorted_ranks)])
+    return [entry for order in orders for entry in entries_in_order(entries, order)]
+
+
+class Selector:
+    """The entries of one index, sorted so that the entry for a call is found fast.
+
+    Raises:
+        InputError: If it is made from something else than a list of entries.
+    """
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        if not all(isinstance(entry, Entry) for entry in (entries if isinstance(entries, list | tuple) else [None])):
+            raise InputError("entries: hold something else; it must be a list of entries, as load_index returns it")
+        self._entries = entries
+        self._names = {entry.collective for entry in entries}
+        self._of: dict[tuple[str, bool, int], list[Entry]] = defaultdict(list)
+        self._own: dict[_Key, list[Entry]] = defaultdict(list)
+        self._shared: dict[_Key, list[Entry]] = defaultdict(list)
+        self._orders: dict[_Key, dict[tuple[int, ...], None]] = defaultdict(dict)
+        for entry in entries:
+            call = entry.collective, entry.inplace
+            self._of[*call, entry.nranks].append(entry)
+            self._own[*call, entry.group].append(entry)
+            self._orders[*call, tuple(sorted(entry.group))][entry.group] = None
+        for entry in entries:
+            for group in entry.isomorphic_groups:
+                self._shared[entry.collective, entry.inplace, group].append(entry)
+                self._orders[entry.collective, entry.inplace, tuple(sorted(group))][group] = None
+        self._ranges = lru_cache(_KEPT, typed=True)(self._make_ranges)
+
+    def choose(
+        self,
+        collective: str,
+        nranks: int,
+        ranks: Sequence[int] | None,
+        size_bytes: int,
+        inplace: bool,
+        *,
+        target: str | None = None,
+        topology: str | None = None,
+        root: int | None = None,
+        relays: Sequence[int] = (),
+        element_bytes: int = 1,
+        any_order: bool = False,
+    ) -> Entry | None:
+        """Return the entry that serves a call; None if the executor's own algorithm serves it.
+
+        That is so if no file of the library fits, or the message size is no multiple of what its file needs.
+        `emit.library.selection.lookup.choose` describes the arguments and the errors.
+        """
+        ranks = tuple(ranks) if type(ranks) is list else ranks
+        relays = tuple(relays) if type(relays) is list else relays
+        call = collective, nranks, ranks, inplace, target, topology, root, relays, element_bytes, any_order
+        try:
+            starts, served = self._ranges(*call)
+        except TypeError:  # Arguments that cannot be hashed have not been checked yet.
+            starts, served = self._make_ranges(*call)
+        if type(size_bytes) is not int or size_bytes < 0:
+            size_bytes = _size(size_bytes)
+        fitting = [entry for entry, unit in served[bisect_right(starts, size_bytes) - 1] if not size_bytes % unit]
+        if len(fitting) == 1 and (root is not None or fitting[0].root is None):
+            return fitting[0]
+        return self._first_of_orders(fitting, call, size_bytes) if fitting else None
+
+    def _make_ranges(
+        self,
+        collective: Any,
+        nranks: Any,
+        ranks: Any,
+        inplace: Any,
+        target: Any,
+        topology: Any,
+        root: Any,
+        relays: Any,
+        element_bytes: Any,
+        any_order: Any,
+    ) -> Ranges:
+        """Return the entries for a call of any size; raise InputError for an impossible call."""
+        name, nranks = as_text(collective, "collective"), whole(nranks, "nranks")
+        ranks, relays = None if ranks is None else whole_numbers(ranks, "ranks"), whole_numbers(relays, "relays")
+        conditions: dict[str, object] = {"target": None if target is None else as_text(target, "target")}
+        conditions |= {"topology": None if topology is None else as_text(topology, "topology")}
+        conditions |= {"root": None if root is None else whole(root, "root"), "relays": relays}
+        inplace, any_order = as_flag(inplace, "inplace"), as_flag(any_order, "any_order")
+        element_bytes = whole(element_bytes, "element_bytes")
+        if element_bytes < 1:
+            raise InputError(f"element_bytes {element_bytes}: is not possible; it must be 1 or more")
+        name = name if name in self._names else parse_name(name)
+        if nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == nranks):
+            suffix = "" if ranks is None else f" and ranks {format_listed(ranks)}"
+            raise InputError(
+                f"nranks {nranks}{suffix}: is not possible; it must be 1 or more,"
+                " with that many different ranks if ranks are given"
+            )
+        required = {key: value for key, value in conditions.items() if value is not None}
+
+        def matching(entries: Sequence[Entry]) -> list[Entry]:
+            """Return the entries that meet the call's conditions."""
+            return [e for e in entries if all(getattr(e, key) == value for key, value in required.items())]
+
+        if ranks is None:
+            return _cut(matching(self._of.get((name, inplace, nranks), ())), element_bytes)
+        fitting = matching(self._in_order((name, inplace, ranks)))
+        if any_order:
+            orders = self._orders.get((name, inplace, tuple(sorted(ranks))), ())
+            fitting += matching(
+                [e for order in orders if order != ranks for e in self._in_order((name, inplace, order))]
+            )
+        return _cut(fitting, element_bytes, any_order=any_order)
+
+    def expanded(self) -> list[Entry]:
+        """Return the entries in their order, then one for each further group that an entry serves."""
+        shared = (entry for key in self._shared for entry in self._in_order(key)[len(self._own.get(key, ())) :])
+        return [*self._entries, *shared]
+
+    def _in_order(self, key: _Key) -> list[Entry]:
+        """Return the entries of a collective, form and ranks, those of the ranks themselves first."""
+        return entries_in_order([*self._own.get(key, ()), *self._shared.get(key, ())], key[2])
+
+    def _first_of_orders(self, fitting: Sequence[Entry], call: Sequence[Any], size_bytes: int) -> Entry:
+        """Return the first entry if only the order of ranks differs; else raise InputError that says what differs."""
+        collective, nranks, ranks, _, _, _, root, *_, any_order = call
+        description = f"{collective} of {nranks} ranks, {size_bytes} bytes"
+        if root is None and any(entry.root is not None for entry in fitting):
+            raise InputError(f"{description}: the library's files are for one root each; give root")
+        for key, word in (("target", "target"), ("topology", "topology"), ("group", "ranks")):
+            values = list(dict.fromkeys(getattr(entry, key) for entry in fitting))
+            if key == "group" and any_order and ranks is not None:
+                return fitting[0]
+            if len(values) > 1:
+                examples = " and ".join(v if isinstance(v, str) else format_listed(v) for v in values[:2])
+                raise InputError(f"{description}: there are files for {word} {examples}; give {word}")
+        raise InputError(
+            f"{description}: {fitting[0].file} and {fitting[1].file} both serve it; take entries of one index"
+        )
+
+
+def _size(size_bytes: Any) -> int:
+    """Return a size as a whole number; raise InputError if it is negative or no number."""
+    size = whole(size_bytes, "size_bytes")
+    if size < 0:
+        raise InputError(f"size_bytes {size}: is not possible; it must be 0 or more")
+    return size
+
+
+def _cut(entries: Sequence[Entry], element_bytes: int, *, any_order: bool = False) -> Ranges:
+    """Return the ranges of sizes with the entries that serve each.
+
+    With `any_order`, only the first of entries that differ in the order of their ranks is kept.
+    """
+    begins, ends = defaultdict(list), defaultdict(list)
+    for number, entry in enumerate(entries):
+        begins[entry.min_bytes].append(number)
+        if entry.max_bytes is not None:
+            ends[entry.max_bytes + 1].append(number)
+    served_entries = [
+        Served(entry, entry.divides * (element_bytes if entry.counts_elements else 1)) for entry in entries
+    ]
+    starts = sorted({0, *begins, *ends})
+    served: list[tuple[Served, ...]] = []
+    open_numbers: set[int] = set()
+    for start in starts:
+        open_numbers = open_numbers.difference(ends[start]).union(begins[start])
+        first_served: dict[object, Served] = {}
+        for number in sorted(open_numbers):
+            entry, unit = served_entries[number]
+            group = tuple(sorted(entry.group)) if any_order else number
+            first_served.setdefault(
+                (entry.topology, entry.target, entry.root, entry.relays, group, unit), served_entries[number]
+            )
+        served.append(tuple(first_served.values()))
+    return Ranges(starts, served)

@@ -1,0 +1,384 @@
+"""Answers of the commands that search, kept by all that the question states: the same question again needs no search.
+
+A cache saves the search and never the check. It keeps the schedules of an answer, the witnesses of its bound, and its
+programs as files. Whoever takes them from the cache replays the schedules on the network of the question, computes the
+bound from the witnesses, checks and times the programs, and then goes on as after a search.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emit.library.index import INDEX, Entry, index_text, load_index
+from emit.library.programs import Programs, executor_for
+from emit.library.restored import restored_program
+from emit.library.saving.save import Saved
+from emit.library.standing import File
+from emit.library.write import standing
+from synth.app.cli.options import SearchOptions
+from synth.app.synthesis import Question
+from synth.baselines import baseline
+from synth.bounds.prove import Bound
+from synth.bounds.witness import Witness
+from synth.engines.registry import ENGINES
+from synth.model.problem import LARGEST, question
+from synth.search.frontier import Contender, Range
+from synth.search.plans import SINGLE
+from synth.search.result import SearchResult
+from synth.storage.bundle import pack, unpack
+from synth.storage.cache import Cache, engines_version
+from synth.storage.proof import check_proof, load_proof, save_proof
+from synth.storage.schedule_file import load_schedule, save_schedule
+from synth.verify.algorithm import Algorithm
+from topologies.errors import HOSTILE, InputError, VerificationError
+from topologies.text.fields import Fields
+from topologies.text.files import origin_of
+
+_FORMAT = "synth-known-3"
+_OPTIONS_OF_THE_ANSWER = ("size", "chunks", "steps", "rounds", "engine", "seed", "proof")
+_PROOF = "bound.proof.json"
+_MOST_ALGORITHMS = 1000
+_MOST_BYTES = 1 << 62  # size of a message
+_MOST_S = 1e9
+
+
+@dataclass
+class CachedAnswer:
+    """An answer from the cache, checked.
+
+    Attributes:
+        found: The search result, as a search would have ended with it, with the programs of the usual form of calls.
+        other_form: The same with the programs of the other form, in or out of place; None if no such programs are kept.
+    """
+
+    found: SearchResult
+    other_form: SearchResult | None
+
+
+def answer_key(search_options: SearchOptions, user_question: Question) -> str:
+    """Return the key of an answer: a digest of the problem, its topology, what is pinned, and the budget's class."""
+    options = [getattr(search_options, name) for name in _OPTIONS_OF_THE_ANSWER]
+    about = [
+        _FORMAT, engines_version(), options, user_question.target, user_question.sms, user_question.groups_overlap,
+        user_question.scratch_limit, user_question.unsaid, math.ceil(math.log2(search_options.budget)),
+    ]  # fmt: skip
+    digest = hashlib.sha256(json.dumps(about).encode())
+    for stated in (user_question.problem, user_question.healthy):
+        if stated is None:
+            continue
+        for part in (stated.topology, stated.collective, stated.group, stated.relays, stated.quotient is None):
+            _add(digest, part)
+    return digest.hexdigest()[:40]
+
+
+def entries_of_question(entries: Iterable[Entry], problem: Question) -> list[Entry]:
+    """Return the entries of a library for a question, for all targets."""
+    fields = question(problem.problem)
+    return [entry for entry in entries if all(entry.values[key] == value for key, value in fields.items())]
+
+
+def keep_answer(cache: Cache, key: str, written: Saved) -> None:
+    """Write the answer of a search to the cache.
+
+    Nothing is kept in three cases: the cache cannot be written; the network has dead parts, whose healthy twin would
+    have to be kept too; or no time was left to write a program, since another search may have it.
+
+    Args:
+        cache: The cache.
+        key: Key of the answer.
+        written: The answer as it was written to a library that had no files for the question.
+    """
+    result = written.found
+    if result.healthy is not None or not result.ranges:
+        return
+    forms = [written] + ([written.other_form] if written.other_form is not None else [])
+    if (written.refused and result.ended) or any(
+        _is_unwritten(served, file) for form in forms for served, file in _ranges_and_files(form)
+    ):
+        return
+    algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.found.ranges))
+    algorithms += [contender.algorithm for contender in result.refused if contender.algorithm not in algorithms]
+    number_of = {id(algorithm): number for number, algorithm in enumerate(algorithms)}
+    about = {
+        "format": _FORMAT,
+        "seconds": result.seconds,
+        "ended": result.ended,
+        "algorithms": len(algorithms),
+        "forms": [
+            [_state_range(served, file, number_of) for served, file in _ranges_and_files(form)] for form in forms
+        ],
+        "refused": [[number_of[id(contender.algorithm)], contender.refused] for contender in result.refused],
+        "decisive": result.bound.witnesses.index(result.bound.at(result.ranges[0].shown)[1]),
+        "bound_s": [result.bound_s.get(witness) for witness in result.bound.witnesses],
+        "queue": result.queue,
+        "other_engines": result.other_engines,
+        "asked_sizes": sorted(result.asked_sizes),
+        "refutable": result.refutable,
+    }
+    with suppress(OSError, InputError, VerificationError), tempfile.TemporaryDirectory() as folder:
+        files = {file.entry["file"]: file.text.encode() for form in forms for file in form.made if file is not None}
+        shown = result.ranges[0].shown
+        for number, algorithm in enumerate(algorithms):
+            path = save_schedule(Path(folder) / f"{number}.synth", algorithm, shown)
+            files[path.name] = path.read_bytes()
+        time_us = algorithms[0].time_us(shown)
+        proof = save_proof(Path(folder) / "0.synth", result.problem, result.bound.witnesses, shown, time_us)
+        files[_PROOF] = proof.read_bytes()
+        cache.put(key, pack(about, files))
+
+
+def take_answer(cache: Cache, key: str, folder: Path, problem: Question) -> CachedAnswer | None:
+    """Return the answer that is kept for a question, after its check; None if the question must be searched.
+
+    Args:
+        cache: The cache.
+        key: Key of the answer.
+        folder: The library that the answer is for. If it has other files for the question, another search may find
+            better ones.
+        problem: The question.
+
+    Raises:
+        InputError: The kept answer is not right. It is removed from the cache.
+    """
+    data = cache.get(key)
+    if data is None:
+        return None
+    origin, entries = "the cache's answer", entries_of_question(standing(folder), problem)
+    try:
+        about, files = unpack(data, origin)
+        if not all(_has_bytes(entry.path, files.get(entry.file)) for entry in entries):
+            return None
+        return _restore(Fields(about, "", origin), files, problem)
+    except HOSTILE as error:
+        cache.remove(key)
+        why = str(error).removeprefix(f"{origin}: ")
+        raise InputError(f"{origin} is not believed ({why}); it is removed, and the question is searched") from None
+
+
+def _ranges_and_files(form: Saved) -> Iterator[tuple[Range, File | None]]:
+    """Return each range of an answer with the file that was written for it."""
+    return zip(form.found.ranges, form.made, strict=True)
+
+
+def _is_unwritten(served: Range, file: File | None) -> bool:
+    """Return whether a range has a program without a file."""
+    return file is None and served.contender.execution is not None
+
+
+def _state_range(served: Range, file: File | None, number_of: Mapping[int, int]) -> dict[str, Any]:
+    """Return a range as an object of the cache's file."""
+    contender = served.contender
+    return {
+        "algorithm": number_of[id(contender.algorithm)],
+        "low": served.low,
+        "high": served.high,
+        "shown": served.shown,
+        "refused": contender.refused,
+        "found_s": contender.found_s,
+        "entry": None if file is None else {**file.entry, "schedule": None, "proof_file": None},
+    }
+
+
+def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question) -> CachedAnswer:
+    """Return the answer that a bundle holds, with each part of it checked.
+
+    Raises:
+        InputError: A part is wrong; other errors of `HOSTILE` are possible too.
+    """
+    if about.string("format") != _FORMAT:
+        about.fail("format", f"must be {_FORMAT}")
+    problem, origin = user_question.problem, about.origin
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        algorithms = []
+        for number in range(about.integer("algorithms", 1, _MOST_ALGORITHMS)):
+            path = folder / f"{number}.synth"
+            path.write_bytes(_member(files, path.name, origin))
+            algorithms.append(load_schedule(path).algorithm_of(problem))
+        path = folder / _PROOF
+        path.write_bytes(_member(files, _PROOF, origin))
+        proof = load_proof(path)
+        size = proof.question.get("size_bytes")
+        if type(size) is not float:
+            about.fail(_PROOF, "states no size")
+        check_proof(problem, proof, size)
+        forms = about.values.get("forms")
+        if not isinstance(forms, list) or not 1 <= len(forms) <= 2:
+            about.fail("forms", "must be one or two lists of ranges")
+        programs = executor_for(
+            problem,
+            user_question.target,
+            user_question.sms,
+            user_question.groups_overlap,
+            user_question.scratch_limit,
+            size=user_question.options.size,
+        )
+        ranges = [
+            _ranges(rows, algorithms, files, folder / str(number), about, _of_form(programs, number))
+            for number, rows in enumerate(forms)
+        ]
+    result = SearchResult(
+        problem,
+        ranges=ranges[0],
+        bound=_bound(proof.witnesses, about),
+        baselines=_baselines(user_question, Bound(proof.witnesses)),
+        engine=user_question.options.engine,
+        unsaid=user_question.unsaid,
+        ended=about.matching("ended", "budget", "budget, or empty"),
+        seconds=about.number("seconds", 0.0, _MOST_S, "s"),
+    )
+    _check_sizes(result, user_question, about)
+    _add_figures(result, about, algorithms)
+    return CachedAnswer(result, None if len(ranges) == 1 else replace(result, ranges=ranges[1]))
+
+
+def _bound(witnesses: tuple[Witness, ...], about: Fields) -> Bound:
+    """Return the bound with its witnesses in the order of the search; a proof has the decisive witness first."""
+    place = about.integer("decisive", 0, len(witnesses) - 1)
+    return Bound((*witnesses[1 : place + 1], witnesses[0], *witnesses[place + 1 :]))
+
+
+def _of_form(programs: Programs | None, number: int) -> Programs | None:
+    """Return the programs of the usual form of calls (number 0) or of the other one."""
+    return programs if programs is None or number == 0 else programs.other_form()
+
+
+def _ranges(
+    rows: Any,
+    algorithms: Sequence[Algorithm],
+    files: Mapping[str, bytes],
+    folder: Path,
+    about: Fields,
+    programs: Programs | None,
+) -> list[Range]:
+    """Return the ranges of one form of calls, each with its program if a file of it is kept."""
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        about.fail("forms", "must be lists of ranges")
+    tables = [Fields(row, "", f"{about.origin}: range {number}") for number, row in enumerate(rows, 1)]
+    entries = _entries([row["entry"] for row in rows if isinstance(row.get("entry"), dict)], files, folder)
+    ranges = []
+    for table in tables:
+        algorithm = algorithms[table.integer("algorithm", 0, len(algorithms) - 1)]
+        low = table.integer("low", 0, _MOST_BYTES)
+        high = None if table.values.get("high") is None else table.integer("high", low, _MOST_BYTES)
+        shown = table.integer("shown", max(1, low), high or _MOST_BYTES)
+        contender = Contender(algorithm, refused=_words(table, "refused"), found_s=_seconds(table, "found_s"))
+        if isinstance(table.values.get("entry"), dict):
+            if programs is None:
+                table.fail("entry", "must be null, since no file was requested")
+            entry = next(entries)
+            contender.execution = execution = restored_program(entry, algorithm, programs)
+            if execution.served(low, high) != (entry.min_bytes, entry.max_bytes):
+                table.fail("low", "must be the sizes that the file is for")
+        ranges.append(Range(contender, low, high, shown))
+    return ranges
+
+
+def _entries(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bytes], folder: Path) -> Iterator[Entry]:
+    """Write files into a folder of their own and return the entries of an index that names them."""
+    folder.mkdir()
+    (folder / INDEX).write_bytes(index_text(rows))
+    entries = load_index(folder)
+    for entry in entries:
+        entry.path.parent.mkdir(exist_ok=True)
+        entry.path.write_bytes(_member(files, entry.file, origin_of(INDEX)))
+    return iter(entries)
+
+
+def _check_sizes(result: SearchResult, user_question: Question, about: Fields) -> None:
+    """Raise InputError if the ranges leave a gap between two sizes, or are for other sizes than the question's."""
+    size, ranges = user_question.options.size, result.ranges
+    first, last = (0, LARGEST) if size is None else (size, size)
+    ends = [_MOST_BYTES if served.high is None else served.high for served in ranges]
+    is_whole = all(end + 1 == served.low for end, served in zip(ends, ranges[1:], strict=False))
+    if ranges[0].low != first or ends[-1] < last or not is_whole:
+        about.fail("forms", "must cover the sizes of the question")
+
+
+def _baselines(user_question: Question, bound: Bound) -> list[Algorithm]:
+    """Return what a library would run, for the questions for which a search computes it."""
+    problem, options = user_question.problem, user_question.options
+    [stage] = [stage for stage in SINGLE.stages if stage.engine == "baseline"]
+    if ENGINES["baseline"].accepts(problem, options) or not stage.suits(problem, options.size, bound):
+        return []
+    problems = [problem.under(name) for name in problem.protocols] or [problem]
+    return [algorithm for protocol_problem in problems for algorithm in baseline(protocol_problem)]
+
+
+def _add_figures(result: SearchResult, about: Fields, algorithms: Sequence[Algorithm]) -> None:
+    """Add what only describes the search and not the quality of the answer."""
+    seconds = about.values.get("bound_s")
+    if isinstance(seconds, list):
+        figures = zip(result.bound.witnesses, seconds, strict=False)
+        result.bound_s = {
+            witness: float(at) for witness, at in figures if type(at) in (int, float) and 0 <= at < _MOST_S
+        }
+    result.queue = tuple(name for name in about.strings("queue") if name in ENGINES)
+    engines = {served.algorithm.engine for served in result.ranges}
+    result.other_engines = tuple(name for name in about.strings("other_engines") if name in engines)
+    sizes = about.values.get("asked_sizes")
+    result.asked_sizes = {size for size in sizes if type(size) is int} if isinstance(sizes, list) else set()
+    if about.values.get("refutable") is not None:
+        result.refutable = about.integer("refutable", 1, _MOST_BYTES)
+    refused = about.values.get("refused")
+    for pair in refused if isinstance(refused, list) else []:
+        if not isinstance(pair, list) or len(pair) != 2:
+            about.fail("refused", "must be pairs of an algorithm and why it has no file")
+        table = Fields(dict(zip(("algorithm", "refused"), pair, strict=False)), "", f"{about.origin}: refused")
+        number = table.integer("algorithm", 0, len(algorithms) - 1)
+        result.refused.append(Contender(algorithms[number], refused=_words(table, "refused")))
+
+
+def _words(table: Fields, key: str) -> str:
+    """Read a text of at most 1000 printable characters."""
+    text = table.string(key, "")
+    if len(text) > 1000 or not text.isprintable():
+        table.fail(key, "must be at most 1000 printable characters")
+    return text
+
+
+def _seconds(table: Fields, key: str) -> float | None:
+    """Read a number of seconds; None if it is not stated."""
+    return None if table.values.get(key) is None else table.number(key, 0.0, _MOST_S, "s")
+
+
+def _member(files: Mapping[str, bytes], name: str, origin: str) -> bytes:
+    """Return a file of a bundle; raise InputError if it is missing."""
+    if name not in files:
+        raise InputError(f"{origin}: {name} is missing")
+    return files[name]
+
+
+def _has_bytes(path: Path, data: bytes | None) -> bool:
+    """Return whether a file has exactly these bytes."""
+    try:
+        return data is not None and path.stat().st_size == len(data) and path.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _add(digest: Any, value: object) -> None:
+    """Add all of a value to a digest, with every element of its arrays."""
+    if isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            digest.update(field.name.encode())
+            _add(digest, getattr(value, field.name))
+    elif isinstance(value, tuple | list):
+        digest.update(f"[{len(value)}".encode())
+        for item in value:
+            _add(digest, item)
+    else:
+        digest.update(repr(value).encode())

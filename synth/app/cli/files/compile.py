@@ -1,0 +1,281 @@
+"""The commands `compile`, `optimize` and `lower`, which write executors' files of scripts, programs and schedules."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace as with_values
+from pathlib import Path
+
+import click
+
+from emit.compiler.assembly import describe_size
+from emit.compiler.compile import Compiled, compile_instructions
+from emit.compiler.compile import optimize as optimize_program
+from emit.compiler.passes.registry import PASSES
+from emit.compiler.search import Timer
+from emit.formats import FORMATS, format_of, write_program
+from emit.goal import Goal
+from emit.language import load_scripts
+from emit.library.selection.lookup import goal_path, goal_text
+from emit.library.standing import MOST_BYTES
+from emit.program import Program
+from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, on_devices, target_for
+from synth.app.cli.options import declare, replace_option, scratch_option, sms_option, target_option
+from synth.app.cli.programs import (
+    Place,
+    check_not_source,
+    nodes_at,
+    place_program,
+    read_program,
+    scratch_bytes,
+    sms_at,
+    write_text,
+)
+from synth.model.sizes import parse_size
+from topologies.errors import InputError
+from topologies.text.files import read_text
+
+
+def _list_passes(context: click.Context, _parameter: click.Parameter, is_set: bool) -> None:
+    """Print the passes and exit if the option is set."""
+    if is_set:
+        for row in PASSES.values():
+            click.echo(f"{row.name:10} {row.summary}")
+        context.exit()
+
+
+_compiling = declare(
+    click.option(
+        "-o", "--out", metavar="FILE", help="Write to this file. Default: the source's name with another ending, here."
+    ),
+    target_option("the first that can run the collective"),
+    scratch_option,
+    sms_option(f"the SMs of a device of --topo, except {RESERVED_SMS}; any number without --topo"),
+    click.option(
+        "--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass that --passes lists; repeat."
+    ),
+    click.option("--explain", is_flag=True, help="Print what each pass did."),
+    click.option(
+        "--passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes,
+        help="List the passes and exit.",
+    ),
+)  # fmt: skip
+
+
+_SIZES = [float(1 << e) for e in range(10, 31)]  # message sizes in bytes at which plans are compared
+
+
+def _timer(place: Place | None, program: Program) -> Timer | None:
+    """Return the function that compares programs by their time on a topology; None without a topology."""
+    if place is None:
+        return None
+    from emit.compiler.lower import timer_for  # It imports the schedules' rooms.
+
+    return timer_for(*place, program.min_bytes, program.max_bytes)
+
+
+def _write(
+    compiled: Compiled,
+    goal: Goal | None,
+    target: Target,
+    source: str,
+    out: str | None,
+    explain: bool,
+    place: Place | None,
+    text: str | None = None,
+) -> None:
+    """Write a compiled program, and beside it what it must achieve; print what was done.
+
+    Args:
+        compiled: The compiled program.
+        goal: What the program must achieve; None if unknown.
+        target: The executor.
+        source: The file that it was compiled from.
+        out: The file to write; None for the source's name with the target's ending, in the current folder.
+        explain: Whether to print what each pass did.
+        place: The topology and the program's ranks there; None if unknown.
+        text: The content of the file, if it is known already.
+    """
+    path = Path(out) if out else Path(Path(source).with_suffix(target.suffix).name)
+    check_not_source(path, source)
+    text = write_program(compiled.program, goal, target, nodes=nodes_at(place)) if text is None else text
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
+    if goal is not None:
+        write_text(goal_path(path), goal_text(goal))
+    for line in compiled.log if explain else ():
+        click.echo(f"  {line}")
+    click.echo(_described(path, compiled.program, target))
+    if goal is not None:
+        click.echo(f"{goal_path(path)}: its goal, for synth's commands only; keep it out of executors' folders")
+
+
+def _described(path: Path, program: Program, target: Target) -> str:
+    """Return a line on a written file: what it computes, and its size."""
+    summary = f"{program.collective} on {program.nranks} ranks for {target.name}"
+    return f"{path}: {summary}, checked: {describe_size(program)}"
+
+
+@click.command("compile")
+@click.argument("file")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set an argument of the function; repeat.")
+@click.option("--topo", metavar="T", help="Choose between programs by their time on this topology.")
+@click.option("--group", metavar="RANKS", help="Run the program's ranks on these ranks of --topo.")
+@click.option(
+    "--library",
+    metavar="DIR",
+    help="Add the program to a library, created if necessary; existing files that are no slower stay.",
+)
+@replace_option
+@click.option("--min-bytes", metavar="SIZE", help="Serve messages from this size. Default: the script's.")
+@click.option("--max-bytes", metavar="SIZE", help="Serve messages up to this size. Default: the script's, or no limit.")
+@_compiling
+def compile_(
+    file: str,
+    settings: tuple[str, ...],
+    topo: str | None,
+    group: str | None,
+    library: str | None,
+    replace: bool,
+    min_bytes: str | None,
+    max_bytes: str | None,
+    out: str | None,
+    target: str,
+    sms: int | None,
+    scratch_limit: str | None,
+    off: tuple[str, ...],
+    explain: bool,
+) -> None:
+    """Compile an algorithm written by hand into an executor's file.
+
+    FILE is Python code, which is executed. Its function algorithm() returns a Script, or for --library a list of
+    them, each for its range of sizes; see examples/.
+
+    \b
+    synth compile examples/ring.py -o ring.xml --set ranks=4
+    synth compile examples/ring.py --library out --max-bytes 64K
+    """
+    from emit.library.saving.add import Addition, add  # It imports the schedules' and bounds' rooms.
+
+    scripts = load_scripts(file, settings)
+    for is_wrong, message in (
+        (library is not None and out is not None, "-o, --library: name two places; give one of them"),
+        (library is None and replace, "--replace: replaces a library's files; give --library too"),
+        (library is None and len(scripts) > 1, f"{file}: returned {len(scripts)} scripts; give --library too"),
+        (len(scripts) > 1 and (min_bytes or max_bytes), f"{file}: returned {len(scripts)} scripts, each with its own"
+         " range; leave --min-bytes and --max-bytes out"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise InputError(message)
+    additions, log = [], []
+    for script in scripts:
+        ir = script.instructions()
+        if min_bytes is not None:
+            ir.header = with_values(ir.header, min_bytes=parse_size(min_bytes, "--min-bytes"))
+        if max_bytes is not None:
+            ir.header = with_values(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
+        place = place_program(ir.header.nranks, topo, group)
+        chosen = on_devices(
+            choose_target(ir.header.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit)
+        )
+        compiled = compile_instructions(
+            ir, chosen.name, limits=chosen.limits, timer=_timer(place, ir.header), without=off
+        )
+        if library is None:
+            return _write(compiled, ir.goal, chosen, file, out, explain, place)
+        additions.append(Addition(compiled.program, ir.goal, chosen, *(place or ())))
+        log += [f"  {line}" for line in compiled.log if explain]
+    assert library is not None
+    written = add(additions, library, anew=replace)
+    for paths, addition in zip(written.files, additions, strict=True):
+        log += [_described(path, addition.program, addition.target) for path in paths]
+        log += (
+            []
+            if paths
+            else [f"{addition.program.name}: not written: the files of {library} are no slower at any of its sizes"]
+        )
+    log += written.remarks
+    click.echo("\n".join(log))
+    return None
+
+
+@click.command("optimize")
+@click.argument("file")
+@click.option("--topo", metavar="T", help="Never be slower on this topology. Default: all ranks joined by equal links.")
+@click.option("--group", metavar="RANKS", help="Run the program's ranks on these ranks of --topo.")
+@_compiling
+def optimize(
+    file: str,
+    topo: str | None,
+    group: str | None,
+    out: str | None,
+    target: str,
+    sms: int | None,
+    scratch_limit: str | None,
+    off: tuple[str, ...],
+    explain: bool,
+) -> None:
+    """Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.
+
+    \b
+    synth optimize a.xml -o b.xml --topo dgx-a100
+    """
+    _, goal, verdict = read_program(file)
+    program = verdict.right_program(file)
+    place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
+    chosen = on_devices(choose_target(program.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit))
+    compiled = optimize_program(
+        program, goal, chosen.name, limits=chosen.limits, timer=_timer(place, program), without=off
+    )
+    if out is None:
+        out = f"{Path(file).stem}-optimized{chosen.suffix}"
+    text: str | None = None
+    if place is not None and (form := FORMATS[chosen.format]).converter and format_of(file) is form:
+        text = write_program(compiled.program, goal, chosen, nodes=nodes_at(place if topo else None))
+        # A plan's time differs from its program's.
+        before, after = (form.predictor(version, program, *place).times_us(_SIZES) for version in (file, text))
+        if (after > before * (1 + 1e-9)).any():
+            text = read_text(file, "an MSCCL XML or a plan", MOST_BYTES, most_lines=None)
+            compiled = Compiled(program, [*compiled.log, "the file is unchanged: the compiled plan would be slower"])
+    _write(compiled, goal, chosen, file, out, explain, place if topo else None, text)
+
+
+@click.command("lower")
+@click.argument("file")
+@click.option(
+    "--protocol",
+    type=click.Choice(["auto", "Simple", "LL", "LL128"]),
+    default="auto",
+    help="Use this protocol. Default: auto, by the message size of the schedule.",
+)
+@_compiling
+def lower(
+    file: str,
+    protocol: str,
+    out: str | None,
+    target: str,
+    sms: int | None,
+    scratch_limit: str | None,
+    off: tuple[str, ...],
+    explain: bool,
+) -> None:
+    """Lower a stored schedule (.synth) to an executor's file.
+
+    \b
+    synth lower out/schedules/NAME.synth -o NAME.xml --explain
+    """
+    # These import the schedules' rooms, which the commands for programs do not need.
+    from emit.compiler.lower import lower_to_instructions, program_collective, timer_for
+    from synth.app.cli.files.schedules import load_algorithm
+
+    algorithm = load_algorithm(file)
+    problem, size = algorithm.problem, int(algorithm.size_bytes)
+    chosen = on_devices(target_for(problem, target), problem.topology.sms, sms, scratch_bytes(scratch_limit))
+    place = (problem.topology, list(problem.ranks))
+    collective, nodes = program_collective(problem), nodes_at(place) or ()
+    chosen_protocol = choose_protocol(size, chosen, collective, nodes) if protocol == "auto" else protocol
+    ir = lower_to_instructions(algorithm, Path(file).stem[:63], chosen_protocol)
+    timer = timer_for(problem.topology, problem.ranks, size, size)
+    compiled = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=timer, without=off)
+    _write(compiled, ir.goal, chosen, file, out, explain, place)

@@ -1,0 +1,196 @@
+"""The command `convert`, which converts any MSCCL XML or execution plan for another executor, or for a simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from emit.compiler.unlimited import lower_any
+from emit.formats import FORMATS, Format, format_of, write_program, write_trace
+from emit.mscclpp.in_switch import is_in_switch, write_in_switch
+from emit.mscclpp.read import read_plan
+from emit.operations import whole_size
+from emit.program import Program
+from emit.targets import check_overlap, choose_target, on_devices, only_target_of, target_named, without_packets
+from synth.app.cli.files.schedules import load_algorithm
+from synth.app.cli.options import overlap_option, scratch_option, sms_option, target_option
+from synth.app.cli.programs import (
+    check_not_source,
+    nodes_at,
+    place_program,
+    read_program,
+    scratch_bytes,
+    sms_at,
+    write_text,
+)
+from synth.model.sizes import parse_size
+from synth.storage.columns import replace_all
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+from topologies.text.fields import shown
+from topologies.text.files import opened, origin_of
+
+_USUAL = 1 << 20  # bytes of a message
+_LONGEST_NAME = 63  # characters of a plan's name
+
+
+@click.command("convert")
+@click.argument("source")
+@click.argument("out")
+@sms_option("all SMs of a device of --topo; any number without --topo")
+@scratch_option
+@target_option(
+    "the one whose files have OUT's ending, or else the first that can run the collective;"
+    " chakra (.et) and goal (.goal) are traces for simulators"
+)
+@click.option(
+    "--size", metavar="SIZE", help="Set the message size of a simulator's trace. Default: 1M, in whole chunks."
+)
+@click.option(
+    "--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Use this protocol. Default: the file's."
+)
+@click.option("--topo", metavar="T", help="Convert for this topology: a plan uses port channels between nodes.")
+@click.option("--group", metavar="RANKS", help="Run the file's ranks on these ranks of --topo. Default: 0, 1, …")
+@click.option("--nodes", metavar="N,N,…", help="Set the node of each rank, instead of --topo. Default: one node.")
+@click.option(
+    "--inplace/--outofplace",
+    "inplace",
+    default=None,
+    help="Write a plan for calls in place or out of place. Default: as in the file.",
+)
+@overlap_option
+def convert(
+    source: str,
+    out: str,
+    sms: int | None,
+    scratch_limit: str | None,
+    target: str,
+    size: str | None,
+    protocol: str | None,
+    topo: str | None,
+    group: str | None,
+    nodes: str | None,
+    inplace: bool | None,
+    groups_overlap: bool,
+) -> None:
+    """Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.
+
+    OUT.et is a Chakra trace for ASTRA-sim (OUT.0.et, OUT.1.et, …) and OUT.goal is for LogGOPSim; stored schedules
+    (.synth) can be converted to these too. A stored schedule in which a switch reduces and copies (NVLS) can also
+    be converted to a plan.
+
+    \b
+    synth convert a.xml b.json --nodes 0,0,1,1
+    synth convert a.xml b.xml --target msccl
+    synth convert a.xml b.et --size 1M
+    """
+    simulated = _simulated(out, target)
+    if simulated is not None:
+        executor_options = {
+            "--sms": sms, "--scratch-limit": scratch_limit, "--protocol": protocol, "--topo": topo, "--group": group,
+            "--nodes": nodes, "--inplace, --outofplace": inplace, "--groups-overlap": groups_overlap or None,
+        }  # fmt: skip
+        for option, value in executor_options.items():
+            if value is not None:
+                raise InputError(f"{option}: applies to files for executors; leave it out for {simulated.what}")
+        _convert_to_trace(source, out, simulated, size)
+        return
+    if size is not None:
+        raise InputError(f"--size {size}: applies to traces for simulators; give OUT.et or OUT.goal")
+    chosen = only_target_of(Path(out).suffix) if target == "auto" else target_named(target)
+    is_plan = chosen is not None and FORMATS[chosen.format].placed
+    if not is_plan and (topo, group, nodes, inplace) != (None, None, None, None):
+        raise InputError("--topo, --group, --nodes, --inplace and --outofplace apply to plans; give OUT.json")
+    opened(source, "an MSCCL XML file").close()
+    check_not_source(out, source)
+    if format_of(source) is FORMATS["schedule"] and chosen is not None and chosen.format == "mscclpp":
+        algorithm = load_algorithm(source)
+        if is_in_switch(algorithm):
+            if any(value is not None for value in (sms, scratch_limit, protocol, topo, group, nodes)):
+                raise InputError("a schedule through a switch states its ranks; leave out all options but --inplace")
+            _write_in_switch(algorithm, source, out, inplace is not False)
+            return
+    _, goal, verdict = read_program(source)
+    program = verdict.right_program(source)
+    if protocol is not None:
+        program = replace(program, protocol=protocol)
+    chosen = chosen or choose_target(program.collective)
+    if groups_overlap:
+        check_overlap(chosen.name)
+        if protocol == "LL":
+            raise InputError("--protocol LL: cannot be used with --groups-overlap; it must be Simple")
+        program, chosen = replace(program, protocol="Simple"), without_packets(chosen)
+    node_of_rank = _nodes(program.nranks, nodes, topo, group)
+    place = place_program(program.nranks, topo, group)
+    chosen = on_devices(
+        chosen, sms_at(place), sms_at(place) or None if sms is None else sms, scratch_bytes(scratch_limit)
+    )
+    try:
+        text = write_program(program, goal, chosen, nodes=node_of_rank or nodes_at(place), inplace=inplace)
+    except InputError as error:
+        if is_plan or "limit: " not in str(error):
+            raise
+        raise InputError(f"{error}; synth optimize {source} --target {chosen.name} compiles it again") from None
+    write_text(out, text)
+    click.echo(f"{origin_of(out)}: {FORMATS[chosen.format].describe(program, chosen, text)}")
+
+
+def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:
+    """Write a schedule through a switch as a plan with switch channels, and print what it is."""
+    text = write_in_switch(algorithm, Path(source).stem[:_LONGEST_NAME], inplace=inplace)
+    write_text(out, text)
+    plan = read_plan(text)
+    blocks = max(len(gpu.blocks) for gpu in plan.gpus)
+    form = "in place" if inplace else "out of place"
+    summary = f"{plan.collective} on {len(plan.gpus)} ranks {form}, execution plan of protocol Simple, checked"
+    click.echo(f"{origin_of(out)}: {summary}: {plan.nops} operations, at most {blocks} threadblocks, switch channels")
+
+
+def _simulated(out: str, target: str) -> Format | None:
+    """Return the format of a simulator's trace, if --target or the ending of OUT names one; otherwise None."""
+    rows = {form.name: form for form in FORMATS.values() if form.simulator}
+    if target in rows:
+        return rows[target]
+    return next((form for form in rows.values() if target == "auto" and out.lower().endswith(form.suffix)), None)
+
+
+def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> None:
+    """Write a program, or a schedule's program, as a trace: all of its files or none."""
+    if format_of(source) is FORMATS["schedule"]:
+        program: Program = lower_any(load_algorithm(source), Path(source).stem)[0]
+    else:
+        program = read_program(source)[2].right_program(source)
+    size_bytes = whole_size(program, _USUAL) if size is None else parse_size(size, "--size")
+    base = out[: -len(form.suffix)] if out.lower().endswith(form.suffix) else out
+    if not Path(base).name:
+        raise InputError(f"{origin_of(out)}: is no name; it must be as in a{form.suffix}")
+    try:
+        files = [(base + ending, content) for ending, content in write_trace(program, form, size_bytes)]
+    except InputError as error:
+        raise InputError(f"--size {size}: {error}" if size is not None else str(error)) from None
+    stale = f"{base}.{len(files)}{form.suffix}"
+    if len(files) > 1 and Path(stale).exists():
+        raise InputError(f"{origin_of(stale)}: belongs to a trace of more ranks; remove it, or give OUT another name")
+    for name, _ in files:
+        check_not_source(name, source)
+    replace_all(files)
+    names = files[0][0] if len(files) == 1 else f"{files[0][0]} to {files[-1][0]}"
+    summary = f"{program.collective} on {program.nranks} ranks, {size_bytes} bytes, checked"
+    click.echo(f"{origin_of(names)}: {summary}, for {form.simulator}")
+
+
+def _nodes(nranks: int, nodes: str | None, topo: str | None, group: str | None) -> list[int] | None:
+    """Return the node of each rank from the option --nodes; None without it."""
+    if nodes is None:
+        return None
+    if topo is not None or group is not None:
+        raise InputError("--nodes: states the same as --topo and --group; give only one of them")
+    numbers = nodes.split(",")
+    if (
+        not all(number.isascii() and number.isdecimal() and len(number) < 7 for number in numbers)
+        or len(numbers) != nranks
+    ):
+        raise InputError(f"--nodes {shown(nodes)}: must be {nranks} numbers, one for each rank, as in 0,0,1,1")
+    return [int(number) for number in numbers]

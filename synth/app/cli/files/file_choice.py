@@ -1,0 +1,167 @@
+"""The choice of the file to run: a single file, a library's file by message size, or a stored schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from emit.compiler.unlimited import lower_unlimited
+from emit.formats import FORMATS, format_of
+from emit.goal import Goal
+from emit.library.index import Entry
+from emit.library.overlay import load_library
+from emit.library.selection.lookup import entry_beside
+from emit.library.selection.selector import entries_of
+from emit.program import Program
+from emit.targets import TARGETS, target_named
+from synth.app.cli.files.schedules import load_algorithm
+from synth.app.cli.programs import read_program
+from synth.model.problem import Problem, parse_ranks
+from synth.model.registry import parse_name
+from synth.storage.schedule_file import load_schedule
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Topology
+
+_USUAL = 1 << 20  # bytes of a message
+_NAME = 63  # characters of an algorithm's name
+
+
+@dataclass(eq=False)
+class Chosen:
+    """A file to run.
+
+    Attributes:
+        name: Name of the algorithm.
+        file: Path of the file.
+        program: Its program.
+        goal: What the program must achieve; None if unknown.
+        entry: Its entry in the library's index; None without an index.
+        inside: The file for calls in place, if this one is for calls out of place; None otherwise.
+    """
+
+    name: str
+    file: Path
+    program: Program
+    goal: Goal | None
+    entry: Entry | None
+    inside: Chosen | None = field(default=None, kw_only=True)
+
+    def communicator(self, topology: Topology) -> tuple[int, ...] | None:
+        """Return the topology's rank of each rank of the program; None for the first ranks."""
+        entry = self.entry
+        return entry.communicator if entry is not None and entry.topology == topology.name else None
+
+    def made_for(self) -> Topology | None:
+        """Return the network of the file: that of its stored schedule, or else that of its topology's name."""
+        if self.entry is None:
+            return None
+        with suppress(InputError):
+            if self.entry.schedule is None:
+                return load(self.entry.topology)
+            return load_schedule(self.entry.folder / self.entry.schedule).problem.topology
+        return None
+
+
+@dataclass(eq=False)
+class Stored(Chosen):
+    """A stored schedule, lowered to a program in memory.
+
+    Attributes:
+        problem: The problem that it solves.
+    """
+
+    problem: Problem
+
+    def communicator(self, topology: Topology) -> tuple[int, ...] | None:
+        """Return the ranks of the schedule on its own topology; None on another topology."""
+        return self.problem.ranks if topology.name == self.problem.topology.name else None
+
+    def made_for(self) -> Topology:
+        """Return the network of the schedule."""
+        return self.problem.topology
+
+
+def chooser(
+    path: Path, collective: str | None, group: str | None, target: str | None = None
+) -> tuple[Callable[[int], Chosen | None], int]:
+    """Return a function from a message size in bytes to the file to run, and the usual message size in bytes.
+
+    The function returns None for a size that no file serves.
+
+    Args:
+        path: A file, or a library's folder or index.
+        collective: The collective to choose from a library.
+        group: The ranks to choose from a library, as text.
+        target: The executor to choose from a library.
+
+    Raises:
+        InputError: The library's files answer several questions, or no file can run here.
+    """
+    if not path.is_dir() and path.name != "index.json":
+        if (collective, group, target) != (None, None, None):
+            raise InputError(
+                "--collective, --group, --target: choose from a library, but this is one file; leave them out"
+            )
+        if format_of(path) is FORMATS["schedule"]:
+            stored = _lowered(path)
+            return (lambda _: stored), _USUAL
+        single_file = Chosen(path.stem, path, *read_program(path)[:2], entry_beside(path))
+        low, high = single_file.program.min_bytes, single_file.program.max_bytes or inf
+        return (lambda size: single_file if low <= size <= high else None), int(min(max(_USUAL, low), high))
+    entries = load_library(path)
+    if collective is not None:
+        entries = [listed for listed in entries if listed.collective == parse_name(collective)]
+    if group is not None:
+        ranks = parse_ranks(group, "--group", 1 << 20)
+        entries = entries_of(entries, ranks)
+        entries = [listed for listed in entries if listed.group == ranks] or entries
+    readers = {TARGETS[listed.target].reader for listed in entries if not TARGETS[listed.target].runs_here}
+    entries = [listed for listed in entries if TARGETS[listed.target].runs_here]
+    if readers and not entries:
+        raise InputError(f"{path}: holds only files for {', '.join(sorted(readers))}; it must hold MSCCL XML or plans")
+    chosen = next((name for name in TARGETS if any(listed.target == name for listed in entries)), "")
+    if target is not None:
+        chosen = target_named(target).name
+    entries = [listed for listed in entries if listed.target == chosen]
+    questions = sorted({_question(listed) for listed in entries})
+    if len(questions) != 1:
+        advice = "--collective and --group: must be one of" if questions else "--collective, --group: there are only"
+        choices = questions or sorted({_question(listed) for listed in load_library(path)})
+        raise InputError(f"{path}: {advice} {'; '.join(choices[:6])}{'; …' if len(choices) > 6 else ''}")
+    file_of_entry: dict[str, Chosen] = {}
+
+    def choose(size: int) -> Chosen | None:
+        """Return the file for a size, with its file for calls in place if the library has both.
+
+        Executors here run any size, as they cut a message that does not divide.
+        """
+        chosen_file: Chosen | None = None
+        for entry in sorted(
+            (single_file for single_file in entries if single_file.in_range(size)),
+            key=lambda single_file: single_file.inplace,
+            reverse=True,
+        ):
+            if entry.file not in file_of_entry:
+                file_of_entry[entry.file] = Chosen(
+                    entry.path.stem, entry.path, *read_program(entry.path)[:2], entry, inside=chosen_file
+                )
+            chosen_file = file_of_entry[entry.file]
+        return chosen_file
+
+    return choose, _USUAL
+
+
+def _lowered(path: Path) -> Stored:
+    """Return a stored schedule as a program in memory."""
+    algorithm = load_algorithm(path)
+    return Stored(path.stem, path, *lower_unlimited(algorithm, path.stem[:_NAME]), None, algorithm.problem)
+
+
+def _question(entry: Entry) -> str:
+    """Return the question and the target of an entry as options of a command line."""
+    group = ",".join(map(str, entry.group))
+    return f"{entry.collective} on {entry.topology} --group {group} for {entry.target}"

@@ -1,0 +1,139 @@
+"""The command `report`, which draws a page about a schedule, a program, a library or a folder of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from emit.library.checking.networks import Networks
+from emit.library.index import Entry
+from synth.app.cli.programs import write_text
+from synth.app.report.library import MOST_PAGES, Question, find_library, largest_gap, library_page
+from synth.app.report.page import Page, report_sources
+from synth.app.report.page import report as made_page
+from synth.app.report.placement import find_placement, placement_page
+from synth.app.report.sources import Source, sources_of
+from synth.model.problem import parse_ranks
+from synth.model.sizes import parse_size
+from synth.model.text import format_count
+from synth.storage.leftovers import staging_folder
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.text.files import origin_of
+from topologies.topology import Topology
+
+_LONG = 300  # characters of a printed defect; the page shows all of it
+
+
+@click.command("report")
+@click.argument("path", metavar="FILE|DIR")
+@click.option(
+    "-o", "--out", default="report.html", metavar="FILE", help="Write the page to this file. Default: report.html."
+)
+@click.option("--topo", metavar="T", help="Run programs on this topology: show predicted times instead of steps.")
+@click.option("--group", metavar="RANKS", help="With --topo: run a program's ranks on these ranks, as 0,2,4-7.")
+@click.option("--size", metavar="BYTES", help="With --topo: draw the timeline at this message size. Default: 1M.")
+@click.option("--no-pages", is_flag=True, help="For a library with several questions: write only the page about all.")
+def report(path: str, out: str, topo: str | None, group: str | None, size: str | None, no_pages: bool) -> None:
+    """Draw the network, the timeline, the frontier and the proof on one self-contained page.
+
+    The source is a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's index.json, or a folder of
+    these. It can also be the output of synth place -o DIR: the page then shows the hierarchy with each axis's groups,
+    the load of the levels and the ranking. Schedules are replayed, proofs are checked again, programs are checked. A
+    library that answers several questions gets one page about all of them, with a heat map of the gaps, and in the
+    folder FILE-pages one page for each question. Exit code 0: all right; 1: something is wrong; 2: not readable.
+
+    \b
+    synth report out -o report.html
+    """
+    begun = time.monotonic()
+    if not out:
+        raise InputError("--out: is empty; give the name of a file")
+    for option, value in (("group", group), ("size", size)):
+        if value is not None and topo is None:
+            raise InputError(f"--{option}: needs --topo, which states where programs run")
+    ranking = find_placement(path)
+    if ranking is not None:
+        if topo is not None:
+            raise InputError("--topo: cannot be used with a ranking of placements, which has its own; leave it out")
+        html = placement_page(ranking, path)
+        write_text(out, html)
+        placement_count = format_count(len(ranking["placements"]), "placement")
+        click.echo(
+            f"{origin_of(out)}: {placement_count}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s"
+        )
+        return
+    topology = None if topo is None else load(topo)
+    questions = find_library(path) if group is None and size is None else None
+    if questions is not None:
+        _library(questions, path, Path(out), topology, begun, pages=not no_pages)
+        return
+    if no_pages:
+        raise InputError("--no-pages: is for a library that answers several questions; leave it out")
+    ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
+    page = made_page(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
+    write_text(out, page.html)
+    counts = f"{format_count(page.algorithms, 'algorithm')}, {len(page.html.encode()) / 1e6:.2f} MB"
+    click.echo(f"{origin_of(out)}: {counts}   {time.monotonic() - begun:.1f} s")
+    _tell(page.wrong)
+
+
+def _library(
+    questions: Mapping[Question, Sequence[Entry]], path: str, out: Path, topology: Topology | None, begun: float,
+    *, pages: bool,
+) -> None:  # fmt: skip
+    """Write the page about a library and the pages about its questions; of too many, those with the largest gaps."""
+    networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), dict[str, str]()
+    topology_of = {
+        entries[0].topology: network
+        for entries in questions.values()
+        if (network := networks.of(entries[0])) is not None
+    }
+    sources = {question: sources_of(entries, origin_of(path)) for question, entries in questions.items()}
+    chosen = sorted(questions, key=lambda candidate: (-largest_gap(questions[candidate]), candidate))[
+        : MOST_PAGES if pages else 0
+    ]
+    try:
+        with staging_folder(out.parent) as staging:
+            for question in chosen:
+                first = questions[question][0]
+                question_page = _question_page(question, sources[question], networks.of(first), first.communicator)
+                (Path(staging) / question.page).write_text(question_page.html, encoding="utf-8")
+                wrong |= question_page.wrong
+            links = {question: f"{quote(folder.name)}/{quote(question.page)}" for question in chosen}
+            html = library_page(questions, Path(path).resolve().name, topology_of, links, wrong)
+            write_text(out, html)
+            if chosen:
+                folder.mkdir(exist_ok=True)
+            for question in chosen:
+                os.replace(Path(staging) / question.page, folder / question.page)
+    except OSError as error:
+        raise InputError(f"{origin_of(out)}: cannot be written ({error.strerror or error})") from None
+    counts = format_count(len(questions), "problem"), format_count(len(links), "page")
+    click.echo(
+        f"{origin_of(out)}: {', '.join(counts)}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s"
+    )
+    _tell(wrong)
+
+
+def _question_page(
+    question: Question, sources: Sequence[Source], topology: Topology | None, ranks: Sequence[int]
+) -> Page:
+    """Return the page about a question's algorithms: over time if all programs can be timed, otherwise over steps."""
+    with suppress(InputError):
+        return report_sources(sources, question.page, topology, ranks)
+    return report_sources(sources, question.page)
+
+
+def _tell(wrong: Mapping[str, str]) -> None:
+    """Print what is wrong, and exit with code 1 if anything is."""
+    for name, why in wrong.items():
+        click.echo(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
+    if wrong:
+        raise SystemExit(1)

@@ -1,0 +1,232 @@
+"""The command `simulate`, which predicts the time of an MSCCL XML or execution plan on a topology by message size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from emit.findings import Verdict
+from emit.formats import format_of
+from emit.library.selection.lookup import entry_beside
+from emit.program import Program
+from emit.timing.predict import Predictor, Timed
+from emit.timing.trace import chrome_trace
+from synth.app.cli.options import costs_option, json_option, print_json, topo_option
+from synth.app.cli.programs import named_problem, read_program, write_text
+from synth.bounds.prove import OPTIMAL, prove
+from synth.model.problem import describe_alpha, parse_ranks
+from synth.model.registry import find_kind
+from synth.model.sizes import parse_size
+from synth.model.text import format_count, format_size, format_table, format_time
+from topologies.errors import InputError
+from topologies.load import load, put_costs
+from topologies.text.fields import shown
+from topologies.text.files import origin_of
+
+DEFAULT_SIZES = "1K:1G:4x"
+_MOST_SIZES = 1000
+_MANY = 16  # ranks that are listed
+
+
+@click.command("simulate")
+@click.argument("file")
+@topo_option
+@click.option(
+    "--group",
+    metavar="RANKS",
+    help="Run the file's ranks on these ranks, as 0,2,4-7. Default: those of the index beside it, or 0, 1, …",
+)
+@click.option(
+    "--sizes",
+    default=DEFAULT_SIZES,
+    metavar="LOW:HIGH:Nx",
+    help=f"Predict at sizes from LOW to HIGH, each N times the last, or at a list as 4K,1M. Default: {DEFAULT_SIZES}.",
+)
+@click.option("--depth", type=int, metavar="N", help="Use N FIFO slots. Default: the protocol's.")
+@click.option(
+    "--trace", metavar="OUT.json", help="Write an MSCCL XML's predicted run at one size as a trace for Perfetto."
+)
+@costs_option
+@json_option
+def simulate(
+    file: str, topo: str, group: str | None, sizes: str, depth: int | None, trace: str | None, costs: str, as_json: bool
+) -> None:
+    """Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.
+
+    The file is verified first. Exit code 0: right, or its name does not say what is right; 1: wrong or deadlock;
+    2: not readable, or not for this topology.
+
+    \b
+    synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
+    synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6 --sizes 1M --trace run.json
+    """
+    swept_sizes = parse_sweep(sizes)
+    if trace is not None and len(swept_sizes) != 1:
+        raise InputError(f"--trace: there are {len(swept_sizes)} sizes; it must be one, as with --sizes 1M")
+    topology = put_costs(load(topo), costs)
+    members = None if group is None else parse_ranks(group, "--group", topology.nranks)
+    entry = entry_beside(file)
+    if group is None and entry is not None and entry.topology == topology.name:
+        members = entry.communicator
+    program, _, verdict = read_program(file, depth)
+    status = "not judged" if verdict.status == "not readable" else verdict.status
+    cautions = [line for line in verdict.lines if line.startswith("caution: ")]
+    document: dict[str, Any] = {"file": file, "status": status, "why": _why(verdict), "cautions": cautions}
+    try:
+        form = format_of(file)
+        timed = (
+            form.predictor(file, program, topology, members)
+            if depth is None
+            else Predictor(program, topology, members, depth)
+        )
+        if trace is not None and not isinstance(timed, Predictor):
+            raise InputError(f"--trace: {origin_of(file)} is a plan; it must be a program (MSCCL XML)")
+        document |= _times(program, timed, swept_sizes, verdict.status == "right")
+        if trace is not None and isinstance(timed, Predictor):
+            write_text(trace, chrome_trace(timed, swept_sizes[0]))
+            document["trace"] = trace
+    except InputError as error:
+        # For a file that is right, the topology or the group is wrong.
+        if verdict.exit_code != 1:
+            raise
+        document["untimed"] = str(error)
+    if as_json:
+        print_json(document)
+    else:
+        click.echo("\n".join(_lines(document)))
+    raise SystemExit(1 if verdict.exit_code == 1 else 0)
+
+
+def parse_sweep(text: str, option: str = "--sizes") -> list[int]:
+    """Return the message sizes in bytes of a range or a list.
+
+    Args:
+        text: `1K:1G:4x` (LOW:HIGH:FACTOR, factor 2 if missing), or `4K,1M,64M`.
+        option: Name of the option for error messages.
+
+    Raises:
+        InputError: The text is neither.
+    """
+    parts = text.split(":")
+    if len(parts) == 1:
+        listed = [parse_size(part, option) for part in text.split(",")]
+        if len(listed) > _MOST_SIZES:
+            raise InputError(f"{option}: {len(listed)} sizes; give at most {_MOST_SIZES}")
+        return listed
+    if len(parts) > 3:
+        raise InputError(f"{option}: {shown(text)} is no range of sizes; write it as in {DEFAULT_SIZES}")
+    low, high = parse_size(parts[0], option), parse_size(parts[1], option)
+    if low > high:
+        raise InputError(f"{option}: {shown(text)} has its larger end first; write the smaller size first")
+    factor_text = parts[2].strip().removesuffix("x") if len(parts) == 3 else "2"
+    if not (factor_text.isascii() and factor_text.isdecimal() and len(factor_text) < 10 and int(factor_text) >= 2):
+        raise InputError(f"{option}: {shown(parts[2])} is no factor; write 2x or more, as in {DEFAULT_SIZES}")
+    swept = [low]
+    while swept[-1] * int(factor_text) <= high:
+        swept.append(swept[-1] * int(factor_text))
+    return swept
+
+
+def _why(verdict: Verdict) -> str:
+    """Return a line: what was found wrong, or else what the file is."""
+    return "; ".join(verdict.lines[:1]) if verdict.status == "right" else verdict.reason or verdict.lines[0]
+
+
+def _times(
+    program: Program,
+    predictor: Timed,
+    sizes: list[int],
+    is_right: bool,
+) -> dict[str, Any]:
+    """Return the question and a row for each size; only a right program is compared with the bound."""
+    topology, group = predictor.topology, predictor.group
+    problem = named_problem(topology, program.collective, group, group[program.root])
+    times = predictor.times_us(sizes)
+    bound = prove(problem) if problem is not None and is_right else None
+    factor = find_kind(program.collective).bus_factor(program.nranks)
+    rows = []
+    for size, time in zip(sizes, times.tolist(), strict=True):
+        row: dict[str, Any] = {
+            "bytes": size,
+            "time_us": time,
+            "algbw_gbs": size / time / 1e3 if time else None,
+            "busbw_gbs": size / time / 1e3 * factor if time and factor is not None else None,
+            "bound_us": None,
+            "gap": None,
+            "proof": "",
+            "served": size >= program.min_bytes and (not program.max_bytes or size <= program.max_bytes),
+        }
+        if bound is not None and time and bound.at(size)[0] > 0:
+            row["bound_us"], witness = bound.at(size)
+            row["gap"] = max(1.0, time / row["bound_us"])
+            row["proof"] = ("optimal: " if row["gap"] <= OPTIMAL else "") + witness.text
+        rows.append(row)
+    return {
+        "collective": program.collective,
+        "topology": topology.name,
+        "group": list(group),
+        "root": group[program.root] if problem and problem.collective.kind.rooted else None,
+        "protocol": program.protocol,
+        "fifo_depth": predictor.fifo_depth,
+        "steps": predictor.nsteps,
+        "threadblocks": predictor.nthreadblocks,
+        "channels": predictor.nchannels,
+        "min_bytes": program.min_bytes,
+        "max_bytes": program.max_bytes or None,
+        "summary": topology.summary,
+        "alpha": "" if problem is None else describe_alpha(problem),
+        "sizes": rows,
+    }
+
+
+def _lines(document: dict[str, Any]) -> list[str]:
+    """Return the lines of the report."""
+    why = document["why"].removeprefix(f"{document['status']}: ")
+    lines = [f"{origin_of(document['file'])}: {document['status']}: {why}", *document["cautions"]]
+    if "untimed" in document:
+        return [*lines, f"no time: {document['untimed']}"]
+    lines.append(_heading(document))
+    counts = [format_count(document[f"{thing}s"], thing) for thing in ("threadblock", "channel")]
+    lines += [", ".join([document["protocol"], *counts]), "", *_table(document["sizes"])]
+    if not all(row["served"] for row in document["sizes"]):
+        least, most = document["min_bytes"], document["max_bytes"]
+        upper = "" if most is None else f" to {format_size(most)}"
+        lines += ["", f"* outside the sizes that the file is for: from {format_size(least)}{upper}"]
+    if "trace" in document:
+        lines += ["", f"trace → {document['trace']}"]
+    return lines
+
+
+def _heading(document: dict[str, Any]) -> str:
+    """Return the heading: collective, topology, ranks and root."""
+    group = document["group"]
+    names = ",".join(map(str, group[:_MANY])) + (",…" if len(group) > _MANY else "")
+    members = f"ranks {names}" if len(group) <= _MANY or group != list(range(len(group))) else f"{len(group)} ranks"
+    root = "" if document["root"] is None else f", root {document['root']}"
+    about = ", ".join(word for word in (document["summary"], document["alpha"]) if word)
+    summary = f" ({about})" if about else ""
+    return f"{document['collective']} · {document['topology']} · {members}{root}{summary}"
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of the table of sizes."""
+    titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap", "proof")
+    table = [
+        (
+            format_size(row["bytes"]) + ("" if row["served"] else " *"),
+            format_time(row["time_us"]),
+            _figure(row["algbw_gbs"]),
+            _figure(row["busbw_gbs"]),
+            "–" if row["bound_us"] is None else format_time(row["bound_us"]),
+            "–" if row["gap"] is None else f"{row['gap']:.3f}",
+            row["proof"],
+        )
+        for row in rows
+    ]
+    return format_table([titles, *table], (0, -1))
+
+
+def _figure(value: float | None) -> str:
+    """Return a number with two digits, or – if it is unknown."""
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,71 @@
+"""The commands `synth library`: build, show, check and export libraries, and make executors load them."""
+
+from __future__ import annotations
+
+import click
+
+from emit.library.overlay import load_library
+from emit.library.selection.environment import environments
+from synth.app.cli.library.build import library_build
+from synth.app.cli.library.files import check, export
+from synth.app.cli.library.questions import diff, pick_, show
+from synth.app.cli.library.update import library_update
+from synth.app.cli.options import json_option, print_json
+from synth.app.cli.values import StrictGroup
+from synth.model.registry import parse_name
+from topologies.errors import InputError
+
+
+@click.group("library", cls=StrictGroup)
+def library() -> None:
+    """Build, show, check and export libraries, and make executors load them.
+
+    \b
+    synth library show out
+    synth library check out
+    synth library env out
+    """
+
+
+@library.command("env")
+@click.argument("folder", metavar="DIR")
+@click.option("--target", metavar="NAME", help="Only for this executor. Default: each that has files in the library.")
+@click.option("--collective", metavar="NAME", help="Load only this collective's files, if the executor takes a list.")
+@json_option
+def _library_env(folder: str, target: str | None, collective: str | None, as_json: bool) -> None:
+    """Print the variables that make executors load a library, for a POSIX shell: eval "$(…)".
+
+    All other text is in comments.
+
+    \b
+    synth library env out --target executor-nccl
+    """
+    entries = load_library(folder)
+    if collective is not None:
+        spelled = (
+            collective
+            if any(library_entry.collective == collective for library_entry in entries)
+            else parse_name(collective)
+        )
+        entries = [entry for entry in entries if entry.collective == spelled]
+    if not entries:
+        missing = "no file" if collective is None else f"no file for {collective}"
+        raise InputError(f"{folder}: holds {missing}; it must be a library with such a file")
+    loads = environments(entries, target)
+    if as_json:
+        rows = [
+            {
+                "target": environment.target.name,
+                "state": environment.target.state,
+                "variables": environment.variables,
+                "remarks": environment.remarks,
+            }
+            for environment in loads
+        ]
+        print_json({"environments": rows})
+        return
+    click.echo("\n".join(line for environment in loads for line in environment.lines()))
+
+
+for _command in (library_build, library_update, show, pick_, diff, check, export):
+    library.add_command(_command)

@@ -1,0 +1,170 @@
+"""The commands about a library's files: `synth library check` and `synth library export`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from emit.library.checking.check import Report, check_library
+from emit.library.checking.fault_check import check_fault
+from emit.library.index import INDEX, load_index
+from emit.library.overlay import FAULT, FAULTS, load_as_one, load_library
+from emit.library.selection.export import export_folders, load_line
+from emit.library.selection.nccl_tuner import measured_lines, model_lines, text_of
+from emit.library.selection.table import HEADER, table_bytes
+from emit.targets import TARGETS
+from synth.app.cli.options import json_option, print_json
+from synth.app.clusters.placing import unfiled_schedules
+from synth.baselines.nccl.figures import VERSION
+from synth.model.numbers import as_folder
+from synth.model.problem import parse_ranks
+from synth.model.text import format_count, format_listed
+from synth.storage.columns import replaced
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.text.files import check_below, origin_of
+from topologies.topology import Topology
+
+TABLE, TUNER = "table", "nccl-tuner"
+_RANKS = 1 << 20  # ranks that a group may name
+_SHOWN = 40  # folders that are listed
+
+
+@click.command("check")
+@click.argument("folder", metavar="LIB")
+@click.option("--topo", metavar="T", help="Use this network for files whose topology has no known name.")
+@json_option
+def check(folder: str, topo: str | None, as_json: bool) -> None:
+    """Check each file, schedule and proof of a library from its bytes, and what the index says of them.
+
+    Programs are replayed and timed, schedules are replayed, and bounds are proved again. Exit code 0: all right;
+    1: something is wrong; 2: not readable.
+
+    \b
+    synth library check lib
+    """
+    topology = None if topo is None else load(topo)
+    library_folder = as_folder(folder, "LIB")
+    library_folder = library_folder if library_folder.is_dir() else library_folder.parent
+    report = _check_folder(library_folder, folder, topology)
+    if as_json:
+        wrong = [{"file": name, "why": why} for name, why in report.wrong]
+        counts = {"files": report.files, "schedules": report.schedules, "proofs": report.proofs}
+        unproved = {property_name: sorted(names) for property_name, names in sorted(report.unproved.items())}
+        print_json({**counts, "wrong": wrong, "remarks": dict(report.remarks), "not_proved": unproved})
+    else:
+        for name, why in report.wrong:
+            click.echo(f"{origin_of(library_folder / name)}: wrong: {why}")
+        for remark, file_count in report.remarks.items():
+            click.echo(f"{remark} ({format_count(file_count, 'file')})")
+        parts = [(report.files, "file"), (report.schedules, "schedule"), (report.proofs, "proof")]
+        counted = ", ".join(format_count(*part) for part in parts)
+        for property_name, names in sorted(report.unproved.items()):
+            click.echo(f"not proved: {property_name} ({format_count(len(names), 'file')}, {min(names)})")
+        open_files = len(report.unproved_files)
+        outcome = f"nothing wrong, {format_count(open_files, 'file')} not proved" if open_files else "all right"
+        verdict = f"{len(report.wrong)} wrong" if report.wrong else outcome
+        click.echo(f"{origin_of(folder)}: {counted}: {verdict}")
+    raise SystemExit(1 if report.wrong else 0)
+
+
+def _check_folder(library_folder: Path, folder: str, topology: Topology | None) -> Report:
+    """Check a library and the folders of its failures; the report's paths begin at the library."""
+    check_below(library_folder, library_folder / FAULTS)
+    failures = sorted(path for path in (library_folder / FAULTS).glob("*") if not path.is_symlink())
+    is_failure = os.path.lexists(library_folder / FAULT)
+    entries = [] if is_failure and not (library_folder / INDEX).exists() else load_index(folder)
+    report = check_library(library_folder, entries, topology, unfiled_schedules(library_folder))
+    for failure in () if is_failure else failures:
+        if any(os.path.lexists(failure / name) for name in (FAULT, INDEX)):
+            report.add(_check_folder(failure, str(failure), topology), f"{FAULTS}/{failure.name}/")
+    return report
+
+
+@click.command("export")
+@click.argument("folder", metavar="LIB")
+@click.option(
+    "--for", "form", required=True, metavar="NAME", help=f"Write this form: {TABLE}, {TUNER}, or {', '.join(TARGETS)}."
+)
+@click.option("-o", "--out", required=True, metavar="DIR", help="Write to this folder.")
+@click.option("--group", "groups", multiple=True, metavar="RANKS", help="For executors: write only this group; repeat.")
+@click.option("--topology", metavar="NAME", help=f"For {TABLE}: use this topology, if the library has several.")
+@click.option("--topo", metavar="T", help=f"For {TUNER}: use this network, if the library's name for it is unknown.")
+@click.option("--measured", metavar="FILE", help=f"For {TUNER}: use measured times (CSV) instead of NCCL's cost model.")
+def export(
+    folder: str, form: str, out: str, groups: tuple[str, ...], topology: str | None, topo: str | None,
+    measured: str | None,
+) -> None:  # fmt: skip
+    """Write a library in a form that other programs select from.
+
+    \b
+    table       library.table, to be mapped by launchers and plug-ins, and synth_table.h, which reads it in C
+    nccl-tuner  nccl_tuner.conf for NCCL's (and RCCL's) example tuner plug-in: what NCCL itself runs, by its cost
+                model, or the best of measured times
+    a target    a folder for each communicator, with the files of its group alone, and env.sh, which loads it
+
+    \b
+    synth library export lib --for table -o out
+    synth library export lib --for executor-nccl --group 0-7 -o out
+    """
+    extra_options = {"--group": groups, "--topology": topology, "--topo": topo, "--measured": measured}
+    form_options = {TABLE: ("--topology",), TUNER: ("--topo", "--measured")}.get(form, ("--group",))
+    if form not in (TABLE, TUNER, *TARGETS):
+        raise InputError(f"--for {form}: is not known; it must be {TABLE}, {TUNER} or one of {', '.join(TARGETS)}")
+    unfit = [option for option, value in extra_options.items() if value and option not in form_options]
+    if unfit:
+        raise InputError(f"{unfit[0]}: cannot be used with --for {form}; leave it out")
+    if form == TABLE:
+        _export_table(folder, Path(out), topology)
+    elif form == TUNER:
+        _export_tuner(folder, Path(out), topo, measured)
+    else:
+        group_ranks = [parse_ranks(group, "--group", _RANKS) for group in groups]
+        library_folder = as_folder(folder, "LIB")
+        check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
+        exported = export_folders(load_library(folder), form, out, group_ranks)
+        for item in exported[:_SHOWN]:
+            files = format_count(item.files, "file")
+            click.echo(f"{load_line(item)}    # {files}, ranks {format_listed(item.communicator)} in this order")
+        if len(exported) > _SHOWN:
+            click.echo(f"… and {len(exported) - _SHOWN} more folders in {origin_of(out)}")
+
+
+def _export_table(folder: str, out: Path, topology: str | None) -> None:
+    """Write the table of a library and the C header that reads it."""
+    data = table_bytes(*load_as_one(folder), topology)
+    for name, content in (("library.table", data), (HEADER.name, HEADER.read_bytes())):
+        _write(out / name, content)
+    click.echo(f"{origin_of(out / 'library.table')}: {len(data)} bytes; {HEADER.name} in the same folder reads it in C")
+
+
+def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None) -> None:
+    """Write the file of NCCL's tuner plug-in, and print how to load it."""
+    entries, remarks = load_library(folder), list[str]()
+    if measured is not None:
+        lines, source = measured_lines(measured), f"NCCL's fastest by the measured times of {Path(measured).name}"
+    else:
+        names = list(dict.fromkeys(entry.topology for entry in entries))
+        if topo is None and len(names) != 1:
+            raise InputError(f"{folder}: has files for topologies {', '.join(names) or 'none'}; give one as --topo")
+        topology = load(names[0] if topo is None else topo)
+        lines, remarks = model_lines([entry for entry in entries if entry.topology == topology.name], topology)
+        source = f"what NCCL {VERSION} runs by its own cost model, for {topology.name}"
+    path = out / "nccl_tuner.conf"
+    _write(path, text_of(lines, source).encode())
+    click.echo(f"{origin_of(path)}: {format_count(len(lines), 'line')}; NCCL_TUNER_PLUGIN loads the plug-in, and")
+    click.echo(f"export NCCL_TUNER_CONFIG_FILE={path.absolute()}")
+    for remark in remarks:
+        click.echo(remark)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file into a folder, which is created if necessary; raise InputError if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"-o {path.parent}: cannot be written ({error.strerror or error})") from None
+    with replaced(path) as file:
+        file.write(data)

@@ -1,0 +1,305 @@
+"""The commands about a library's answers: `synth library show`, `synth library pick` and `synth library diff`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from emit.library.checking.fault_check import check_fault
+from emit.library.index import Entry, vs_library
+from emit.library.overlay import folder_without, load_library
+from emit.library.programs import NONE
+from emit.library.selection.compare import Difference, differences
+from emit.library.selection.pick import pick, why_none
+from emit.targets import target_named
+from runtime.dtypes import TYPES, parse_type
+from synth.app.cli.options import json_option, print_json
+from synth.app.clusters.placing import unfiled_schedules
+from synth.baselines.vendors import LIBRARIES
+from synth.model.numbers import as_folder
+from synth.model.problem import parse_ranks
+from synth.model.registry import KINDS, find_kind, parse_name
+from synth.model.sizes import parse_size
+from synth.model.text import format_count, format_ranks, format_served, format_size, format_table, format_time
+from topologies.errors import InputError
+from topologies.load import load
+
+_RANKS = 1 << 20  # ranks that a group may name
+_MOST_SIZES = 64
+_SAME = 1e-6  # relative difference up to which two times are equal
+
+
+def named(entries: Sequence[Entry], collective: str | None) -> str | None:
+    """Return a collective's name as the library spells it; raise InputError for an unknown one."""
+    if collective is None or any(entry.collective == collective for entry in entries):
+        return collective
+    return parse_name(collective)
+
+
+def _check_names(entries: Sequence[Entry], target: str | None, topology: str | None) -> None:
+    """Raise InputError for an unknown executor, and for a topology without files."""
+    if target is not None:
+        target_named(target)
+    names = sorted({entry.topology for entry in entries})
+    if topology is not None and topology not in names:
+        raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
+
+
+@click.command("show")
+@click.argument("folder", metavar="LIB")
+@click.option("--collective", metavar="NAME", help="Show only files for this collective.")
+@click.option("--group", metavar="RANKS", help="Show only files for these ranks, as 0,2,4-7.")
+@click.option("--target", metavar="NAME", help="Show only files for this executor.")
+@json_option
+def show(folder: str, collective: str | None, group: str | None, target: str | None, as_json: bool) -> None:
+    """Show the files of a library: what each serves, its predicted time, its bound, and comparisons.
+
+    \b
+    synth library show lib --collective allreduce
+    """
+    entries = load_library(folder)
+    spelled = named(entries, collective)
+    _check_names(entries, target, None)
+    ranks = None if group is None else sorted(parse_ranks(group, "--group", _RANKS))
+    entries_left = [
+        entry
+        for entry in entries
+        if spelled in (None, entry.collective)
+        and target in (None, entry.target)
+        and (
+            ranks is None
+            or any(sorted(group_ranks) == ranks for group_ranks in (entry.group, *entry.isomorphic_groups))
+        )
+    ]
+    unfiled = [
+        row
+        for row in unfiled_schedules(folder)
+        if spelled in (None, row["collective"])
+        and target in (None, row["target"])
+        and (ranks is None or any(sorted(group_ranks) == ranks for group_ranks in row["groups"]))
+    ]
+    if as_json:
+        print_json({"entries": [dict(entry.values) for entry in entries_left], "schedules_without_file": unfiled})
+        return
+    if not entries_left and not unfiled:
+        filters = {"--collective": collective, "--group": group, "--target": target}
+        options = ", ".join(f"{option} {value}" for option, value in filters.items() if value is not None)
+        raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
+    row_values = [entry.values for entry in entries_left] + list(unfiled)
+    libraries = [name for name in LIBRARIES if any(vs_library(values, name) is not None for values in row_values)]
+    head: tuple[str, ...] = ("collective", "group", "in place", "size", "algorithm", "target")
+    head += ("predicted", "bound", "gap", *(f"vs {name}" for name in libraries))
+    rows = [_row(entry) + _vs(entry.values, libraries) for entry in sorted(entries_left, key=_order)]
+    rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
+    click.echo("\n".join(format_table([head, *rows], (0, 1, 2, 3, 4, 5))))
+    groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
+    click.echo(f"\n{format_count(len({e.file for e in entries_left}), 'file')} for {format_count(groups, 'group')}")
+    if unfiled:
+        names = {row["schedule"] for row in unfiled}
+        click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
+
+
+def _order(entry: Entry) -> tuple[object, ...]:
+    """Return the sort key of an entry in the table."""
+    e = entry
+    return e.collective, e.topology, e.nranks, e.group, e.target, e.inplace, e.min_bytes
+
+
+def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the line of a range of sizes that has a schedule but no file."""
+    first, further = row["groups"][0], len(row["groups"]) - 1
+    root = "" if row["root"] is None else f" root {first[row['root']]}"
+    return (
+        row["collective"],
+        f"{format_ranks(first, 8)}{root}{f' +{further}' if further else ''}",
+        "–",
+        format_served(row["min_bytes"], row["max_bytes"]),
+        f"{row['engine']} {row['steps']}/{row['rounds']}/{row['chunks']}",
+        "–" if row["target"] == NONE else f"{row['target']}: no file",
+        f"{format_time(row['time_us'])} @ {format_size(row['shown_bytes'])}",
+        format_time(row["bound_us"]),
+        f"{row['gap']:.3f}",
+    )
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    """Return the line of an entry."""
+    values, size = entry.values, entry.values.get("shown_bytes")
+    time_us, bound_us, gap = (_number(values.get(key)) for key in ("time_us", "bound_us", "gap"))
+    further = f" +{len(entry.isomorphic_groups)}" if entry.isomorphic_groups else ""
+    root = "" if entry.root is None else f" root {entry.root}"
+    at = f" @ {format_size(size)}" if isinstance(size, int) else ""
+    shape = "/".join("–" if values.get(key) is None else str(values[key]) for key in ("steps", "rounds", "chunks"))
+    return (
+        entry.collective,
+        f"{entry.topology} {format_ranks(entry.communicator, 8)}{root}{further}",
+        "yes" if entry.inplace else "no",
+        format_served(entry.min_bytes, entry.max_bytes),
+        f"{values.get('engine') or '–'} {shape} {entry.protocol}",
+        entry.target,
+        "–" if time_us is None else f"{format_time(time_us)}{at}",
+        "–" if bound_us is None else format_time(bound_us),
+        "–" if gap is None else f"{gap:.3f}",
+    )
+
+
+def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
+    """Return a cell for each library: how many times faster the entry is than the library's own choice."""
+    ratios = (vs_library(values, name) for name in libraries)
+    return tuple("–" if ratio is None else f"{ratio:.2f} ×" for ratio in ratios)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number as float; None if the value is no number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@click.command("pick")
+@click.argument("folder", metavar="LIB")
+@click.argument("collective")
+@click.argument("group", metavar="GROUP")
+@click.argument("size", metavar="SIZE")
+@click.option("--out-of-place", is_flag=True, help="Pick for calls out of place. Default: in place.")
+@click.option("--type", "kind", default="float", metavar="TYPE", help=f"Use elements of this type: {', '.join(TYPES)}.")
+@click.option("--root", type=int, metavar="RANK", help="Use this rank of the topology as the root.")
+@click.option("--target", metavar="NAME", help="Pick only this executor's file. Default: each executor's.")
+@click.option("--topology", metavar="NAME", help="Use this topology, if the library has files for several.")
+@click.option(
+    "--without", multiple=True, metavar="PART", help="Pick under a failure that synth library update planned for."
+)
+@json_option
+def pick_(
+    folder: str, collective: str, group: str, size: str, out_of_place: bool, kind: str, root: int | None,
+    target: str | None, topology: str | None, without: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Show which file serves a call and why, or why none does, so that the executor's own algorithm runs.
+
+    \b
+    synth library pick lib allreduce 0-7 64K
+    synth library pick lib allreduce 0-7 64K --without link:3-5
+    """
+    library_folder = folder_without(folder, without) if without else as_folder(folder, "LIB")
+    check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
+    entries = load_library(library_folder)
+    spelled = named(entries, collective) or collective
+    ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
+    element_bytes = TYPES[parse_type(kind)].itemsize
+    _check_names(entries, target, topology)
+    if root is not None and root not in ranks:
+        raise InputError(f"--root {root}: must be one of the ranks {format_ranks(ranks)}")
+    if root is not None and spelled in KINDS and not find_kind(spelled).rooted:
+        raise InputError(f"--root {root}: {spelled} has no root; leave it out")
+    conditions: dict[str, Any] = {"target": target, "topology": topology, "root": root, "element_bytes": element_bytes}
+    picked = pick(entries, spelled, ranks, size_bytes, not out_of_place, **conditions)
+    why = "" if picked else why_none(entries, spelled, ranks, size_bytes, not out_of_place, **conditions)
+    if as_json:
+        rows = [
+            {
+                "file": picked_entry.file,
+                "target": picked_entry.target,
+                "topology": picked_entry.topology,
+                "communicator": list(picked_entry.communicator),
+                "why": reason,
+            }
+            for picked_entry, reason in picked
+        ]
+        print_json({"found": rows, "why_none": why})
+        return
+    for entry, words in picked:
+        click.echo(f"{entry.path}: {entry.target}, {words}")
+    if not picked:
+        click.echo(f"no file, so the executor's own algorithm runs: {why}")
+
+
+@click.command("diff")
+@click.argument("library_a", metavar="A")
+@click.argument("library_b", metavar="B")
+@click.option(
+    "--sizes", default="1K:1G", metavar="FROM:TO", help="Compare at every second power of two. Default: 1K:1G."
+)
+@click.option("--topo", metavar="T", help="The network of files whose topology's name does not say it, a FILE.")
+@click.option("--all", "shows_all", is_flag=True, help="Also show sizes at which both take equally long.")
+@json_option
+def diff(library_a: str, library_b: str, sizes: str, topo: str | None, shows_all: bool, as_json: bool) -> None:
+    """Compare two libraries by predicted times: where B is faster or slower, and what only one serves.
+
+    \b
+    synth library diff lib before
+    """
+    listed = sizes_of(sizes, "--sizes")
+    topology = None if topo is None else load(topo)
+    rows = list(differences(load_library(library_a), load_library(library_b), listed, topology))
+    if as_json:
+        print_json({"a": library_a, "b": library_b, "rows": [_document(row) for row in rows]})
+        return
+    lines = [_line(row) for row in rows if shows_all or not _is_same(row)]
+    if lines:
+        head = "collective", "group", "target", "in place", "size", "A", "B", "B / A"
+        click.echo("\n".join([*format_table([head, *lines], (0, 1, 2, 3)), ""]))
+    click.echo(_summary(rows))
+
+
+def sizes_of(text: str, option: str) -> list[int]:
+    """Return the sizes in bytes of a range such as `1K:1G`, every second power of two, or of a single size.
+
+    Args:
+        text: The range or the size.
+        option: Name of the option for error messages.
+
+    Raises:
+        InputError: The text is no range of sizes.
+    """
+    ends = text.split(":")
+    if len(ends) > 2:
+        raise InputError(f"{option}: {text!r} is no range of sizes; write it as in 1K:1G")
+    low, high = parse_size(ends[0], option), parse_size(ends[-1], option)
+    if low > high:
+        raise InputError(f"{option}: {text} has its larger end first; write it as in 1K:1G")
+    return [low << exponent for exponent in range(0, _MOST_SIZES, 2) if low << exponent <= high]
+
+
+def _is_same(row: Difference) -> bool:
+    """Return whether two libraries serve a question at a size equally fast."""
+    if row.one is None or row.other is None:
+        return False
+    ratio = row.ratio
+    return ratio is None or math.isclose(ratio, 1.0, rel_tol=_SAME)
+
+
+def _document(row: Difference) -> dict[str, Any]:
+    """Return a difference as a JSON object."""
+    collective, topology, group, relays, root, target, inplace = row.question
+    fields: dict[str, Any] = {"collective": collective, "topology": topology, "group": list(group)}
+    fields |= {"relays": list(relays), "root": root, "target": target, "inplace": inplace, "bytes": row.size_bytes}
+    return fields | {"a": row.one, "b": row.other, "a_us": row.one_us, "b_us": row.other_us, "b_over_a": row.ratio}
+
+
+def _line(row: Difference) -> tuple[str, ...]:
+    """Return the line of a difference."""
+    collective, topology, group, relays, root, target, inplace = row.question
+    root_text = "" if root is None else f" root {root}"
+    times = [
+        "no file" if file is None else "not known" if time_us is None else format_time(time_us)
+        for file, time_us in ((row.one, row.one_us), (row.other, row.other_us))
+    ]
+    ratio = "–" if row.ratio is None else f"{row.ratio:.3f}"
+    ranks = f"{topology} {format_ranks((*group, *relays), 8)}{root_text}"
+    return collective, ranks, target, "yes" if inplace else "no", format_size(row.size_bytes), *times, ratio
+
+
+def _summary(rows: Sequence[Difference]) -> str:
+    """Return a line that sums up all differences."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    faster, slower = sum(ratio < 1 - _SAME for ratio in ratios), sum(ratio > 1 + _SAME for ratio in ratios)
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
+    parts = [f"B is faster at {faster}, slower at {slower}, as fast at {len(ratios) - faster - slower}"]
+    parts += [f"B / A {mean:.3f} in the geometric mean"] if ratios else []
+    only = [sum(row.other is None for row in rows), sum(row.one is None for row in rows)]
+    parts += [f"only A serves {only[0]}"] if only[0] else []
+    parts += [f"only B serves {only[1]}"] if only[1] else []
+    unknown = sum(row.ratio is None and None not in (row.one, row.other) for row in rows)
+    parts += [f"{unknown} times not known (--topo)"] if unknown else []
+    return f"of {format_count(len(rows), 'question and size', 'questions and sizes')}: {'; '.join(parts)}"

@@ -1,0 +1,340 @@
+"""The command `bench`, which runs executors' files on this machine and prints the table of nccl-tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from emit.formats import format_of
+from emit.timing.predict import Predictor, Timed
+from emit.timing.trace import measured_trace
+from runtime.backends import BACKENDS, choose_backend
+from runtime.bench import Measure, Request, Row, Settings, Timing, message_sizes
+from runtime.dtypes import parse_type, reducer
+from synth.app.cli.files.file_choice import Chosen, Stored, chooser
+from synth.app.cli.options import costs_option, json_option, print_json
+from synth.app.cli.programs import named_problem, write_text
+from synth.bounds.prove import Bound, prove
+from synth.model.sizes import parse_size
+from synth.storage.columns import check_replaceable
+from topologies.errors import InputError
+from topologies.load import load, put_costs, read_costs
+from topologies.topology import Topology
+
+_BEHIND = 1.02  # multiple of the network's own time from which a warning says that the GPU was too slow
+
+HEAD = "\n".join(
+    (
+        f"#{'':>46}{'out-of-place':^35}{'in-place':^35}",
+        f"#{'size':>12}{'count':>12}{'type':>10}{'redop':>7}{'root':>5}"
+        + f"{'time':>11}{'algbw':>8}{'busbw':>8}{'#wrong':>8}" * 2
+        + f"{'predicted':>11}{'bound':>11}  algorithm",
+        f"#{'(B)':>12}{'(elements)':>12}{'':22}"
+        + f"{'(us)':>11}{'(GB/s)':>8}{'(GB/s)':>8}{'':>8}" * 2
+        + f"{'(us)':>11}" * 2,
+    )
+)
+
+
+@click.command("bench")
+@click.argument("path")
+@click.option(
+    "--backend",
+    metavar="NAME",
+    help="Run on this back end. "
+    + "; ".join(f"{row.name}: {row.summary}" for row in BACKENDS.values())
+    + ". Default: gpu if there is one, otherwise host.",
+)
+@click.option(
+    "-b",
+    "--minbytes",
+    metavar="SIZE",
+    help="Start with this message size. Default: 1M, or the nearest size that a single file serves.",
+)
+@click.option("-e", "--maxbytes", metavar="SIZE", help="End with this message size. Default: the smallest size.")
+@click.option("-f", "--stepfactor", type=float, default=2.0, metavar="X", help="Multiply each size by X. Default: 2.")
+@click.option("-i", "--stepbytes", metavar="SIZE", help="Increase each size by this many bytes, instead of -f.")
+@click.option(
+    "-d",
+    "--datatype",
+    default="float",
+    metavar="TYPE",
+    help="Use elements of this type: float (default), half, bfloat16, double, int32, int64.",
+)
+@click.option(
+    "-o", "--op", default="sum", metavar="OP", help="Reduce with this operation: sum (default), prod, max, min or avg."
+)
+@click.option("-n", "--iters", type=click.IntRange(1), default=5, metavar="N", help="Measure N runs. Default: 5.")
+@click.option(
+    "-w",
+    "--warmup-iters",
+    type=click.IntRange(0),
+    default=1,
+    metavar="N",
+    help="Run N times before the measurement. Default: 1.",
+)
+@click.option("--devices", metavar="LIST", help="Use several GPUs, as 0,1; each stands for its share of the ranks.")
+@click.option(
+    "--emulate",
+    metavar="T",
+    help="Emulate this network on one GPU: machine, machine:N, family (torus:4x4) or FILE.toml.",
+)
+@click.option(
+    "--slower",
+    type=float,
+    default=1.0,
+    metavar="X",
+    help="With --emulate: run a network that is X times slower, which the GPU can follow; times are printed for X = 1.",
+)
+@click.option("--topo", metavar="T", help="Predict times and bounds on this network. Default: the file's own network.")
+@costs_option
+@click.option("--collective", metavar="NAME", help="Choose this collective of a library. Default: the only one.")
+@click.option("--group", metavar="RANKS", help="Choose this group of a library. Default: the only one.")
+@click.option(
+    "--target", metavar="NAME", help="Choose this executor's files of a library. Default: the first that has files."
+)
+@click.option(
+    "--trace", metavar="OUT.json", help="Write the last run, measured and predicted, as a trace for Perfetto."
+)
+@json_option
+def bench(
+    path: str,
+    backend: str | None,
+    minbytes: str | None,
+    maxbytes: str | None,
+    stepfactor: float,
+    stepbytes: str | None,
+    datatype: str,
+    op: str,
+    iters: int,
+    warmup_iters: int,
+    devices: str | None,
+    emulate: str | None,
+    slower: float,
+    topo: str | None,
+    costs: str,
+    collective: str | None,
+    group: str | None,
+    target: str | None,
+    trace: str | None,
+    as_json: bool,
+) -> None:
+    """Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.
+
+    The table is that of nccl-tests. Exit code 0: every element right; 1: some wrong; 2: it cannot be run.
+
+    \b
+    synth bench out/msccl/FILE.xml -b 1M -n 20
+    """
+    choose, usual = chooser(Path(path), collective, group, target)
+    low = usual if minbytes is None else parse_size(minbytes, "--minbytes")
+    high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
+    step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
+    if high < low:
+        raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes or low} or more")
+    sizes = list(message_sizes(low, high, stepfactor, step))
+    parse_type(datatype), reducer(op, "float"), read_costs(costs)  # Raise before the table's head is printed.
+    extra_options = {"--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None}
+    extra_options["--trace"] = trace
+    chosen_backend = choose_backend(backend, [name for name, value in extra_options.items() if value is not None])
+    if slower != 1 and emulate is None:
+        raise InputError("--slower: is for emulated networks only; give --emulate too")
+    network = None if emulate is None else load(emulate)
+    topology = network if topo is None or network is not None else load(topo)
+    chosen = [(size, file_at_size) for size in sizes if (file_at_size := choose(size)) is not None]
+    if not chosen:
+        raise InputError(f"{path}: no algorithm serves any of the sizes")
+    if trace is not None:
+        if len(chosen) != 1:
+            raise InputError(f"--trace: there are {len(chosen)} sizes; it must be one, as with -b 1M")
+        check_replaceable(trace)
+    settings = Settings(datatype, op, iters, warmup_iters)
+    request = Request(Path(path), chosen[0][1].program.nranks, settings, devices, network, slower, trace is not None)
+    run = _Run(chosen_backend.name, request, topology, as_json, trace, costs)
+    with chosen_backend.open(request) as (measure, run.prints):
+        run.measure_rows(chosen, measure)
+    if run.prints:
+        for size in sorted(set(sizes) - {size for size, _ in chosen}):
+            click.echo(f"# no algorithm of {path} serves {size} bytes", err=True)
+        run.end()
+    if run.wrong:
+        raise SystemExit(1)
+
+
+class _Run:
+    """The rows of one call of `bench`, printed as they come.
+
+    Attributes:
+        prints: Whether this process prints.
+        wrong: Number of wrong elements so far.
+    """
+
+    def __init__(
+        self, backend: str, request: Request, topology: Topology | None, as_json: bool, trace: str | None, costs: str
+    ) -> None:
+        """Set up a run without rows.
+
+        Args:
+            backend: Name of the back end.
+            request: What the back end was asked to run.
+            topology: The network for predicted times; None for the network that each file was made for.
+            as_json: Whether to print JSON instead of a table.
+            trace: File for the trace of the last run; None for no trace.
+            costs: The option `--costs`.
+        """
+        self._costs = costs
+        self._backend, self._request, self._about, self._json, self._trace = backend, request, topology, as_json, trace
+        self.prints = True
+        self.wrong = 0
+        self._behind = 1.0
+        self._rows: list[dict[str, Any]] = []
+
+    def measure_rows(self, chosen: Sequence[tuple[int, Chosen]], measure: Measure) -> None:
+        """Measure each file at its size, and print its row."""
+        predictions: dict[str, Prediction] = {}
+        network = self._request.network
+        for size, file_at_size in chosen:
+            row = measure(file_at_size, size)
+            if file_at_size.inside is not None:
+                row = replace(row, in_place=measure(file_at_size.inside, size).in_place)
+            self.wrong += row.wrong
+            if not self.prints:
+                continue
+            if file_at_size.name not in predictions:
+                topology = self._about or file_at_size.made_for()
+                topology = topology if topology is None else put_costs(topology, self._costs)
+                predictions[file_at_size.name] = Prediction(file_at_size, topology, self._about is not None)
+            figures = (
+                predictions[file_at_size.name].predicted_us(row.size_bytes),
+                predictions[file_at_size.name].bound_us(row.size_bytes),
+            )
+            shown = as_object(row, file_at_size.name, self._backend, *figures)
+            self._rows.append(shown)
+            if self._trace is not None and row.recorded is not None:
+                predictor = predictions[file_at_size.name].predictor
+                write_text(self._trace, measured_trace(file_at_size.program, row.recorded, predictor, row.size_bytes))
+                shown["trace"] = self._trace
+            if row.emulated is not None and network is not None:
+                due_us = row.emulated.due_us
+                shown |= {"network": network.name, "slower": self._request.slower, "due_us": due_us}
+                self._behind = max(self._behind, row.emulated.measured_us / max(due_us, 1e-9))
+            if not self._json:
+                click.echo((HEAD + "\n" if len(self._rows) == 1 else "") + format_row(shown))
+
+    def end(self) -> None:
+        """Print the last lines."""
+        network = self._request.network
+        verdict = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
+        if self._json:
+            print_json({"rows": self._rows, "wrong": self.wrong})
+        else:
+            emulated = "" if network is None else f", {network.name}'s time"
+            click.echo(f"# {self._backend}{emulated}: {verdict}")
+            if self._trace is not None:
+                click.echo(f"# trace → {self._trace}")
+        if self._behind > _BEHIND and network is not None:
+            click.echo(
+                f"# the GPU was up to {self._behind - 1:.0%} behind {network.name}'s own time: give a larger --slower",
+                err=True,
+            )
+
+
+def as_object(row: Row, name: str, backend: str, predicted: float | None, bound: float | None) -> dict[str, Any]:
+    """Return a row as a JSON object.
+
+    Args:
+        row: The measured row.
+        name: Name of the algorithm.
+        backend: Name of the back end.
+        predicted: Predicted time in µs; None if unknown.
+        bound: Bound on the time in µs; None if unknown.
+    """
+
+    def side(timing: Timing | None) -> dict[str, Any] | None:
+        """Return the times and rates of one form of calls, in or out of place."""
+        if timing is None:
+            return None
+        rates = {"algbw_gbs": row.algbw(timing), "busbw_gbs": row.busbw(timing)}
+        return {"time_us": timing.time_us, **rates, "wrong": timing.wrong}
+
+    return {
+        "algorithm": name,
+        "backend": backend,
+        "size_bytes": row.size_bytes,
+        "count": row.count,
+        "type": row.kind,
+        "redop": row.op if row.reduces else "none",
+        "root": row.root,
+        "out_of_place": side(row.out_of_place),
+        "in_place": side(row.in_place),
+        "predicted_us": predicted,
+        "bound_us": bound,
+    }
+
+
+def format_row(row: dict[str, Any]) -> str:
+    """Return a row's JSON object as a line of the table."""
+
+    def side(timing: dict[str, Any] | None) -> str:
+        """Return the columns of one form of calls, in or out of place."""
+        if timing is None:
+            return f"{'N/A':>11}{'N/A':>8}{'N/A':>8}{'N/A':>8}"
+        return "{time_us:>11.1f}{algbw_gbs:>8.2f}{busbw_gbs:>8.2f}{wrong:>8}".format_map(timing)
+
+    last = "".join(f"{us:>11.1f}" if us is not None else f"{'–':>11}" for us in (row["predicted_us"], row["bound_us"]))
+    question_columns = " {size_bytes:>12}{count:>12}{type:>10}{redop:>7}{root:>5}".format_map(row)
+    return f"{question_columns}{side(row['out_of_place'])}{side(row['in_place'])}{last}  {row['algorithm']}"
+
+
+class Prediction:
+    """The predicted time and the bound of a file on a network.
+
+    Raises:
+        InputError: The user named the network, and the file cannot be timed there.
+    """
+
+    def __init__(self, chosen: Chosen, topology: Topology | None, is_named: bool = False) -> None:
+        self._predictor: Timed | None = None
+        self._bound: Bound | None = None
+        if topology is None:
+            return
+        with suppress(*(() if is_named else (InputError,))):
+            form, place = format_of(chosen.file), chosen.communicator(topology)
+            self._predictor = form.predictor(chosen.file, chosen.program, topology, place)
+        with suppress(InputError):
+            self._bound = _bound(chosen, topology)
+
+    @property
+    def predictor(self) -> Predictor | None:
+        """Return the predictor that can draw the program's run; None if the file has none."""
+        return self._predictor if isinstance(self._predictor, Predictor) else None
+
+    def predicted_us(self, size_bytes: int) -> float | None:
+        """Return the predicted time of the program in µs; None if unknown."""
+        with suppress(InputError):
+            return None if self._predictor is None else self._predictor.time_us(size_bytes)
+        return None
+
+    def bound_us(self, size_bytes: int) -> float | None:
+        """Return the bound on the time of any algorithm in µs; None if unknown."""
+        if self._bound is None or not self._bound.witnesses:
+            return None
+        least_us, _ = self._bound.at(size_bytes)
+        return least_us if least_us > 0 else None
+
+
+def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
+    """Return the bound of the problem that a file solves; None if its name does not say which problem that is."""
+    program, entry = chosen.program, chosen.entry
+    if isinstance(chosen, Stored):
+        return prove(chosen.problem) if topology.name == chosen.problem.topology.name else None
+    if entry is not None and entry.topology == topology.name:
+        problem = named_problem(topology, entry.collective, entry.group, entry.root, entry.relays)
+    else:
+        problem = named_problem(topology, program.collective, tuple(range(program.nranks)), program.root)
+    return None if problem is None else prove(problem)

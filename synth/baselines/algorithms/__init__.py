@@ -1,0 +1,1 @@
+"""The algorithms that libraries and papers name, one file each."""

@@ -1,0 +1,1 @@
+"""Bounds by cuts: what must leave or enter a set of ranks."""

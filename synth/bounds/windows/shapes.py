@@ -1,0 +1,97 @@
+"""The linear programs over slots of time to solve: how many slots, whose flows, which parts of the network.
+
+Small programs come first. `synth.bounds.windows.limit` computes what each of them proves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.bounds.search import Search
+from synth.bounds.windows.limit import ChunkClass, alike_chunks, first_whole_holds
+from synth.model.problem import Problem, least_latency
+
+_MORE_SLOTS = 1.5  # times the largest number of slots: a smaller step is not worth a program
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size and the content of one linear program over slots of time.
+
+    Attributes:
+        slots: Approximate number of slots.
+        ends: Ranks from and to which flows pay; None: all flows pay.
+        parts: Parts of the network, of which the first to have all of a sum pays (`part_of`).
+    """
+
+    slots: int
+    ends: tuple[int, ...] | None = None
+    parts: tuple[tuple[int, ...], ...] = ()
+
+
+def find_shapes(search: Search) -> list[Shape]:
+    """Return the shapes to try, those with few slots first; none has more variables than the tuning allows.
+
+    For sums that many ranks want, programs of the first part that has a whole sum come before programs of flows: they
+    are far smaller. Where there are many flows, those from and to one rank come first: they prove nearly as much in a
+    part of the time.
+    """
+    problem, tuning = search.problem, search.tuning
+    net, chunk_classes = problem.network, alike_chunks(problem)
+    centre = (_farthest(problem, search.size_bytes),)
+    all_flows, centre_flows = (
+        sum(len(flows_at(chunk_class, ends)) for chunk_class in chunk_classes) for ends in (None, centre)
+    )
+    kinds: list[tuple[int, tuple[int, ...] | None]] = [(all_flows, None)]
+    if 2 * centre_flows < all_flows:
+        kinds.insert(0, (centre_flows, centre))
+    partitions: list[tuple[tuple[int, ...], ...]] = []
+    wholes = sum(needs_first_whole(chunk_class) for chunk_class in chunk_classes) if first_whole_holds(net) else 0
+    if wholes:
+        kinds.insert(0, (0, ()))
+        partitions = list(dict.fromkeys((*_steepest_parts(search), ())))
+    shapes: list[Shape] = []
+    for count, ends in kinds:
+        most = tuning.window_variables // max(1, (count + max(1, wholes)) * (len(net.pairs.src) + net.nranks))
+        slots = [number for number in tuning.window_slots if number <= most]
+        if slots and len(slots) < len(tuning.window_slots) and most >= _MORE_SLOTS * slots[-1]:
+            slots.append(most)
+        if partitions:
+            shapes += [
+                Shape(number, ends, parts)
+                for number in slots
+                for parts in (partitions if not count else partitions[:1])
+            ]
+        else:
+            shapes += [Shape(number, ends) for number in slots]
+    return sorted(shapes, key=lambda shape: shape.slots)
+
+
+def needs_first_whole(chunk_class: ChunkClass) -> bool:
+    """Return True if the first rank with the whole sum matters; otherwise flows prove as much."""
+    return chunk_class.reduces and len(chunk_class.goals) > 1
+
+
+def _steepest_parts(search: Search) -> list[tuple[tuple[int, ...], ...]]:
+    """Return, as a list of at most one, the partition of the witness that proves most at the size."""
+    proved = [witness for witness in search.witnesses if witness.kind == "parts"]
+    return [max(proved, key=lambda witness: witness.at(search.size_bytes)).parts] if proved else []
+
+
+def flows_at(chunk_class: ChunkClass, ends: tuple[int, ...] | None) -> list[tuple[int, int]]:
+    """Return the flows from or to the ranks `ends`; all flows where it is None, or where there is only one."""
+    flows = chunk_class.flows()
+    if ends is None or (ends and len(flows) == 1):
+        return flows
+    return [flow for flow in flows if flow[0] in ends or flow[1] in ends]
+
+
+def _farthest(problem: Problem, size_bytes: float) -> int:
+    """Return the rank from or to which the whole message takes longest, by its links and the farthest rank."""
+    net, k = problem.network, problem.collective.nranks
+    away_us = least_latency(net.nranks, net.src, net.dst, net.alpha_us)[:k, :k]
+    out, into = (np.bincount(end, weights=net.bandwidth_gbs, minlength=net.nranks)[:k] for end in (net.src, net.dst))
+    hold_us = size_bytes * 1e-3 / np.maximum(np.minimum(out, into), 1e-9)
+    return int((np.maximum(away_us.max(axis=0), away_us.max(axis=1)) + hold_us).argmax())
