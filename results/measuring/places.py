@@ -166,7 +166,6 @@ def library_state(folder: Path, printed: bytes) -> str:
     for entry in entries:
         if CliRunner().invoke(cli, ["verify", str(folder / entry["file"])]).exit_code:
             return f"{entry['file']} is wrong"
-    in_index = {name for entry in entries for name in (entry["file"], entry["schedule"]) if name}
     on_disk = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     if not entries and {name for name in on_disk if not name.endswith(".synth")}:
         return "files that are in no index"
