@@ -1,4 +1,4 @@
-"""Tests stand where what they test stands; executors that share nothing with ours are in `tests.oracles`."""
+"""Tests mirror the folders of the code that they test; `tests.oracles` holds executors that share no code with ours."""
 
 from pathlib import Path
 

@@ -1,10 +1,10 @@
-"""Of all tests: none takes another one's answers."""
+"""Fixtures of all tests: no cache is shared, and no failure inside the package passes unnoticed."""
 
 from __future__ import annotations
 
 import os
 
-os.environ["SYNTH_CACHE"] = "none"  # also of the processes that tests start
+os.environ["SYNTH_CACHE"] = "none"  # Processes that tests start inherit this.
 
 from collections.abc import Iterator
 

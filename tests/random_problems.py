@@ -1,4 +1,4 @@
-"""Random topologies, problems and answers, each from a random.Random so that a seed says which."""
+"""Random topologies, problems and schedules, each drawn from a random.Random, so that a seed reproduces it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPECS = (
 )  # fmt: skip
 
 
-# What the registry must hold; the order is that in which seeds draw.
+# Names that the registry must hold; draws from a seed depend on their order.
 NAMED = (
     "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "scatter", "gather", "sendrecv",
     "alltonext",
@@ -36,7 +36,7 @@ TRANSLATABLE = ("allgather", "alltoall", "reducescatter", "allreduce")
 
 
 def random_topology(rng: random.Random, most: int = 6) -> Topology:
-    """Ranks and switches on a directed ring in random order, more links across, limits over some of them."""
+    """Return ranks and switches on a directed ring in random order, with chords and with limits over some links."""
     nranks = rng.randint(2, most)
     nswitches = rng.choice((0, 0, 0, 1, 2))
     order = list(range(nranks + nswitches))
@@ -52,14 +52,17 @@ def random_topology(rng: random.Random, most: int = 6) -> Topology:
     alpha = np.array([rng.choice((0.0, 0.1, 0.7, 0.7, 3.0)) for _ in src])
     limits = []
     for i in range(rng.choice((0, 0, 1, 2, 3))):
-        held = np.array(sorted(rng.sample(range(len(src)), rng.randint(1, len(src)))))
-        limits.append(Limit(f"limit{i}", held, float(gbs[held].sum()) * rng.choice((0.2, 0.4, 0.7, 1.0))))
+        limited_links = np.array(sorted(rng.sample(range(len(src)), rng.randint(1, len(src)))))
+        limits.append(
+            Limit(f"limit{i}", limited_links, float(gbs[limited_links].sum()) * rng.choice((0.2, 0.4, 0.7, 1.0)))
+        )
     nodes = np.array([rng.randrange(min(2, nranks)) for _ in range(nranks)])
     names = tuple(f"s{i}" for i in range(nswitches))
     return Topology("random", nranks, names, src, dst, alpha, gbs, tuple(limits), nodes=nodes)
 
 
 def random_pattern_text(rng: random.Random, nranks: int) -> str:
+    """Return the text of a random pattern file."""
     lines = ['name = "mine"', f"ranks = {nranks}"]
     for i in range(rng.randint(1, 4)):
         holders = rng.sample(range(nranks), rng.randint(1, nranks))
@@ -68,7 +71,7 @@ def random_pattern_text(rng: random.Random, nranks: int) -> str:
         lines += ["[[chunk]]", f"from = {holders}", f"to = {goals}", f"reduce = {str(reduces).lower()}"]
         if reduces and rng.random() < 0.4:
             lines.append(f"of = {rng.sample(holders, rng.randint(1, len(holders)))}")
-        if i == 0:  # something always moves
+        if i == 0:  # At least one chunk moves.
             lines[2:] = ["[[chunk]]", f"from = [{holders[0]}]", f"to = [{(holders[0] + 1) % nranks}]"]
         if rng.random() < 0.5:
             lines.append(f"weight = {rng.choice((1, 2, 0.5, 7))}")
@@ -78,6 +81,7 @@ def random_pattern_text(rng: random.Random, nranks: int) -> str:
 
 
 def random_collective(rng: random.Random, nranks: int, folder: Path | None) -> str | Collective:
+    """Return a name of a collective, an all-to-all of random sizes, or a pattern written into the folder."""
     if folder is not None and rng.random() < 0.2:
         path = folder / "pattern.toml"
         path.write_text(random_pattern_text(rng, nranks))
@@ -91,23 +95,31 @@ def random_collective(rng: random.Random, nranks: int, folder: Path | None) -> s
 
 
 def random_problem(rng: random.Random, folder: Path | None = None, name: str | None = None) -> Problem:
-    """Any collective (or the one named) over a random group, with the relays that it needs and maybe more."""
+    """Return a problem of a collective over a random group, with the relays that it needs and perhaps more.
+
+    Args:
+        rng: Draws the problem.
+        folder: Folder for a pattern file; None: no patterns.
+        name: Name of the collective; None: a random one.
+    """
     topology = load(rng.choice(SPECS)) if rng.random() < 0.4 else random_topology(rng)
     members = rng.sample(range(topology.nranks), rng.randint(2, min(topology.nranks, 6)))
     collective = name if name is not None else random_collective(rng, len(members), folder)
-    others = [r for r in range(topology.nranks) if r not in members]
-    # a sum that several want meets at one of them, so these must reach one another
-    relays = others if isinstance(collective, Collective) else rng.sample(others, rng.randint(0, len(others)))
+    other_ranks = [r for r in range(topology.nranks) if r not in members]
+    # A sum that several ranks want is formed at one of them, so they must reach one another.
+    relays = (
+        other_ranks if isinstance(collective, Collective) else rng.sample(other_ranks, rng.randint(0, len(other_ranks)))
+    )
     root = rng.choice(members) if collective in ROOTED else None
     chunks = rng.choice((1, 1, 2, 3)) if len(members) < 6 else 1
     try:
         return make_problem(topology, collective, members, relays, chunks, root)
     except InputError:
-        return make_problem(topology, collective, members, others, chunks, root)
+        return make_problem(topology, collective, members, other_ranks, chunks, root)
 
 
 def random_symmetric(rng: random.Random) -> Topology:
-    """A ring and a few more orbits of links under a rotation; limits over some of them may leave too little room."""
+    """Return a ring and a few orbits of links under a rotation, with limits that may be too small over some."""
     n = rng.choice((4, 6, 8, 9))
     unit = rng.choice([d for d in range(1, n) if n % d == 0])
     rates = {(r, (r + 1) % n): 20.0 for r in range(n)}
@@ -133,28 +145,28 @@ def random_symmetric(rng: random.Random) -> Topology:
 
 
 def random_large(rng: random.Random, folder: Path) -> Problem:
-    """Up to nine ranks, up to five chunks a block; every other one a pattern of many holders and many goals."""
+    """Return a problem of up to nine ranks and five chunks a block; half of them are random patterns."""
     topology = load(rng.choice(SPECS)) if rng.random() < 0.3 else random_topology(rng, 9)
     members = rng.sample(range(topology.nranks), rng.randint(2, min(topology.nranks, 9)))
-    others = [r for r in range(topology.nranks) if r not in members]
+    other_ranks = [r for r in range(topology.nranks) if r not in members]
     chunks = rng.randint(1, 5) if len(members) < 7 else rng.randint(1, 2)
     if rng.random() < 0.5:
         path = folder / "pattern.toml"
         path.write_text(random_pattern_text(rng, len(members)))
-        return make_problem(topology, read_pattern(path), members, others).with_chunks(chunks)
+        return make_problem(topology, read_pattern(path), members, other_ranks).with_chunks(chunks)
     collective = random_collective(rng, len(members), None)
     if isinstance(collective, Collective):
-        return make_problem(topology, collective, members, others).with_chunks(chunks)
+        return make_problem(topology, collective, members, other_ranks).with_chunks(chunks)
     root = rng.choice(members) if collective in ROOTED else None
-    relays = rng.sample(others, rng.randint(0, len(others)))
+    relays = rng.sample(other_ranks, rng.randint(0, len(other_ranks)))
     try:
         return make_problem(topology, collective, members, relays, chunks, root)
     except InputError:
-        return make_problem(topology, collective, members, others, chunks, root)
+        return make_problem(topology, collective, members, other_ranks, chunks, root)
 
 
 def answered(problem: Problem, size_bytes: float) -> Schedule:
-    """The constructive engine's schedule, through the passes where the collective reduces."""
+    """Return the constructive engine's schedule, from both phases where the collective reduces."""
     if not problem.collective.reducing:
         return route.solve(problem, size_bytes)
     if reversible(problem.collective):
@@ -165,7 +177,7 @@ def answered(problem: Problem, size_bytes: float) -> Schedule:
 
 
 def shares_nothing(problem: Problem) -> bool:
-    """Whether no link shares a port or limit, and no pair of ranks has two links."""
+    """Return whether no link shares a port or limit, and no pair of ranks has two links."""
     net = problem.network
     pairs = net.src * net.nranks + net.dst
     return bool(np.bincount(net.uses_idx).max() == 1) and len(np.unique(pairs)) == net.nlinks

@@ -69,18 +69,22 @@ def problems(pins: Iterable[Pin], required: Iterable[Requirement]) -> list[str]:
     pins = list(pins)
     wrong = [f"{pin.requirement.name}: no hash" for pin in pins if not pin.hashes]
     for environment in ENVIRONMENTS:
-        where = f"on Python {environment['python_version']}"
+        where_text = f"on Python {environment['python_version']}"
         versions: dict[str, list[str]] = {}
         for pin in pins:
             if pin.requirement.marker is None or pin.requirement.marker.evaluate(environment):
                 versions.setdefault(canonicalize_name(pin.requirement.name), []).append(pin.version)
-        wrong += [f"{name}: {len(held)} releases {where}" for name, held in versions.items() if len(held) > 1]
+        wrong += [
+            f"{name}: {len(releases)} releases {where_text}" for name, releases in versions.items() if len(releases) > 1
+        ]
         for requirement in required:
-            held = versions.get(canonicalize_name(requirement.name), [])
-            if not held:
-                wrong.append(f"{requirement.name}: missing {where}")
-            elif not requirement.specifier.contains(held[0], prereleases=True):
-                wrong.append(f"{requirement.name}: {held[0]} {where}, pyproject.toml asks for {requirement.specifier}")
+            releases = versions.get(canonicalize_name(requirement.name), [])
+            if not releases:
+                wrong.append(f"{requirement.name}: missing {where_text}")
+            elif not requirement.specifier.contains(releases[0], prereleases=True):
+                wrong.append(
+                    f"{requirement.name}: {releases[0]} {where_text}, pyproject.toml asks for {requirement.specifier}"
+                )
     return wrong
 
 

@@ -1,4 +1,4 @@
-"""`make demo` and `make release`: red where a step fails, not because loops were not compiled in time for later."""
+"""Tests of `make demo` and `make release`: they fail where a step fails, but not where a warm-up runs out of time."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def demo(folder: Path, fails: str) -> tuple[int, list[str], str]:
     (folder / "out" / "msccl").mkdir(parents=True)
     (folder / "out" / "msccl" / "allreduce-dgx-a100-0.2.4.6-a.xml").touch()
     command = ["make", "-f", ROOT / "Makefile", "-o", ".venv/.installed", f"BIN={folder}", "demo"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-    return done.returncode, log.read_text().splitlines(), done.stderr
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return completed.returncode, log.read_text().splitlines(), completed.stderr
 
 
 def test_a_warm_up_that_runs_out_of_time_does_not_fail_the_demonstration(tmp_path: Path) -> None:
-    """Issue 29, 11: beside load `make demo` ended red after a perfect answer."""
-    code, asked, said = demo(tmp_path, "*--budget*")
+    """Check that a failed warm-up does not fail `make demo`."""
+    code, commands, messages = demo(tmp_path, "*--budget*")
     assert code == 0
-    assert sum("--budget 5s" in line for line in asked) == 4
-    assert said.count("not all loops are compiled yet; the first large search compiles the others") == 4
+    assert sum("--budget 5s" in line for line in commands) == 4
+    assert messages.count("not all loops are compiled yet; the first large search compiles the others") == 4
 
 
 @pytest.mark.parametrize("step", ["allreduce*0,2,4,6", "verify*", "bench*"])
-def test_a_step_of_the_demonstration_that_fails_is_red(tmp_path: Path, step: str) -> None:
-    code, asked, _ = demo(tmp_path, step)
+def test_a_failing_demo_step_fails_the_make_target(tmp_path: Path, step: str) -> None:
+    code, commands, _ = demo(tmp_path, step)
     assert code != 0
-    assert not [line for line in asked if "--budget" in line]
+    assert not [line for line in commands if "--budget" in line]
 
 
 FAKE_BUILD = """case "$*" in "-m build"*) mkdir dist && touch dist/synth_collectives-9.8-py3-none-any.whl;; esac
@@ -82,7 +82,7 @@ def test_the_bill_of_materials_is_named_after_the_wheel(tmp_path: Path) -> None:
         ("environment*", "environment --pyproject"),
     ],
 )
-def test_a_step_of_the_release_that_fails_is_red(tmp_path: Path, fails: str, last_command: str) -> None:
+def test_a_failing_release_step_fails_the_make_target(tmp_path: Path, fails: str, last_command: str) -> None:
     code, commands = release(tmp_path, fails)
     assert code != 0
     assert commands[-1].startswith(last_command)

@@ -9,46 +9,52 @@ Memory = list[dict[int, Counter[int]]]  # [device][piece]: how often each device
 
 
 def begin(devices: int, pieces: int) -> Memory:
+    """Return the memory in which every device holds its own contribution to every piece."""
     return [{piece: Counter([device]) for piece in range(pieces)} for device in range(devices)]
 
 
 def run(collective: str, groups: Iterable[Sequence[int]], memory: Memory) -> Memory | None:
-    """What is held afterwards, whatever it is worth; None where the devices have nothing in common to work on."""
-    after = [dict(own) for own in memory]
+    """Return the memory after a collective in each group; None where a group's pieces do not fit the collective.
+
+    The result is returned even if sums count a contribution twice.
+    """
+    new_memory = [dict(device_pieces) for device_pieces in memory]
     for group in groups:
         if not any(memory[device] for device in group):
             continue
         names = [sorted(memory[device]) for device in group]
-        everywhere = all(own == names[0] for own in names)
+        everywhere = all(device_pieces == names[0] for device_pieces in names)
         sums = {
-            piece: sum((memory[d].get(piece, Counter()) for d in group), Counter()) for own in names for piece in own
+            piece: sum((memory[d].get(piece, Counter()) for d in group), Counter())
+            for device_pieces in names
+            for piece in device_pieces
         }
         if collective in ("allreduce", "reduce", "reducescatter"):
             if not everywhere or (collective == "reducescatter" and len(names[0]) % len(group)):
                 return None
             share = len(names[0]) // len(group)
             for place, device in enumerate(group):
-                kept = names[0]
+                kept_pieces = names[0]
                 if collective == "reducescatter":
-                    kept = names[0][place * share : (place + 1) * share]
-                after[device] = {piece: sums[piece] for piece in kept}
+                    kept_pieces = names[0][place * share : (place + 1) * share]
+                new_memory[device] = {piece: sums[piece] for piece in kept_pieces}
                 if collective == "reduce" and place:
-                    after[device] = {}
+                    new_memory[device] = {}
         elif collective == "allgather":
-            if len({len(own) for own in names}) > 1 or len(sums) < sum(map(len, names)):
+            if len({len(device_pieces) for device_pieces in names}) > 1 or len(sums) < sum(map(len, names)):
                 return None
             for device in group:
-                after[device] = dict(sums)
+                new_memory[device] = dict(sums)
         else:
             for device in group:
-                after[device] = dict(memory[group[0]])
-    return after
+                new_memory[device] = dict(memory[group[0]])
+    return new_memory
 
 
 def is_right(memory: Memory, group: Sequence[int]) -> bool:
-    """Whether every device holds every piece with each contribution of its own group, each exactly once."""
+    """Return whether every device holds every piece with each contribution of its group exactly once."""
     pieces = range(group.count(group[0]))
     return all(
-        own == {piece: Counter(d for d, g in enumerate(group) if g == group[device]) for piece in pieces}
-        for device, own in enumerate(memory)
+        content == {piece: Counter(d for d, g in enumerate(group) if g == group[device]) for piece in pieces}
+        for device, content in enumerate(memory)
     )

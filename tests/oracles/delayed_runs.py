@@ -1,9 +1,9 @@
 """A naive executor that settles what can happen in any order, by holding one transmission back.
 
-Every block is sequential and whether a step may go on only ever changes from no to yes. So a greedy run in which one
-transmission is held back for ever does all that can be done before that transmission: what it has not done comes
-after it in every order. Two accesses are unordered if each is done while the other is held. Nothing here is shared
-with the check but the words of a program and of a goal.
+Every threadblock is sequential, and a step that may go on stays allowed to. So a greedy run in which one transmission
+is held back for ever does everything that can precede this transmission: whatever the run has not done comes after the
+transmission in every order. Two accesses are unordered if each is done while the other is held back. The executor
+shares only the definitions of a program and of a goal with the check.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ UNLIMITED = 1 << 60
 
 @dataclass(slots=True)
 class Run:
-    """How one run ended: events in their order, memory by cell, reads of what nothing had written."""
+    """The result of one run.
+
+    Attributes:
+        complete: Whether every step was executed.
+        done: Position of each event in the run's order.
+        stopped: Position of the step at which each unfinished (rank, threadblock) stopped.
+        memory: Content of each cell at the end.
+        unwritten: (step, buffer, index) of reads of cells that nothing had written.
+    """
 
     complete: bool
     done: dict[Event, int]
@@ -35,17 +43,17 @@ class Run:
 
 
 def goals_of(program: Program, goal: Goal | None) -> list[Goal]:
-    """The goals of each kind of call that the program serves."""
+    """Return the given goal, or a goal for each kind of call (in place, out of place) that the program serves."""
     if goal is not None:
         return [goal]
     p = program
-    ways = [way for way, serves in ((True, p.inplace), (False, p.outofplace)) if serves]
-    found = [goal_for(p.collective, p.nranks, p.nchunks_per_loop, way, p.root) for way in ways]
-    return [g for g in found if g is not None]
+    inplace_values = [inplace for inplace, serves in ((True, p.inplace), (False, p.outofplace)) if serves]
+    goals = [goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root) for inplace in inplace_values]
+    return [g for g in goals if g is not None]
 
 
 def memory_cell(goal: Goal, rank: int, buffer: str, index: int) -> Cell:
-    """The memory that a cell is: o lies in i where the goal says so."""
+    """Return the cell that holds a buffer's index: o lies in i where the goal says so."""
     shift = goal.o_in_i[rank]
     return (rank, "i", index + shift) if buffer == "o" and shift is not None else (rank, buffer, index)
 
@@ -58,7 +66,16 @@ def execute(
     rng: random.Random | None = None,
     split: bool = True,
 ) -> Run:
-    """Run until nothing can go on; with `rng` in a random order, with `held` without that transmission."""
+    """Run until nothing can go on, and return what happened.
+
+    Args:
+        program: The program.
+        goal: States the initial content of memory.
+        depth: Number of FIFO slots of a connection.
+        held: A transmission that is never done.
+        rng: Draws the order of threadblocks; None: greedy, in order of ranks and threadblocks.
+        split: Whether the chunks of a step are transmitted one by one.
+    """
     memory: dict[Cell, Held] = {}
     ranks, buffers, places, sources, chunks = (column.tolist() for column in goal.initial)
     for rank, buffer, index, source, chunk in zip(ranks, buffers, places, sources, chunks, strict=True):
@@ -67,9 +84,9 @@ def execute(
     at = dict.fromkeys(blocks, (0, 0))
     fifo: dict[tuple[int, int, int], list[list[Held]]] = defaultdict(list)
     run = Run(False, {}, {}, memory)
-    moved = True
-    while moved:
-        moved = False
+    progressed = True
+    while progressed:
+        progressed = False
         if rng is not None:
             rng.shuffle(blocks)
         for r, t in blocks:
@@ -84,25 +101,26 @@ def execute(
                 full = s.op in SENDS and len(out) >= depth
                 if waits or empty or full or (r, t, position, chunk) == held:
                     break
-                whole = s.op in LOCAL or not split
-                came = into.pop(0) if s.op in RECEIVES else []
+                at_once = s.op in LOCAL or not split
+                received = into.pop(0) if s.op in RECEIVES else []
                 sent = [
-                    _move(run, goal, (r, t, position), s, c, came[x] if came else None)
-                    for x, c in enumerate(range(s.count) if whole else [chunk])
+                    _move(run, goal, (r, t, position), s, c, received[x] if received else None)
+                    for x, c in enumerate(range(s.count) if at_once else [chunk])
                 ]
                 if s.op in SENDS:
                     out.append(sent)
                 run.done[r, t, position, chunk] = len(run.done)
-                at[r, t] = (position + 1, 0) if whole or chunk + 1 == s.count else (position, chunk + 1)
-                moved = True
+                at[r, t] = (position + 1, 0) if at_once or chunk + 1 == s.count else (position, chunk + 1)
+                progressed = True
                 patience -= 1
     run.stopped = {b: at[b][0] for b in at if at[b][0] < len(program.gpus[b[0]].threadblocks[b[1]].steps)}
     run.complete = not run.stopped
     return run
 
 
-def _move(run: Run, goal: Goal, place: Place, s: Step, chunk: int, came: Held | None) -> Held:
-    value: Held = Counter() if came is None else came.copy()
+def _move(run: Run, goal: Goal, place: Place, s: Step, chunk: int, received: Held | None) -> Held:
+    """Execute one chunk of a step and return the value that it yields."""
+    value: Held = Counter() if received is None else received.copy()
     reads = [(s.src_buf, s.src_off)] if s.op in READS_SRC else []
     reads += [(s.dst_buf, s.dst_off)] if s.op == "re" else []
     for buffer, offset in reads:
@@ -116,14 +134,17 @@ def _move(run: Run, goal: Goal, place: Place, s: Step, chunk: int, came: Held | 
 
 
 def wrong_cells(program: Program, goal: Goal, run: Run) -> set[Cell]:
-    """(rank, buffer, index) of what the goal asks for, or a call out of place gave, and the run did not leave."""
+    """Return (rank, buffer, index) of each cell that differs at the end from what the goal requires.
+
+    The input of a call that is only out of place must be unchanged, too.
+    """
     sets = goal.sets
     bounds, sources, chunks = sets.start.tolist(), sets.source.tolist(), sets.chunk.tolist()
     wrong = set()
     for rank, code, index, number in zip(*(column.tolist() for column in goal.required), strict=True):
         low, high = bounds[number], bounds[number + 1]
-        wanted = Counter(zip(sources[low:high], chunks[low:high], strict=True))
-        if run.memory.get(memory_cell(goal, rank, "ios"[code], index)) != wanted:
+        expected = Counter(zip(sources[low:high], chunks[low:high], strict=True))
+        if run.memory.get(memory_cell(goal, rank, "ios"[code], index)) != expected:
             wrong.add((rank, "ios"[code], index))
     if program.outofplace and not program.inplace:
         for rank, code, index, source, chunk in zip(*(c.tolist() for c in goal.initial), strict=True):
@@ -133,57 +154,57 @@ def wrong_cells(program: Program, goal: Goal, run: Run) -> set[Cell]:
 
 
 def accesses(program: Program, goal: Goal) -> dict[Cell, list[tuple[Event, bool]]]:
-    """(event, whether it writes) of every memory cell; a copy onto itself is none."""
-    found: dict[Cell, list[tuple[Event, bool]]] = defaultdict(list)
+    """Return (event, whether it writes) of every access by memory cell; a copy onto itself only reads."""
+    accesses_of_cell: dict[Cell, list[tuple[Event, bool]]] = defaultdict(list)
     for r, t, position, s in program.steps():
         for chunk in range(s.count):
             event = (r, t, position, 0 if s.op in LOCAL else chunk)
             src = memory_cell(goal, r, s.src_buf, s.src_off + chunk)
             dst = memory_cell(goal, r, s.dst_buf, s.dst_off + chunk)
             if s.op == "cpy" and src == dst:
-                found[src].append((event, False))
+                accesses_of_cell[src].append((event, False))
                 continue
             if s.op in READS_SRC:
-                found[src].append((event, False))
+                accesses_of_cell[src].append((event, False))
             if s.op in WRITES_DST:
-                found[dst].append((event, True))
-    return found
+                accesses_of_cell[dst].append((event, True))
+    return accesses_of_cell
 
 
 def races(program: Program, goal: Goal) -> set[tuple[Event, Event, Cell]]:
-    """Every two accesses of a cell by two threadblocks, one a write, that some two orders do in turn."""
+    """Return pairs of accesses of a cell by two threadblocks, one a write, that can happen in either order."""
     runs: dict[Event, Run] = {}
 
-    def comes_first(event: Event, other: Event) -> bool:
-        """Whether `event` can be done before `other`."""
-        if other not in runs:
-            runs[other] = execute(program, goal, held=other)
-        return event in runs[other].done
+    def comes_first(event: Event, later_event: Event) -> bool:
+        """Return whether `event` can be done before `later_event`."""
+        if later_event not in runs:
+            runs[later_event] = execute(program, goal, held=later_event)
+        return event in runs[later_event].done
 
-    found = set()
+    races_found = set()
     for cell, uses in accesses(program, goal).items():
         for x, (a, a_writes) in enumerate(uses):
             for b, b_writes in uses[x + 1 :]:
-                apart = a[:2] != b[:2] and (a_writes or b_writes)
-                if apart and comes_first(a, b) and comes_first(b, a):
-                    found.add((min(a, b), max(a, b), cell))
-    return found
+                conflict = a[:2] != b[:2] and (a_writes or b_writes)
+                if conflict and comes_first(a, b) and comes_first(b, a):
+                    races_found.add((min(a, b), max(a, b), cell))
+    return races_found
 
 
 def overlaps(program: Program, goal: Goal) -> set[Place]:
-    """Steps that write chunks which they still have to read."""
-    found = set()
+    """Return the steps that write chunks which they still have to read."""
+    overlapping_steps = set()
     for r, t, position, s in program.steps():
         if s.op in READS_SRC & WRITES_DST and s.count > 1:
             src = memory_cell(goal, r, s.src_buf, s.src_off)
             dst = memory_cell(goal, r, s.dst_buf, s.dst_off)
             if src[:2] == dst[:2] and 0 < abs(src[2] - dst[2]) < s.count:
-                found.add((r, t, position))
-    return found
+                overlapping_steps.add((r, t, position))
+    return overlapping_steps
 
 
 def unspoilt(program: Program) -> Program:
-    """The same with every awaited step saying so, and no flag that nobody waits for."""
+    """Return the program with `has_dep` set for exactly those steps that another step waits for."""
     gpus = []
     for gpu in program.gpus:
         awaited = {(s.dep_tb, s.dep_step) for tb in gpu.threadblocks for s in tb.steps if s.dep_tb >= 0}

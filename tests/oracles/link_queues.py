@@ -1,9 +1,10 @@
-"""Operations on links with queues, as ASTRA-sim's congestion-aware analytical backend has them; shares no code.
+"""Operations on links with queues, as in ASTRA-sim's congestion-aware analytical backend.
 
 By its sources (astra-network-analytical, Link.cpp, Chunk.cpp; CustomAlgorithm.cc): a link carries one message at a
 time, first come first served, and is free again bytes / bandwidth later; the message is at the next device α after
 that, and goes on from there (store and forward); a send has ended when its message has arrived; a calculation takes
-1 ns; every time is cut to whole ns. Each of the first two rules can be replaced by that of `synth.timing`.
+1 ns; every time is cut to whole ns. Each of the first two rules can be replaced by that of `synth.timing`. The model
+shares no code with the package.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ Hop = tuple[tuple[int, ...], float, float]  # links, ns, bytes a ns
 
 @dataclass(frozen=True)
 class Rules:
-    """ends_at_arrival: a send has ended when its message is there; else when it has left.
+    """The rules by which the model differs from ours.
 
-    stores: a message goes on from a switch when all of it is there; else a path is one link, held as a whole.
+    Attributes:
+        ends_at_arrival: Whether a send ends when its message has arrived; else it ends when the message has left.
+        stores: Whether a switch forwards a message when all of it has arrived; else a path is one link, held as a
+            whole.
     """
 
     ends_at_arrival: bool = True
@@ -37,10 +41,17 @@ def time_ns(
     rate: Mapping[int, float],
     rules: Rules = Rules(),
 ) -> float:
-    """When the last operation ends.
+    """Return the time in ns at which the last operation ends.
 
-    ranks: of each its operations (kind "send", "receive" or else; after, peer, tag, bytes). path: the links from one
-    rank to another. alpha_ns, rate (bytes a ns): of a link. Raises ValueError where not all operations end.
+    Args:
+        ranks: The operations of each rank, with kind ("send", "receive" or else), after, peer, tag and bytes.
+        path: Returns the links from one rank to another.
+        alpha_ns: Latency of each link in ns.
+        rate: Bandwidth of each link in bytes a ns.
+        rules: The rules of the model.
+
+    Raises:
+        ValueError: Some operations never end.
     """
     return _Run(ranks, path, alpha_ns, rate, rules).go()
 
@@ -58,28 +69,28 @@ class _Run:
         self.open = sum(map(len, ranks))
         self.last = 0.0
 
-    def at(self, when: float, act: Callable[[float], None]) -> None:
+    def at(self, time: float, act: Callable[[float], None]) -> None:
         self.count += 1
-        heapq.heappush(self.events, (float(int(when)), self.count, act))
+        heapq.heappush(self.events, (float(int(time)), self.count, act))
 
     def go(self) -> float:
-        for rank, own in enumerate(self.ranks):
-            for number in range(len(own)):
+        for rank, operations in enumerate(self.ranks):
+            for number in range(len(operations)):
                 if not self.left[rank][number]:
                     self.issue(rank, number, 0.0)
         while self.events:
-            when, _, act = heapq.heappop(self.events)
-            act(when)
+            time, _, act = heapq.heappop(self.events)
+            act(time)
         if self.open:
             raise ValueError(f"{self.open} operations never end")
         return self.last
 
     def issue(self, rank: int, number: int, now: float) -> None:
-        one = self.ranks[rank][number]
-        if one.kind == "send":
+        operation = self.ranks[rank][number]
+        if operation.kind == "send":
             self.send(rank, number, now)
-        elif one.kind == "receive":
-            key = (one.peer, rank, one.tag)
+        elif operation.kind == "receive":
+            key = (operation.peer, rank, operation.tag)
             if self.arrived[key]:
                 self.arrived[key].popleft()
                 self.at(now, lambda t: self.end(rank, number, t))
@@ -89,57 +100,63 @@ class _Run:
             self.at(now + 1, lambda t: self.end(rank, number, t))
 
     def send(self, rank: int, number: int, now: float) -> None:
-        one = self.ranks[rank][number]
-        links = list(self.path(rank, one.peer))
+        operation = self.ranks[rank][number]
+        links = list(self.path(rank, operation.peer))
         if self.rules.stores:
             hops: list[Hop] = [((link,), self.alpha[link], self.rate[link]) for link in links]
         else:
             hops = [(tuple(links), sum(self.alpha[link] for link in links), min(self.rate[link] for link in links))]
-        key = (rank, one.peer, one.tag)
+        key = (rank, operation.peer, operation.tag)
 
-        def hop(which: int, now: float) -> None:
-            def left(when: float) -> None:
-                if which == len(hops) - 1 and not self.rules.ends_at_arrival:
-                    self.end(rank, number, when)
+        def hop(hop_number: int, now: float) -> None:
+            def on_left(time: float) -> None:
+                if hop_number == len(hops) - 1 and not self.rules.ends_at_arrival:
+                    self.end(rank, number, time)
 
-            def there(when: float) -> None:
-                if which + 1 < len(hops):
-                    hop(which + 1, when)
+            def on_arrival(time: float) -> None:
+                if hop_number + 1 < len(hops):
+                    hop(hop_number + 1, time)
                     return
                 if self.rules.ends_at_arrival:
-                    self.end(rank, number, when)
+                    self.end(rank, number, time)
                 if self.posted[key]:
-                    self.end(one.peer, self.posted[key].popleft(), when)
+                    self.end(operation.peer, self.posted[key].popleft(), time)
                 else:
-                    self.arrived[key].append(when)
+                    self.arrived[key].append(time)
 
             self.waiting.append(
-                (hops[which], one.bytes, left, there, (now, one.step, (one.peer - rank) % len(self.ranks)))
+                (
+                    hops[hop_number],
+                    operation.bytes,
+                    on_left,
+                    on_arrival,
+                    (now, operation.step, (operation.peer - rank) % len(self.ranks)),
+                )
             )
-            if not self.rules.stores:  # of one age the first in its threadblock, then the nearest
+            if not self.rules.stores:  # Of equal age, the earliest step goes first, then the nearest peer.
                 self.waiting.sort(key=lambda entry: entry[4])
             self.start(now)
 
         hop(0, now)
 
     def start(self, now: float) -> None:
-        """Start all that finds its links free, in the order it came."""
-        still = []
+        """Start every waiting message whose links are free, in order of arrival."""
+        waiting = []
         for entry in self.waiting:
-            (links, alpha, rate), size, left, there, _ = entry
+            (links, alpha, rate), size, on_left, on_arrival, _ = entry
             if self.busy.intersection(links):
-                still.append(entry)
+                waiting.append(entry)
                 continue
             self.busy.update(links)
 
-            def free(when: float, links: tuple[int, ...] = links, left: Callable[[float], None] = left) -> None:
+            def free(time: float, links: tuple[int, ...] = links, on_left: Callable[[float], None] = on_left) -> None:
                 self.busy.difference_update(links)
-                left(when)
-                self.start(when)
+                on_left(time)
+                self.start(time)
 
-            self.at(now + alpha + size / rate, there)
+            self.at(now + alpha + size / rate, on_arrival)
             self.at(now + size / rate, free)
-        self.waiting = still
+        self.waiting = waiting
 
     def end(self, rank: int, number: int, now: float) -> None:
         self.open -= 1

@@ -1,8 +1,9 @@
-"""Operations in the LogGOPS model, as LogGOPSim has it with o = g = O = 0 and all messages eager; shares no code.
+"""Operations in the LogGOPS model, as in LogGOPSim with o = g = O = 0 and all messages eager.
 
 By its source (LogGOPSim.cpp): a rank has one CPU and one NIC. A send starts when both are free, holds the NIC for its
 bytes and has ended at once; L later the first byte is at the other rank, whose CPU and NIC then take the message in
-when they are free, and are busy for its bytes. Each of these can be replaced by the rule of `synth.timing`.
+when they are free, and are busy for its bytes. Each of these rules can be replaced by the rule of `synth.timing`. The
+model shares no code with the package.
 """
 
 from __future__ import annotations
@@ -18,21 +19,32 @@ from tests.oracles.operation_order import order_of
 
 @dataclass(frozen=True)
 class Rules:
-    """one_nic: of a rank, for all its links; else each link is one. cpu: busy while a message comes in."""
+    """The rules by which the model differs from ours.
+
+    Attributes:
+        one_nic: Whether a rank has one NIC for all its links; else each link has its own.
+        cpu: Whether the CPU is busy while a message comes in.
+        ends_at_once: Whether a send ends at once; else it ends when its message has left.
+        nearest: Whether sends that are ready at one time start in order of step, then of distance to the peer.
+    """
 
     one_nic: bool = True
     cpu: bool = True
-    ends_at_once: bool = True  # a send; else when it has left
-    nearest: bool = (
-        False  # of sends that are ready at once those of the earliest steps, then to the nearest rank, first
-    )
+    ends_at_once: bool = True
+    nearest: bool = False
 
 
 def time_units(ranks: Sequence[Sequence[Any]], latency: int, gap: int, rules: Rules = Rules()) -> int:
-    """When the last operation ends; latency L, gap G a byte, in one unit of time.
+    """Return the time at which the last operation ends.
 
-    ranks: of each its operations (kind "send", "receive" or else; after, peer, tag, bytes). Raises ValueError where not
-    all operations end.
+    Args:
+        ranks: The operations of each rank, with kind ("send", "receive" or else), after, peer, tag and bytes.
+        latency: L, in any unit of time.
+        gap: G, in that unit a byte.
+        rules: The rules of the model.
+
+    Raises:
+        ValueError: Some operations never end.
     """
     return _Run(ranks, latency, gap, rules).go()
 
@@ -52,49 +64,57 @@ class _Run:
         self.last = 0
 
     def push(self, when: int, what: str, rank: int, number: int, order: int = 0) -> None:
-        """order: of an event that could not happen yet; it stays where it was among those of one time."""
+        """Add an event.
+
+        Args:
+            when: Time of the event.
+            what: Name of the method that handles the event.
+            rank: Rank of the operation.
+            number: Number of the operation in its rank.
+            order: Order that a postponed event keeps among the events of one time; 0: the next one.
+        """
         self.count += 1
         heapq.heappush(self.events, (when, order or self.count, what, rank, number))
 
     def go(self) -> int:
-        for rank, own in enumerate(self.ranks):
-            self.ready(rank, [number for number in range(len(own)) if not self.left[rank][number]], 0)
+        for rank, operations in enumerate(self.ranks):
+            self.ready(rank, [number for number in range(len(operations)) if not self.left[rank][number]], 0)
         while self.events:
-            now, order, what, rank, number = heapq.heappop(self.events)
-            {"start": self.start, "message": self.message, "end": self.end}[what](now, rank, number, order)
+            now, order, event, rank, number = heapq.heappop(self.events)
+            {"start": self.start, "message": self.message, "end": self.end}[event](now, rank, number, order)
         if self.open:
             raise ValueError(f"{self.open} operations never end")
         return self.last
 
     def ready(self, rank: int, numbers: Sequence[int], now: int) -> None:
-        """Operations that may start: sends before receives before calculations."""
+        """Start operations that may start: sends before receives before calculations."""
 
         def place(number: int) -> tuple[int, ...]:
-            one = self.ranks[rank][number]
-            kind = {"send": 0, "receive": 1}.get(one.kind, 2)
-            return (kind, one.step, (one.peer - rank) % len(self.ranks)) if self.rules.nearest else (kind,)
+            operation = self.ranks[rank][number]
+            kind = {"send": 0, "receive": 1}.get(operation.kind, 2)
+            return (kind, operation.step, (operation.peer - rank) % len(self.ranks)) if self.rules.nearest else (kind,)
 
         for number in sorted(numbers, key=place):
             self.push(now, "start", rank, number)
 
     def start(self, now: int, rank: int, number: int, order: int) -> None:
-        one = self.ranks[rank][number]
-        key = (one.peer, rank, one.tag)
-        if one.kind == "receive":
+        operation = self.ranks[rank][number]
+        key = (operation.peer, rank, operation.tag)
+        if operation.kind == "receive":
             if self.came[key]:
                 self.end(max(now, self.came[key].popleft()), rank, number)
             else:
                 self.posted[key].append(number)
             return
-        nic = (rank, 0 if self.rules.one_nic else one.peer)
-        free = max(self.cpu[rank], self.sending[nic] if one.kind == "send" else 0)
+        nic = (rank, 0 if self.rules.one_nic else operation.peer)
+        free = max(self.cpu[rank], self.sending[nic] if operation.kind == "send" else 0)
         if free > now:
             self.push(free, "start", rank, number, order)
             return
-        if one.kind != "send":
+        if operation.kind != "send":
             self.end(now, rank, number)
             return
-        self.sending[nic] = now + (one.bytes - 1) * self.gap
+        self.sending[nic] = now + (operation.bytes - 1) * self.gap
         self.push(now + self.latency, "message", rank, number)
         if self.rules.ends_at_once:
             self.end(now, rank, number)
@@ -102,25 +122,25 @@ class _Run:
             self.push(self.sending[nic], "end", rank, number)
 
     def message(self, now: int, source: int, number: int, order: int) -> None:
-        """The first byte of what an operation of `source` sends is there."""
-        one = self.ranks[source][number]
-        nic = (one.peer, 0 if self.rules.one_nic else source)
-        free = max(self.receiving[nic], self.cpu[one.peer] if self.rules.cpu else 0)
+        """Take in the message of a `source` operation, whose first byte has arrived."""
+        operation = self.ranks[source][number]
+        nic = (operation.peer, 0 if self.rules.one_nic else source)
+        free = max(self.receiving[nic], self.cpu[operation.peer] if self.rules.cpu else 0)
         if free > now:
             self.push(free, "message", source, number, order)
             return
-        whole = self.receiving[nic] = now + (one.bytes - 1) * self.gap
-        self.last = max(self.last, whole)
+        complete = self.receiving[nic] = now + (operation.bytes - 1) * self.gap
+        self.last = max(self.last, complete)
         if self.rules.cpu:
-            self.cpu[one.peer] = whole
-        key = (source, one.peer, one.tag)
+            self.cpu[operation.peer] = complete
+        key = (source, operation.peer, operation.tag)
         if self.posted[key]:
-            self.end(whole, one.peer, self.posted[key].popleft())
+            self.end(complete, operation.peer, self.posted[key].popleft())
         else:
-            self.came[key].append(whole)
+            self.came[key].append(complete)
 
     def end(self, now: int, rank: int, number: int, _: int = 0) -> None:
-        """An operation ends at `now`, which may be still to come."""
+        """End an operation at `now`, which may be in the future, and start the operations that waited for it."""
         self.open -= 1
         self.last = max(self.last, now)
         free = []

@@ -1,4 +1,4 @@
-"""What the operations of a simulator's file wait for, as both models of simulators take it."""
+"""The order of the operations in a simulator's file, in the form that both simulator models need."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Any
 
 
 def order_of(ranks: Sequence[Sequence[Any]]) -> tuple[list[list[int]], list[dict[int, list[int]]]]:
-    """By rank: of each operation how many others must end before it; by operation those that wait for it."""
+    """Return how many operations each one waits for, and which operations wait for it.
+
+    Returns:
+        By rank, the number of operations that must end before each operation; and by rank, a dictionary from an
+        operation to the operations that wait for it.
+    """
     frees = []
-    for own in ranks:
+    for operations in ranks:
         children: dict[int, list[int]] = defaultdict(list)
-        for number, one in enumerate(own):
-            for other in set(one.after):
-                children[other].append(number)
+        for number, operation in enumerate(operations):
+            for earlier in set(operation.after):
+                children[earlier].append(number)
         frees.append(children)
-    return [[len(set(one.after)) for one in own] for own in ranks], frees
+    return [[len(set(operation.after)) for operation in operations] for operations in ranks], frees

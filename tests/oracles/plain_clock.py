@@ -1,6 +1,6 @@
 """The clock of schedules as the model of time states it, send by send, with dictionaries.
 
-It shares nothing with `synth.timing.simulate` but one constant.
+It shares only one constant with `synth.timing.simulate`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topologies.network import Network
 
 
 def plain_times(problem: Problem, schedule: Schedule, size_bytes: float) -> tuple[list[float], list[float]] | str:
-    """(start, end) of every send in µs, or what is wrong with the schedule."""
+    """Return the start and the end of every send in µs, or a message that says what is wrong with the schedule."""
     hold_us = problem.collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
     net = problem.network
     collective = problem.collective
@@ -28,7 +28,7 @@ def plain_times(problem: Problem, schedule: Schedule, size_bytes: float) -> tupl
     alpha, rate = net.alpha_us.tolist(), net.bandwidth_gbs.tolist()
     hold = hold_us.tolist()
     adds = collective.reduces.tolist()
-    held = {(c, r) for r, c in collective.pre.tolist()}
+    initial = {(c, r) for r, c in collective.pre.tolist()}
     arrivals: dict[tuple[int, int], list[tuple[int, float]]] = {}
     copied: dict[tuple[int, int], float] = {}
     start_us, end_us = [], []
@@ -41,21 +41,21 @@ def plain_times(problem: Problem, schedule: Schedule, size_bytes: float) -> tupl
     )
     for row, (chunk, link, step, reduces) in enumerate(rows):
         cell = (chunk, src[link])
-        came = [t for s, t in arrivals.get(cell, ()) if s < step]
-        if cell not in held and not came:
-            at = problem.ranks[src[link]]
-            return f"send {row}: chunk {chunk} is not at rank {at} before step {schedule.step[row]}"
-        ready = (max(came, default=0.0) if adds[chunk] else min(came)) if came else 0.0
-        if not adds[chunk] and cell in held:
+        arrival_times = [t for s, t in arrivals.get(cell, ()) if s < step]
+        if cell not in initial and not arrival_times:
+            rank = problem.ranks[src[link]]
+            return f"send {row}: chunk {chunk} is not at rank {rank} before step {schedule.step[row]}"
+        ready = (max(arrival_times, default=0.0) if adds[chunk] else min(arrival_times)) if arrival_times else 0.0
+        if not adds[chunk] and cell in initial:
             ready = 0.0
         lasts = hold[chunk] / rate[link]
         if adds[chunk] and not reduces:
-            # what it replaces must have come before it does
+            # The content that it replaces must have arrived before.
             for s, t in arrivals.get((chunk, dst[link]), ()):
                 if s < step:
                     ready = max(ready, t - lasts - alpha[link])
         elif reduces:
-            # and what it is added to must have been put there
+            # The content to which it is added must have arrived before.
             ready = max(ready, copied.get((chunk, dst[link]), 0.0) - lasts - alpha[link])
         begin = max(ready, link_free[link])
         for r in uses[link]:
@@ -79,7 +79,10 @@ def plain_times(problem: Problem, schedule: Schedule, size_bytes: float) -> tupl
 
 
 def _shared_resources(net: Network) -> tuple[list[int], list[list[int]]]:
-    """Resources that several sends can use at once, because some link through them is narrower; and every link's."""
+    """Return the resources that several sends can use at once, and the resources of every link.
+
+    Several sends can use a resource at once where a link through it is narrower than the resource.
+    """
     link_of = net.link_of_use
     narrow = net.bandwidth_gbs[link_of] < net.capacity_gbs[net.uses_idx] * (1 - 1e-12)
     cuts = net.uses_ptr.tolist()
@@ -89,7 +92,7 @@ def _shared_resources(net: Network) -> tuple[list[int], list[list[int]]]:
 
 
 class _Shared:
-    """Sends in flight through one resource, taken in order of their start."""
+    """The sends in flight through one resource, in order of their start."""
 
     def __init__(self, capacity: float) -> None:
         self.capacity = capacity * (1 + 1e-12)
@@ -97,15 +100,16 @@ class _Shared:
         self.latest = 0.0
         self.ends: list[tuple[float, float]] = []
 
-    def room_from(self, when: float, rate: float) -> float:
-        when = max(when, self.latest)
+    def room_from(self, time: float, rate: float) -> float:
+        """Return the first time from which the resource has room for a rate."""
+        time = max(time, self.latest)
         used = self.used
         for end, freed in sorted(self.ends):
-            if end > when and used + rate <= self.capacity:
+            if end > time and used + rate <= self.capacity:
                 break
-            when = max(when, end)
+            time = max(time, end)
             used -= freed
-        return when
+        return time
 
     def add(self, start: float, end: float, rate: float) -> None:
         while self.ends and self.ends[0][0] <= start:
@@ -116,6 +120,7 @@ class _Shared:
 
 
 def _fit(limits: list[_Shared], begin: float, rate: float) -> float:
+    """Return the first time from `begin` on at which all limits have room for a rate."""
     while True:
         then = begin
         for limit in limits:

@@ -1,4 +1,4 @@
-"""What the executor computes in 32 bits, computed as it does: which operations go astray at a message size."""
+"""The 32-bit arithmetic of the plan executor, to find operations that go wrong at a message size."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ PACKETS = {"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspk
 
 
 def overflowing(plan: Json, message: int, allocation: int) -> list[tuple[int, int, int]]:
-    """(rank, threadblock, operation) of those whose spans are cut or moved by 32 bits.
+    """Return (rank, threadblock, operation) of operations whose spans are cut or moved by 32 bits.
 
-    message: bytes of the output for allgather, else of the input. allocation: bytes of that in which the input lies.
+    Args:
+        plan: The plan.
+        message: Bytes of the output for allgather, else of the input.
+        allocation: Bytes of the allocation in which the input lies.
     """
-    found = []
+    operations = []
     for rank, gpu in enumerate(plan["gpus"]):
         inputs, outputs = gpu["input_chunks"], gpu["output_chunks"]
         input_bytes = message // outputs * inputs if plan["collective"] == "allgather" else message
@@ -23,7 +26,7 @@ def overflowing(plan: Json, message: int, allocation: int) -> list[tuple[int, in
         scratch = -(-sized // inputs) * gpu["scratch_chunks"] * factor * (2 if plan["use_double_scratch_buffer"] else 1)
         half = scratch // 2 if plan["use_double_scratch_buffer"] else 0
         for tb, block in enumerate(gpu["threadblocks"]):
-            for at, op in enumerate(block["ops"]):
+            for position, op in enumerate(block["ops"]):
                 for part in (*op.get("src_buff", ()), *op.get("dst_buff", ())):
                     first, last = (
                         (x * (lines // inputs) + min(x, lines % inputs)) * plan["buffer_alignment"]
@@ -32,5 +35,5 @@ def overflowing(plan: Json, message: int, allocation: int) -> list[tuple[int, in
                     size = (last % WRAP - first % WRAP) % WRAP
                     reached = first * 2 + half if op["name"] in PACKETS else first
                     if size != last - first or last >= WRAP or half >= WRAP or reached >= WRAP:
-                        found.append((rank, tb, at))
-    return found
+                        operations.append((rank, tb, position))
+    return operations

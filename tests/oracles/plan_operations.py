@@ -1,4 +1,4 @@
-"""What an operation of a plan moves: from where to where, in packets or not, and which elements by which thread."""
+"""Cells that an operation of a plan reads and writes: places, packets or not, and the elements of each thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKETS = {"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspk
 
 
 def lanes(op: Json) -> list[tuple[list[tuple[Json, bool]], list[tuple[Json, bool]]]]:
-    """(sources, targets) of each lane, with whether each holds packets."""
+    """Return (sources, targets) of each lane, and for each buffer part whether it holds packets."""
     name, src, dst = op["name"], op.get("src_buff", []), op.get("dst_buff", [])
     if name in ("put", "pws", "pwsf", "get"):
         return [([(a, False)], [(b, False)]) for a, b in zip(src, dst, strict=True)]
@@ -28,14 +28,15 @@ def lanes(op: Json) -> list[tuple[list[tuple[Json, bool]], list[tuple[Json, bool
 
 
 def elements(op: Json, size: int, thread: int) -> Iterable[int]:
+    """Return the elements of an operation that a thread moves."""
     if op.get("channel_type") == "port":
         return range(size * PARTS) if thread == 0 else ()
     wide = 2 if op["name"] in PACKETS else 1
     return [e for e in range(size * PARTS) if e // wide % THREADS == thread]
 
 
-def read(held: list[Any], packet: bool) -> Value:
-    """What the cells of an element hold; garbage where packets and plain data are taken for each other."""
+def read(cells: list[Any], packet: bool) -> Value:
+    """Return the value of an element's cells; None (garbage) where packets are read as plain data or vice versa."""
     if packet:
-        return held[0][1] if isinstance(held[0], list) and held[0] == held[1] else None
-    return None if isinstance(held[0], list) else held[0]
+        return cells[0][1] if isinstance(cells[0], list) and cells[0] == cells[1] else None
+    return None if isinstance(cells[0], list) else cells[0]

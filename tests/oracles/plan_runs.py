@@ -1,15 +1,15 @@
-"""A second, naive executor of plans: launch after launch, one random interleaving of threads at a time.
+"""A naive executor of plans: launch after launch, one random interleaving of threads at a time.
 
 Several plans can take turns; each has buffers, scratch, semaphores and channels of its own, but launches are counted
-together, and that count is in the flags of packets and chooses the half of a double scratch buffer.
+over all plans, and that count is in the flags of packets and chooses the half of a double scratch buffer.
 
 It shares nothing with the package: it works on the parsed JSON, as the executor's kernel does. A threadblock has two
-threads, a chunk four elements. Threads meet only at a nop; operations on packets deal their elements out differently
-from the others. A port channel moves data when it likes. A rank starts a launch when it likes, each launch with inputs
-of its own: what was written to its buffers before is lost, and when its threads are done, what its buffers hold then
-counts. Scratch, the flags of the packets in it, semaphores and the counts of channels stay as they are for the next
-launch; every second one uses the upper half of a double scratch buffer, at half the size of the scratch of the rank
-that executes, also for scratch of others.
+threads, a chunk four elements. Threads synchronize only at a nop; operations on packets deal their elements out
+differently from other operations. A port channel moves data at any time. A rank starts a launch at any time, each
+launch with inputs of its own: the earlier content of its buffers is lost, and the content of its buffers counts when
+its threads are done. Scratch, the flags of the packets in it, semaphores and the counts of channels stay for the next
+launch. Every second launch uses the upper half of a double scratch buffer, at half the size of the scratch of the
+rank that executes, also for scratch of other ranks.
 """
 
 from __future__ import annotations
@@ -25,18 +25,24 @@ from tests.oracles.plan_operations import PACKETS, PARTS, THREADS, Json, Value, 
 Key = tuple[str, int]
 Thread = tuple[int, int, int]  # rank, threadblock, thread
 LAUNCHES = 4
-SLOW = 0.02  # how often a slow rank or port goes on, beside others
+SLOW = 0.02  # Probability that a slow rank or port goes on when it is drawn.
 
 
 class Wrong(Exception):
-    """Nothing can go on, or memory is touched that is no rank's scratch."""
+    """Nothing can go on, or an operation reaches beyond a rank's scratch."""
 
 
 class PlanRun:
-    """Some launches; `results[launch][rank]` are the elements of input and output when the rank ended it.
+    """A run of several launches.
 
-    Rank r of the k-th of plans on n ranks is rank k · n + r here: of those of one r only one is in a launch at a time.
-    turns: the plan of each launch. goal: of the first plan. last: a rank that goes on only where no other can.
+    Rank r of the k-th plan on n ranks is rank k · n + r here; of the ranks with one r only one is in a launch at a
+    time.
+
+    Attributes:
+        turns: Index of the plan of each launch.
+        given: Input of the first plan's goal: from (rank, place) to (source rank, chunk).
+        last: A rank that goes on only where no other can.
+        results: Elements of input and output by launch and rank, when the rank ended the launch.
     """
 
     def __init__(
@@ -91,7 +97,11 @@ class PlanRun:
         self.pace: dict[Hashable, float] = defaultdict(lambda: rng.choice((1.0, 1.0, SLOW)))  # of ranks, of ports
 
     def run(self) -> None:
-        """Execute to the end, or raise Wrong."""
+        """Execute to the end.
+
+        Raises:
+            Wrong: A thread waits for ever, or an operation reaches beyond a rank's scratch.
+        """
         idle = list(range(self.nranks))  # ranks between two launches
         while idle or self.runnable or any(self.queues.values()):
             busy = [key for key, queue in self.queues.items() if queue]
@@ -107,8 +117,8 @@ class PlanRun:
             if self.rng.random() > self.pace[real if port is None else port]:
                 continue
             if real == self.last and any(
-                other % self.nranks != real
-                for other in chain(idle, (p[0] for p in busy), (t[0] for t in self.runnable))
+                waiting_rank % self.nranks != real
+                for waiting_rank in chain(idle, (p[0] for p in busy), (t[0] for t in self.runnable))
             ):
                 continue
             if pick < len(idle):
@@ -127,7 +137,7 @@ class PlanRun:
             raise Wrong("it stops")
 
     def go_on(self, number: int) -> None:
-        """One of the threads that can go on does, for a while."""
+        """Execute up to 16 steps of one of the runnable threads."""
         thread = self.runnable[number]
         for _ in range(self.rng.choice((1, 1, 4, 16))):
             if self.at[thread] >= len(self.ops(*thread[:2])):
@@ -140,38 +150,39 @@ class PlanRun:
             self.step(*thread)
         else:
             return
-        # others may have been woken since: it is still at its place, they stand behind
+        # Woken threads were appended, so that this thread is still at its index.
         self.runnable[number] = self.runnable[-1]
         self.runnable.pop()
 
     def wake(self, key: Hashable) -> None:
-        """What `missing` named is there, or may be."""
+        """Make the threads that wait for a key of `missing` runnable again."""
         self.runnable += self.asleep.pop(key, ())
 
     def start(self, rank: int) -> None:
+        """Start a rank's next launch with fresh inputs and lost outputs."""
         gpu, memory = self.gpus[rank], self.memory[rank]
         self.launch[rank] = self.ended[rank % self.nranks] + 1
         for kind, size in (("o", gpu["output_chunks"]), ("i", gpu["input_chunks"])):
             for e in range(size * PARTS):
-                given = ((self.launch[rank], *self.content(rank, e // PARTS)),) if kind == "i" else None
-                memory[self.alias(rank, kind, e)] = given
+                value = ((self.launch[rank], *self.content(rank, e // PARTS)),) if kind == "i" else None
+                memory[self.alias(rank, kind, e)] = value
         threads = [(rank, tb, t) for tb in range(len(gpu["threadblocks"])) for t in range(THREADS)]
         self.at.update(dict.fromkeys(threads, 0))
         self.runnable += threads
         self.busy[rank] = len(threads)
 
     def content(self, rank: int, chunk: int) -> tuple[int, int]:
-        """What a chunk of the input holds at the start, as (rank, chunk)."""
-        given = self.given if rank < self.nranks else {}
+        """Return the initial content of an input chunk as (rank, chunk)."""
+        input_of_goal = self.given if rank < self.nranks else {}
         real = rank % self.nranks
-        return given.get((real, chunk), (real, -1 - chunk if given else chunk))
+        return input_of_goal.get((real, chunk), (real, -1 - chunk if input_of_goal else chunk))
 
     def first(self, rank: int) -> int:
-        """The first rank of its plan."""
+        """Return the first rank of a rank's plan."""
         return rank - rank % self.nranks
 
     def alias(self, rank: int, kind: str, element: int) -> Key:
-        """In place, input and output share memory: the larger one's cells are meant."""
+        """Return the memory cell of a buffer's element: in place, input and output share the larger buffer."""
         if not self.inplace[rank] or kind == "s":
             return kind, element
         gpu = self.gpus[rank]
@@ -183,28 +194,28 @@ class PlanRun:
         return ("i" if i == o else kind), element
 
     def ops(self, rank: int, tb: int) -> list[Json]:
-        found: list[Json] = self.gpus[rank]["threadblocks"][tb]["ops"]
-        return found
+        operations: list[Json] = self.gpus[rank]["threadblocks"][tb]["ops"]
+        return operations
 
     def missing(self, rank: int, tb: int, thread: int) -> Hashable | None:
-        """What the thread waits for, as `wake` names it."""
+        """Return the key of what a thread waits for, as `wake` takes it; None if the thread can go on."""
         op = self.ops(rank, tb)[self.at[rank, tb, thread]]
         name = op["name"]
         if name == "nop" or (name == "rppkt" and op["channel_type"] == "port"):
             if name == "rppkt":
-                for other in range(THREADS):
-                    if (lack := self.unflagged(rank, tb, op, other)) is not None:
+                for thread_number in range(THREADS):
+                    if (lack := self.unflagged(rank, tb, op, thread_number)) is not None:
                         return lack
             return self.meets((rank, tb), thread)
         if name == "barrier":
-            here = self.barriers[rank, op["barrier_id"]]
-            here.add((rank, tb, thread))
-            if len(here) < op["num_threadblocks"] * THREADS:
+            waiting_threads = self.barriers[rank, op["barrier_id"]]
+            waiting_threads.add((rank, tb, thread))
+            if len(waiting_threads) < op["num_threadblocks"] * THREADS:
                 return "barrier", rank, op["barrier_id"]
             return None
         if name in ("wait", "rlxwait"):
-            mine = [c for k, c in enumerate(op["channel_ids"]) if k % THREADS == thread]
-            ends = Counter(self.end(rank, tb, op["channel_type"], c) for c in mine)
+            channels_of_thread = [c for k, c in enumerate(op["channel_ids"]) if k % THREADS == thread]
+            ends = Counter(self.end(rank, tb, op["channel_type"], c) for c in channels_of_thread)
             return next((("in", end) for end, count in ends.items() if self.inbound[end] < count), None)
         if name == "sem_acquire":
             ids = Counter(x for k, x in enumerate(op["semaphore_ids"]) if k % THREADS == thread)
@@ -212,15 +223,18 @@ class PlanRun:
         return self.unflagged(rank, tb, op, thread) if name in PACKETS else None
 
     def meets(self, block: tuple[int, int], thread: int) -> Hashable | None:
+        """Record that a thread has reached a synchronization; return the key to wait for, or None when all have."""
         self.met[block].add(thread)
         return None if len(self.met[block]) == THREADS else ("met", block)
 
     def end(self, rank: int, tb: int, kind: str, local: int) -> tuple[int, str, int]:
+        """Return (rank, kind, channel number in the rank) of a threadblock's local channel."""
         lists = self.gpus[rank]["threadblocks"][tb]["channels"]
         ids = [i for entry in lists if entry["channel_type"] == kind for i in entry["channel_ids"]]
         return rank, kind, ids[local]
 
     def across(self, end: tuple[int, str, int]) -> tuple[int, str, int] | None:
+        """Return the other end of a channel, or None if the peer has no such channel."""
         rank, kind, number = end
         peers = self.peers[rank][kind]
         nth = peers[:number].count(peers[number])
@@ -228,6 +242,7 @@ class PlanRun:
         return (peers[number], kind, back[nth]) if nth < len(back) else None
 
     def place(self, rank: int, tb: int, op: Json, part: Json) -> tuple[int, str]:
+        """Return the rank and the buffer of an operation's part."""
         if "type" in part:
             return rank, part["type"]
         lists = self.gpus[rank]["threadblocks"][tb]["remote_buffer_refs"]
@@ -236,22 +251,22 @@ class PlanRun:
         return self.first(rank) + buffer["rank"], buffer["type"]
 
     def places(self, rank: int, tb: int, op: Json, part: Json) -> list[tuple[int, str]]:
-        """Every member's buffer of a switch channel, else the one place."""
+        """Return every member's rank and buffer of a switch channel, else the single place."""
         if "switch_channel_id" not in part:
             return [self.place(rank, tb, op, part)]
         lists = self.gpus[rank]["threadblocks"][tb]["channels"]
         ids = [i for x in lists if x["channel_type"] == "switch" for i in x["channel_ids"]]
-        known = [
+        switch_groups = [
             (x["buffer_type"], group["ranks"])
             for x in self.gpus[rank]["channels"]
             if x["channel_type"] == "switch"
             for group in x["rank_groups"]
         ]
-        kind, members = known[ids[part["switch_channel_id"]]]
-        return [(self.first(rank) + other, kind) for other in members]
+        kind, members = switch_groups[ids[part["switch_channel_id"]]]
+        return [(self.first(rank) + member, kind) for member in members]
 
     def unflagged(self, rank: int, tb: int, op: Json, thread: int) -> Hashable | None:
-        """Some packet that the thread reads and whose flag is not that of its launch."""
+        """Return the key of a packet that the thread reads and that lacks its launch's flag; None if there is none."""
         if op["name"] == "ppkt" and op["channel_type"] == "port":
             return None
         for sources, _ in lanes(op):
@@ -262,30 +277,39 @@ class PlanRun:
                     for e in range(part["size"] * PARTS) if port else elements(op, part["size"], thread):
                         keys = self.keys(rank, owner, kind, part["index"], e, True, False)
                         for key in keys:
-                            held = self.memory[owner].get(key)
-                            if not isinstance(held, list) or held[2] != self.launch[rank]:
+                            cell = self.memory[owner].get(key)
+                            if not isinstance(cell, list) or cell[2] != self.launch[rank]:
                                 return "flag", owner, key
         return None
 
     def keys(
         self, rank: int, owner: int, kind: str, index: int, e: int, packet: bool, port: bool, launch: int = 0
     ) -> list[Key]:
-        """Cells of an element in the buffer of `owner`, as an operation of `rank` reaches it."""
+        """Return the cells of an element in the buffer of `owner`, as an operation of `rank` reaches them."""
         if kind != "s":
             return [self.alias(owner, kind, index * PARTS + e)]
-        at = (index * PARTS + e) * (2 if packet else 1)
+        offset = (index * PARTS + e) * (2 if packet else 1)
         upper = self.double[rank] and (launch or self.launch[rank]) % 2 == 0
-        if upper and (packet or (owner == rank and not port)):  # plain data of others, and ports, know no halves
-            at += self.scratch[rank] // 2
-        if not 0 <= at < self.scratch[owner]:
+        if upper and (packet or (owner == rank and not port)):  # Other ranks' plain data and ports have no halves.
+            offset += self.scratch[rank] // 2
+        if not 0 <= offset < self.scratch[owner]:
             raise Wrong(f"rank {rank} reaches beyond the scratch of rank {owner}")
-        return [("s", at), ("s", at + 1)] if packet else [("s", at)]
+        return [("s", offset), ("s", offset + 1)] if packet else [("s", offset)]
 
     def move(self, rank: int, tb: int, op: Json, lane: int, elements: Iterable[int], *late: int) -> None:
-        """Move elements of a lane; late: of a put by a port channel, the target and the launch that asked for it."""
+        """Move elements of a lane.
+
+        Args:
+            rank: Rank that executes the operation.
+            tb: Threadblock of the operation.
+            op: The operation.
+            lane: Index of the lane.
+            elements: Elements to move.
+            late: Target and launch of a delayed put by a port channel.
+        """
         sources, targets = lanes(op)[lane]
         port, launch = op.get("channel_type") == "port", late[1] if late else 0
-        get = op["name"] == "get"  # each side has the other's offset
+        get = op["name"] == "get"  # In a get, the offsets of source and target are swapped.
         for e in elements:
             total: Value = ()
             raw: list[Any] = []
@@ -311,19 +335,20 @@ class PlanRun:
                         self.wake(("flag", owner, key))
 
     def step(self, rank: int, tb: int, thread: int) -> None:
+        """Execute the operation of a thread that can go on."""
         op = self.ops(rank, tb)[self.at[rank, tb, thread]]
         name, port = op["name"], op.get("channel_type") == "port"
         if len(self.met[rank, tb]) == THREADS:
-            for other in range(THREADS):
-                self.at[rank, tb, other] += 1
+            for thread_number in range(THREADS):
+                self.at[rank, tb, thread_number] += 1
             self.met[rank, tb].clear()
             self.wake(("met", (rank, tb)))
             if name != "nop":
                 self.push(rank, tb, op)
             return
         if name == "barrier":
-            for other_rank, other_tb, other in self.barriers.pop((rank, op["barrier_id"])):
-                self.at[other_rank, other_tb, other] += 1
+            for waiting_rank, waiting_tb, thread_number in self.barriers.pop((rank, op["barrier_id"])):
+                self.at[waiting_rank, waiting_tb, thread_number] += 1
             self.wake(("barrier", rank, op["barrier_id"]))
             return
         self.at[rank, tb, thread] += 1
@@ -352,12 +377,14 @@ class PlanRun:
                 self.move(rank, tb, op, lane, elements(op, sources[0][0]["size"], thread))
 
     def say(self, end: tuple[int, str, int]) -> None:
-        other = self.across(end)
-        if other is not None:
-            self.inbound[other] += 1
-            self.wake(("in", other))
+        """Signal the other end of a channel."""
+        far_end = self.across(end)
+        if far_end is not None:
+            self.inbound[far_end] += 1
+            self.wake(("in", far_end))
 
     def push(self, rank: int, tb: int, op: Json) -> None:
+        """Queue an operation's puts and signals at their port channels."""
         for lane, (_, targets) in enumerate(lanes(op)):
             for k in range(len(targets)):
                 end = self.end(rank, tb, "port", op["channel_ids"][lane + k])
@@ -366,9 +393,10 @@ class PlanRun:
                     self.queues[rank, end[2]].append(("signal", end))
 
     def deliver(self, key: tuple[int, int]) -> None:
-        what, *rest = self.queues[key].popleft()
-        if what == "signal":
-            self.say(rest[0])
+        """Do the first request in a port's queue."""
+        request, *fields = self.queues[key].popleft()
+        if request == "signal":
+            self.say(fields[0])
             return
-        tb, op, lane, target, launch = rest
+        tb, op, lane, target, launch = fields
         self.move(key[0], tb, op, lane, range(op["src_buff"][lane]["size"] * PARTS), target, launch)

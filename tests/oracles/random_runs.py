@@ -1,4 +1,4 @@
-"""A second, naive executor: one random interleaving at a time, to hold the check against."""
+"""A naive executor of programs, which runs one random interleaving at a time."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Held = Counter[tuple[int, int]]
 
 
 def execute(program: Program, depth: int, rng: random.Random) -> list[dict[Cell, Held]] | None:
-    """What the ranks hold after one random interleaving, or None where it stops before the end.
+    """Return the ranks' memory after one random interleaving, or None where it stops before the end.
 
-    For in-place allreduce and allgather, and for programs whose buffers are apart.
+    It serves in-place allreduce and allgather, and programs whose buffers are disjoint.
     """
     n = program.nranks
-    own = program.nchunks_per_loop // n
+    share = program.nchunks_per_loop // n
     memory: list[dict[Cell, Held]] = []
     for rank, gpu in enumerate(program.gpus):
         if program.collective == "allgather" and program.inplace:
-            memory.append({("o", rank * own + c): Counter([(rank, c)]) for c in range(own)})
+            memory.append({("o", rank * share + c): Counter([(rank, c)]) for c in range(share)})
         else:
             memory.append({("i", c): Counter([(rank, c)]) for c in range(gpu.i_chunks)})
     blocks = [(r, t, tb) for r, gpu in enumerate(program.gpus) for t, tb in enumerate(gpu.threadblocks)]
     at = {(r, t): 0 for r, t, _ in blocks}
     chunk = {(r, t): 0 for r, t, _ in blocks}
     fifo: dict[tuple[int, int, int], list[Held]] = {}
-    left = list(blocks)
-    while left:
-        rng.shuffle(left)
-        moved = False
-        for r, t, tb in list(left):
+    unfinished = list(blocks)
+    while unfinished:
+        rng.shuffle(unfinished)
+        progressed = False
+        for r, t, tb in list(unfinished):
             if at[r, t] == len(tb.steps):
-                left.remove((r, t, tb))
-                moved = True
+                unfinished.remove((r, t, tb))
+                progressed = True
                 continue
             s = tb.steps[at[r, t]]
             if s.dep_tb >= 0 and at[r, s.dep_tb] <= s.dep_step:
@@ -61,27 +61,27 @@ def execute(program: Program, depth: int, rng: random.Random) -> list[dict[Cell,
             if local or chunk[r, t] == s.count:
                 at[r, t] += 1
                 chunk[r, t] = 0
-            moved = True
+            progressed = True
             if rng.random() < 0.5:
                 break
-        if not moved:
+        if not progressed:
             return None
     return memory
 
 
 def is_right(program: Program, memory: list[dict[Cell, Held]]) -> bool:
-    """Whether an allreduce or allgather in place, or an alltoall, ended as it should."""
+    """Return whether an in-place allreduce or allgather, or an alltoall, ended as it should."""
     n = program.nranks
     k = program.nchunks_per_loop
-    own = k // n
-    for rank, held in enumerate(memory):
+    share = k // n
+    for rank, content in enumerate(memory):
         for c in range(k):
             if program.collective == "allreduce":
-                cell, want = ("i", c), Counter({(source, c): 1 for source in range(n)})
+                cell, expected = ("i", c), Counter({(source, c): 1 for source in range(n)})
             elif program.collective == "allgather":
-                cell, want = ("o", c), Counter({(c // own, c % own): 1})
+                cell, expected = ("o", c), Counter({(c // share, c % share): 1})
             else:
-                cell, want = ("o", c), Counter({(c // own, rank * own + c % own): 1})
-            if held.get(cell) != want:
+                cell, expected = ("o", c), Counter({(c // share, rank * share + c % share): 1})
+            if content.get(cell) != expected:
                 return False
     return True

@@ -12,7 +12,7 @@ from synth.model.problem import Problem
 
 
 def refuted_by_sccl(problem: Problem, shape: Shape, budget_s: float) -> bool | None:
-    """Whether SCCL's encoding in Z3 has no solution for a shape either; None when the budget ended first.
+    """Return whether SCCL's encoding in Z3 has no solution for a shape; None when the budget ends first.
 
     `problem` has shape.chunks chunks a block and copies only.
     """
@@ -26,12 +26,12 @@ def refuted_by_sccl(problem: Problem, shape: Shape, budget_s: float) -> bool | N
         solver.add(r >= 1)
     solver.add(z3.Sum(rounds) == shape.rounds)
     late = shape.steps + 1
-    when, send = {}, {}
+    arrival_step, send = {}, {}
     for chunk in range(collective.nchunks):
         holders = set(np.flatnonzero(collective.holds[chunk]).tolist())
         goals = set(np.flatnonzero(collective.wants[chunk]).tolist())
         for rank in range(net.nranks):
-            when[chunk, rank] = t = z3.Int(f"t{chunk}_{rank}")
+            arrival_step[chunk, rank] = t = z3.Int(f"t{chunk}_{rank}")
             if rank in holders:
                 solver.add(t == 0)
             else:
@@ -39,23 +39,23 @@ def refuted_by_sccl(problem: Problem, shape: Shape, budget_s: float) -> bool | N
         for link in range(net.nlinks):
             send[chunk, link] = x = z3.Bool(f"s{chunk}_{link}")
             u, v = int(net.src[link]), int(net.dst[link])
-            solver.add(z3.Implies(x, when[chunk, u] < when[chunk, v]))
+            solver.add(z3.Implies(x, arrival_step[chunk, u] < arrival_step[chunk, v]))
         for rank in set(range(net.nranks)) - holders:
             into = [send[chunk, link] for link in np.flatnonzero(net.dst == rank).tolist()]
-            solver.add(z3.Implies(when[chunk, rank] <= shape.steps, z3.Or(into)))
+            solver.add(z3.Implies(arrival_step[chunk, rank] <= shape.steps, z3.Or(into)))
             for a, b in combinations(into, 2):
                 solver.add(z3.Not(z3.And(a, b)))
     for resource in range(net.nresources + net.nlinks):
-        own = resource - net.nresources
-        if own >= 0:
-            links, gbs = [own], float(net.bandwidth_gbs[own])
+        link_number = resource - net.nresources
+        if link_number >= 0:
+            links, gbs = [link_number], float(net.bandwidth_gbs[link_number])
         else:
             gbs = float(net.capacity_gbs[resource])
             links = [link for link in range(net.nlinks) if resource in net.uses(link)]
         for step in range(shape.steps):
             load = [
                 z3.If(
-                    z3.And(send[chunk, link], when[chunk, int(net.dst[link])] == step + 1),
+                    z3.And(send[chunk, link], arrival_step[chunk, int(net.dst[link])] == step + 1),
                     z3.RealVal(str(round(float(size[chunk]), 9))),
                     z3.RealVal(0),
                 )

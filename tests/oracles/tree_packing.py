@@ -1,7 +1,7 @@
 """The least µs a byte of very large messages, from a linear program over all trees, where links share nothing.
 
-Each chunk goes in parts over trees; no link is busy longer than the whole. Such parts can be sent one period after the
-other, so that the time is reached as messages grow. It shares no code with bounds or engines.
+Each chunk goes in parts over trees, and no link is busy longer than the period. Such parts can be sent one period after
+another, so that the time is reached as messages grow. The model shares no code with bounds or engines.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from ortools.linear_solver import pywraplp
 
 from synth.model.problem import Problem
 
-_MOST = 4000  # trees of a chunk
+_MOST = 4000  # Trees of a chunk.
 
 
 def packed_us_per_byte(problem: Problem) -> float | None:
-    """What trees reach; None where links share something, or there are too many trees."""
+    """Return the least µs a byte that trees reach.
+
+    None: Links share a resource, there are too many trees, or the solver did not prove an optimum.
+    """
     net, collective = problem.network, problem.collective
     if net.hyperlinks is not None or (len(net.uses_idx) and np.bincount(net.uses_idx).max() > 1):
         return None
@@ -33,6 +36,7 @@ def packed_us_per_byte(problem: Problem) -> float | None:
         row.SetCoefficient(longest, -1)
 
     def add(trees: list[tuple[int, ...]], into: pywraplp.Constraint) -> None:
+        """Add a part of each tree to a constraint and to its links' loads."""
         for tree in trees:
             part = solver.NumVar(0, solver.infinity(), "")
             into.SetCoefficient(part, 1)
@@ -60,12 +64,12 @@ def packed_us_per_byte(problem: Problem) -> float | None:
             spreading = _trees(problem, (root,), goals, out=True)
             if gathering is None or spreading is None:
                 return None
-            here = solver.NumVar(0, solver.infinity(), "")
-            share.SetCoefficient(here, 1)
+            root_share = solver.NumVar(0, solver.infinity(), "")
+            share.SetCoefficient(root_share, 1)
             for trees in (gathering, spreading):
-                all_of_it = solver.Constraint(0, 0)
-                all_of_it.SetCoefficient(here, -1)
-                add(trees, all_of_it)
+                equal_share = solver.Constraint(0, 0)
+                equal_share.SetCoefficient(root_share, -1)
+                add(trees, equal_share)
     solver.Minimize(longest)
     return solver.Objective().Value() if solver.Solve() == pywraplp.Solver.OPTIMAL else None
 
@@ -73,29 +77,30 @@ def packed_us_per_byte(problem: Problem) -> float | None:
 def _trees(
     problem: Problem, roots: tuple[int, ...], leaves: tuple[int, ...], *, out: bool
 ) -> list[tuple[int, ...]] | None:
-    """All trees of links from any of the roots to all leaves (out: False: from the leaves to the root)."""
+    """Return all trees of links from any of the roots to all leaves; with out=False from the leaves to the root."""
     net = problem.network
     near, far = (net.src, net.dst) if out else (net.dst, net.src)
-    others = [r for r in range(net.nranks) if r not in roots]
-    into = [[*np.flatnonzero(far == r).tolist(), *([] if r in leaves else [-1])] for r in others]
-    if np.prod([len(one) for one in into]) > _MOST:
+    inner_ranks = [r for r in range(net.nranks) if r not in roots]
+    into = [[*np.flatnonzero(far == r).tolist(), *([] if r in leaves else [-1])] for r in inner_ranks]
+    if np.prod([len(links) for links in into]) > _MOST:
         return None
-    return list(dict.fromkeys(_connected(roots, leaves, others, into, near.tolist())))
+    return list(dict.fromkeys(_connected(roots, leaves, inner_ranks, into, near.tolist())))
 
 
 def _connected(
-    roots: tuple[int, ...], leaves: tuple[int, ...], others: list[int], into: list[list[int]], near: list[int]
+    roots: tuple[int, ...], leaves: tuple[int, ...], inner_ranks: list[int], into: list[list[int]], near: list[int]
 ) -> Iterator[tuple[int, ...]]:
+    """Yield each choice of one link into every other rank that connects all leaves to a root."""
     for choice in itertools.product(*into):
-        way = dict(zip(others, choice, strict=True))
-        kept: set[int] = set()
+        link_into = dict(zip(inner_ranks, choice, strict=True))
+        used_links: set[int] = set()
         for leaf in leaves:
-            at, seen = leaf, set()
-            while at not in roots and at not in seen and way[at] >= 0:
-                seen.add(at)
-                kept.add(way[at])
-                at = near[way[at]]
-            if at not in roots:
+            rank, visited = leaf, set()
+            while rank not in roots and rank not in visited and link_into[rank] >= 0:
+                visited.add(rank)
+                used_links.add(link_into[rank])
+                rank = near[link_into[rank]]
+            if rank not in roots:
                 break
         else:
-            yield tuple(sorted(kept))
+            yield tuple(sorted(used_links))
