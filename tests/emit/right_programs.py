@@ -1,4 +1,4 @@
-"""Right programs of many makers: lowered schedules, compiled scripts, hand-built ones, and what files bring back."""
+"""Right programs of many origins: lowered schedules, compiled scripts, hand-built programs and programs from files."""
 
 from __future__ import annotations
 
@@ -32,15 +32,22 @@ from topologies.load import load
 
 @dataclass(frozen=True)
 class Right:
-    """A program that is right, its goal where its name does not say it, and where it comes from."""
+    """A program that is right.
+
+    Attributes:
+        name: Name for messages.
+        program: The program.
+        goal: The program's goal; None: its collective says it.
+        origin: "lowered", "compiled", "hand-built" or "read from a file".
+    """
 
     name: str
     program: Program
     goal: Goal | None
-    origin: str  # lowered, compiled, hand-built, read from a file
+    origin: str
 
 
-# topology, collective, group (None: all), relays
+# (topology, collective, group, relays); group None: all ranks.
 QUESTIONS: tuple[tuple[str, str, tuple[int, ...] | None, tuple[int, ...]], ...] = (
     ("ring:4", "allgather", None, ()),
     ("hypercube:2", "allreduce", None, ()),
@@ -59,31 +66,31 @@ QUESTIONS: tuple[tuple[str, str, tuple[int, ...] | None, tuple[int, ...]], ...] 
     ("ring:3", "sendrecv", None, ()),
 )
 PROTOCOLS = ("Simple", "LL", "LL128")
-MOST_STEPS = 160  # what is held back step by step must be short
+MOST_STEPS = 160  # Programs must be short, since a run holds back one step at a time.
 
 
 def lowered(most_steps: int = MOST_STEPS) -> Iterator[Right]:
-    """Every baseline of every question, in turn for each protocol."""
+    """Yield every baseline of every question, lowered with each protocol in turn."""
     number = 0
     for spec, collective, group, relays in QUESTIONS:
         problem = make_problem(load(spec), collective, None if group is None else list(group), relays)
-        seen = set()
+        shapes = set()
         for algorithm in baseline(problem):
             shape = (algorithm.engine, algorithm.chunks, algorithm.steps)
-            if shape in seen:
+            if shape in shapes:
                 continue
-            seen.add(shape)
+            shapes.add(shape)
             protocol = PROTOCOLS[number % len(PROTOCOLS)]
             try:
                 program, goal = lower(algorithm, "lowered", protocol)
             except InputError:
-                continue  # some orders cannot be lowered; the lowering has tests of its own
+                continue  # Some orders cannot be lowered; the lowering has tests of its own.
             if program.nsteps <= most_steps:
                 number += 1
                 yield Right(f"{collective} on {spec} by {algorithm.engine}", program, goal, "lowered")
 
 
-# Each example with the smallest settings that are of interest; some passes are left out in turn.
+# Each example with the smallest settings of interest, and the passes that are switched off.
 SCRIPTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("ring.py", ("ranks=4", "instances=2"), ()),
     ("ring.py", ("ranks=3",), ("fuse",)),
@@ -98,7 +105,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def compiled_scripts() -> Iterator[Right]:
-    """The shipped algorithms, as the compiler makes them."""
+    """Yield the shipped algorithms as compiled programs."""
     folder = EXAMPLES
     for name, settings, off in SCRIPTS:
         ir = load_script(folder / name, settings).instructions()
@@ -107,7 +114,7 @@ def compiled_scripts() -> Iterator[Right]:
 
 
 def stacked_reduce(n: int, width: int) -> Program:
-    """All-reduce through scratch that is used again: every rank sums what comes and gives the sum back."""
+    """Build an all-reduce through reused scratch: rank 0 sums the other ranks' inputs and returns the sum."""
     gpus = []
     for r in range(n):
         blocks = []
@@ -117,19 +124,19 @@ def stacked_reduce(n: int, width: int) -> Program:
         else:
             for p in range(1, n):
                 dep = (p - 2, 1) if p > 1 else (-1, -1)
-                come = [
+                steps_of_peer = [
                     Step("r", "s", 0, "s", 0, width, *dep),
                     Step("re", "s", 0, "i", 0, width, has_dep=True),
                     Step("s", "i", 0, "i", 0, width, *((n - 2, 1) if p < n - 1 else (-1, -1))),
                 ]
-                blocks.append(ThreadBlock(p, p, 0, come))
+                blocks.append(ThreadBlock(p, p, 0, steps_of_peer))
         gpus.append(Gpu(width, 0, 0 if r else width, blocks))
     return Program("stacked_reduce", "allreduce", "LL", n, width, True, False, gpus)
 
 
 def hand_built() -> Iterator[Right]:
-    """Small families, in place and out of place."""
-    more = {
+    """Yield small families, in place and out of place."""
+    further_programs = {
         "ring_allgather of 3": ring_allgather(3, "Simple"),
         "ring_allgather of 6": ring_allgather(6),
         "ring_allreduce of 3": ring_allreduce(3, 2, "LL"),
@@ -142,24 +149,24 @@ def hand_built() -> Iterator[Right]:
         "broadcast in both forms": replace(chain_broadcast(3, 1), inplace=True),
         "direct_gather of 4": direct_gather(4, 2),
     }
-    for name, program in (RIGHT | more).items():
+    for name, program in (RIGHT | further_programs).items():
         yield Right(name, program, None, "hand-built")
 
 
 def read_back(rights: Iterator[Right]) -> Iterator[Right]:
-    """The same programs after a file was written of them and read."""
+    """Yield the programs after they were written to a file and read."""
     for right in rights:
         target = "executor-nccl" if right.goal is None else "msccl"
         try:
             text = write_msccl(right.program, right.goal, target)
         except InputError:
-            continue  # two forms in one have no words in a file, for one
+            continue  # For example, no file can state a program for both forms.
         program = replace(read_msccl(text), root=right.program.root)
         yield Right(f"{right.name}, read", program, right.goal, "read from a file")
 
 
 @cache
 def right_programs() -> tuple[Right, ...]:
-    """All of them."""
-    made = [*lowered(), *compiled_scripts(), *hand_built()]
-    return (*made, *read_back(iter(made[::2])))
+    """Return all right programs."""
+    programs = [*lowered(), *compiled_scripts(), *hand_built()]
+    return (*programs, *read_back(iter(programs[::2])))

@@ -1,4 +1,4 @@
-"""Small right programs, and ways to spoil them."""
+"""Small right programs, and functions that replace parts of a program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def ring_allreduce(n: int, channels: int = 1, protocol: str = "LL128") -> Progra
 
 
 def allpairs_allreduce(n: int, cnt: int = 1, protocol: str = "LL") -> Program:
-    """Every rank reduces its own block of `cnt` chunks; tb 0 reduces, tb t exchanges with the t-th peer."""
+    """Build an all-reduce in which every rank reduces its own block of `cnt` chunks.
+
+    Threadblock 0 reduces, threadblock t exchanges with the t-th peer.
+    """
     gpus = []
     for r in range(n):
         peers = [p for p in range(n) if p != r]
@@ -51,7 +54,7 @@ def allpairs_allreduce(n: int, cnt: int = 1, protocol: str = "LL") -> Program:
             dep = (n - 1, 1) if t == 0 else (-1, -1)
             reduces.append(Step("re", "s", t * cnt, "i", r * cnt, cnt, *dep, has_dep=last))
         blocks = [ThreadBlock(-1, -1, 0, nops + reduces)]
-        done = len(nops) + len(reduces) - 1
+        last_step = len(nops) + len(reduces) - 1
         for t, p in enumerate(peers):
             blocks.append(
                 ThreadBlock(
@@ -61,7 +64,7 @@ def allpairs_allreduce(n: int, cnt: int = 1, protocol: str = "LL") -> Program:
                     [
                         Step("s", "i", p * cnt, "s", 0, cnt),
                         Step("r", "i", 0, "s", t * cnt, cnt, has_dep=True),
-                        Step("s", "i", r * cnt, "i", r * cnt, cnt, 0, done),
+                        Step("s", "i", r * cnt, "i", r * cnt, cnt, 0, last_step),
                         Step("r", "i", p * cnt, "i", p * cnt, cnt),
                     ],
                 )
@@ -71,18 +74,18 @@ def allpairs_allreduce(n: int, cnt: int = 1, protocol: str = "LL") -> Program:
 
 
 def doubling_allgather(n: int, protocol: str = "LL") -> Program:
-    """Recursive doubling; n a power of two. Round j exchanges 2^j chunks in its own tb."""
+    """Build recursive doubling on n ranks, a power of two; round j exchanges 2^j chunks in a threadblock of its own."""
     gpus = []
     for r in range(n):
         blocks = []
         j = 0
         while 1 << j < n:
             peer, size = r ^ (1 << j), 1 << j
-            mine, theirs = (r >> j) << j, (peer >> j) << j
+            own_offset, peer_offset = (r >> j) << j, (peer >> j) << j
             steps = [Step("nop", dep_tb=t, dep_step=len(blocks[t].steps) - 1) for t in range(j - 1)]
             dep = (j - 1, len(blocks[j - 1].steps) - 1) if j else (-1, -1)
-            steps.append(Step("s", "o", mine, "o", mine, size, *dep))
-            steps.append(Step("r", "o", theirs, "o", theirs, size, has_dep=2 << j < n))
+            steps.append(Step("s", "o", own_offset, "o", own_offset, size, *dep))
+            steps.append(Step("r", "o", peer_offset, "o", peer_offset, size, has_dep=2 << j < n))
             blocks.append(ThreadBlock(peer, peer, 0, steps))
             j += 1
         gpus.append(Gpu(0, n, 0, blocks))
@@ -131,7 +134,7 @@ def chain_broadcast(n: int, root: int, chunks: int = 3) -> Program:
 def chain_reduce(n: int, root: int) -> Program:
     gpus: list[Gpu] = []
     for r in range(n):
-        place = (root - r) % n  # hops to the root
+        place = (root - r) % n  # Hops to the root.
         op = "s" if place == n - 1 else "rrc" if place == 0 else "rrs"
         send = -1 if place == 0 else (r + 1) % n
         recv = -1 if place == n - 1 else (r - 1) % n

@@ -1,4 +1,4 @@
-"""Programs as simulators take them: what is written is what is read, and every planted fault is found."""
+"""Tests of programs as operations of simulators: files are read back, and every planted fault is reported."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.emit.small_programs import RIGHT, ring_allgather, ring_allreduce, wit
 from topologies.errors import InputError
 
 Ranks = list[list[Operation]]
-TRACES = [one for one in FORMATS.values() if one.simulator]
+TRACES = [trace_format for trace_format in FORMATS.values() if trace_format.simulator]
 
 
-def put(folder: Path, form: str, ranks: Ranks, program: Program | None) -> Path:
-    """A trace's file in a folder of its own, of which one is returned."""
+def put(folder: Path, format_name: str, ranks: Ranks, program: Program | None) -> Path:
+    """Write a trace's files into a folder and return the path of one of them."""
     folder.mkdir(exist_ok=True)
-    if form == "goal":
+    if format_name == "goal":
         (folder / "a.goal").write_bytes(goal.encode(ranks, "" if program is None else text_of(program)))
         return folder / "a.goal"
     for end, content in chakra.encode(ranks, "allreduce", None if program is None else text_of(program)):
@@ -32,71 +32,73 @@ def put(folder: Path, form: str, ranks: Ranks, program: Program | None) -> Path:
     return folder / "a.0.et"
 
 
-@pytest.mark.parametrize("form", TRACES, ids=lambda form: form.name)
+@pytest.mark.parametrize("trace_format", TRACES, ids=lambda trace_format: trace_format.name)
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_written_is_read_back(form: object, name: str, tmp_path: Path) -> None:
-    assert form in TRACES
+def test_written_traces_are_read_back(trace_format: object, name: str, tmp_path: Path) -> None:
+    assert trace_format in TRACES
     program = RIGHT[name]
     size = 24 * chunks_of(program)
-    files = write_trace(program, form, size)  # type: ignore[arg-type]
-    assert files == write_trace(program, form, size)  # type: ignore[arg-type]
+    files = write_trace(program, trace_format, size)  # type: ignore[arg-type]
+    assert files == write_trace(program, trace_format, size)  # type: ignore[arg-type]
     for end, content in files:
         (tmp_path / f"a{end}").write_bytes(content)
     path = tmp_path / f"a{files[-1][0]}"
     verdict = verify_file(path)
     assert (verdict.status, verdict.findings) == ("right", ())
     assert verdict.program == replace(program, name=verdict.program.name if verdict.program else "")
-    ranks, _ = (goal if form.name == "goal" else chakra).read(path)  # type: ignore[attr-defined]
-    assert [[replace(one, block=-1, step=-1) for one in own] for own in operations_of(program, size)] == ranks
+    ranks, _ = (goal if trace_format.name == "goal" else chakra).read(path)  # type: ignore[attr-defined]
+    assert [
+        [replace(operation, block=-1, step=-1) for operation in own] for own in operations_of(program, size)
+    ] == ranks
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_operations_are_the_steps_and_their_order(name: str) -> None:
+def test_operations_follow_the_steps_and_their_order(name: str) -> None:
     program = RIGHT[name]
     ranks = operations_of(program, chunks_of(program) * 8)
     for rank, own in enumerate(ranks):
         gpu = program.gpus[rank]
         steps = [(tb, at) for tb, block in enumerate(gpu.threadblocks) for at in range(len(block.steps))]
         for kind, ops in ((SEND, SENDS), (RECV, RECEIVES)):
-            made = [(one.block, one.step) for one in own if one.kind == kind]
-            assert made == [(tb, at) for tb, at in steps if gpu.threadblocks[tb].steps[at].op in ops]
-        before = _all_before(own)
-        for position, one in enumerate(own):
-            if one.block < 0:
+            steps_of_kind = [(operation.block, operation.step) for operation in own if operation.kind == kind]
+            assert steps_of_kind == [(tb, at) for tb, at in steps if gpu.threadblocks[tb].steps[at].op in ops]
+        awaited = _all_before(own)
+        for position, operation in enumerate(own):
+            if operation.block < 0:
                 continue
-            step = gpu.threadblocks[one.block].steps[one.step]
-            for other, what in enumerate(own):
-                earlier = what.block == one.block and what.step < one.step
-                named = (what.block, what.step) == (step.dep_tb, step.dep_step)
-                assert not (earlier or named) or other in before[position]
+            step = gpu.threadblocks[operation.block].steps[operation.step]
+            for earlier_position, candidate in enumerate(own):
+                earlier = candidate.block == operation.block and candidate.step < operation.step
+                named = (candidate.block, candidate.step) == (step.dep_tb, step.dep_step)
+                assert not (earlier or named) or earlier_position in awaited[position]
 
 
 def _all_before(own: list[Operation]) -> list[set[int]]:
-    """Of each operation all that must have ended."""
-    found: list[set[int]] = [set() for _ in own]
+    """Return for each operation all operations that must end before it."""
+    awaited: list[set[int]] = [set() for _ in own]
     for _ in own:
-        for position, one in enumerate(own):
-            for other in one.after:
-                found[position] |= {other} | found[other]
-    return found
+        for position, operation in enumerate(own):
+            for dependency in operation.after:
+                awaited[position] |= {dependency} | awaited[dependency]
+    return awaited
 
 
-@pytest.mark.parametrize("form", [one.name for one in TRACES])
+@pytest.mark.parametrize("form", [trace_format.name for trace_format in TRACES])
 def test_the_reduction_is_kept(form: str, tmp_path: Path) -> None:
     program = replace(ring_allreduce(3), redop="max", min_bytes=9, max_bytes=900)
     verdict = verify_file(put(tmp_path / "x", form, operations_of(program, 9), program))
     assert (verdict.status, verdict.program) == ("right", program)
 
 
-def test_a_nop_hands_on_what_it_waits_for() -> None:
+def test_a_nop_passes_its_dependency_on() -> None:
     two = ThreadBlock(-1, -1, 1, [Step("cpy", "i", 0, "o", 0, 1, has_dep=True)])
     send = ThreadBlock(1, -1, 0, [Step("nop", dep_tb=0, dep_step=0), Step("nop"), Step("s", "i", 0, "o", 0, 1)])
     program = ring_allgather(2)
     gpu = replace(program.gpus[0], threadblocks=[two, send])
     own = operations_of(with_gpu(program, 0, gpu), 16)[0]
-    assert [(one.kind, one.after) for one in own] == [(CALC, ()), (SEND, (0,))]
+    assert [(operation.kind, operation.after) for operation in own] == [(CALC, ()), (SEND, (0,))]
     idle = operations_of(with_gpu(program, 0, replace(gpu, threadblocks=[])), 16)[0]
-    assert [(one.kind, one.after) for one in idle] == [(CALC, ())]
+    assert [(operation.kind, operation.after) for operation in idle] == [(CALC, ())]
 
 
 def test_sizes_are_whole_chunks() -> None:
@@ -108,36 +110,39 @@ def test_sizes_are_whole_chunks() -> None:
 
 
 def drop_dependency(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
-    """Each operation without one that it waits for."""
+    """Yield traces in which an operation lacks one of its dependencies."""
     for rank, own in enumerate(ranks):
-        for position, one in enumerate(own):
-            for other in one.after:
-                yield rank, changed(ranks, rank, position, after=tuple(x for x in one.after if x != other))
+        for position, operation in enumerate(own):
+            for dependency in operation.after:
+                yield rank, changed(ranks, rank, position, after=tuple(x for x in operation.after if x != dependency))
 
 
 def change_size(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
     for rank, own in enumerate(ranks):
-        for position, one in enumerate(own):
-            if one.kind != CALC:
-                yield rank, changed(ranks, rank, position, bytes=one.bytes + 1)
+        for position, operation in enumerate(own):
+            if operation.kind != CALC:
+                yield rank, changed(ranks, rank, position, bytes=operation.bytes + 1)
 
 
 def change_peer(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
     for rank, own in enumerate(ranks):
-        for position, one in enumerate(own):
-            if one.kind != CALC:
-                yield rank, changed(ranks, rank, position, peer=next(x for x in range(9) if x not in (rank, one.peer)))
+        for position, operation in enumerate(own):
+            if operation.kind != CALC:
+                yield (
+                    rank,
+                    changed(ranks, rank, position, peer=next(x for x in range(9) if x not in (rank, operation.peer))),
+                )
 
 
 def change_tag(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
     for rank, own in enumerate(ranks):
-        for position, one in enumerate(own):
-            if one.kind != CALC:
-                yield rank, changed(ranks, rank, position, tag=one.tag + 7)
+        for position, operation in enumerate(own):
+            if operation.kind != CALC:
+                yield rank, changed(ranks, rank, position, tag=operation.tag + 7)
 
 
 def leave_out(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
-    """Without the last operation of a rank."""
+    """Yield traces without the last operation of a rank."""
     for rank, own in enumerate(ranks):
         if len(own) > 1:
             yield rank, [*ranks[:rank], own[:-1], *ranks[rank + 1 :]]
@@ -155,9 +160,9 @@ FAULTS: dict[str, Callable[[Ranks], Iterator[tuple[int, Ranks]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", [one.name for one in TRACES])
+@pytest.mark.parametrize("form", [trace_format.name for trace_format in TRACES])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_planted_fault_is_found(form: str, fault: str, tmp_path: Path) -> None:
+def test_every_planted_fault_is_reported(form: str, fault: str, tmp_path: Path) -> None:
     planted = 0
     for program in (ring_allreduce(3), RIGHT["alltoall"], RIGHT["doubling_allgather"]):
         right = operations_of(program, 16 * chunks_of(program))
@@ -169,8 +174,8 @@ def test_every_planted_fault_is_found(form: str, fault: str, tmp_path: Path) -> 
     assert planted > 9
 
 
-@pytest.mark.parametrize("form", [one.name for one in TRACES])
-def test_without_a_program_only_messages_are_judged(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [trace_format.name for trace_format in TRACES])
+def test_without_a_program_only_messages_are_checked(form: str, tmp_path: Path) -> None:
     program = ring_allreduce(3)
     right = operations_of(program, 16 * chunks_of(program))
     verdict = verify_file(put(tmp_path / "x", form, right, None))
@@ -183,8 +188,8 @@ def test_without_a_program_only_messages_are_judged(form: str, tmp_path: Path) -
     assert verify_file(put(tmp_path / "x", form, circle, None)).status == "deadlock"
 
 
-@pytest.mark.parametrize("form", [one.name for one in TRACES])
-def test_a_wrong_program_is_found_in_its_trace(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [trace_format.name for trace_format in TRACES])
+def test_a_wrong_program_in_a_trace_is_reported(form: str, tmp_path: Path) -> None:
     wrong = with_step(ring_allreduce(3), 1, 0, 0, src_off=2)
     verdict = verify_file(put(tmp_path / "x", form, operations_of(wrong, 9), wrong))
     assert verdict.status == "wrong"

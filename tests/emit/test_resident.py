@@ -1,4 +1,4 @@
-"""A rank's threadblocks wait for each other: all must be resident on the SMs of its device, or the machine hangs."""
+"""A rank's threadblocks wait for each other: all must be resident on the SMs of its device, or the run hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDE = alltoall(6, protocol="LL")
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_verify_refuses_what_does_not_fit(tmp_path: Path, target: Target) -> None:
+def test_verify_refuses_more_threadblocks_than_sms(tmp_path: Path, target: Target) -> None:
     path = tmp_path / f"wide{target.suffix}"
     path.write_text(write_program(WIDE, None, target))
     most = max(FORMATS[target.format].threadblocks(WIDE, path))
@@ -37,14 +37,14 @@ def test_verify_refuses_what_does_not_fit(tmp_path: Path, target: Target) -> Non
     ring = load("ring:6")
     for sms in (0, most, 108):
         assert check_place(verdict, blocks, replace(ring, sms=sms), range(6)) == verdict
-    said = check_place(verdict, blocks, replace(ring, sms=most - 1), range(6))
-    assert (said.status, said.exit_code) == ("deadlock", 1)
-    assert said.lines[0].startswith("deadlock: alltoall on 6 ranks")
-    assert said.lines[-1] == f"hang: rank 0 has {most} threadblocks on {most - 1} SMs; all must run at once"
+    refused = check_place(verdict, blocks, replace(ring, sms=most - 1), range(6))
+    assert (refused.status, refused.exit_code) == ("deadlock", 1)
+    assert refused.lines[0].startswith("deadlock: alltoall on 6 ranks")
+    assert refused.lines[-1] == f"hang: rank 0 has {most} threadblocks on {most - 1} SMs; all must run at once"
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_no_target_writes_what_does_not_fit(target: Target) -> None:
+def test_no_target_writes_more_threadblocks_than_sms(target: Target) -> None:
     text = write_program(WIDE, None, target)
     most = max(FORMATS[target.format].threadblocks(WIDE, text))
     assert write_program(WIDE, None, on_devices(target, 108, most)) == text
@@ -52,38 +52,38 @@ def test_no_target_writes_what_does_not_fit(target: Target) -> None:
         write_program(WIDE, None, on_devices(target, 108, most - 1))
 
 
-def test_what_a_rank_may_use() -> None:
+def test_sms_that_a_rank_may_use() -> None:
     target = TARGETS["rccl"]
     assert on_devices(target, 0) is target
     assert on_devices(target, 304).limits.sms == 304 - RESERVED_SMS
     assert on_devices(target, 304).limits.tbs_per_gpu == target.limits.tbs_per_gpu == 64
     assert on_devices(target, 5).limits.tbs_per_gpu == 3
     assert on_devices(target, 0, 7).limits.tbs_per_gpu == on_devices(target, 80, 7).limits.sms == 7
-    for asked in (0, -1, 81):
-        with pytest.raises(InputError, match=f"--sms {asked}: is not possible; it must be 1 to 80"):
-            on_devices(target, 80, asked)
+    for sms in (0, -1, 81):
+        with pytest.raises(InputError, match=f"--sms {sms}: is not possible; it must be 1 to 80"):
+            on_devices(target, 80, sms)
 
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
-def test_a_lowered_program_keeps_to_its_sms(collective: str) -> None:
+def test_a_lowered_program_fits_its_sms(collective: str) -> None:
     problem = ask(collective, "dgx1").problem
     programs = Programs(problem, sms=8)
     for algorithm in list(baseline(problem))[:2]:
-        for made in (programs.lower(algorithm).small, programs.lower(algorithm).large):
-            assert max(threadblocks(made.program, "")) <= 8
+        for lowered in (programs.lower(algorithm).small, programs.lower(algorithm).large):
+            assert max(threadblocks(lowered.program, "")) <= 8
     with pytest.raises(InputError, match="on 1 SMs"):
         lower(baseline(problem)[0], "x", limits=on_devices(TARGETS["msccl"], 0, 1).limits)
 
 
-def test_the_index_says_how_many_a_rank_needs(tmp_path: Path) -> None:
+def test_the_index_states_threadblocks_of_a_rank(tmp_path: Path) -> None:
     synthesize("allgather", "dgx1", [0, 1, 2], engine="route", target="auto", sms=6).save(tmp_path)
     for entry in load_index(tmp_path):
         program = read_msccl(entry.path)
         assert entry.values["threadblocks"] == max(threadblocks(program, "")) <= 6
 
 
-def test_what_the_index_says_of_the_place(tmp_path: Path) -> None:
-    """Its topology, also where parts of that are dead: devices and nodes are those of the healthy one."""
+def test_the_index_states_topology_and_group(tmp_path: Path) -> None:
+    """Check that the index states a file's topology, also with faults: devices and nodes of the healthy one."""
     answer = synthesize("allgather", "dgx1", [0, 2, 3], without=["link:0-1"], engine="route", target="auto")
     for path in answer.save(tmp_path):
         place = place_beside(path)
@@ -92,14 +92,14 @@ def test_what_the_index_says_of_the_place(tmp_path: Path) -> None:
             assert (place[0].name, place[0].sms, place[1]) == ("dgx1", 80, [0, 2, 3])
 
 
-def test_unknown_sms_are_said_where_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = synthesize("alltoall", "full:4", engine="route", size=1 << 20).found
-    for fewest, sms, said in ((FEWEST_SMS, None, False), (1, 20, False), (1, None, True)):
+def test_unknown_sms_are_remarked_where_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = synthesize("alltoall", "full:4", engine="route", size=1 << 20).found
+    for fewest, sms, expected in ((FEWEST_SMS, None, False), (1, 20, False), (1, None, True)):
         monkeypatch.setattr("emit.library.saving.save.FEWEST_SMS", fewest)
-        saved = save(found, tmp_path, sms=sms)
+        saved = save(result, tmp_path, sms=sms)
         assert saved.index is not None
-        assert any("the SMs of its device are not known" in remark for remark in saved.remarks) == said
+        assert any("the SMs of its device are not known" in remark for remark in saved.remarks) == expected
 
 
-def test_the_fewest_sms_are_those_of_a_machine() -> None:
+def test_fewest_sms_is_the_minimum_of_all_machines() -> None:
     assert min(load(name).sms or 1 << 20 for name in machines()) == FEWEST_SMS

@@ -1,4 +1,4 @@
-"""The rows of targets and formats hold together, and the right one is found for a question or a file."""
+"""The rows of targets and formats fit together, and the right one is chosen for a question or a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_row_fits_its_format(target: Target) -> None:
     assert len([t for t in TARGETS.values() if t.folder == target.folder]) == 1
 
 
-def test_the_format_of_a_file_follows_from_its_name_or_its_start(tmp_path: Path) -> None:
+def test_format_of_a_file_by_name_or_content(tmp_path: Path) -> None:
     texts = {"msccl": write_msccl(ring_allgather(3)), "mscclpp": ' \n{"name": 1}', "schedule": "PK\x03\x04"}
     for name, text in texts.items():
         (tmp_path / "file").write_text(text)
@@ -40,14 +40,14 @@ def test_the_format_of_a_file_follows_from_its_name_or_its_start(tmp_path: Path)
     assert format_of("nowhere/a").name == format_of(tmp_path).name == "msccl"
     (tmp_path / "ring").write_text(texts["msccl"])
     assert verify_file(tmp_path / "ring").status == verify_program(tmp_path / "ring").status == "right"
-    wanted = "it must be an MSCCL XML file or an execution plan (JSON)"
-    assert wanted in verify_program(tmp_path / "a.synth").lines[0]
+    message = "it must be an MSCCL XML file or an execution plan (JSON)"
+    assert message in verify_program(tmp_path / "a.synth").lines[0]
     assert "no such file" in verify_program(tmp_path / "a.json").lines[0]
 
 
-def test_what_serves_a_problem() -> None:
+def test_target_for_a_problem() -> None:
     ring = load("ring:4")
-    for collective, relays, asked, right in (
+    for collective, relays, target, expected in (
         ("allreduce", (), "auto", "executor-nccl"), ("gather", (), "auto", "executor-nccl"),
         ("alltonext", (), "auto", "msccl"), ("allgather", (3,), "auto", "msccl"), ("allgather", (), "rccl", "rccl"),
         ("allgather", (3,), "mscclpp", "mscclpp"), ("allgather", (3,), "rccl", "msccl or mscclpp or --relay none"),
@@ -56,11 +56,11 @@ def test_what_serves_a_problem() -> None:
         ("allgather", (), "nccl", "is not known"),
     ):  # fmt: skip
         problem = make_problem(ring, collective, [0, 1, 2], relays)
-        if right in TARGETS:
-            assert target_for(problem, asked).name == right
+        if expected in TARGETS:
+            assert target_for(problem, target).name == expected
         else:
-            with pytest.raises(InputError, match=right):
-                target_for(problem, asked)
+            with pytest.raises(InputError, match=expected):
+                target_for(problem, target)
     assert choose_target("reducescatter").name == "executor-nccl"
     assert [choose_protocol(size) for size in (0, 256 << 10, (256 << 10) + 1, None)] == [
         "LL",
@@ -70,7 +70,7 @@ def test_what_serves_a_problem() -> None:
     ]
 
 
-def test_a_protocol_that_works_between_nodes() -> None:
+def test_protocol_between_nodes() -> None:
     for target in TARGETS.values():
         only_ll = "LL" if target.format == "msccl" else "Simple"
         for collective in ("broadcast", "reduce"):
@@ -80,20 +80,20 @@ def test_a_protocol_that_works_between_nodes() -> None:
 
 
 def test_plans_have_limits_of_their_own() -> None:
-    """What only XML and its readers cannot hold is no matter of a plan, and what is too much names its own target."""
+    """Check that limits of XML readers do not apply to plans, and that a violated limit names its target."""
     limits = TARGETS["mscclpp"].limits
-    many = [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "o", 0, 100)])] * 200
+    copies = [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "o", 0, 100)])] * 200
     chain = ThreadBlock(-1, -1, 0, [Step("re", "i", k, "o", 0, 1) for k in range(40)])
     wide = Program(
-        "wide", "allreduce", "Simple", 2, 1 << 16, False, True, [Gpu(1 << 16, 1 << 16, 0, [*many, chain])] * 2
+        "wide", "allreduce", "Simple", 2, 1 << 16, False, True, [Gpu(1 << 16, 1 << 16, 0, [*copies, chain])] * 2
     )
-    found = Findings()
-    check_limits(wide, limits, found)
-    assert not found.reported
-    check_limits(wide, TARGETS["msccl"].limits, found)
-    assert {f.message.split("; ")[-1].split()[0] for f in found.reported} >= {"msccl"}
+    findings = Findings()
+    check_limits(wide, limits, findings)
+    assert not findings.reported
+    check_limits(wide, TARGETS["msccl"].limits, findings)
+    assert {f.message.split("; ")[-1].split()[0] for f in findings.reported} >= {"msccl"}
     long = replace(wide, gpus=[Gpu(1, 1, 0, [ThreadBlock(-1, -1, 40, [Step("cpy", "i", 0, "o", 0, 1)] * 9000)])] * 2)
-    found = Findings()
-    check_limits(long, limits, found)
-    assert len(found.reported) == 6
-    assert all("mscclpp" in f.message and "XML" not in f.message for f in found.reported)
+    findings = Findings()
+    check_limits(long, limits, findings)
+    assert len(findings.reported) == 6
+    assert all("mscclpp" in f.message and "XML" not in f.message for f in findings.reported)

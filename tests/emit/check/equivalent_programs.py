@@ -1,4 +1,4 @@
-"""Changes of a program that keep what it means: steps moved, threadblocks cut, chunks made finer."""
+"""Changes of a program that keep its meaning: steps moved, threadblocks split, chunks refined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def with_blocks(program: Program, rank: int, blocks: list[ThreadBlock]) -> Progr
 
 
 def renumbered(program: Program, rank: int, blocks: list[ThreadBlock], place: Places) -> Program:
-    """`blocks` as the rank's, with dependencies led to where `place(tb, step)` says that a step went."""
+    """Set a rank's threadblocks and redirect dependencies to where `place(tb, step)` says that a step moved."""
     new = []
     for block in blocks:
         steps = []
@@ -29,7 +29,7 @@ def renumbered(program: Program, rank: int, blocks: list[ThreadBlock], place: Pl
 
 
 def reordered(program: Program, rank: int, tb: int, order: list[int]) -> Program:
-    """A threadblock's steps in another order, some left out or there twice; waits follow the steps."""
+    """Reorder a threadblock's steps, of which some may be missing or repeated; dependencies follow the steps."""
     blocks = list(program.gpus[rank].threadblocks)
     steps = blocks[tb].steps
     blocks[tb] = replace(blocks[tb], steps=[steps[x] for x in order])
@@ -38,13 +38,13 @@ def reordered(program: Program, rank: int, tb: int, order: list[int]) -> Program
 
 
 def awaited(program: Program, rank: int, tb: int) -> set[int]:
-    """Positions of the threadblock's steps that others wait for."""
+    """Return the positions of the threadblock's steps that other steps wait for."""
     blocks = program.gpus[rank].threadblocks
     return {s.dep_step for b in blocks for s in b.steps if s.dep_tb == tb}
 
 
 def cut_in_two(program: Program, rank: int, tb: int, at: int) -> Program:
-    """The threadblock's steps from `at` on in one more threadblock, which waits for the first part."""
+    """Move the threadblock's steps from `at` on into a new threadblock, which waits for the first part."""
     blocks = list(program.gpus[rank].threadblocks)
     old, last = blocks[tb], len(blocks)
     head, tail = list(old.steps[:at]), list(old.steps[at:])
@@ -66,16 +66,16 @@ def cut_in_two(program: Program, rank: int, tb: int, at: int) -> Program:
 
 
 def finer(program: Program, times: int) -> Program:
-    """Every chunk in `times` parts, each moved by a step of its own."""
+    """Divide every chunk into `times` parts, each moved by a step of its own."""
     gpus = []
     for gpu in program.gpus:
         ends: list[list[int]] = []
         for block in gpu.threadblocks:
-            at, found = -1, []
+            last, end_of_step = -1, []
             for s in block.steps:
-                at += max(1, s.count * times)
-                found.append(at)
-            ends.append(found)
+                last += max(1, s.count * times)
+                end_of_step.append(last)
+            ends.append(end_of_step)
         blocks = []
         for block in gpu.threadblocks:
             steps: list[Step] = []
@@ -97,24 +97,24 @@ def finer(program: Program, times: int) -> Program:
 
 
 def on_channels_from(program: Program, first: int, start: tuple[int, int]) -> tuple[Program, set[tuple[int, int]]]:
-    """The threadblock `start` and all that hang together with it by connections, on channels `first` higher."""
+    """Move the threadblock `start` and all that are connected with it to channels higher by `first`."""
     ends: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for r, gpu in enumerate(program.gpus):
         for t, b in enumerate(gpu.threadblocks):
             for key in ((r, b.send, b.channel), (b.recv, r, b.channel)):
                 if -1 not in key:
                     ends.setdefault(key, []).append((r, t))
-    together, todo = {start}, [start]
-    while todo:
-        one = todo.pop()
+    connected, waiting = {start}, [start]
+    while waiting:
+        block = waiting.pop()
         for group in ends.values():
-            if one in group:
-                todo += [other for other in group if other not in together]
-                together |= set(group)
+            if block in group:
+                waiting += [member for member in group if member not in connected]
+                connected |= set(group)
     gpus = [
         replace(gpu, threadblocks=[
-            replace(b, channel=b.channel + first * ((r, t) in together)) for t, b in enumerate(gpu.threadblocks)
+            replace(b, channel=b.channel + first * ((r, t) in connected)) for t, b in enumerate(gpu.threadblocks)
         ])
         for r, gpu in enumerate(program.gpus)
     ]  # fmt: skip
-    return replace(program, gpus=gpus), together
+    return replace(program, gpus=gpus), connected

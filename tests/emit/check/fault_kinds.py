@@ -1,4 +1,4 @@
-"""All ways of planting a fault, and programs with each."""
+"""The ways to plant each kind of fault, and programs with such a fault."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ PLANTERS: dict[str, dict[str, Planter]] = SEEN | BUILT
 
 
 def planted(
-    kind: str, way: str, rights: Sequence[Right], number: int, seed: int = 0
+    kind: str, variant: str, rights: Sequence[Right], number: int, seed: int = 0
 ) -> Iterator[tuple[Right, Planted]]:
-    """`number` programs with a fault of `kind`, each from another right one as long as there are any.
+    """Yield `number` programs with a fault of `kind`, each from another right program as long as there are any.
 
-    Fewer where three rounds through all programs find no more places to plant it.
+    There are fewer where three rounds through all programs find no more places for the fault.
     """
-    rng = random.Random(f"{kind} {way} {seed}")
-    seen: set[str] = set()
-    made = 0
+    rng = random.Random(f"{kind} {variant} {seed}")
+    planted_programs: set[str] = set()
+    count = 0
     for _ in range(3):
         for right in rng.sample(rights, len(rights)):
-            if made == number:
+            if count == number:
                 return
-            fault = PLANTERS[kind][way](right, rng)
-            if fault is None or repr(fault.program) in seen:
+            fault = PLANTERS[kind][variant](right, rng)
+            if fault is None or repr(fault.program) in planted_programs:
                 continue
-            seen.add(repr(fault.program))
-            made += 1
+            planted_programs.add(repr(fault.program))
+            count += 1
             yield right, fault

@@ -1,4 +1,4 @@
-"""Faults that are there by how they were made: in the numbers of a program, whatever it does when it runs."""
+"""Faults in the numbers of a program, which are certain by construction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def negative_offset(right: Right, rng: random.Random) -> Planted | None:
 
 
 def scratch_too_small(right: Right, rng: random.Random) -> Planted | None:
-    """Fewer chunks of scratch than some step uses."""
+    """Leave the scratch one chunk smaller than some step needs."""
     ranks = [r for r, gpu in enumerate(right.program.gpus) if gpu.s_chunks]
     rng.shuffle(ranks)
     for rank in ranks:
@@ -62,13 +62,13 @@ def scratch_too_small(right: Right, rng: random.Random) -> Planted | None:
 
 
 def _of_blocks(program: Program, blocks: set[tuple[int, int]]) -> frozenset[Where]:
-    """Any place in these threadblocks."""
+    """Return places that stand for any step in these threadblocks."""
     inside = {(r, t, x) for r, t, x, _ in program.steps() if (r, t) in blocks}
     return frozenset(inside | {(r, t, None) for r, t in blocks})
 
 
 def missing_end(right: Right, rng: random.Random) -> Planted | None:
-    """A send that nobody receives, or a receive that nobody sends."""
+    """Remove one end of a transmission: the receive of a send, or the send of a receive."""
     for (r, t, x), s in steps_of(right.program, rng, frozenset({"s", "r"})):
         tb = right.program.gpus[r].threadblocks[t]
         if x in awaited(right.program, r, t) or len(tb.steps) == 1:
@@ -81,7 +81,7 @@ def missing_end(right: Right, rng: random.Random) -> Planted | None:
 
 
 def another_peer(right: Right, rng: random.Random) -> Planted | None:
-    """One end of a connection speaks of a rank that does not speak of it."""
+    """Make one end of a connection name a rank whose threadblock does not name it."""
     for (r, t, _), s in steps_of(right.program, rng, SENDS | RECEIVES):
         tb = right.program.gpus[r].threadblocks[t]
         side = "send" if s.op in SENDS else "recv"
@@ -102,7 +102,7 @@ def another_channel(right: Right, rng: random.Random) -> Planted | None:
 
 
 def no_peer(right: Right, rng: random.Random) -> Planted | None:
-    """A send or a receive in a threadblock without one."""
+    """Put a send or a receive into a threadblock without a peer for it."""
     for (r, t, _), s in steps_of(right.program, rng, SENDS | RECEIVES):
         tb = right.program.gpus[r].threadblocks[t]
         side, ops = ("send", SENDS) if s.op in SENDS else ("recv", RECEIVES)
@@ -115,14 +115,15 @@ def no_peer(right: Right, rng: random.Random) -> Planted | None:
 # --- dangling dependency
 
 
-def _dangling(right: Right, rng: random.Random, what: str) -> Planted | None:
+def _dangling(right: Right, rng: random.Random, field: str) -> Planted | None:
+    """Make a dependency point to a threadblock or step that does not exist, or set only half of it."""
     program = right.program
     for place, s in steps_of(program, rng, frozenset({*SENDS, *RECEIVES, "cpy", "re", "nop"})):
         blocks = program.gpus[place[0]].threadblocks
         tb, at = (s.dep_tb, s.dep_step) if s.dep_tb >= 0 else (rng.randrange(len(blocks)), 0)
-        if what == "tb":
+        if field == "tb":
             tb = len(blocks) + rng.randrange(3)
-        elif what == "step":
+        elif field == "step":
             at = len(blocks[tb].steps) + rng.randrange(3)
         elif rng.random() < 0.5:
             tb = -1
@@ -146,7 +147,7 @@ def half_a_wait(right: Right, rng: random.Random) -> Planted | None:
 
 
 def silent_step(right: Right, rng: random.Random) -> Planted | None:
-    """What is waited for does not say when it is done."""
+    """Clear `has_dep` of a step that another step waits for."""
     waiting = [((r, t, x), s) for r, t, x, s in right.program.steps() if s.dep_tb >= 0]
     if not waiting:
         return None
@@ -160,7 +161,7 @@ def silent_step(right: Right, rng: random.Random) -> Planted | None:
 
 
 def _unequal(right: Right, rng: random.Random, side: int) -> Planted | None:
-    """One end of a transmission moves more or fewer chunks than the other, all inside its buffers."""
+    """Change the chunk count at one end of a transmission, within the bounds of its buffers."""
     pairs = [(a, b) for out, into in ends_of(right.program).values() for a, b in zip(out, into, strict=True)]
     for pair in rng.sample(pairs, min(len(pairs), 12)):
         r, t, x = pair[side]
@@ -190,17 +191,17 @@ def receives_another_count(right: Right, rng: random.Random) -> Planted | None:
 
 
 def channel_too_high(right: Right, rng: random.Random) -> Planted | None:
-    """A connection on a channel that the target does not have; else as right as before."""
+    """Move a connection to a channel that the target does not have."""
     ops = {s.op for _, _, _, s in right.program.steps()}
     target = rng.choice([name for name, row in TARGETS.items() if ops <= row.limits.ops])
     blocks = [(r, t) for r, gpu in enumerate(right.program.gpus) for t in range(len(gpu.threadblocks))]
-    changed, moved = on_channels_from(right.program, TARGETS[target].limits.channels, rng.choice(blocks))
-    places = frozenset((r, t, None) for r, t in moved)
+    changed, moved_blocks = on_channels_from(right.program, TARGETS[target].limits.channels, rng.choice(blocks))
+    places = frozenset((r, t, None) for r, t in moved_blocks)
     return Planted("limit", changed, right.goal, places, target=target)
 
 
 def channel_too_full(right: Right, rng: random.Random) -> Planted | None:  # noqa: ARG001 - a program of its own
-    """More peers of one rank on a channel than a channel has room for."""
+    """Connect one rank with more peers on a channel than the channel has room for."""
     limits = TARGETS["executor-nccl"].limits
     n = limits.tbs_per_channel + 2 + rng.randrange(8)
     root = rng.randrange(n)
@@ -209,7 +210,7 @@ def channel_too_full(right: Right, rng: random.Random) -> Planted | None:  # noq
 
 
 def too_many_steps(right: Right, rng: random.Random) -> Planted | None:
-    """Chunks made so fine that a threadblock grows over the limit."""
+    """Refine chunks until a threadblock exceeds the limit of steps."""
     target = rng.choice(list(TARGETS))
     longest = max(len(tb.steps) for gpu in right.program.gpus for tb in gpu.threadblocks)
     most = TARGETS[target].limits.steps_per_tb
@@ -227,7 +228,7 @@ def too_many_steps(right: Right, rng: random.Random) -> Planted | None:
 
 
 def cut_threadblock(right: Right, rng: random.Random) -> Planted | None:
-    """A threadblock in two, both with its peers."""
+    """Split a threadblock in two that have the same peers."""
     for (r, t, _), _ in steps_of(right.program, rng, SENDS | RECEIVES):
         count = len(right.program.gpus[r].threadblocks[t].steps)
         if count > 1:
@@ -238,17 +239,17 @@ def cut_threadblock(right: Right, rng: random.Random) -> Planted | None:
 
 
 def declared_twice(right: Right, rng: random.Random) -> Planted | None:
-    """A threadblock takes the peer of another, which it need not even use."""
+    """Make a threadblock declare the peer of another threadblock, whether it uses it or not."""
     program = right.program
     for (r, t, _), s in steps_of(program, rng, SENDS | RECEIVES):
         side = "send" if s.op in SENDS else "recv"
         tb = program.gpus[r].threadblocks[t]
-        others = [x for x, b in enumerate(program.gpus[r].threadblocks) if x != t and getattr(b, side) < 0]
-        if others:
-            other = rng.choice(others)
-            block = replace(program.gpus[r].threadblocks[other], channel=tb.channel, **{side: getattr(tb, side)})
-            changed = with_block(program, r, other, block)
-            places: frozenset[Where] = frozenset({(r, max(t, other), None)})
+        free_blocks = [x for x, b in enumerate(program.gpus[r].threadblocks) if x != t and getattr(b, side) < 0]
+        if free_blocks:
+            second_block = rng.choice(free_blocks)
+            block = replace(program.gpus[r].threadblocks[second_block], channel=tb.channel, **{side: getattr(tb, side)})
+            changed = with_block(program, r, second_block, block)
+            places: frozenset[Where] = frozenset({(r, max(t, second_block), None)})
             return Planted("duplicate connection", changed, right.goal, places)
     return None
 

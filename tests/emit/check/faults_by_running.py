@@ -1,4 +1,4 @@
-"""Faults that show when a program runs: wrong results, deadlocks, races, reads of what nothing wrote."""
+"""Faults that show when a program runs: wrong results, deadlocks, races, reads before writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.oracles.delayed_runs import execute, goals_of, memory_cell, overlaps,
 
 
 def _seen(kind: str, right: Right, program: Program) -> Planted | None:
-    """The fault that running the program shows, if it shows one of `kind` in every form that it serves."""
+    """Return the fault of `kind` that running the program shows in each of its forms, or None."""
     if not paired(program):
         return None
     goals = goals_of(program, right.goal)
@@ -54,7 +54,7 @@ def _seen(kind: str, right: Right, program: Program) -> Planted | None:
 
 
 def paired(program: Program) -> bool:
-    """Whether every transmission has two ends that move as much; else it is another fault."""
+    """Return whether both ends of every transmission move the same count."""
     blocks = [gpu.threadblocks for gpu in program.gpus]
     return all(
         [blocks[r][t].steps[x].count for r, t, x in out] == [blocks[r][t].steps[x].count for r, t, x in into]
@@ -63,20 +63,20 @@ def paired(program: Program) -> bool:
 
 
 def _last_writer(program: Program, goal: Goal, cell: tuple[int, str, int]) -> Where:
-    """The step that wrote a wrong cell last; only the rank where none did."""
-    at = memory_cell(goal, *cell)
-    done = execute(program, goal).done
+    """Return the last step that wrote a wrong cell, or only its rank where no step did."""
+    wrong_cell = memory_cell(goal, *cell)
+    position_of_event = execute(program, goal).done
     last: tuple[int, Where] = (-1, (cell[0], None, None))
-    for event, turn in done.items():
+    for event, order in position_of_event.items():
         s = program.gpus[event[0]].threadblocks[event[1]].steps[event[2]]
         if event[0] != cell[0] or s.op not in WRITES_DST:
             continue
         chunks = range(s.count) if s.op in ("cpy", "re") else [event[3]]
         for c in chunks:
             dst = memory_cell(goal, event[0], s.dst_buf, s.dst_off + c)
-            still = s.op == "cpy" and memory_cell(goal, event[0], s.src_buf, s.src_off + c) == dst
-            if dst == at and not still:
-                last = max(last, (turn, event[:3]))
+            self_copy = s.op == "cpy" and memory_cell(goal, event[0], s.src_buf, s.src_off + c) == dst
+            if dst == wrong_cell and not self_copy:
+                last = max(last, (order, event[:3]))
     return last[1]
 
 
@@ -98,14 +98,14 @@ def another_source(right: Right, rng: random.Random) -> Planted | None:
 
 
 def another_operation(right: Right, rng: random.Random) -> Planted | None:
-    """A sum becomes a copy, or a copy a sum."""
-    other = {"re": "cpy", "cpy": "re", "rrc": "r", "rrcs": "rcs", "rrs": "rcs", "rcs": "rrcs", "r": "rrc"}
+    """Turn a sum into a copy, or a copy into a sum."""
+    replacement = {"re": "cpy", "cpy": "re", "rrc": "r", "rrcs": "rcs", "rrs": "rcs", "rcs": "rrcs", "r": "rrc"}
     changed = []
-    for place, s in steps_of(right.program, rng, frozenset(other)):
+    for place, s in steps_of(right.program, rng, frozenset(replacement)):
         if s.op == "rrs" and s.dst_off < 0:
             continue
         src = {} if s.src_off >= 0 else {"src_buf": s.dst_buf, "src_off": s.dst_off}
-        changed.append(with_step(right.program, *place, op=other[s.op], **src))
+        changed.append(with_step(right.program, *place, op=replacement[s.op], **src))
     return _first("wrong result", right, changed)
 
 
@@ -114,18 +114,18 @@ def added_twice(right: Right, rng: random.Random) -> Planted | None:
     for (r, t, x), s in steps_of(right.program, rng, WRITES_DST):
         order = list(range(len(right.program.gpus[r].threadblocks[t].steps)))
         twice = reordered(right.program, r, t, [*order[: x + 1], *order[x:]])
-        again = Step("re", s.dst_buf, s.dst_off, s.dst_buf, s.dst_off, s.count)
+        repeated_sum = Step("re", s.dst_buf, s.dst_off, s.dst_buf, s.dst_off, s.count)
         if s.op == "re":
-            again = Step("re", s.src_buf, s.src_off, s.dst_buf, s.dst_off, s.count)
+            repeated_sum = Step("re", s.src_buf, s.src_off, s.dst_buf, s.dst_off, s.count)
         changed.append(with_step(twice, r, t, x, has_dep=False))
         steps = list(changed[-1].gpus[r].threadblocks[t].steps)
-        steps[x + 1] = replace(again, has_dep=s.has_dep)
+        steps[x + 1] = replace(repeated_sum, has_dep=s.has_dep)
         changed[-1] = with_steps(changed[-1], r, t, steps)
     return _first("wrong result", right, changed)
 
 
 def left_out(right: Right, rng: random.Random) -> Planted | None:
-    """A local step that is not there."""
+    """Leave out a local step."""
     changed = []
     for (r, t, x), _ in steps_of(right.program, rng, frozenset({"re", "cpy"})):
         count = len(right.program.gpus[r].threadblocks[t].steps)
@@ -152,19 +152,19 @@ def _stuck(right: Right, program: Program, depth: int | None = None) -> Planted 
 
 
 def another_order(right: Right, rng: random.Random) -> Planted | None:
-    """A step that is done too late for those who wait for it."""
+    """Move a step to a place where it comes too late for the steps that wait for it."""
     for (r, t, x), _ in steps_of(right.program, rng, SENDS | RECEIVES):
         order = list(range(len(right.program.gpus[r].threadblocks[t].steps)))
         order.remove(x)
         order.insert(rng.randrange(len(order) + 1), x)
-        found = _stuck(right, reordered(right.program, r, t, order))
-        if found is not None:
-            return found
+        fault = _stuck(right, reordered(right.program, r, t, order))
+        if fault is not None:
+            return fault
     return None
 
 
 def wait_in_a_circle(right: Right, rng: random.Random) -> Planted | None:
-    """One more dependency, of a step on one that comes after it."""
+    """Make a step wait for a step that comes after it."""
     for (r, t, x), s in steps_of(right.program, rng, SENDS | RECEIVES | {"cpy", "re"}):
         if s.dep_tb >= 0:
             continue
@@ -173,12 +173,12 @@ def wait_in_a_circle(right: Right, rng: random.Random) -> Planted | None:
         if not blocks[tb].steps:
             continue
         at = rng.randrange(len(blocks[tb].steps))
-        if blocks[tb].steps[at].op == "nop":  # which never says that it is done
+        if blocks[tb].steps[at].op == "nop":  # A nop never signals that it is done.
             continue
         waits = with_step(right.program, r, t, x, dep_tb=tb, dep_step=at)
-        found = _stuck(right, with_step(waits, r, tb, at, has_dep=True))
-        if found is not None:
-            return found
+        fault = _stuck(right, with_step(waits, r, tb, at, has_dep=True))
+        if fault is not None:
+            return fault
     return None
 
 
@@ -223,7 +223,7 @@ def wait_for_an_earlier_step(right: Right, rng: random.Random) -> Planted | None
 
 
 def one_cell_for_two(right: Right, rng: random.Random) -> Planted | None:
-    """A step writes where another threadblock reads or writes."""
+    """Make a step write a cell that another threadblock reads or writes."""
     changed = []
     for place, s in steps_of(right.program, rng, WRITES_DST):
         buffer = rng.choice([b for b, size in sizes_of(right.program, place[0]).items() if size >= s.count])
@@ -236,7 +236,7 @@ def one_cell_for_two(right: Right, rng: random.Random) -> Planted | None:
 
 
 def fresh_source(right: Right, rng: random.Random) -> Planted | None:
-    """A step reads scratch that nobody writes."""
+    """Make a step read scratch that no step writes."""
     for (r, t, x), s in steps_of(right.program, rng, READS_SRC):
         gpu = right.program.gpus[r]
         more = with_gpu(right.program, r, replace(gpu, s_chunks=gpu.s_chunks + s.count))
@@ -246,7 +246,7 @@ def fresh_source(right: Right, rng: random.Random) -> Planted | None:
 
 
 def written_elsewhere(right: Right, rng: random.Random) -> Planted | None:
-    """What a step brings goes to scratch that nobody reads."""
+    """Make a step write to scratch that no step reads."""
     changed = []
     for (r, t, x), s in steps_of(right.program, rng, WRITES_DST - READS_DST):
         gpu = right.program.gpus[r]

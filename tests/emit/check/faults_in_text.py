@@ -1,4 +1,4 @@
-"""Faults planted in the text of right files: what a reader refuses, or dies of, and which readers do."""
+"""Faults planted in the text of right files, and the readers that refuse or crash on each."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ READERS = frozenset(target.name for target in TARGETS.values() if target.format 
 _NCCL = frozenset({"executor-nccl", "rccl"})
 _MSCCL = frozenset({"msccl"})
 
-# Of each way what is replaced once, by what, and the readers that do not take it.
-WAYS: dict[str, tuple[str, str, frozenset[str]]] = {
+# By fault: a pattern, the text that replaces it once, and the readers that do not accept the result.
+TEXT_FAULTS: dict[str, tuple[str, str, frozenset[str]]] = {
     "no outofplace": (r' outofplace="\d"', "", _NCCL),
     "no minBytes": (r' minBytes="\d+"', "", _NCCL),
     "no maxBytes": (r' maxBytes="\d+"', "", _NCCL),
@@ -45,28 +45,28 @@ WAYS: dict[str, tuple[str, str, frozenset[str]]] = {
 
 
 def changed_texts(
-    way: str, rights: Sequence[Right], number: int, seed: int = 0
+    fault: str, rights: Sequence[Right], number: int, seed: int = 0
 ) -> list[tuple[Right, str, str, frozenset[str]]]:
-    """Right files with this fault: (of whom, the right text, the faulty one, the readers that do not take it)."""
-    pattern, new, refusing = WAYS[way]
-    rng = random.Random(f"{way} {seed}")
-    made: list[tuple[Right, str, str, frozenset[str]]] = []
+    """Return (program, right text, faulty text, readers that do not accept it) of files with a fault."""
+    pattern, new, refusing = TEXT_FAULTS[fault]
+    rng = random.Random(f"{fault} {seed}")
+    results: list[tuple[Right, str, str, frozenset[str]]] = []
     for right in rng.sample(rights, len(rights)):
-        if len(made) == number:
+        if len(results) == number:
             break
         program = right.program
-        if way.startswith("scratch") and not any(gpu.s_chunks * 8 > program.nchunks_per_loop for gpu in program.gpus):
+        if fault.startswith("scratch") and not any(gpu.s_chunks * 8 > program.nchunks_per_loop for gpu in program.gpus):
             continue
-        whole = {0, program.nchunks_per_loop}
-        if way.startswith("a custom") and all({g.i_chunks, g.o_chunks} <= whole for g in program.gpus):
+        full_sizes = {0, program.nchunks_per_loop}
+        if fault.startswith("a custom") and all({g.i_chunks, g.o_chunks} <= full_sizes for g in program.gpus):
             continue
-        if way.startswith("a channel") and not any(tb.send >= 0 for gpu in program.gpus for tb in gpu.threadblocks):
+        if fault.startswith("a channel") and not any(tb.send >= 0 for gpu in program.gpus for tb in gpu.threadblocks):
             continue
         try:
             text = write_msccl(program, right.goal)
         except InputError:
-            continue  # a stranger's, or a collective that this reader does not know
+            continue  # The format has no name for the program's collective.
         faulty = re.sub(pattern, new, text, count=1)
         if faulty != text:
-            made.append((right, text, faulty, refusing))
-    return made
+            results.append((right, text, faulty, refusing))
+    return results

@@ -1,7 +1,7 @@
-"""Faults planted in right programs, each certain: by how it was made, or by what `delayed_runs` sees happen.
+"""Faults planted in right programs, each certain: by construction, or by what `delayed_runs` shows.
 
-A way of planting takes a right program and a random generator, and gives a Planted or None where it found no fault to
-plant. Whether what it did is a fault is never asked of the check.
+A planter takes a right program and a random generator, and returns a Planted or None where it finds no place for its
+fault. The check has no part in deciding whether the change is a fault.
 """
 
 from __future__ import annotations
@@ -22,10 +22,17 @@ TRIES = 12
 
 @dataclass(frozen=True)
 class Planted:
-    """A program with a fault of `kind`, and what its finding must name.
+    """A program with a planted fault, and what the check's finding must name.
 
-    places: (rank, tb, step) of which one must be named, None where there is nothing to name.
-    cells: (rank, buffer, index) of which one must be named; empty where no cell is at fault.
+    Attributes:
+        kind: Kind of the fault.
+        program: The faulty program.
+        goal: The program's goal; None: its collective says it.
+        places: (rank, tb, step) of which one must be named; None where nothing is to be named.
+        cells: (rank, buffer, index) of which one must be named; empty where no cell is at fault.
+        depth: Number of FIFO slots; None: as many as the protocol has.
+        target: Target whose limits are checked; None: none.
+        circle: Whether the fault is a deadlock, whose cycle must lie in `places`.
     """
 
     kind: str
@@ -35,10 +42,10 @@ class Planted:
     cells: frozenset[tuple[int, str, int]] = frozenset()
     depth: int | None = None
     target: str | None = None
-    circle: bool = False  # a deadlock: every place of its cycle must be among `places`
+    circle: bool = False
 
     def named_by(self, finding: Finding) -> bool:
-        """Whether a finding is of this fault and names its place."""
+        """Return whether a finding is of this fault's kind and names its place."""
         if finding.kind != self.kind:
             return False
         if self.circle:
@@ -54,8 +61,9 @@ Planter = Callable[[Right, random.Random], Planted | None]
 
 
 def steps_of(program: Program, rng: random.Random, ops: frozenset[str]) -> list[tuple[Place, Step]]:
-    found = [((r, t, x), s) for r, t, x, s in program.steps() if s.op in ops]
-    return rng.sample(found, min(TRIES, len(found)))
+    """Return up to TRIES random steps of the given operations, with their places."""
+    steps = [((r, t, x), s) for r, t, x, s in program.steps() if s.op in ops]
+    return rng.sample(steps, min(TRIES, len(steps)))
 
 
 def sizes_of(program: Program, rank: int) -> dict[str, int]:
@@ -64,12 +72,12 @@ def sizes_of(program: Program, rank: int) -> dict[str, int]:
 
 
 def ends_of(program: Program) -> dict[tuple[int, int, int], tuple[list[Place], list[Place]]]:
-    """Of each (source, destination, channel) the sends and the receives in order."""
-    found: dict[tuple[int, int, int], tuple[list[Place], list[Place]]] = {}
+    """Return the sends and the receives in order, by (source, destination, channel)."""
+    ends: dict[tuple[int, int, int], tuple[list[Place], list[Place]]] = {}
     for r, t, x, s in program.steps():
         tb = program.gpus[r].threadblocks[t]
         if s.op in SENDS:
-            found.setdefault((r, tb.send, tb.channel), ([], []))[0].append((r, t, x))
+            ends.setdefault((r, tb.send, tb.channel), ([], []))[0].append((r, t, x))
         if s.op in RECEIVES:
-            found.setdefault((tb.recv, r, tb.channel), ([], []))[1].append((r, t, x))
-    return found
+            ends.setdefault((tb.recv, r, tb.channel), ([], []))[1].append((r, t, x))
+    return ends

@@ -1,4 +1,4 @@
-"""Faults of every kind, planted in right programs of many makers, are found where they are; nothing else is accused."""
+"""Faults of every kind, planted in right programs of many origins, are reported at their place and nothing else is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from emit.program import FIFO_DEPTH, RECEIVES, SENDS, Gpu, Program, Step, Thread
 from tests.emit.check.against_runs import differences
 from tests.emit.check.equivalent_programs import finer
 from tests.emit.check.fault_kinds import PLANTERS, planted
-from tests.emit.check.faults_in_text import READERS, WAYS, changed_texts
+from tests.emit.check.faults_in_text import READERS, TEXT_FAULTS, changed_texts
 from tests.emit.check.planted_fault import Planted
 from tests.emit.random_programs import sample
 from tests.emit.right_programs import Right, right_programs
@@ -23,10 +23,10 @@ from tests.oracles.delayed_runs import execute, goals_of
 
 RIGHTS = right_programs()
 SMALL = [right for right in RIGHTS if right.program.nsteps <= 70]
-EACH = 8  # programs a way; no kind has fewer than 20
+EACH = 8  # Programs of each planter; no kind has fewer than 20 programs.
 
 
-def test_right_programs_are_of_all_sorts() -> None:
+def test_right_programs_cover_all_kinds() -> None:
     assert {right.origin for right in RIGHTS} == {"lowered", "compiled", "hand-built", "read from a file"}
     programs = [right.program for right in RIGHTS]
     assert {p.protocol for p in programs} == set(FIFO_DEPTH)
@@ -36,7 +36,7 @@ def test_right_programs_are_of_all_sorts() -> None:
 
 
 @pytest.mark.parametrize("right", RIGHTS, ids=lambda right: str(right.name))
-def test_right_programs_are_not_accused(right: Right) -> None:
+def test_right_programs_have_no_findings(right: Right) -> None:
     depth = FIFO_DEPTH[right.program.protocol]
     assert all(execute(right.program, goal, depth).complete for goal in goals_of(right.program, right.goal))
     report = check(right.program, right.goal, target=None)
@@ -48,28 +48,28 @@ def test_right_programs_are_not_accused(right: Right) -> None:
 
 
 def _is_circle(fault: Planted, cycle: tuple[tuple[int, int, int], ...]) -> bool:
-    """Whether each step of a cycle waits for the threadblock of the next."""
+    """Return whether each step of a cycle waits for the threadblock of the next step."""
     blocks = [gpu.threadblocks for gpu in fault.program.gpus]
     for (r, t, x), (r2, t2, x2) in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
-        step, tb, other = blocks[r][t].steps[x], blocks[r][t], blocks[r2][t2]
+        step, tb, next_tb = blocks[r][t].steps[x], blocks[r][t], blocks[r2][t2]
         waits = r == r2 and step.dep_tb == t2 and x2 <= step.dep_step
-        empty = step.op in RECEIVES and (tb.recv, r, tb.channel) == (r2, other.send, other.channel)
-        full = step.op in SENDS and (r, tb.send, tb.channel) == (other.recv, r2, other.channel)
+        empty = step.op in RECEIVES and (tb.recv, r, tb.channel) == (r2, next_tb.send, next_tb.channel)
+        full = step.op in SENDS and (r, tb.send, tb.channel) == (next_tb.recv, r2, next_tb.channel)
         if not (waits or empty or full):
             return False
     return True
 
 
 @pytest.mark.parametrize("kind", PLANTERS)
-def test_planted_faults_are_found_where_they_are(kind: str) -> None:
+def test_planted_faults_are_reported_at_their_place(kind: str) -> None:
     programs = set()
-    each = max(EACH, -(-20 // len(PLANTERS[kind])))
-    for way in PLANTERS[kind]:
-        for right, fault in planted(kind, way, RIGHTS, each):
+    count = max(EACH, -(-20 // len(PLANTERS[kind])))
+    for variant in PLANTERS[kind]:
+        for right, fault in planted(kind, variant, RIGHTS, count):
             programs.add(repr(fault.program))
             report = check(fault.program, fault.goal, fault.depth, target=fault.target)
             named = [f for f in report.findings if fault.named_by(f)]
-            assert named, (way, right.name, report.findings[:3])
+            assert named, (variant, right.name, report.findings[:3])
             for finding in report.findings:
                 assert "\n" not in finding.message
                 if fault.circle and finding.kind == "deadlock":
@@ -78,20 +78,20 @@ def test_planted_faults_are_found_where_they_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_check_says_what_runs_show(seed: int) -> None:
-    """Random programs, mostly wrong, at several FIFO depths: nothing missed, nothing made up."""
+def test_the_check_agrees_with_runs(seed: int) -> None:
+    """Check that the check and runs agree on random programs at several FIFO depths."""
     rng = random.Random(seed)
     ran = 0
     for right, program in sample(SMALL, 150, seed):
         depth, split = rng.choice([1, 2, 3, 8]), rng.random() < 0.7
-        told = differences(program, right.goal, depth, split)
-        ran += told is not None
-        assert not told, (right.name, depth, split, told)
+        messages = differences(program, right.goal, depth, split)
+        ran += messages is not None
+        assert not messages, (right.name, depth, split, messages)
     assert ran > 50
 
 
 def test_a_copy_that_overlaps_itself_only_in_place_is_a_race_in_place() -> None:
-    """i and o are one memory in place, so a copy from one into the other can run into itself."""
+    """Check that a copy between i and o, which are one memory in place, is reported as a race in place."""
     program = replace(chain_broadcast(2, 0), inplace=True)
     steps = [Step("cpy", "i", 0, "o", 0, 3), Step("cpy", "i", 0, "o", 1, 2)]
     report = check(with_steps(program, 0, 1, steps))
@@ -100,8 +100,8 @@ def test_a_copy_that_overlaps_itself_only_in_place_is_a_race_in_place() -> None:
     assert all("in place: " in f.message and "out of" not in f.message for f in races)
 
 
-def test_what_comes_of_uninitialised_memory_is_told_of_once() -> None:
-    """The send is at fault; those who get what it sent are not."""
+def test_a_read_of_uninitialised_memory_is_reported_once() -> None:
+    """Check that the send of uninitialised memory is reported, but not its receivers."""
     program = with_step(alltoall(3), 0, 1, 0, src_buf="o", src_off=1)
     program = with_steps(program, 0, 0, [Step("cpy", "i", 0, "o", 0, 1)])
     early = [f for f in check(program).findings if f.kind == "read before write"]
@@ -110,13 +110,13 @@ def test_what_comes_of_uninitialised_memory_is_told_of_once() -> None:
     gpus[0] = replace(gpus[0], s_chunks=1)
     program = with_step(replace(program, gpus=gpus), 0, 1, 0, src_buf="s", src_off=0)
     report = check(program)
-    told = [(f.rank, f.tb, f.step, f.cell) for f in report.findings if f.kind == "read before write"]
-    assert told == [(0, 1, 0, ("s", 0))]
+    places = [(f.rank, f.tb, f.step, f.cell) for f in report.findings if f.kind == "read before write"]
+    assert places == [(0, 1, 0, ("s", 0))]
     assert any("uninitialised memory" in f.message for f in report.findings)
 
 
-def test_a_given_goal_keeps_the_input_of_a_call_out_of_place() -> None:
-    """The caller's send buffer is const, whoever states the goal."""
+def test_a_given_goal_protects_the_input_of_an_out_of_place_call() -> None:
+    """Check that a program with a goal of its own must leave the input of a call out of place unchanged."""
     blocks = [
         ThreadBlock(1, -1, 0, [Step("s", "i", 0, "o", 0, 1, has_dep=True)]),
         ThreadBlock(-1, -1, 0, [Step("cpy", "i", 1, "i", 0, 1, 0, 0)]),
@@ -132,12 +132,12 @@ def test_a_given_goal_keeps_the_input_of_a_call_out_of_place() -> None:
     assert check(replace(program, inplace=True, outofplace=False), goal).ok
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_faults_in_the_text_are_found_for_those_who_do_not_take_it(way: str) -> None:
-    made = changed_texts(way, RIGHTS, 2)
-    assert made
-    for right, text, faulty, refusing in made:
+@pytest.mark.parametrize("text_fault", TEXT_FAULTS)
+def test_text_faults_are_reported_for_readers_that_refuse_them(text_fault: str) -> None:
+    cases = changed_texts(text_fault, RIGHTS, 2)
+    assert cases
+    for right, text, faulty, refusing in cases:
         for reader in READERS:
             before, after = verify(text, right.goal, None, reader), verify(faulty, right.goal, None, reader)
             sees = after.exit_code > 0 if reader in refusing else after.exit_code <= before.exit_code
-            assert sees, (way, reader, after.lines)
+            assert sees, (text_fault, reader, after.lines)

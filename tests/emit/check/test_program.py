@@ -30,7 +30,7 @@ ALL = alltoall(4)
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_right_programs_are_not_accused(name: str) -> None:
+def test_right_programs_have_no_findings(name: str) -> None:
     report = check(RIGHT[name])
     assert report.findings == ()
     assert report.judged
@@ -43,7 +43,7 @@ def _swap_steps(program: Program, rank: int, tb: int, a: int, b: int) -> Program
 
 
 def _early_send() -> Program:
-    """The reduced block of rank 0 is sent before the part that it is reduced from is received."""
+    """Return a ring all-reduce in which rank 0 sends its reduced block before it has received a summand."""
     p = _swap_steps(PAIRS, 0, 1, 1, 2)
     steps = [*p.gpus[0].threadblocks[0].steps]
     at = next(x for x, s in enumerate(steps) if s.dep_tb == 1)
@@ -61,7 +61,7 @@ def _changed(program: Program, rank: int, tb: int, **changes: int) -> Program:
 
 
 def _crossed() -> Program:
-    """Two ranks that both receive before they send."""
+    """Return a program of two ranks that both receive before they send."""
     gpus = [
         Gpu(0, 2, 0, [ThreadBlock(1 - r, 1 - r, 0, [Step("r", "o", 0, "o", 1 - r, 1), Step("s", "o", r, "o", r, 1)])])
         for r in range(2)
@@ -70,7 +70,7 @@ def _crossed() -> Program:
 
 
 def _wait_circle() -> Program:
-    """Two threadblocks of rank 0 that wait for each other."""
+    """Return a program in which two threadblocks of rank 0 wait for each other."""
     p = with_step(ALL, 0, 0, 0, dep_tb=1, dep_step=0, has_dep=True)
     return with_step(p, 0, 1, 0, dep_tb=0, dep_step=0, has_dep=True)
 
@@ -155,7 +155,7 @@ FAULTS: dict[str, tuple[Callable[[], Program], str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_planted_fault_is_found(name: str) -> None:
+def test_planted_fault_is_reported(name: str) -> None:
     make, kind = FAULTS[name]
     report = check(make())
     assert kind in {f.kind for f in report.findings}
@@ -165,12 +165,12 @@ def test_planted_fault_is_found(name: str) -> None:
         report.raise_if_wrong()
 
 
-def test_wrong_result_says_where_what_and_what_would_be_right() -> None:
-    spoilt = with_steps(PAIRS, 1, 0, [
+def test_wrong_result_states_place_content_and_expectation() -> None:
+    faulty_program = with_steps(PAIRS, 1, 0, [
         *PAIRS.gpus[1].threadblocks[0].steps[:-1],
         replace(PAIRS.gpus[1].threadblocks[0].steps[-1], src_off=1),
     ])  # fmt: skip
-    report = check(spoilt)
+    report = check(faulty_program)
     assert report.status == "wrong"
     messages = [f.message for f in report.findings if f.kind == "wrong result"]
     assert messages[0] == (
@@ -189,22 +189,22 @@ def test_deadlock_shows_its_cycle() -> None:
 
 
 @pytest.mark.parametrize(("program", "least"), [(RING, 2), (SUM, 2), (PAIRS, 1), (ALL, 1)])
-def test_least_depth(program: Program, least: int) -> None:
+def test_least_fifo_depth(program: Program, least: int) -> None:
     for depth in range(1, 5):
         assert check(program, fifo_depth=depth).status == ("deadlock" if depth < least else "right")
 
 
-def test_count_takes_slots_where_chunks_are_sent_apart() -> None:
+def test_a_step_takes_a_slot_a_chunk_where_chunks_are_split() -> None:
     wide = doubling_allgather(8, "Simple")
     assert check(wide).status == "deadlock"
-    together = check(wide, split=False)
-    assert together.ok
-    assert not together.splits
+    unsplit_report = check(wide, split=False)
+    assert unsplit_report.ok
+    assert not unsplit_report.splits
     assert check(wide, fifo_depth=4).ok
 
 
-def test_race_within_a_wide_step_is_not_hidden_by_its_width() -> None:
-    """The answer to chunk 0 overwrites chunk 1 while the sender may still be reading it."""
+def test_race_within_a_step_of_many_chunks_is_reported() -> None:
+    """Check that an answer to chunk 0 races with the read of chunk 1, which it overwrites."""
     sender = [
         ThreadBlock(1, -1, 0, [Step("s", "i", 0, "i", 0, 2)]),
         ThreadBlock(-1, 1, 0, [Step("r", "i", 1, "i", 1, 2)]),
@@ -216,7 +216,7 @@ def test_race_within_a_wide_step_is_not_hidden_by_its_width() -> None:
 
 
 def test_order_through_another_rank_is_not_a_race() -> None:
-    """What the answer depends on has been read, so the answer may overwrite it."""
+    """Check that an answer may overwrite chunks whose read it depends on through another rank."""
     sender = [
         ThreadBlock(1, -1, 0, [Step("s", "i", 0, "i", 0, 1)]),
         ThreadBlock(-1, 1, 0, [Step("r", "i", 0, "i", 0, 1)]),
@@ -228,14 +228,14 @@ def test_order_through_another_rank_is_not_a_race() -> None:
 
 def test_both_forms_are_checked() -> None:
     p = chain_broadcast(3, 0)
-    assert check(replace(p, inplace=True)).ok  # the copy onto itself changes nothing
-    both = replace(ALL, inplace=True)
-    report = check(both)
+    assert check(replace(p, inplace=True)).ok  # The copy onto itself changes nothing.
+    both_forms = replace(ALL, inplace=True)
+    report = check(both_forms)
     assert report.status == "wrong"
     assert all("in place: " in f.message and "out of place" not in f.message for f in report.findings)
 
 
-def test_out_of_place_input_must_stay() -> None:
+def test_out_of_place_input_must_be_unchanged() -> None:
     steps = [*ALL.gpus[0].threadblocks[0].steps, Step("cpy", "o", 0, "i", 0, 1), Step("cpy", "i", 1, "i", 0, 1)]
     report = check(with_steps(ALL, 0, 0, steps))
     assert [f.cell for f in report.findings] == [("i", 0)]
@@ -243,7 +243,7 @@ def test_out_of_place_input_must_stay() -> None:
 
 
 def test_custom_goal() -> None:
-    """Rank 0's chunk to rank 2 through rank 1."""
+    """Check a custom goal with rank 0's chunk, which goes to rank 2 through rank 1."""
     gpus = [
         Gpu(1, 0, 0, [ThreadBlock(1, -1, 0, [Step("s", "i", 0, "s", 0, 1)])]),
         Gpu(0, 0, 1, [ThreadBlock(2, 0, 0, [Step("rcs", "s", 0, "s", 0, 1)])]),
@@ -262,7 +262,7 @@ def test_custom_goal() -> None:
         check(p, Goal.from_arrays(2, ([0], ["i"], [0], [0], [0]), ([1], ["o"], [0], [0], [0])))
 
 
-def test_goal_refuses_contradictions() -> None:
+def test_contradictory_goals_are_refused() -> None:
     once = ([0], ["i"], [0], [0], [0])
     with pytest.raises(InputError, match="filled twice"):
         Goal.from_arrays(1, ([0, 0], ["i", "i"], [0, 0], [0, 0], [0, 1]), once)
@@ -282,7 +282,7 @@ def test_limits_by_target() -> None:
     assert [f.kind for f in check(RING, target="rccl").findings] == ["limit"] * 8
     with pytest.raises(InputError, match="target 'XX'"):
         check(RING, target="XX")
-    chain = [Step("re", "s", 0, "i", 0, 1)] * 33  # readers break the first at 16
+    chain = [Step("re", "s", 0, "i", 0, 1)] * 33  # One reader stops at 16.
     gpu = Gpu(1, 0, 1, [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "s", 0, 1), *chain])])
     p = Program("x", "custom", "LL", 1, 1, True, False, [gpu])
     assert ["consecutive re" in f.message for f in check(p).findings] == [True]

@@ -1,4 +1,4 @@
-"""A program that the check calls right is right in whatever order it runs; and what a run shows is found."""
+"""Random runs against the check: a program that the check accepts is right in every order of execution."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def mutated(draw: st.DrawFn) -> Program:
 
 @settings(max_examples=1500, deadline=None, derandomize=True)
 @given(mutated(), st.integers(1, 3), st.integers(0, 2**32))
-def test_right_means_right_in_every_order(program: Program, depth: int, seed: int) -> None:
+def test_accepted_programs_are_right_in_every_order(program: Program, depth: int, seed: int) -> None:
     report = check(program, fifo_depth=depth, target=None)
     structural = {"inconsistent", "overrun", "unpaired", "unequal counts", "dangling dependency"}
     if any(f.kind in structural for f in report.findings):
@@ -87,7 +87,7 @@ def test_families_are_right_for_all_sizes(n: int, k: int, protocol: str) -> None
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.randoms(use_true_random=False))
-def test_the_verdict_does_not_depend_on_how_ranks_are_numbered(rng: random.Random) -> None:
+def test_the_verdict_does_not_depend_on_rank_numbers(rng: random.Random) -> None:
     program = rng.choice([ring_allreduce(4), allpairs_allreduce(4)])
     name = list(range(4))
     rng.shuffle(name)

@@ -1,4 +1,4 @@
-"""What is laid out as columns is what its program says, and each way to find waits finds the same."""
+"""Tests that assembled columns equal those of the program, and that all methods of finding waits agree."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.random_problems import answered, random_problem
 from topologies.errors import InputError
 
 LIMITS = TARGETS["executor-nccl"].limits
-SOME = 8  # random schedules
+SOME = 8  # Random schedules.
 
 
 def instructions() -> Iterator[Instructions]:
-    """Of small programs of ours and of random schedules."""
+    """Yield the instructions of small programs, then of random schedules without end."""
     for right in list(hand_built())[::2]:
         ir = instructions_of(right.program, right.goal)
         ir.channel = [NONE] * len(ir)
@@ -48,35 +48,37 @@ def instructions() -> Iterator[Instructions]:
 
 @pytest.fixture(scope="module")
 def laid_out() -> list[Assembled]:
-    """Each in several layouts."""
-    made = []
+    """Return instructions assembled in several layouts."""
+    assembled = []
     for ir in islice(instructions(), 9 + SOME):
         for form in (ir, aggregate(ir, LIMITS), fuse(ir)):
             prepared = Prepared(form)
             for layout in (Layout(), Layout(2, paired=False), Layout(2, runs=3), Layout(few_nops=True)):
-                with suppress(InputError):  # fused ones that do not fit together
-                    made.append(assemble(prepared, LIMITS, layout))
+                with suppress(InputError):  # Some fused instructions do not fit together.
+                    assembled.append(assemble(prepared, LIMITS, layout))
     assert any(
-        prepared.op[n] == OPS.index("re") for prepared in (one.prepared for one in made) for n in range(len(prepared))
+        prepared.op[n] == OPS.index("re")
+        for prepared in (candidate.prepared for candidate in assembled)
+        for n in range(len(prepared))
     )
-    return made
+    return assembled
 
 
-def test_columns_are_those_of_the_program(laid_out: list[Assembled]) -> None:
-    for made in laid_out:
-        program, found = made.program(), Findings()
-        right, mine = columns_of(program, found), made.columns()
-        assert not found.reported
+def test_assembled_columns_equal_those_of_the_program(laid_out: list[Assembled]) -> None:
+    for assembled in laid_out:
+        program, findings = assembled.program(), Findings()
+        right, columns = columns_of(program, findings), assembled.columns()
+        assert not findings.reported
         for field in fields(Columns):
-            assert np.array_equal(getattr(mine, field.name), getattr(right, field.name)), field.name
-        assert made.longest_threadblock == max(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks)
-        assert made.nchannels == program.nchannels
+            assert np.array_equal(getattr(columns, field.name), getattr(right, field.name)), field.name
+        assert assembled.longest_threadblock == max(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks)
+        assert assembled.nchannels == program.nchannels
 
 
-def test_limits_of_columns_are_those_of_the_program(laid_out: list[Assembled]) -> None:
-    """With limits that some programs keep and others do not."""
-    rng, kept = random.Random(1), 0
-    for made in laid_out:
+def test_limits_of_columns_equal_those_of_the_program(laid_out: list[Assembled]) -> None:
+    """Check that columns and programs exceed the same limits, of which some are tight."""
+    rng, within_limits = random.Random(1), 0
+    for assembled in laid_out:
         tight = replace(
             LIMITS,
             steps_per_tb=rng.randint(1, 40),
@@ -88,35 +90,38 @@ def test_limits_of_columns_are_those_of_the_program(laid_out: list[Assembled]) -
             ops=LIMITS.ops - {rng.choice(sorted(LIMITS.ops))},
         )
         for limits in (tight, LIMITS):
-            mine, right = Findings(), Findings()
-            made.check_limits(limits, mine)
-            check_limits(made.program(), limits, right)
-            assert mine.reported == right.reported
-            kept += not right.reported
-    assert len(laid_out) < kept < 2 * len(laid_out)
+            findings, right = Findings(), Findings()
+            assembled.check_limits(limits, findings)
+            check_limits(assembled.program(), limits, right)
+            assert findings.reported == right.reported
+            within_limits += not right.reported
+    assert len(laid_out) < within_limits < 2 * len(laid_out)
 
 
-def test_waits_without_what_messages_imply(laid_out: list[Assembled]) -> None:
-    """Rows of what is awaited alone tell as much as a row for every instruction."""
-    some = 0
-    for made in laid_out:
-        p, blocks = made.prepared, [len(mine) for mine in made.blocks]
-        fixed = p.ir, blocks, made.block_of, p.after
-        few, every = waits._by_clocks_of_ranks(*fixed), waits._by_all_clocks(*fixed, False, False)
-        assert few == every
-        some += sum(map(len, few))
-    assert some
+def test_both_kinds_of_clocks_give_the_same_waits(laid_out: list[Assembled]) -> None:
+    """Check that clocks of the awaited instructions alone give the same waits as clocks of every instruction."""
+    total_waits = 0
+    for assembled in laid_out:
+        p, blocks = assembled.prepared, [len(block) for block in assembled.blocks]
+        fixed = p.ir, blocks, assembled.block_of, p.after
+        waits_by_ranks, waits_by_instructions = (
+            waits._by_clocks_of_ranks(*fixed),
+            waits._by_all_clocks(*fixed, False, False),
+        )
+        assert waits_by_ranks == waits_by_instructions
+        total_waits += sum(map(len, waits_by_ranks))
+    assert total_waits
 
 
-def test_what_is_all_used_is_left_as_it_is() -> None:
-    """And what nobody reads is seen."""
-    found = []
+def test_only_unused_instructions_are_removed() -> None:
+    """Check that only instructions whose result is not used are removed."""
+    all_used_flags = []
     for ir in islice(instructions(), 9 + SOME):
-        found.append(all_used(ir))
-        if found[-1]:
+        all_used_flags.append(all_used(ir))
+        if all_used_flags[-1]:
             assert without_unused(ir) is ir
-            more = ir.copy()
-            more.add(0, "cpy", more.src[0] if more.src[0] != NONE else more.dst[0], SCRATCH + 1000, 1)
-            assert not all_used(more)
-            assert len(without_unused(more)) == len(ir)
-    assert any(found)
+            extended = ir.copy()
+            extended.add(0, "cpy", extended.src[0] if extended.src[0] != NONE else extended.dst[0], SCRATCH + 1000, 1)
+            assert not all_used(extended)
+            assert len(without_unused(extended)) == len(ir)
+    assert any(all_used_flags)

@@ -1,4 +1,4 @@
-"""Chunks that an executor can keep under way, and instances that a device has threadblocks for."""
+"""Tests of the least chunk size that keeps an executor's slots busy, and of the room for instances."""
 
 from __future__ import annotations
 
@@ -26,33 +26,43 @@ def costed(machine: str, collective: str, protocol: str = "Simple") -> Problem:
     return make_problem(under(with_costs(load(machine)), protocol), collective)
 
 
-def test_chunks_may_be_smaller_the_more_slots_there_are_and_the_shorter_the_latency() -> None:
+def test_least_chunk_shrinks_with_slots_and_latency() -> None:
     net = costed("dgx1", "broadcast").network
     least = least_bytes(net, LIMITS, FIFO_DEPTH["Simple"])
     assert least_bytes(net, LIMITS, 2 * FIFO_DEPTH["Simple"]) == pytest.approx(least / 2, abs=1)
     assert least_bytes(replace(net, alpha_us=net.alpha_us / 2), LIMITS, 2) == pytest.approx(least / 2, abs=1)
-    assert least_bytes(net, replace(LIMITS, sms=36), 2) == pytest.approx(least * 9 / 4, abs=3)  # 4 channels, not 9
+    assert least_bytes(net, replace(LIMITS, sms=36), 2) == pytest.approx(
+        least * 9 / 4, abs=3
+    )  # There are 4 channels instead of 9.
     assert least_bytes(replace(net, alpha_us=0 * net.alpha_us), LIMITS, 2) == 0
 
 
-def test_what_links_share_they_have_between_them() -> None:
-    """Seven links of 240 GB/s leave one port of 240: a connection is kept busy by a seventh of it."""
+def test_links_divide_a_shared_port() -> None:
+    """Check that seven links of 240 GB/s from one port of 240 GB/s get a seventh of it each."""
     net = costed("dgx-a100", "broadcast").network
     slots = (LIMITS.sms // 14) * 2
     assert least_bytes(net, LIMITS, 2) == pytest.approx(1.5 * 3.4 * 240e3 / 7 / slots, rel=1e-3)
 
 
-def test_more_instances_than_threadblocks_are_refused_before_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_instances_are_refused_before_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = costed("dgx1", "broadcast")
-    ring = min(baseline_named(problem, "ring", SIZE), key=lambda one: len(one.schedule))
-    one = lower(ring, "chain", protocol="Simple", limits=LIMITS)[0]
-    each = max(
+    ring = min(baseline_named(problem, "ring", SIZE), key=lambda program: len(program.schedule))
+    program = lower(ring, "chain", protocol="Simple", limits=LIMITS)[0]
+    blocks_of_instance = max(
         sum(peer >= 0 for peer in side)
-        for gpu in one.gpus
+        for gpu in program.gpus
         for side in ([tb.send for tb in gpu.threadblocks], [tb.recv for tb in gpu.threadblocks])
     )
-    ir = replace(instructions_of(one, None, False), instances=2, interleaved=None)
-    assert max(len(gpu.threadblocks) for gpu in side_by_side(one, ir, replace(LIMITS, sms=2 * each)).gpus) <= 2 * each
+    ir = replace(instructions_of(program, None, False), instances=2, interleaved=None)
+    assert (
+        max(
+            len(gpu.threadblocks) for gpu in side_by_side(program, ir, replace(LIMITS, sms=2 * blocks_of_instance)).gpus
+        )
+        <= 2 * blocks_of_instance
+    )
     monkeypatch.setattr("emit.compiler.instances.repeat", lambda *_: pytest.fail("laid out"))
-    with pytest.raises(InputError, match=f"{2 * each} threadblocks a rank; there is room for {2 * each - 1}"):
-        side_by_side(one, ir, replace(LIMITS, sms=2 * each - 1))
+    with pytest.raises(
+        InputError,
+        match=f"{2 * blocks_of_instance} threadblocks a rank; there is room for {2 * blocks_of_instance - 1}",
+    ):
+        side_by_side(program, ir, replace(LIMITS, sms=2 * blocks_of_instance - 1))

@@ -1,4 +1,4 @@
-"""Programs in place and out of place, in as many cells as divide what is sent: all are right, and none is the other."""
+"""Tests of programs in place and out of place, whose blocks are cut into cells that divide the message."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-BOTH = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
+TWO_FORM_COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 
 
 def algorithm_of(collective: str, chunks: int) -> Algorithm:
-    with Workers(()) as none:
-        asked = {"engine": "flow", "chunks": chunks, "budget": 2, "workers": none}
-        return synthesize(collective, "dgx-a100", (0, 1, 2), **asked).found.fastest(LARGEST).algorithm
+    with Workers(()) as no_workers:
+        options = {"engine": "flow", "chunks": chunks, "budget": 2, "workers": no_workers}
+        return synthesize(collective, "dgx-a100", (0, 1, 2), **options).found.fastest(LARGEST).algorithm
 
 
 @pytest.mark.parametrize("inplace", [True, False])
-@pytest.mark.parametrize("collective", BOTH)
+@pytest.mark.parametrize("collective", TWO_FORM_COLLECTIVES)
 def test_both_forms_of_a_call(collective: str, inplace: bool) -> None:
     algorithm = algorithm_of(collective, 3)
     common = best_cut(algorithm, [4, 8, 16, 32, 64])
@@ -42,18 +42,18 @@ def test_both_forms_of_a_call(collective: str, inplace: bool) -> None:
         program, goal = lower(algorithm, "x", limits=target.limits, inplace=inplace, common=common)
         assert (program.inplace, program.outofplace) == (inplace, not inplace)
         assert write_program(program, goal, target)
-    if inplace:  # the other way round it may be right: what is read may never be written
-        other = replace(program, inplace=not inplace, outofplace=inplace)
-        assert not check(other, target=None).ok
+    if inplace:  # An out-of-place program may be right in place, too.
+        other_form = replace(program, inplace=not inplace, outofplace=inplace)
+        assert not check(other_form, target=None).ok
     kind = find_kind(collective)
-    for rank, _, _, step in program.steps():  # the caller's input stays as it is
+    for rank, _, _, step in program.steps():  # The caller's input must not change.
         written = step.op in WRITES_DST and step.dst_buf == "i"
         assert not (written and (not inplace or (kind.rooted and rank != program.root)))
     assert [form for form, _ in goals_of(program)] == [inplace]
 
 
 @pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
-def test_no_form_in_place_where_ranks_would_not_agree_on_it(collective: str) -> None:
+def test_collectives_without_an_in_place_form_are_refused(collective: str) -> None:
     with pytest.raises(InputError, match=f"{collective}: has no form in place; it must be out of place"):
         lower(algorithm_of(collective, 1), "x", inplace=True)
 
@@ -71,13 +71,13 @@ def test_cells_cost_little_time(collective: str) -> None:
     assert steps[1] <= 1.3 * steps[0]
 
 
-def test_blocks_are_cut_and_stay_as_long_as_they_are() -> None:
-    whole = algorithm_of("allgather", 3).problem.collective
-    common = cut_blocks(whole, [2, 1, 1])
+def test_cut_blocks_keep_their_size() -> None:
+    collective = algorithm_of("allgather", 3).problem.collective
+    common = cut_blocks(collective, [2, 1, 1])
     assert common.count.tolist() == [2, 1, 1] * 3
     assert common.cells.nchunks == 12
     assert common.cells.chunks == 4
-    assert float(common.cells.fraction.sum()) == pytest.approx(float(whole.fraction.sum()))
+    assert float(common.cells.fraction.sum()) == pytest.approx(float(collective.fraction.sum()))
     assert np.array_equal(common.first, [0, 2, 3, 4, 6, 7, 8, 10, 11])
-    own = algorithm_of("allgather", 4)
-    assert best_cut(own, [4, 8]).cells is own.problem.collective  # they divide as they are
+    divisible = algorithm_of("allgather", 4)
+    assert best_cut(divisible, [4, 8]).cells is divisible.problem.collective  # Its chunks divide the sizes already.

@@ -1,4 +1,4 @@
-"""Programs side by side: r instances do what one does, each with its share, and cost no more than r times one."""
+"""Tests of parallel instances: r instances give the result of one, each on its share, and cost at most r times one."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
 
 
 def size(program: Program) -> tuple[int, int, int]:
-    """Steps, threadblocks of a rank, channels."""
+    """Return the number of steps, of threadblocks of a rank, and of channels."""
     return program.nsteps, max(len(gpu.threadblocks) for gpu in program.gpus), program.nchannels
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
-@pytest.mark.parametrize(("name", "asked"), EXAMPLES, ids=str)
-def test_instances_cost_what_one_costs_times_their_number(name: str, asked: dict[str, Any], number: int) -> None:
-    script = example(name, asked)
-    one = compile_instructions(script.instructions()).program
+@pytest.mark.parametrize(("name", "settings"), EXAMPLES, ids=str)
+def test_instances_cost_at_most_their_number_times_one(name: str, settings: dict[str, Any], number: int) -> None:
+    script = example(name, settings)
+    single_program = compile_instructions(script.instructions()).program
     script.instances = number
     program = compile_instructions(script.instructions()).program
     report = check(program, target="executor-nccl")
     assert report.ok, report.findings
     assert report.judged
-    assert program.nchunks_per_loop == number * one.nchunks_per_loop
-    for many, single in zip(size(program), size(one), strict=True):
-        assert many <= number * single
-    # each message of one instance goes on channels of its own
+    assert program.nchunks_per_loop == number * single_program.nchunks_per_loop
+    for program_size, single_size in zip(size(program), size(single_program), strict=True):
+        assert program_size <= number * single_size
+    # Each instance has channels of its own.
     assert {tb.channel % number for gpu in program.gpus for tb in gpu.threadblocks} == set(range(number))
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_blocked_and_interleaved(interleaved: bool) -> None:
-    """Two chunks, two instances: each has both halves of its own chunk, or the same half of both."""
+    """Check that two instances divide two chunks blocked (one chunk each) or interleaved (half of each chunk)."""
     script = Script("x", "allreduce", 2, chunks=2, instances=2, interleaved=interleaved)
     for c in range(2):
         script.chunk(1, "i", c).reduce(script.chunk(0, "i", c)).copy(0, "i", c)
@@ -74,14 +74,14 @@ def test_a_span_over_several_blocks_cannot_be_blocked() -> None:
         compile_instructions(script.instructions())
 
 
-def test_instances_that_a_target_cannot_hold() -> None:
+def test_instances_beyond_a_targets_limits_are_refused() -> None:
     script = example("ring", {"ranks": 4})
     script.instances = 40
     with pytest.raises(InputError, match="40 instances, each on channels of its own; executor-nccl has 32 channels"):
         compile_instructions(script.instructions())
 
 
-def test_instances_of_which_each_takes_more_than_its_share() -> None:
+def test_instances_whose_share_is_exceeded() -> None:
     script = Script("x", "broadcast", 2, instances=20)
     for r in range(2):
         script.chunk(0, "i", 0).copy(r, "o", 0, channel=r)
@@ -89,12 +89,12 @@ def test_instances_of_which_each_takes_more_than_its_share() -> None:
         compile_instructions(script.instructions())
 
 
-def test_the_shortest_program_is_taken_though_ranks_take_turns() -> None:
+def test_the_shortest_program_is_chosen_although_ranks_alternate() -> None:
     program = compile_instructions(example("hierarchical", {"nodes": 2, "gpus": 8}).instructions()).program
     assert program.nsteps < 300
 
 
-def test_parallelize_cuts_what_is_inside() -> None:
+def test_parallelize_divides_the_transfers_inside() -> None:
     script = Script("x", "broadcast", 3)
     near = script.chunk(0, "i", 0).copy(0, "o", 0).copy(1, "o", 0)
     with script.parallelize(4):
@@ -120,69 +120,70 @@ def test_instances_of_a_custom_goal(number: int) -> None:
     )
     script = Script("x", "custom", 3, chunks=2, goal=goal, instances=number)
     for c in range(2):
-        here = script.chunk(0, "i", c).copy(1, "s", c)
-        here.copy(2, "o", 1 - c)
+        relayed = script.chunk(0, "i", c).copy(1, "s", c)
+        relayed.copy(2, "o", 1 - c)
         if c:
-            here.copy(1, "o", 0)
+            relayed.copy(1, "o", 0)
     ir = script.instructions()
     program = compile_instructions(ir, "msccl").program
     report = check(program, ir.goal, target="msccl")
     assert report.ok, report.findings
     assert report.judged
     assert program.nchunks_per_loop == 2 * number
-    # the refined goal is as strict: what is put in another place is found
+    # The refined goal is as strict, so a chunk at another place is reported.
     script.chunk(0, "i", 0).copy(1, "o", 0)
     ir = script.instructions()
     assert not check(compile_instructions(ir, "msccl").program, ir.goal).ok
 
 
 def build(seed: int, parallel: bool) -> Script:
-    """Chunks moved at random between three ranks, some of them in parallel parts where that is asked for."""
+    """Return a script that moves chunks at random between three ranks, with parallel parts if `parallel` is set."""
     rng = random.Random(seed)
     script = Script("random", "allreduce", 3, chunks=3, inplace=False)
     for r in range(3):
         script.chunk(r, "i", 0, 3).copy(r, "o", 0)
     for _ in range(rng.randint(2, 10)):
         count = rng.randint(1, 2)
-        at = script.chunk(rng.randrange(3), "o", rng.randint(0, 3 - count), count)
-        to, index, parts = rng.randrange(3), rng.randint(0, 3 - count), rng.choice([1, 1, 2, 3])
+        source = script.chunk(rng.randrange(3), "o", rng.randint(0, 3 - count), count)
+        target, index, parts = rng.randrange(3), rng.randint(0, 3 - count), rng.choice([1, 1, 2, 3])
         through, adds = rng.random() < 0.5, rng.random() < 0.5
-        if to == at.rank and abs(index - at.index) < count:
+        if target == source.rank and abs(index - source.index) < count:
             continue
         with script.parallelize(parts if parallel else 1):
             if through:
-                at.copy(to, "s", rng.randint(0, 4)).copy(to, "o", index)
+                source.copy(target, "s", rng.randint(0, 4)).copy(target, "o", index)
             elif adds:
-                script.chunk(to, "o", index, count).reduce(at)
+                script.chunk(target, "o", index, count).reduce(source)
             else:
-                at.copy(to, "o", index)
+                source.copy(target, "o", index)
     return script
 
 
 def outcome(script: Script, seed: int) -> list[dict[Cell, Held]]:
+    """Return the ranks' outputs after a random interleaving of the compiled script."""
     ir = script.instructions()
     program = compile_instructions(ir).program
     assert {f.kind for f in check(program, ir.goal).findings} <= {"wrong result"}
     memory = execute(program, FIFO_DEPTH[program.protocol], random.Random(seed))
     assert memory is not None
-    return [{cell: held for cell, held in mine.items() if cell[0] == "o"} for mine in memory]
+    return [{cell: content for cell, content in rank_memory.items() if cell[0] == "o"} for rank_memory in memory]
 
 
 def spread(memory: list[dict[Cell, Held]], places: list[list[int]]) -> list[dict[Cell, Held]]:
-    """The same where chunk c is the chunks places[c]."""
+    """Return the memory after replacing each chunk c by the chunks places[c]."""
     return [
         {
-            ("o", places[c][k]): Counter({(rank, places[chunk][k]): n for (rank, chunk), n in held.items()})
-            for (_, c), held in mine.items()
+            ("o", places[c][k]): Counter({(rank, places[chunk][k]): n for (rank, chunk), n in content.items()})
+            for (_, c), content in rank_memory.items()
             for k in range(len(places[0]))
         }
-        for mine in memory
+        for rank_memory in memory
     ]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_programs_do_the_same(seed: int) -> None:
-    """One instance, several in both orders, and parts in parallel: no race, no deadlock, and chunk for chunk as one."""
+def test_instances_of_random_programs_give_the_same_result(seed: int) -> None:
+    """Check that instances and parallel parts of random programs give the result of a single instance."""
     plain = outcome(build(seed, False), seed)
     for number, interleaved in ((2, True), (3, True), (3, False), (2, None)):
         script = build(seed, False)
@@ -195,21 +196,21 @@ def test_random_programs_do_the_same(seed: int) -> None:
     assert outcome(script, seed) == spread(plain, [[c * finer + k for k in range(finer)] for c in range(3)])
 
 
-def test_a_lost_wait_between_instances_is_found() -> None:
-    """Interleaved spans of unlike lengths wait across instances; without one of these waits the check sees the race."""
+def test_a_missing_wait_between_instances_is_reported() -> None:
+    """Check that a race is reported if a wait between interleaved instances is missing."""
     script = example("allgather", {"way": "doubling", "ranks": 4, "protocol": "Simple"})
     script.instances = 2
     program = compile_instructions(script.instructions()).program
     assert check(program).ok
     blocks = program.gpus[0].threadblocks
-    tb, at, step = next(
-        (tb, at, step)
+    tb, position, step = next(
+        (tb, position, step)
         for tb, block in enumerate(blocks)
-        for at, step in enumerate(block.steps)
+        for position, step in enumerate(block.steps)
         if step.dep_tb >= 0 and blocks[step.dep_tb].channel != block.channel
     )
     steps = list(blocks[tb].steps)
-    steps[at] = replace(step, dep_tb=-1, dep_step=-1)
+    steps[position] = replace(step, dep_tb=-1, dep_step=-1)
     changed = [replace(block, steps=steps) if b == tb else block for b, block in enumerate(blocks)]
     wrong = replace(program, gpus=[replace(program.gpus[0], threadblocks=changed), *program.gpus[1:]])
     assert "race" in {finding.kind for finding in check(wrong).findings}

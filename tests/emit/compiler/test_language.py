@@ -1,4 +1,4 @@
-"""Algorithms written by hand: the shipped ones are right whatever their settings, and mistakes name their line."""
+"""Tests of algorithms written by hand: the shipped ones are right in many settings, and mistakes name their line."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "alltoall": [{"nodes": n, "gpus": g, "steps": s} for n, g in ((2, 2), (3, 2), (2, 4)) for s in (1, 2, 3)],
     "alltonext": [{"nodes": n, "gpus": g} for n in (1, 2, 3) for g in (2, 4)],
 }
-CASES = [(name, asked) for name, all_asked in SETTINGS.items() for asked in all_asked]
+CASES = [(name, asked) for name, settings_of_script in SETTINGS.items() for asked in settings_of_script]
 
 
-def example(name: str, asked: dict[str, Any]) -> Script:
-    return load_script(EXAMPLES / f"{name}.py", [f"{key}={value}" for key, value in asked.items()])
+def example(name: str, settings_of_example: dict[str, Any]) -> Script:
+    return load_script(EXAMPLES / f"{name}.py", [f"{key}={value}" for key, value in settings_of_example.items()])
 
 
-def test_every_example_is_tried() -> None:
+def test_every_example_has_settings() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SETTINGS)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("name", "asked"), CASES, ids=lambda value: str(value))
-def test_examples_are_right(name: str, asked: dict[str, Any], target: str) -> None:
-    script = example(name, asked)
+@pytest.mark.parametrize(("name", "settings_of_example"), CASES, ids=lambda value: str(value))
+def test_examples_are_right(name: str, settings_of_example: dict[str, Any], target: str) -> None:
+    script = example(name, settings_of_example)
     ir = script.instructions()
-    made = compile_instructions(ir, target)
-    report = check(made.program, ir.goal, target=target)
+    compiled = compile_instructions(ir, target)
+    report = check(compiled.program, ir.goal, target=target)
     assert report.ok, report.findings
     assert report.judged
-    assert {step.op for *_, step in made.program.steps()} <= TARGETS[target].limits.ops
+    assert {step.op for *_, step in compiled.program.steps()} <= TARGETS[target].limits.ops
 
 
 def test_an_all_reduce_ring_is_short() -> None:
@@ -65,8 +65,8 @@ def test_a_ring_is_one_threadblock_of_fused_instructions() -> None:
     assert program.nsteps == 8 * (2 * 8 - 1)
 
 
-def test_the_wrong_algorithm_is_found_wrong() -> None:
-    """A ring that stops a hop early compiles, and the check says what is missing."""
+def test_a_wrong_algorithm_is_reported() -> None:
+    """Check that a ring that stops a hop early compiles and that the check states what is missing."""
     script = Script("short", "allreduce", 4, chunks=4)
     for c in range(4):
         part = script.chunk(c, "i", c)
@@ -100,13 +100,13 @@ MISTAKES: dict[str, tuple[Callable[[Script, Chunk], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", MISTAKES)
-def test_mistakes_name_their_line(what: str) -> None:
-    do, words = MISTAKES[what]
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_name_their_line(mistake: str) -> None:
+    make_mistake, message = MISTAKES[mistake]
     script = Script("x", "allreduce", 2, chunks=2)
     with pytest.raises(InputError, match=r"line [0-9]+: ") as error:
-        do(script, script.chunk(0, "i", 0))
-    assert words in str(error.value)
+        make_mistake(script, script.chunk(0, "i", 0))
+    assert message in str(error.value)
     assert Path(__file__).name in str(error.value)
 
 
@@ -115,8 +115,8 @@ def _right(script: Script, off: Collection[str] = ()) -> bool:
     return check(compile_instructions(ir, without=off).program, ir.goal).ok
 
 
-def test_channels_asked_for_and_not_on_one_connection() -> None:
-    """Messages with no channel and those on channel 0 keep one order."""
+def test_explicit_and_default_channels_on_one_connection() -> None:
+    """Check that messages without a channel and those on channel 0 keep one order."""
     script = Script("x", "alltoall", 2, chunks=3)
     for r in range(2):
         for k in range(3):
@@ -127,12 +127,12 @@ def test_channels_asked_for_and_not_on_one_connection() -> None:
 
 @pytest.mark.parametrize("off", [(), ("pair",), ("fuse",), ("scratch",)], ids=str)
 def test_a_message_of_many_chunks_arrives_while_it_is_sent(off: tuple[str, ...]) -> None:
-    """What comes back may not be written over what is still leaving: being first in line is not being over."""
+    """Check that a reply does not overwrite chunks of a message that are still being sent."""
     script = Script("x", "broadcast", 4, chunks=3)
     script.chunk(0, "i", 0, 3).copy(0, "o", 0)
-    there = script.chunk(0, "o", 0, 2).copy(1, "s", 0).copy(2, "s", 0)
-    there.copy(0, "s", 0).copy(0, "o", 0)
-    there.copy(0, "o", 1)
+    relayed = script.chunk(0, "o", 0, 2).copy(1, "s", 0).copy(2, "s", 0)
+    relayed.copy(0, "s", 0).copy(0, "o", 0)
+    relayed.copy(0, "o", 1)
     script.chunk(0, "i", 0, 3).copy(0, "o", 0)
     for r in (1, 2, 3):
         script.chunk(0, "i", 0, 3).copy(r, "o", 0)
@@ -141,11 +141,11 @@ def test_a_message_of_many_chunks_arrives_while_it_is_sent(off: tuple[str, ...])
 
 def test_sums_that_read_one_another_are_not_absorbed() -> None:
     script = Script("x", "allreduce", 2, chunks=2)
-    came = script.chunk(0, "i", 0, 2).copy(1, "s", 0)
-    other = script.chunk(1, "i", 0).copy(1, "s", 2).reduce(came.part(1))
-    came.part(0).copy(1, "s", 5)
+    received = script.chunk(0, "i", 0, 2).copy(1, "s", 0)
+    partial_sum = script.chunk(1, "i", 0).copy(1, "s", 2).reduce(received.part(1))
+    received.part(0).copy(1, "s", 5)
     script.chunk(1, "s", 1).reduce(script.chunk(1, "s", 0))
-    other.copy(1, "s", 6)
+    partial_sum.copy(1, "s", 6)
     for c in range(2):
         total = script.chunk(1, "i", c).reduce(script.chunk(0, "i", c))
         total.copy(0, "i", c)
@@ -172,7 +172,7 @@ def test_a_channel_that_the_target_does_not_have() -> None:
         compile_instructions(script.instructions())
 
 
-def test_what_scripts_cannot_be() -> None:
+def test_wrong_scripts_are_refused() -> None:
     goal = Goal.from_arrays(2, ([0], ["i"], [0], [0], [0]), ([1], ["o"], [0], [0], [0]))
     with pytest.raises(InputError, match="a goal for allreduce"):
         Script("x", "allreduce", 2, goal=goal)
@@ -180,14 +180,14 @@ def test_what_scripts_cannot_be() -> None:
         Script("x", "alltoallv", 2)
 
 
-def test_what_holds_nothing_cannot_be_compiled() -> None:
+def test_empty_scripts_are_refused() -> None:
     with pytest.raises(InputError, match="moves nothing"):
         Script("x", "allreduce", 2).instructions()
 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> Script:
-    """Chunks moved at random between buffers of a few ranks; what they come to is whatever it is."""
+    """Draw a script that moves chunks at random between buffers of a few ranks."""
     ranks = draw(st.integers(2, 4))
     script = Script("random", "allreduce", ranks, chunks=3, inplace=draw(st.booleans()))
     script.chunk(0, "i", 0).copy(1, "s", 9)
@@ -197,36 +197,38 @@ def scripts(draw: st.DrawFn) -> Script:
     for _ in range(draw(st.integers(1, 14))):
         count = draw(st.integers(1, 2))
         buffer = draw(st.sampled_from("io" if script.inplace else "o"))
-        at = script.chunk(draw(st.integers(0, ranks - 1)), buffer, draw(st.integers(0, 3 - count)), count)
-        to, index = draw(st.integers(0, ranks - 1)), draw(st.integers(0, 3 - count))
+        source = script.chunk(draw(st.integers(0, ranks - 1)), buffer, draw(st.integers(0, 3 - count)), count)
+        target_rank, index = draw(st.integers(0, ranks - 1)), draw(st.integers(0, 3 - count))
         channel = draw(st.sampled_from([None, None, 0, 1]))
-        if to == at.rank and abs(index - at.index) < count:
+        if target_rank == source.rank and abs(index - source.index) < count:
             continue
         if draw(st.booleans()):
-            at.copy(to, "s", draw(st.integers(0, 4)), channel=channel).copy(to, buffer, index)
+            source.copy(target_rank, "s", draw(st.integers(0, 4)), channel=channel).copy(target_rank, buffer, index)
         elif draw(st.booleans()):
-            at.copy(to, buffer, index, channel=channel)
+            source.copy(target_rank, buffer, index, channel=channel)
         else:
-            other = script.chunk(to, buffer, index, count)
-            other.reduce(at, channel=channel)
+            target = script.chunk(target_rank, buffer, index, count)
+            target.reduce(source, channel=channel)
     return script
 
 
 def _outcome(script: Script, off: Collection[str]) -> list[dict[Cell, Held]]:
-    """What the outputs hold after some interleaving; the program must be free of all but a wrong result."""
+    """Return the outputs after some interleaving, and check that the program has at most a wrong result."""
     ir = script.instructions()
     program = compile_instructions(ir, without=off).program
     assert {f.kind for f in check(program, ir.goal).findings} <= {"wrong result"}
     memory = execute(program, FIFO_DEPTH[program.protocol], random.Random(len(off)))
     assert memory is not None
-    seen = "i" if script.inplace else "o"
-    return [{cell: held for cell, held in mine.items() if cell[0] == seen} for mine in memory]
+    output_buffer = "i" if script.inplace else "o"
+    return [
+        {cell: content for cell, content in rank_memory.items() if cell[0] == output_buffer} for rank_memory in memory
+    ]
 
 
 @given(scripts())
 @settings(max_examples=50, deadline=None)
-def test_passes_change_nothing_but_the_way(script: Script) -> None:
-    """Whatever a script does, the program does: no race, no deadlock, and the same result with passes as without."""
+def test_passes_keep_the_result(script: Script) -> None:
+    """Check that random scripts give the same result with and without passes, without races or deadlocks."""
     plain = _outcome(script, PASSES)
-    for off in ((), *([other for other in PASSES if other != name] for name in PASSES)):
+    for off in ((), *([pass_name for pass_name in PASSES if pass_name != name] for name in PASSES)):
         assert _outcome(script, off) == plain

@@ -1,4 +1,4 @@
-"""Schedules of every kind become programs that are right and end with the slots that there are."""
+"""Tests that schedules of every kind become right programs that run with the available slots."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from topologies.load import load
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 @pytest.mark.parametrize("topo", ["ring:8", "dgx1", "line:4"])
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
-def test_what_a_vendor_would_run(collective: str, topo: str, protocol: str, target: str) -> None:
-    """Among them recursive doubling, which on a ring sends more at once than two slots hold."""
+def test_baselines_are_lowered(collective: str, topo: str, protocol: str, target: str) -> None:
+    """Check all baselines, among them recursive doubling, which sends more at once than two slots hold on a ring."""
     problem = ask(collective, topo).problem
     for algorithm in baseline(problem):
         program, goal = lower(algorithm, "x", protocol, min_bytes=1 << 20, target=target)
@@ -34,8 +34,8 @@ def test_what_a_vendor_would_run(collective: str, topo: str, protocol: str, targ
         assert Predictor(program, problem.topology, problem.ranks).time_us(1 << 20) > bare
 
 
-def test_limits_of_ones_own() -> None:
-    """A program keeps the limits given in place of its target's, or is refused for them."""
+def test_explicit_limits() -> None:
+    """Check that a program keeps explicit limits in place of its target's, or is refused."""
     (algorithm, *_) = baseline(ask("allgather", "dgx1").problem)
     program, _ = lower(algorithm, "x")
     blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
@@ -44,22 +44,24 @@ def test_limits_of_ones_own() -> None:
         lower(algorithm, "x", limits=least)
 
 
-def test_lowered_in_haste() -> None:
-    """Without time to look for the best program there is one, right if slower."""
+def test_lowering_without_time() -> None:
+    """Check that lowering without time gives a right program, even if it is slower."""
     slower = 0
     for spec in ("ring:8", "dgx1", "torus:2x4"):
         for algorithm in baseline(ask("allgather", spec).problem):
             hasty, patient = (Lowering(algorithm, "x") for _ in range(2))
             first, best = hasty.program(min_bytes=1 << 20, until=-math.inf), patient.program(min_bytes=1 << 20)
             assert check(first, hasty.goal).ok
-            first_us, best_us = (Predictor(made, algorithm.problem.topology).time_us(1 << 30) for made in (first, best))
+            first_us, best_us = (
+                Predictor(program, algorithm.problem.topology).time_us(1 << 30) for program in (first, best)
+            )
             assert first_us >= 0.99 * best_us
             slower += first != best
     assert slower
 
 
-def test_what_a_relay_sends_on_to_one_rank_goes_as_one_message() -> None:
-    """All-to-all in two steps between two nodes: blocks that a GPU sends on to one are few messages for its NIC."""
+def test_relayed_blocks_to_one_rank_become_one_message() -> None:
+    """Check that the blocks that a GPU relays to one rank of another node become few messages."""
     topology = under(with_costs(load("dgx-a100:2")), "LL")
     (algorithm,) = baseline_named(make_problem(topology, "alltoall"), "two-level", 1 << 12)
     program, goal = lower(algorithm, "x", "LL", min_bytes=1 << 12, target="msccl")

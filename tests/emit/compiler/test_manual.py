@@ -1,4 +1,4 @@
-"""Threadblocks asked for by number: what is asked for is what there is, and what cannot be is one line."""
+"""Tests of threadblocks chosen by number: the program has the chosen ones, and impossible choices give one line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from topologies.errors import InputError
 
 
 def doubling(ranks: int, instances: int = 1) -> Script:
-    """Recursive doubling, with the peer's number for a threadblock, as msccl-tools' example has it."""
+    """Return recursive doubling with the peer's number as threadblock, as in msccl-tools' example."""
     script = Script("doubling", "allgather", ranks, instances=instances)
-    known = 1
-    while known < ranks:
+    distance = 1
+    while distance < ranks:
         for r in range(ranks):
-            part = script.chunk(r, "o", r // known * known, known)
-            part.copy(r ^ known, "o", part.index, sendtb=r ^ known, recvtb=r)
-        known *= 2
+            part = script.chunk(r, "o", r // distance * distance, distance)
+            part.copy(r ^ distance, "o", part.index, sendtb=r ^ distance, recvtb=r)
+        distance *= 2
     return script
 
 
@@ -33,7 +33,7 @@ def blocks(program: Program, rank: int) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "msccl"])
-def test_blocks_stand_in_the_order_of_their_numbers(target: str) -> None:
+def test_threadblocks_are_ordered_by_their_numbers(target: str) -> None:
     program = compile_instructions(doubling(8).instructions(), target).program
     assert check(program, target=target).ok
     for r in range(8):
@@ -41,7 +41,7 @@ def test_blocks_stand_in_the_order_of_their_numbers(target: str) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_instances_keep_them(number: int) -> None:
+def test_instances_keep_chosen_threadblocks(number: int) -> None:
     program = compile_instructions(doubling(4, number).instructions()).program
     assert check(program).ok
     for r in range(4):
@@ -49,32 +49,37 @@ def test_instances_keep_them(number: int) -> None:
         assert blocks(program, r) == [(k, peer, peer) for peer in peers for k in range(number)]
 
 
-def test_what_is_asked_for_decides_what_is_fused() -> None:
-    """Received and sent on by one threadblock it is one instruction, by two it is two."""
+def test_chosen_threadblocks_decide_what_is_fused() -> None:
+    """Check that a receive and a send are fused if, and only if, they have one threadblock."""
     for sends, steps in ((1, ["r", "rcs", "s"]), (2, ["r", "r", "s", "s"])):
         script = Script("x", "broadcast", 3)
         script.chunk(0, "i", 0).copy(0, "o", 0)
-        near = script.chunk(0, "o", 0).copy(1, "o", 0, sendtb=0, recvtb=1)
-        near.copy(2, "o", 0, sendtb=sends, recvtb=0)
+        received = script.chunk(0, "o", 0).copy(1, "o", 0, sendtb=0, recvtb=1)
+        received.copy(2, "o", 0, sendtb=sends, recvtb=0)
         program = compile_instructions(script.instructions()).program
         assert check(program).ok
         assert sorted(step.op for *_, step in program.steps() if step.op != "cpy") == steps
         assert blocks(program, 1) == ([(0, 2, 0)] if sends == 1 else [(0, -1, 0), (0, 2, -1)])
 
 
-def test_beside_what_is_left_to_the_compiler() -> None:
-    """One message of a connection speaks for all; what stays on a rank has a threadblock of its own too."""
+def test_chosen_threadblocks_with_free_ones() -> None:
+    """Check that one chosen threadblock holds for all messages of a connection, and for local copies separately."""
     script = Script("x", "alltoall", 3, chunks=2)
     for r in range(3):
         for p in range(3):
-            asked = {"sendtb": 5} if p == r else {"sendtb": 9, "recvtb": 8} if p == (r + 1) % 3 else {}
-            script.chunk(r, "i", 2 * p).copy(p, "o", 2 * r, **asked)
+            chosen_blocks = {"sendtb": 5} if p == r else {"sendtb": 9, "recvtb": 8} if p == (r + 1) % 3 else {}
+            script.chunk(r, "i", 2 * p).copy(p, "o", 2 * r, **chosen_blocks)
             script.chunk(r, "i", 2 * p + 1).copy(p, "o", 2 * r + 1)
     program = compile_instructions(script.instructions(), without=("aggregate",)).program
     assert check(program).ok
     for r in range(3):
-        before, behind = (r - 1) % 3, (r + 1) % 3
-        assert blocks(program, r) == [(0, -1, -1), (0, -1, before), (0, behind, -1), (0, before, behind)]
+        previous_rank, next_rank = (r - 1) % 3, (r + 1) % 3
+        assert blocks(program, r) == [
+            (0, -1, -1),
+            (0, -1, previous_rank),
+            (0, next_rank, -1),
+            (0, previous_rank, next_rank),
+        ]
         assert [len(tb.steps) for tb in program.gpus[r].threadblocks[1:]] == [2, 2, 4]
 
 
@@ -108,49 +113,58 @@ MISTAKES: dict[str, tuple[Callable[[Script], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", MISTAKES)
-def test_what_cannot_be(what: str) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_impossible_choices_are_refused(mistake: str) -> None:
     script = Script("x", "broadcast", 3, chunks=2)
     for r in range(3):
         script.chunk(0, "i", 0, 2).copy(r, "o", 0)
-    do, words = MISTAKES[what]
+    make_mistake, message = MISTAKES[mistake]
 
     def compiled() -> None:
-        do(script)
+        make_mistake(script)
         compile_instructions(script.instructions(), without=("prune",))
 
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         compiled()
 
 
 def build(seed: int, manual: bool) -> Script:
-    """Chunks moved at random, in threadblocks of every connection's own or one for both directions."""
+    """Return a script with random moves; with `manual`, in threadblocks of one or both directions of a connection."""
     rng = random.Random(seed)
     script = Script("random", "allreduce", 3, chunks=3, inplace=False)
-    apart = rng.randint(0, 1)
+    offset = rng.randint(0, 1)
     for r in range(3):
         script.chunk(r, "i", 0, 3).copy(r, "o", 0)
     for _ in range(rng.randint(2, 12)):
         count = rng.randint(1, 2)
-        at = script.chunk(rng.randrange(3), "o", rng.randint(0, 3 - count), count)
-        to, index, adds, channel = rng.randrange(3), rng.randint(0, 3 - count), rng.random() < 0.5, rng.randint(0, 1)
-        if to == at.rank and abs(index - at.index) < count:
+        source = script.chunk(rng.randrange(3), "o", rng.randint(0, 3 - count), count)
+        target, index, adds, channel = (
+            rng.randrange(3),
+            rng.randint(0, 3 - count),
+            rng.random() < 0.5,
+            rng.randint(0, 1),
+        )
+        if target == source.rank and abs(index - source.index) < count:
             continue
-        asked: dict[str, int] = {}
-        if to != at.rank:
-            asked = {"channel": channel, "sendtb": 4 * to + 2 * channel, "recvtb": 4 * at.rank + 2 * channel + apart}
+        chosen_blocks: dict[str, int] = {}
+        if target != source.rank:
+            chosen_blocks = {
+                "channel": channel,
+                "sendtb": 4 * target + 2 * channel,
+                "recvtb": 4 * source.rank + 2 * channel + offset,
+            }
         elif rng.random() < 0.5:
-            asked = {"sendtb": 20}
-        asked = asked if manual else {}
+            chosen_blocks = {"sendtb": 20}
+        chosen_blocks = chosen_blocks if manual else {}
         if adds:
-            script.chunk(to, "o", index, count).reduce(at, **asked)
+            script.chunk(target, "o", index, count).reduce(source, **chosen_blocks)
         else:
-            at.copy(to, "o", index, **asked)
+            source.copy(target, "o", index, **chosen_blocks)
     return script
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_programs_do_the_same(seed: int) -> None:
+def test_random_programs_with_chosen_threadblocks_give_the_same_result(seed: int) -> None:
     plain = outcome(build(seed, False), seed)
     assert outcome(build(seed, True), seed) == plain
     script = build(seed, True)
@@ -158,5 +172,5 @@ def test_random_programs_do_the_same(seed: int) -> None:
     assert outcome(script, seed) == spread(plain, [[2 * c, 2 * c + 1] for c in range(3)])
     for target in TARGETS:
         ir = build(seed, True).instructions()
-        made = compile_instructions(ir, target).program
-        assert {finding.kind for finding in check(made, ir.goal).findings} <= {"wrong result"}
+        program = compile_instructions(ir, target).program
+        assert {finding.kind for finding in check(program, ir.goal).findings} <= {"wrong result"}

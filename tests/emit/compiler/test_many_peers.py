@@ -1,4 +1,4 @@
-"""Ranks with so many peers that threadblocks run out: pairs of them fit, and lose no time where messages are small."""
+"""Tests of ranks with more peers than threadblocks: two peers share one, without loss of time for small messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from synth.model.problem import make_problem
 from topologies.load import load
 
 
-def test_small_messages_are_sent_before_any_is_waited_for() -> None:
-    """An all-reduce of 68 ranks at once: two blocks a peer would be 134, of which others wait for over 127."""
+def test_small_messages_are_sent_before_waiting() -> None:
+    """Check a direct all-reduce of 68 ranks, where two threadblocks for each peer would be too many."""
     topology = load("full:68")
     problem = make_problem(topology, named("allreduce", 68, 1), tuple(range(68)))
     direct = baseline_named(problem, "direct")[0]

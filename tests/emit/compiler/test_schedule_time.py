@@ -1,4 +1,4 @@
-"""A program takes no longer than its schedule where its slots do not bind: links serve one order."""
+"""Tests that a program takes no longer than its schedule where its slots suffice, since links keep one order."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from synth.verify.algorithm import Algorithm
 from tests.random_problems import answered, random_problem, shares_nothing
 
 SEEDS = st.integers(0, 10**9)
-MANY = 10_000  # slots
+MANY = 10_000  # FIFO slots.
 LARGE = 1 << 28
 
 
 def _random_algorithm(seed: int) -> Algorithm:
-    """Small, on links that share nothing, of chunks of one size."""
+    """Return a small random algorithm on links that share nothing, with chunks of one size."""
     rng = random.Random(seed)
     problem = random_problem(rng)
     assume(shares_nothing(problem) and np.ptp(problem.collective.fraction) < 1e-12)
@@ -41,8 +41,8 @@ def _random_algorithm(seed: int) -> Algorithm:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_messages_keep_the_schedules_order_on_their_links(seed: int) -> None:
-    """With a block for each connection, and slots enough, the schedule's time."""
+def test_programs_keep_the_schedules_order_on_links(seed: int) -> None:
+    """Check that a program with a threadblock a connection and enough slots takes the schedule's time."""
     algorithm = _random_algorithm(seed)
     problem = algorithm.problem
     ir = lower_to_instructions(algorithm, "x")
@@ -55,8 +55,8 @@ def test_messages_keep_the_schedules_order_on_their_links(seed: int) -> None:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_they_keep_it_on_as_many_channels_as_short_threadblocks_need(seed: int) -> None:
-    """Of three steps each: on channels one after another, for dealt out in turn they would overtake each other."""
+def test_short_threadblocks_on_many_channels_keep_the_order(seed: int) -> None:
+    """Check that threadblocks of three steps keep the order of messages over several channels."""
     algorithm = _random_algorithm(seed)
     problem = algorithm.problem
     limits = replace(TARGETS["executor-nccl"].limits, steps_per_tb=3, channels=200, dep_tb=10_000)
@@ -67,13 +67,13 @@ def test_they_keep_it_on_as_many_channels_as_short_threadblocks_need(seed: int) 
         yield Predictor(program, problem.topology, problem.ranks, MANY, columns=columns).time_us(LARGEST)
 
     without = ("aggregate", "fuse", "pair", "deal")
-    made = compile_instructions(ir, limits=limits, timer=timer, enough=(schedule_us,), without=without).program
-    assert check(made, ir.goal, target=limits).ok
-    assert next(timer(made)) <= 1.002 * schedule_us
+    compiled = compile_instructions(ir, limits=limits, timer=timer, enough=(schedule_us,), without=without).program
+    assert check(compiled, ir.goal, target=limits).ok
+    assert next(timer(compiled)) <= 1.002 * schedule_us
 
 
-def test_copies_that_nobody_waits_for_are_one() -> None:
-    """The root's, of a broadcast of many chunks; as many chunks at once as the target takes."""
+def test_local_copies_are_joined() -> None:
+    """Check that a broadcast's local copies are joined up to the target's count of chunks."""
     problem = ask("broadcast", "ring:3").problem.with_chunks(200)
     algorithm = Algorithm(problem, answered(problem, LARGE), "route", size_bytes=LARGE)
     program, goal = lower(algorithm, "x", inplace=False)
@@ -84,8 +84,8 @@ def test_copies_that_nobody_waits_for_are_one() -> None:
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_the_program_that_is_chosen_takes_the_schedules_time(seed: int) -> None:
-    """Many variants do not: they wait for one of two slots, or for what another message holds up."""
+def test_the_chosen_program_takes_the_schedules_time(seed: int) -> None:
+    """Check that the chosen variant takes the schedule's time, which many variants do not."""
     algorithm = _random_algorithm(seed)
     problem = algorithm.problem
     program, goal = lower(algorithm, "x", "Simple", min_bytes=LL_MOST_BYTES)
@@ -95,8 +95,8 @@ def test_the_program_that_is_chosen_takes_the_schedules_time(seed: int) -> None:
         assert times.time_us(size) <= 1.02 * algorithm.time_us(size)
 
 
-def test_threadblocks_are_shared_where_a_limit_asks_for_it() -> None:
-    """Of an all-reduce among all: a threadblock for each direction and peer is more than these limits allow."""
+def test_threadblocks_are_shared_where_limits_require_it() -> None:
+    """Check an all-reduce whose threadblocks for each direction and peer exceed the limits."""
     algorithm, *_ = baseline(ask("allreduce", "full:6").problem)
     usual = TARGETS["executor-nccl"].limits
     for limits in (replace(usual, dep_tb=5), replace(usual, tbs_per_gpu=5)):
@@ -105,8 +105,10 @@ def test_threadblocks_are_shared_where_a_limit_asks_for_it() -> None:
 
 
 def test_one_threadblock_serves_a_peer_in_both_directions() -> None:
-    """Also where a rank has more peers than a channel: what it sends them and receives from them has one channel."""
-    algorithm = next(made for made in baseline(ask("allgather", "full:8").problem) if made.engine == "direct")
+    """Check that both directions of a peer have one channel, even with more peers than a channel takes."""
+    algorithm = next(
+        candidate for candidate in baseline(ask("allgather", "full:8").problem) if candidate.engine == "direct"
+    )
     limits = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=7, tbs_per_channel=4)
     program, goal = lower(algorithm, "x", limits=limits)
     assert check(program, goal, target=limits).ok

@@ -1,4 +1,4 @@
-"""Schedules as programs in memory: right without a reader's limits, and with waits that name everything."""
+"""Tests of schedules as programs in memory: they are right without a reader's limits, and with all waits named."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from topologies.load import load
 
 
 def direct(collective: str, topo: str) -> Algorithm:
-    """The first algorithm that sends everything straight."""
+    """Return the first algorithm that sends every chunk directly."""
     topology = load(topo)
     problem = make_problem(topology, named(collective, topology.nranks, 1), tuple(range(topology.nranks)))
     return baseline_named(problem, "direct")[0]
 
 
 def run(program: Program, goal: Goal | None) -> int:
-    """Wrong elements of three launches."""
+    """Return the number of wrong elements after three launches."""
     return measure(program, goal, 1 << 18, HostExecutor(program, goal), Settings(iterations=3, warmup=0)).wrong
 
 
 @pytest.mark.parametrize(("collective", "topo"), [("alltoall", "full:48"), ("allgather", "ring:12")])
-def test_what_no_reader_takes_runs(collective: str, topo: str) -> None:
+def test_programs_beyond_all_limits_run(collective: str, topo: str) -> None:
     program, goal = lower_unlimited(direct(collective, topo), collective)
     assert check(program, goal, target=None).ok
     assert run(program, goal) == 0
 
 
-def test_waits_that_name_everything_are_right_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_with_all_waits_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = direct("allgather", "mesh:3x3")
-    few = lower_unlimited(algorithm, "one")[0]
+    usual = lower_unlimited(algorithm, "one")[0]
     monkeypatch.setattr(waits, "TUNING", replace(waits.TUNING, most_clock_entries=0))
-    many, goal = lower_unlimited(algorithm, "other")
-    assert many.nsteps >= few.nsteps
-    assert check(many, goal, target=None).ok
-    assert run(many, goal) == 0
+    all_waits, goal = lower_unlimited(algorithm, "other")
+    assert all_waits.nsteps >= usual.nsteps
+    assert check(all_waits, goal, target=None).ok
+    assert run(all_waits, goal) == 0
 
 
 def test_too_many_ranks_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Indices of libraries, made for tests."""
+"""Random indices of libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def entry_row(**changes: Any) -> Row:
 
 @st.composite
 def questions(draw: st.DrawFn) -> Row:
-    """What is asked, for which executor."""
+    """Draw a question and its target."""
     ranks = draw(st.lists(st.integers(0, 5), min_size=1, max_size=5, unique=True))
     cut = draw(st.integers(1, len(ranks)))
     group, relays = ranks[:cut], ranks[cut:]
@@ -49,18 +49,18 @@ def asked_of(row: Row) -> str:
 
 @st.composite
 def indices(draw: st.DrawFn) -> list[Row]:
-    """Entries whose sizes do not overlap, in any order; some sizes that nobody serves."""
+    """Draw entries in any order whose sizes do not overlap; some sizes are not served."""
     rows: list[Row] = []
-    for asked in draw(st.lists(questions(), max_size=5, unique_by=asked_of)):
+    for question in draw(st.lists(questions(), max_size=5, unique_by=asked_of)):
         ends = sorted(draw(st.sets(st.integers(0, 40), min_size=1, max_size=5)))
         for i, low in enumerate(ends):
             last = i == len(ends) - 1
             high = None if last and draw(st.booleans()) else draw(st.integers(low, 60 if last else ends[i + 1] - 1))
-            target = TARGETS[asked["target"]]
+            target = TARGETS[question["target"]]
             name = f"file{len(rows)}"
             stored = draw(st.booleans())
             rows.append(
-                asked
+                question
                 | {
                     "min_bytes": low,
                     "max_bytes": high,

@@ -1,4 +1,4 @@
-"""An independent reader of `library.table`: the documented layout by `struct`, all records looked at for every call."""
+"""An independent reader of `library.table`: it unpacks the documented layout and examines every record for a call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TableReader:
         return list(self.ranks[record.communicator : record.communicator + record.nranks + record.nrelays])
 
     def serving(self, call: dict[str, Any], size: int, element_bytes: int) -> list[Record]:
-        """All records that serve a call, for its ranks in any order."""
+        """Return all records that serve a call, for its ranks in any order."""
         return [
             r
             for r in self.records

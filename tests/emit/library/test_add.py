@@ -1,4 +1,4 @@
-"""Programs from elsewhere in a library: each serves its range, and what was there serves the rest."""
+"""Tests of adding programs to a library: each serves its range, and the library's files serve the rest."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from topologies.load import load
 
 
 def pair(name: str, low: int = 0, high: int = 0, target: str = "executor-nccl") -> Addition:
-    """An all-reduce of two ranks."""
+    """Return an all-reduce of two ranks."""
     script = Script(name, "allreduce", 2, min_bytes=low, max_bytes=high)
     script.chunk(1, "i", 0).reduce(script.chunk(0, "i", 0)).copy(0, "i", 0)
     return Addition(compile_instructions(script.instructions()).program, None, TARGETS[target])
 
 
 def served(folder: Path) -> dict[str, tuple[int, int | None]]:
-    """The range of each file; a file's own words must be the index's."""
-    found = {}
+    """Return the range of each file, and check that the file states the index's range."""
+    ranges = {}
     for entry in load_index(folder):
         program = verify_file(entry.path, entry.goal()).right_program(entry.file)
         assert (program.min_bytes, program.max_bytes or None) == (entry.min_bytes, entry.max_bytes)
-        found[entry.path.stem] = (entry.min_bytes, entry.max_bytes)
-    return found
+        ranges[entry.path.stem] = (entry.min_bytes, entry.max_bytes)
+    return ranges
 
 
-def test_what_was_there_gives_way(tmp_path: Path) -> None:
+def test_a_faster_program_replaces_existing_files(tmp_path: Path) -> None:
     add([pair("old")], tmp_path)
     add([pair("new", 1000, 2000), pair("newer", 2001, 3000)], tmp_path, anew=True)
     names = {key.removeprefix("allreduce-any-2ranks-"): value for key, value in served(tmp_path).items()}
@@ -51,7 +51,7 @@ def test_what_was_there_gives_way(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "msccl").iterdir()] == ["allreduce-any-2ranks-all.xml"]
 
 
-def test_the_same_script_again_takes_its_own_place(tmp_path: Path) -> None:
+def test_adding_a_script_again_replaces_its_file(tmp_path: Path) -> None:
     add([pair("a", 0, 99)], tmp_path)
     before = (tmp_path / "index.json").read_bytes()
     add([pair("a", 0, 99)], tmp_path)
@@ -62,8 +62,8 @@ def test_the_same_script_again_takes_its_own_place(tmp_path: Path) -> None:
     assert sorted(served(tmp_path).values()) == [(0, 49), (50, 200)]
 
 
-def test_other_questions_stay(tmp_path: Path) -> None:
-    """Of another topology, group or target, and what is called in the other form."""
+def test_files_of_other_questions_are_kept(tmp_path: Path) -> None:
+    """Check that entries of another topology, group, target or form are kept."""
     program = replace(pair("a").program, name="apart")
     add(
         [replace(pair("a"), topology=load("full:2")), replace(pair("a"), ranks=(3, 1)), pair("a", target="msccl")],
@@ -78,14 +78,14 @@ def test_other_questions_stay(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_two_for_one_size_are_refused(tmp_path: Path) -> None:
+def test_two_programs_for_one_size_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a and b both serve 100 bytes"):
         add([pair("a", 0, 100), pair("b", 100, 0)], tmp_path / "new")
     assert not any((tmp_path / "new").iterdir())
 
 
 def halves(name: str) -> Addition:
-    """An all-reduce of two ranks, each of which sums a half: faster than `pair`."""
+    """Return an all-reduce of two ranks in which each sums a half; it is faster than `pair`."""
     script = Script(name, "allreduce", 2, chunks=2)
     for own in (0, 1):
         script.chunk(1 - own, "i", own).reduce(script.chunk(own, "i", own)).copy(own, "i", own)
@@ -93,41 +93,41 @@ def halves(name: str) -> Addition:
 
 
 def test_a_library_only_gets_better(tmp_path: Path) -> None:
-    """What is no faster is not written, what is takes the sizes that it can serve, and both are said."""
+    """Check that a program is added only at sizes where it is faster, and that the outcome is reported."""
     add([pair("slow", 0, 1 << 20), pair("slowest", (1 << 20) + 1)], tmp_path)
     fast = add([halves("fast")], tmp_path)
     ((path,),) = fast.files
     assert served(tmp_path) == {"allreduce-any-2ranks-fast": (0, None)}
-    before = {one: one.read_bytes() for one in tmp_path.rglob("*.*")}
-    again = add([pair("slower")], tmp_path)
-    assert again.files == [[]]
-    assert again.remarks == ("kept 1 file of the library, no slower: all sizes",)
-    assert {one: one.read_bytes() for one in tmp_path.rglob("*.*")} == before
-    asked = add([pair("slower", 5, 9)], tmp_path, anew=True)
+    contents = {file: file.read_bytes() for file in tmp_path.rglob("*.*")}
+    second = add([pair("slower")], tmp_path)
+    assert second.files == [[]]
+    assert second.remarks == ("kept 1 file of the library, no slower: all sizes",)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.*")} == contents
+    forced = add([pair("slower", 5, 9)], tmp_path, anew=True)
     assert served(tmp_path)["allreduce-any-2ranks-slower"] == (5, 9)
-    assert asked.remarks == ("kept 2 files of the library, no slower: up to 4 B, from 10 B",)
+    assert forced.remarks == ("kept 2 files of the library, no slower: up to 4 B, from 10 B",)
     add([pair("last")], tmp_path, anew=True)
     assert list(served(tmp_path)) == ["allreduce-any-2ranks-last"]
     assert not path.exists()
 
 
-def test_what_is_there_is_believed_only_after_a_replay(tmp_path: Path) -> None:
+def test_existing_files_are_checked_before_comparison(tmp_path: Path) -> None:
     ((path,),) = add([halves("fast")], tmp_path).files
     path.write_text(path.read_text().replace('type="rrc', 'type="r', 1))
-    found = add([pair("slow")], tmp_path)
-    assert (len(found.files[0]), found.remarks[0].startswith("thrown out: msccl/")) == (1, True)
+    result = add([pair("slow")], tmp_path)
+    assert (len(result.files[0]), result.remarks[0].startswith("thrown out: msccl/")) == (1, True)
     assert not path.exists()
 
 
 def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) -> None:
-    here = load("full:2")
-    add([replace(halves("fast"), topology=here)], tmp_path)
-    found = add([replace(pair("slow"), topology=replace(load("dgx-a100"), name="full:2"))], tmp_path)
-    assert "1 file for another network or pattern of this name gave way" in found.remarks
+    topology = load("full:2")
+    add([replace(halves("fast"), topology=topology)], tmp_path)
+    result = add([replace(pair("slow"), topology=replace(load("dgx-a100"), name="full:2"))], tmp_path)
+    assert "1 file for another network or pattern of this name gave way" in result.remarks
     assert list(served(tmp_path)) == ["allreduce-full-2-2ranks-slow"]
 
 
-def test_a_plan_is_cut_too(tmp_path: Path) -> None:
+def test_the_range_of_a_plan_is_cut(tmp_path: Path) -> None:
     add([pair("old", target="mscclpp")], tmp_path)
     ((path,),) = add([pair("new", 1000, 2000, target="mscclpp")], tmp_path, anew=True).files
     assert path.name == "allreduce-any-2ranks-new.json"
@@ -137,8 +137,8 @@ def test_a_plan_is_cut_too(tmp_path: Path) -> None:
     assert all(verify_file(entry.path).status == "right" for entry in load_index(tmp_path))
 
 
-def test_a_goal_travels_with_the_file(tmp_path: Path) -> None:
-    """Also one with sums and with several places for one set; what the index states is that goal."""
+def test_the_index_states_a_custom_goal(tmp_path: Path) -> None:
+    """Check that the index states a custom goal, also one with sums and with several places for one set."""
     goal = Goal.from_arrays(
         2,
         ([0, 1], ["i", "i"], [0, 0], [0, 1], [4, 4]),
@@ -153,22 +153,22 @@ def test_a_goal_travels_with_the_file(tmp_path: Path) -> None:
     ((path,),) = add([Addition(compile_instructions(ir, "msccl").program, ir.goal, target)], tmp_path).files
     entry = load_index(tmp_path)[0]
     assert entry.collective == "both"
-    found = goal_beside(path)
-    assert found is not None
-    assert state_goal(found) == state_goal(goal)
-    assert verify_file(path, found).status == "right"
-    # a goal that asks for more is not met
+    stated_goal = goal_beside(path)
+    assert stated_goal is not None
+    assert state_goal(stated_goal) == state_goal(goal)
+    assert verify_file(path, stated_goal).status == "right"
+    # The program does not meet a goal that requires more.
     more = state_goal(goal)
     more["required"] = [[*column, value] for column, value in zip(more["required"], (0, "o", 1, 0, 4), strict=True)]
     assert verify_file(path, goal_stated(more, "")).status == "wrong"
 
 
-def test_what_a_reader_can_allocate_ends_the_range(tmp_path: Path) -> None:
-    """The index serves no size that the file does not: msccl's scratch (its end is exclusive), a plan's offsets."""
+def test_ranges_end_where_a_reader_cannot_allocate(tmp_path: Path) -> None:
+    """Check that the index serves only sizes that msccl's scratch or a plan's offsets allow."""
     ir = load_script(EXAMPLES / "alltonext.py").instructions()
     for name in ("msccl", "mscclpp"):
-        made = compile_instructions(ir, name).program
-        ((path,),) = add([Addition(made, ir.goal, TARGETS[name])], tmp_path / name).files
+        program = compile_instructions(ir, name).program
+        ((path,),) = add([Addition(program, ir.goal, TARGETS[name])], tmp_path / name).files
         most = load_index(tmp_path / name)[0].max_bytes
         assert most is not None
         words = (f'maxBytes="{most + 1}"', f'"max_message_size": {most}')

@@ -1,4 +1,4 @@
-"""A range of sizes is served by one program after another, each where it is the faster."""
+"""Tests that a range of sizes is divided between programs, each serving the sizes at which it is the fastest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PER_BYTE = st.floats(1e-6, 1e-3)
 
 
 class Line:
-    """A time of so many µs and µs a byte."""
+    """A time in µs that is linear in the message size."""
 
     def __init__(self, us: float, per_byte: float) -> None:
         self.us, self.per_byte = us, per_byte
@@ -34,7 +34,9 @@ class Line:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(US, PER_BYTE), min_size=3, max_size=3), st.integers(0, 20), st.integers(21, 30) | st.none())
-def test_each_size_is_served_by_the_faster(lines: list[tuple[float, float]], low: int, high: int | None) -> None:
+def test_each_size_is_served_by_the_faster_program(
+    lines: list[tuple[float, float]], low: int, high: int | None
+) -> None:
     assert isinstance(MADE, LoweredBySize)
     small, large, largest = (
         replace(MADE.large, predictor=Line(*line), _times_us={})  # type: ignore[arg-type]
@@ -47,10 +49,11 @@ def test_each_size_is_served_by_the_faster(lines: list[tuple[float, float]], low
     assert files[-1].high == last
     assert all(before.high is not None and before.high + 1 == after.low for before, after in pairwise(files))
     for file in files:
-        by = file.contender.execution
-        assert isinstance(by, Lowered)
+        server = file.contender.execution
+        assert isinstance(server, Lowered)
         assert file.low <= file.shown <= (file.high or LARGEST)
         sizes = [1 << e for e in range(19, 31) if file.low <= 1 << e <= (file.high or LARGEST)]
         assert all(
-            by.time_us(size) <= 1.002 * min(one.time_us(size) for one in (small, large, largest)) for size in sizes
+            server.time_us(size) <= 1.002 * min(candidate.time_us(size) for candidate in (small, large, largest))
+            for size in sizes
         )

@@ -1,4 +1,4 @@
-"""What `check_library` finds: every fault that is planted in a library, and nothing in one that is right."""
+"""Tests of `check_library`: it reports every fault planted in a library, and none in a right library."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two questions with schedules and proofs, files for both forms of calls, which serve three groups each."""
+def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a library of two questions with schedules, proofs and files for both forms, each for three groups."""
     folder = tmp_path_factory.mktemp("library")
     for collective in ("allgather", "allreduce"):
-        found = synthesize(collective, "full:3", engine="baseline", budget=1.0).found
-        save(run_by(found, Programs(found.problem)), folder, "executor-nccl", proof=True)
+        result = synthesize(collective, "full:3", engine="baseline", budget=1.0).found
+        save(run_by(result, Programs(result.problem)), folder, "executor-nccl", proof=True)
     edit(folder, lambda rows: [row.update(isomorphic_groups=[[1, 2, 0], [2, 1, 0]]) for row in rows])
     return folder
 
@@ -42,30 +42,30 @@ def checked(folder: Path) -> Report:
 
 
 @pytest.fixture
-def library(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "lib"))
+def library(built_library: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built_library, tmp_path / "lib"))
 
 
 def without_digests(folder: Path) -> None:
-    """As an earlier version wrote it: the check must see by itself."""
+    """Remove the digests from an index, so that the check must find every fault itself."""
     edit(folder, lambda rows: [row.pop("sha256") for row in rows])
 
 
 def paths(folder: Path, pattern: str) -> list[Path]:
-    found = sorted(folder.glob(pattern))
-    assert found
-    return found
+    matches = sorted(folder.glob(pattern))
+    assert matches
+    return matches
 
 
 def test_the_root_of_a_group_is_a_rank_of_the_topology(tmp_path: Path) -> None:
-    found = synthesize("broadcast", "full:4", (1, 3), root=3, engine="baseline", budget=1.0).found
-    save(run_by(found, Programs(found.problem)), tmp_path, "executor-nccl", proof=True)
+    result = synthesize("broadcast", "full:4", (1, 3), root=3, engine="baseline", budget=1.0).found
+    save(run_by(result, Programs(result.problem)), tmp_path, "executor-nccl", proof=True)
     assert not checked(tmp_path).wrong
     edit(tmp_path, lambda rows: [row.update(root=1) for row in rows])
     assert checked(tmp_path).wrong
 
 
-def test_a_right_library(library: Path) -> None:
+def test_a_right_library_has_no_faults(library: Path) -> None:
     report = checked(library)
     assert (report.wrong, dict(report.remarks)) == ([], {})
     assert report.files == len(load_index(library)) >= 4
@@ -75,20 +75,23 @@ def test_a_right_library(library: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["msccl/*.xml", "schedules/*.synth", "schedules/*.proof.json"])
-def test_a_flipped_byte(library: Path, pattern: str) -> None:
-    """Anywhere in the file."""
+def test_a_flipped_byte_is_reported(library: Path, pattern: str) -> None:
+    """Check that a flipped byte anywhere in a file is reported."""
     path = paths(library, pattern)[0]
     good = path.read_bytes()
     for at in range(0, len(good), max(1, len(good) // 5)):
         path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-        assert any(path.stem.split(".")[0] in f"{name} {why}" for name, why in checked(library).wrong), (path, at)
+        assert any(path.stem.split(".")[0] in f"{name} {message}" for name, message in checked(library).wrong), (
+            path,
+            at,
+        )
 
 
-def swap(one: Path, other: Path) -> None:
-    data = one.read_bytes(), other.read_bytes()
+def swap(first_path: Path, second_path: Path) -> None:
+    data = first_path.read_bytes(), second_path.read_bytes()
     assert data[0] != data[1]
-    one.write_bytes(data[1])
-    other.write_bytes(data[0])
+    first_path.write_bytes(data[1])
+    second_path.write_bytes(data[0])
 
 
 def swap_forms(folder: Path) -> None:
@@ -109,9 +112,9 @@ def swap_schedules_and_proofs(folder: Path) -> None:
 
 
 def stale_proof(folder: Path) -> None:
-    """The other question's, which is right for that."""
-    one, other = (paths(folder, f"schedules/{name}*.proof.json")[0] for name in ("allgather", "allreduce"))
-    one.write_bytes(other.read_bytes())
+    """Replace a proof by the proof of another question, which is right for that."""
+    proof, other_proof = (paths(folder, f"schedules/{name}*.proof.json")[0] for name in ("allgather", "allreduce"))
+    proof.write_bytes(other_proof.read_bytes())
 
 
 def change(**changes: Any) -> Callable[[Path], None]:
@@ -148,33 +151,33 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("plant", "words"), FAULTS, ids=range(len(FAULTS)))
-def test_a_planted_fault(library: Path, plant: Callable[[Path], object], words: str) -> None:
+@pytest.mark.parametrize(("plant", "expected"), FAULTS, ids=range(len(FAULTS)))
+def test_a_planted_fault_is_reported(library: Path, plant: Callable[[Path], object], expected: str) -> None:
     without_digests(library)
     plant(library)
     wrong = checked(library).wrong
     assert wrong
-    assert any(words in why for _, why in wrong), wrong
-    assert all(why.isprintable() for _, why in wrong)
+    assert any(expected in message for _, message in wrong), wrong
+    assert all(message.isprintable() for _, message in wrong)
 
 
-def test_a_network_that_nobody_knows(library: Path) -> None:
-    """Said, and no fault; given, it is checked."""
+def test_an_unknown_network(library: Path) -> None:
+    """Check that an unknown network is reported but is no fault, and is checked if it is given."""
     edit(library, lambda rows: [row.update(topology="mine", schedule=None, proof_file=None) for row in rows])
     report = checked(library)
     assert report.wrong == []
     assert [remark.split(" is not known")[0] for remark in report.remarks] == ["the network mine"]
     slower = load("full:3,bw=5")
     object.__setattr__(slower, "name", "mine")
-    found = check_library(library, load_index(library), slower)
-    assert found.wrong
-    assert all("another network" in why for _, why in found.wrong)
+    second_report = check_library(library, load_index(library), slower)
+    assert second_report.wrong
+    assert all("another network" in message for _, message in second_report.wrong)
 
 
-def test_a_group_on_slower_links_is_not_the_same_whatever_costs_are_on(tmp_path: Path) -> None:
-    found = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").found
-    save(run_by(found, Programs(found.problem, size=1 << 20)), tmp_path, "executor-nccl", proof=True)
+def test_a_group_on_slower_links_is_not_isomorphic(tmp_path: Path) -> None:
+    result = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").found
+    save(run_by(result, Programs(result.problem, size=1 << 20)), tmp_path, "executor-nccl", proof=True)
     edit(tmp_path, lambda rows: [row.update(isomorphic_groups=[[9, 8]]) for row in rows])
     assert not checked(tmp_path).wrong
     edit(tmp_path, lambda rows: [row.update(isomorphic_groups=[[0, 8]]) for row in rows])
-    assert any("for group 0,8" in why for _, why in checked(tmp_path).wrong)
+    assert any("for group 0,8" in message for _, message in checked(tmp_path).wrong)

@@ -1,4 +1,4 @@
-"""Folders for other people's loaders: the files of one communicator and root each, byte for byte, and nothing else."""
+"""Tests of exported folders for other loaders: the files of one communicator and root, byte for byte, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topologies.errors import InputError
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """An all-reduce that serves two groups, and broadcasts with two roots for one of them."""
+    """Return a library with an all-reduce that serves two groups, and broadcasts with two roots for one of them."""
     folder = tmp_path / "a library"
     (folder / "msccl").mkdir(parents=True)
     rows = [entry_row(protocol="Simple", isomorphic_groups=[[5, 4, 7, 6]])]
@@ -36,25 +36,25 @@ def library(tmp_path: Path) -> Path:
 def test_a_folder_for_each_communicator_and_root(library: Path, tmp_path: Path) -> None:
     entries = load_index(library)
     written = export_folders(entries, "executor-nccl", tmp_path / "out")
-    assert {one.path.name for one in written} == {"dgx1-0.2.4.6-root0", "dgx1-0.2.4.6-root2", "dgx1-5.4.7.6"}
-    for one in written:
-        its = load_index(one.path)
-        assert {entry.communicator for entry in its} == {one.communicator}
-        assert len({entry.root for entry in its if entry.root is not None}) < 2
-        assert len(its) == one.files == len(list((one.path / "msccl").iterdir()))
-        for entry in its:
+    assert {folder.path.name for folder in written} == {"dgx1-0.2.4.6-root0", "dgx1-0.2.4.6-root2", "dgx1-5.4.7.6"}
+    for folder in written:
+        folder_index = load_index(folder.path)
+        assert {entry.communicator for entry in folder_index} == {folder.communicator}
+        assert len({entry.root for entry in folder_index if entry.root is not None}) < 2
+        assert len(folder_index) == folder.files == len(list((folder.path / "msccl").iterdir()))
+        for entry in folder_index:
             assert entry.path.read_bytes() == (library / entry.file).read_bytes()
         ran = subprocess.run(
-            ["sh", "-euc", '. "$0"; echo "$MSCCL_ALGO_DIR"', str(one.path / "env.sh")],
+            ["sh", "-euc", '. "$0"; echo "$MSCCL_ALGO_DIR"', str(folder.path / "env.sh")],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        assert ran.stdout.strip() == str(one.path / "msccl")
-        assert f"communicator: {','.join(map(str, one.communicator))}" in (one.path / "env.sh").read_text()
-    again = export_folders(entries, "executor-nccl", tmp_path / "out", [(5, 4, 7, 6)])
-    assert [one.path.name for one in again] == ["dgx1-5.4.7.6"]
+        assert ran.stdout.strip() == str(folder.path / "msccl")
+        assert f"communicator: {','.join(map(str, folder.communicator))}" in (folder.path / "env.sh").read_text()
+    second_export = export_folders(entries, "executor-nccl", tmp_path / "out", [(5, 4, 7, 6)])
+    assert [folder.path.name for folder in second_export] == ["dgx1-5.4.7.6"]
 
 
-def test_what_is_not_exported(library: Path, tmp_path: Path) -> None:
+def test_missing_files_are_not_exported(library: Path, tmp_path: Path) -> None:
     entries, out = load_index(library), tmp_path / "out"
     for target, groups, words in (
         ("rccl", [], "--for rccl: the library has no file for it; it has files for executor-nccl"),

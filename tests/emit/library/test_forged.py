@@ -1,4 +1,4 @@
-"""Forged libraries: what somebody else can write changes its meaning, every digest is right, and the check names it."""
+"""Tests of forged libraries: a change of meaning is reported although every digest is right."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ Change = Callable[[Path], object]
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A right library with schedules and proofs: an all-gather on a ring, and a broadcast with an executor's costs."""
+    """Return two libraries with schedules and proofs: an all-gather on a ring, and a broadcast with executor costs."""
     folder = tmp_path_factory.mktemp("honest")
-    found = synthesize("allgather", "ring:4", engine="baseline", budget=1.0, size=1 << 20).found
-    save(run_by(found, Programs(found.problem, size=1 << 20)), folder / "plain", "executor-nccl", proof=True)
-    found = synthesize(
+    result = synthesize("allgather", "ring:4", engine="baseline", budget=1.0, size=1 << 20).found
+    save(run_by(result, Programs(result.problem, size=1 << 20)), folder / "plain", "executor-nccl", proof=True)
+    result = synthesize(
         "broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, budget=1.0, costs="machine"
     ).found
-    save(run_by(found, Programs(found.problem, size=1 << 20)), folder / "costs", "executor-nccl", proof=True)
+    save(run_by(result, Programs(result.problem, size=1 << 20)), folder / "costs", "executor-nccl", proof=True)
     return folder
 
 
 def edit(folder: Path, change: Callable[[list[Row]], object]) -> None:
-    """Change the rows of an index, and state the digest of every file as it is now."""
+    """Change the rows of an index and update the digests of all files."""
     rows = json.loads((folder / INDEX).read_bytes())["algorithms"]
     change(rows)
     for row in rows:
@@ -84,7 +84,7 @@ def edit_curve(change: Callable[[int, float, float], list[float]]) -> Change:
 
 
 def prove_nothing(folder: Path) -> None:
-    """Leave schedules and proofs out, and state the times as bounds."""
+    """Remove schedules and proofs, and state the times as bounds."""
     shutil.rmtree(folder / "schedules")
 
     def change(rows: list[Row]) -> None:
@@ -96,7 +96,7 @@ def prove_nothing(folder: Path) -> None:
 
 
 def restate_schedules(folder: Path, change: Callable[[Row, dict[str, Any]], object]) -> None:
-    """Change header and columns of every schedule file; each proof says that it is of the new file."""
+    """Change header and columns of every schedule file, and make each proof name the new file."""
     for path in folder.glob("schedules/*.synth"):
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
@@ -112,7 +112,7 @@ def restate_schedules(folder: Path, change: Callable[[Row, dict[str, Any]], obje
 
 
 def slower_links(folder: Path) -> None:
-    """State, in the schedule files, links of half the bandwidth under the same name."""
+    """Give the schedule files' networks half the bandwidth under the same name."""
 
     def change(header: Row, columns: dict[str, Any]) -> None:
         header["topology"] = header["topology"].replace("gbs = 50", "gbs = 25")
@@ -190,22 +190,22 @@ def test_honest_libraries_are_right(honest: Path) -> None:
 
 def test_honest_files_of_several_groups_are_right(tmp_path: Path) -> None:
     members = [Member(ranks, named("allgather", 2, 1), 1e6) for ranks in ((0, 1), (2, 3))]
-    found = plan("ring:4", members, budget=1.0)
-    save_groups(found, tmp_path, GroupPrograms("executor-nccl"), proof=True)
+    result = plan("ring:4", members, budget=1.0)
+    save_groups(result, tmp_path, GroupPrograms("executor-nccl"), proof=True)
     report = checked(tmp_path)
     assert report.wrong == []
     assert report.unproved_files == set()
 
 
 @pytest.mark.parametrize(("library", "name"), [("plain", name) for name in PLAIN] + [("costs", name) for name in COSTS])
-def test_a_forgery_is_wrong_or_not_proved(honest: Path, tmp_path: Path, library: str, name: str) -> None:
+def test_a_forgery_is_reported_as_wrong_or_unproved(honest: Path, tmp_path: Path, library: str, name: str) -> None:
     folder = Path(shutil.copytree(honest / library, tmp_path / "lib"))
-    before = {(what, file) for what, files in checked(folder).unproved.items() for file in files}
+    unproved_before = {(field, file) for field, files in checked(folder).unproved.items() for file in files}
     (PLAIN if library == "plain" else COSTS)[name](folder)
     report = checked(folder)
-    after = {(what, file) for what, files in report.unproved.items() for file in files}
-    assert report.wrong or after - before, name
-    assert all(why.isprintable() for _, why in report.wrong)
+    unproved_after = {(field, file) for field, files in report.unproved.items() for file in files}
+    assert report.wrong or unproved_after - unproved_before, name
+    assert all(message.isprintable() for _, message in report.wrong)
 
 
 @pytest.mark.parametrize("values", TYPES, ids=str)
@@ -218,7 +218,7 @@ def test_a_field_of_a_wrong_type_is_refused(honest: Path, tmp_path: Path, values
         load_index(folder)
 
 
-def test_a_wrong_program_is_not_exported_whatever_digest_is_stated(honest: Path, tmp_path: Path) -> None:
+def test_a_wrong_program_with_a_right_digest_is_not_exported(honest: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(honest / "plain", tmp_path / "lib"))
     entry = load_index(folder)[0]
     entry.path.write_text(entry.path.read_text().replace('type="s"', 'type="r"', 1))
@@ -227,8 +227,8 @@ def test_a_wrong_program_is_not_exported_whatever_digest_is_stated(honest: Path,
         export_folders(load_index(folder), "executor-nccl", tmp_path / "out")
 
 
-def test_columns_under_a_known_name_are_what_it_means(honest: Path, tmp_path: Path) -> None:
-    """A collective stated in full, a third larger, would have a bound that is a third larger."""
+def test_columns_must_match_a_known_name(honest: Path, tmp_path: Path) -> None:
+    """Check that a collective with larger columns under a known name is refused."""
     from synth.storage.schedule_file import load_schedule
 
     folder = Path(shutil.copytree(honest / "plain", tmp_path / "lib"))
@@ -243,19 +243,19 @@ def test_columns_under_a_known_name_are_what_it_means(honest: Path, tmp_path: Pa
             columns["collective/fraction"] = own.fraction * factor
 
         restate_schedules(folder, change)
-        assert any("its columns are not allgather" in why for _, why in checked(folder).wrong) != right, factor
+        assert any("its columns are not allgather" in message for _, message in checked(folder).wrong) != right, factor
 
 
 @pytest.mark.parametrize("touched", [[], [{"collective": "allgather", "root": None, "groups": [[0, 1]]}]])
 def test_a_failure_leaves_nothing_that_it_changes(honest: Path, tmp_path: Path, touched: list[Row]) -> None:
     folder = Path(shutil.copytree(honest / "plain", tmp_path / "lib"))
     edit(folder, lambda rows: [row.update(answer="a") for row in rows])
-    where = folder / "faults" / "link-0-1"
-    where.mkdir(parents=True)
+    fault_folder = folder / "faults" / "link-0-1"
+    fault_folder.mkdir(parents=True)
     about = {"format": "synth-fault-1", "without": ["link:0-1"], "topology": "ring:4", "kept": ["a"]}
     right = [{"collective": "allgather", "root": None, "groups": [[0, 1, 2, 3]]}]
-    (where / "fault.json").write_text(json.dumps({**about, "touched": right}))
-    assert check_fault(where) is not None
-    (where / "fault.json").write_text(json.dumps({**about, "touched": touched}))
+    (fault_folder / "fault.json").write_text(json.dumps({**about, "touched": right}))
+    assert check_fault(fault_folder) is not None
+    (fault_folder / "fault.json").write_text(json.dumps({**about, "touched": touched}))
     with pytest.raises(InputError, match="touched: leaves out allgather of 0,1,2,3"):
-        check_fault(where)
+        check_fault(fault_folder)

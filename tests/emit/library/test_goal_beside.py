@@ -1,4 +1,4 @@
-"""The goal of a file whose own words do not say it comes from an index, which may be a stranger's."""
+"""Tests of the goal of a file that does not state it: it comes from an index, which may be hostile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ outofplace="1" minBytes="0" maxBytes="0">
 
 @pytest.fixture
 def custom(tmp_path: Path) -> Path:
-    """A file that does not say its own goal, in a library."""
+    """Return a file, in a library, that does not state its own goal."""
     (tmp_path / "msccl-original").mkdir()
     path = tmp_path / "msccl-original" / "a.xml"
     path.write_text(SEND)
@@ -43,7 +43,7 @@ def custom(tmp_path: Path) -> Path:
 
 
 def test_the_goal_of_a_custom_file(custom: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the index in the folder above, one beside the file (of any version), whatever the path is called."""
+    """Check that the goal comes from an index beside the file or in the folder above."""
     assert verify_file(custom, goal_beside(custom)).status == "right"
     monkeypatch.chdir(custom.parent)
     assert goal_beside("a.xml") is not None
@@ -56,7 +56,7 @@ def test_the_goal_of_a_custom_file(custom: Path, monkeypatch: pytest.MonkeyPatch
     assert goal_beside("a.xml") is not None
 
 
-def test_a_strangers_index_beside_the_file_hides_nothing(custom: Path) -> None:
+def test_a_foreign_index_beside_the_file_hides_no_goal(custom: Path) -> None:
     for text in (
         "",
         "[]",
@@ -66,8 +66,8 @@ def test_a_strangers_index_beside_the_file_hides_nothing(custom: Path) -> None:
     ):
         (custom.parent / INDEX).write_text(text)
         assert goal_beside(custom) is not None
-    other = {"algorithms": [3, {"file": ["a.xml"]}, {"file": "b.xml", "goal": GOAL}]}
-    (custom.parent / INDEX).write_text(json.dumps(other))
+    foreign_index = {"algorithms": [3, {"file": ["a.xml"]}, {"file": "b.xml", "goal": GOAL}]}
+    (custom.parent / INDEX).write_text(json.dumps(foreign_index))
     assert goal_beside(custom) is not None
 
 
@@ -82,8 +82,8 @@ BAD_GOALS = [
 
 
 @pytest.mark.parametrize("goal", BAD_GOALS, ids=range(len(BAD_GOALS)))
-def test_no_goal(custom: Path, goal: Any) -> None:
-    """What is no goal is refused where the entry is asked for it, and none for a file to be verified."""
+def test_a_wrong_goal(custom: Path, goal: Any) -> None:
+    """Check that a wrong goal is refused by the entry, and ignored when the file is verified."""
     row = entry_row(collective="halo", target="msccl", file="msccl-original/a.xml", goal=goal)
     (custom.parent.parent / INDEX).write_bytes(index_text([row]))
     assert goal_beside(custom) is None
@@ -94,7 +94,7 @@ def test_no_goal(custom: Path, goal: Any) -> None:
 
 @pytest.mark.parametrize("place", [1, 40_000, (1 << 20) - 1])
 @pytest.mark.parametrize("nranks", [2, 3, 1 << 20])
-def test_a_goal_of_cells_that_are_not_there(custom: Path, place: int, nranks: int) -> None:
+def test_a_goal_with_cells_out_of_range(custom: Path, place: int, nranks: int) -> None:
     goal = GOAL | {"nranks": nranks, "required": [[nranks - 1], ["o"], [place], [0], [0]]}
     row = entry_row(collective="halo", target="msccl", file="msccl-original/a.xml", goal=goal)
     (custom.parent.parent / INDEX).write_bytes(index_text([row]))

@@ -1,4 +1,4 @@
-"""What switches sum and multicast as files of a library: for groups and sizes of all kinds, in and out of place."""
+"""Tests of libraries whose plans reduce and multicast in switches, for all groups, sizes and forms."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ _SIZE = 1 << 26
 
 
 @pytest.mark.parametrize("group", [(6, 1, 3, 0), (0, 2, 4, 5, 7)])
-def test_a_library_has_plans_on_switch_channels(tmp_path: Path, group: tuple[int, ...]) -> None:
-    asked = {"engine": "switch", "size": _SIZE, "chunks": 8 * len(group)}
-    made = synthesize("allreduce", "dgx-h100", group, target="mscclpp", **asked)
-    made.save(tmp_path, "mscclpp")
+def test_library_plans_use_switch_channels(tmp_path: Path, group: tuple[int, ...]) -> None:
+    options = {"engine": "switch", "size": _SIZE, "chunks": 8 * len(group)}
+    result = synthesize("allreduce", "dgx-h100", group, target="mscclpp", **options)
+    result.save(tmp_path, "mscclpp")
     report = check_library(tmp_path, load_index(tmp_path))
     assert (report.wrong, report.files) == ([], 2)
     for entry in load_index(tmp_path):
         plan = json.loads(entry.path.read_text())
-        channels = [one for gpu in plan["gpus"] for one in gpu["channels"] if one["channel_type"] == "switch"]
+        channels = [
+            channel for gpu in plan["gpus"] for channel in gpu["channels"] if channel["channel_type"] == "switch"
+        ]
         assert len(channels) == 2 * len(group)
         assert ends_right(plan, 1)
         verdict = verify_program(entry.path)
@@ -50,29 +52,29 @@ def test_a_library_has_plans_on_switch_channels(tmp_path: Path, group: tuple[int
 
 
 @pytest.mark.parametrize(("size", "served"), [(3 << 20, True), (5 << 20, True), ((1 << 22) + 8, False)])
-def test_cells_divide_the_size_that_is_of_interest(size: int, served: bool) -> None:
+def test_cells_divide_the_size_of_interest(size: int, served: bool) -> None:
     problem = make_problem(load("dgx-h100"), "allreduce", range(5))
     programs = Programs(problem, "mscclpp", size=size)
-    by = [programs.lower(one) for one in answers(problem, 10)]
-    assert all(isinstance(one, Lowered) and one.program.protocol == "Simple" for one in by)
-    assert any(one.serves(size) for one in by) == served
+    lowered = [programs.lower(algorithm) for algorithm in answers(problem, 10)]
+    assert all(isinstance(candidate, Lowered) and candidate.program.protocol == "Simple" for candidate in lowered)
+    assert any(candidate.serves(size) for candidate in lowered) == served
 
 
-def test_no_more_cells_than_a_goal_holds_are_chosen() -> None:
+def test_cells_fit_a_goal() -> None:
     for name, chunks in (("allreduce", 4608), ("allgather", 64), ("broadcast", 100)):
         problem = make_problem(load("gb200-nvl72"), name)
-        made = problem.with_chunks(chunks)
+        refined = problem.with_chunks(chunks)
         schedule = untimed(*(np.zeros(0, dtype=kind) for kind in (np.int64, np.int64, np.int64, np.bool_)))
-        idle = SimpleNamespace(problem=made, schedule=schedule)
+        idle = SimpleNamespace(problem=refined, schedule=schedule)
         cells = Programs(problem, "mscclpp")._cells(idle, SMALLEST, LARGEST)  # type: ignore[arg-type]
-        assert all(goal_for(name, 72, count * blocks_of(made), True) for count in cells)
+        assert all(goal_for(name, 72, count * blocks_of(refined), True) for count in cells)
         most = most_chunks(name, 72)
         assert goal_for(name, 72, most - most % 72, True)
         with pytest.raises(InputError, match="cells in all"):
             goal_for(name, 72, most - most % 72 + 72, True)
 
 
-def test_a_target_or_collective_that_has_no_such_plan_is_refused() -> None:
+def test_targets_and_collectives_without_switch_plans_are_refused() -> None:
     problem = make_problem(load("dgx-h100"), "reduce", range(4))
     with pytest.raises(InputError, match="only if the reader multicasts them"):
         Programs(problem, "mscclpp").lower(answers(problem, 4)[0])

@@ -1,4 +1,4 @@
-"""The index of a library: what is written is read, what is asked is found, and hostile text gives one line."""
+"""Tests of a library's index: it is read as written, calls find their file, and hostile text is refused in one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parsed(rows: list[Row]) -> list[Entry]:
 
 
 def refusal(data: bytes) -> str | None:
-    """The one line with which an index is refused; None where it is read."""
+    """Return the single line with which an index is refused; None if it is read."""
     try:
         parse_index(data, ORIGIN, HERE)
     except InputError as error:
@@ -42,14 +42,14 @@ def refusal(data: bytes) -> str | None:
 
 
 def wrong(*rows: Row) -> str:
-    """The line with which an index of these entries is refused."""
+    """Return the line with which an index of these entries is refused."""
     line = refusal(index_text(rows))
     assert line is not None
     return line
 
 
 @given(indices())
-def test_what_is_written_is_read(rows: list[Row]) -> None:
+def test_written_indices_are_read(rows: list[Row]) -> None:
     data = index_text(rows)
     assert json.loads(data) == {"format": FORMAT, "algorithms": rows}
     entries = parse_index(data, ORIGIN, HERE)
@@ -61,7 +61,7 @@ def test_what_is_written_is_read(rows: list[Row]) -> None:
 
 @given(indices(), st.data())
 def test_a_call_gets_the_file_that_serves_it(rows: list[Row], data: st.DataObject) -> None:
-    """At every size, asked in full: the one entry there is, or none."""
+    """Check that a complete call gets the one entry that serves its size, or none."""
     assume(rows)
     entries, row = parsed(rows), data.draw(st.sampled_from(rows))
     full = {key: row[key] for key in ("target", "topology", "root", "relays")}
@@ -70,13 +70,13 @@ def test_a_call_gets_the_file_that_serves_it(rows: list[Row], data: st.DataObjec
         right = [
             r["file"] for r in same if r["min_bytes"] <= size <= (size if r["max_bytes"] is None else r["max_bytes"])
         ]
-        found = choose(entries, row["collective"], row["nranks"], row["group"], size, row["inplace"], **full)
-        assert ([] if found is None else [found.file]) == right
+        entry = choose(entries, row["collective"], row["nranks"], row["group"], size, row["inplace"], **full)
+        assert ([] if entry is None else [entry.file]) == right
         assert len(right) <= 1
 
 
 @given(indices(), st.data())
-def test_a_call_asked_in_part_gets_a_file_only_where_no_other_fits(rows: list[Row], data: st.DataObject) -> None:
+def test_an_incomplete_call_gets_a_file_only_if_it_is_unique(rows: list[Row], data: st.DataObject) -> None:
     assume(rows)
     entries, row = parsed(rows), data.draw(st.sampled_from(rows))
     size = row["min_bytes"]
@@ -92,9 +92,9 @@ def test_a_call_asked_in_part_gets_a_file_only_where_no_other_fits(rows: list[Ro
     ]
     ask = {"relays": row["relays"], "root": row["root"], "target": target}
     if len(fit) == 1:
-        found = choose(entries, row["collective"], row["nranks"], ranks, size, row["inplace"], **ask)
-        assert found is not None
-        assert found.file == row["file"]
+        entry = choose(entries, row["collective"], row["nranks"], ranks, size, row["inplace"], **ask)
+        assert entry is not None
+        assert entry.file == row["file"]
         return
     with pytest.raises(InputError, match=r"give (target|topology|ranks)$"):
         choose(entries, row["collective"], row["nranks"], ranks, size, row["inplace"], **ask)
@@ -103,9 +103,9 @@ def test_a_call_asked_in_part_gets_a_file_only_where_no_other_fits(rows: list[Ro
 def test_choose_knows_other_spellings_and_patterns() -> None:
     entries = parsed([entry_row(), entry_row(collective="halo", file="msccl/b.xml")])
     for name, file in (("all_reduce", "msccl/a.xml"), ("allreduce", "msccl/a.xml"), ("halo", "msccl/b.xml")):
-        found = choose(entries, name, 4, [0, 2, 4, 6], 0, True)
-        assert found is not None
-        assert found.file == file
+        entry = choose(entries, name, 4, [0, 2, 4, 6], 0, True)
+        assert entry is not None
+        assert entry.file == file
     for ranks in ([0, 2, 6, 4], [1, 2, 4, 6]):
         assert choose(entries, "allreduce", 4, ranks, 0, True) is None
     assert choose(entries, "allgather", 4, None, 0, True) is None
@@ -123,14 +123,14 @@ def test_choose_knows_other_spellings_and_patterns() -> None:
         ("broadcast", 4, None, 0, "give root"),
     ],
 )
-def test_what_cannot_beasked_of(collective: str, nranks: int, ranks: list[int] | None, size: int, words: str) -> None:
+def test_wrong_calls_are_refused(collective: str, nranks: int, ranks: list[int] | None, size: int, words: str) -> None:
     entries = parsed([entry_row(), entry_row(collective="broadcast", root=2, file="msccl/b.xml")])
     with pytest.raises(InputError, match=words) as error:
         choose(entries, collective, nranks, ranks, size, True)
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_file_for_another_root_is_not_given() -> None:
+def test_a_file_for_another_root_is_not_chosen() -> None:
     entries = parsed([entry_row(collective="broadcast", root=2)])
     assert choose(entries, "broadcast", 4, None, 0, True, root=0) is None
     assert choose(entries, "broadcast", 4, None, 0, True, root=2) == entries[0]
@@ -139,15 +139,17 @@ def test_a_file_for_another_root_is_not_given() -> None:
 def test_a_file_serves_further_groups_of_the_same_network() -> None:
     root = {"collective": "broadcast", "root": 2}
     entries = parsed([entry_row(isomorphic_groups=[[8, 10, 12, 14], [1, 0, 3, 2]], **root)])
-    one = choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
-    assert one is not None
-    assert (one.file, one.communicator, one.root) == ("msccl/a.xml", (1, 0, 3, 2), 0)
-    assert choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=2) is None  # it is in another place there
-    assert choose(entries, "broadcast", 4, (0, 1, 2, 3), 4096, True, root=0) is None  # in this order it is no group
-    own = entry_row(file="msccl/b.xml", group=[1, 0, 3, 2], communicator=[1, 0, 3, 2], **root | {"root": 0})
-    both = choose([*entries, *parsed([own])], "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
-    assert both is not None
-    assert both.file == "msccl/b.xml"
+    entry = choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
+    assert entry is not None
+    assert (entry.file, entry.communicator, entry.root) == ("msccl/a.xml", (1, 0, 3, 2), 0)
+    assert (
+        choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=2) is None
+    )  # The root has another position in that group.
+    assert choose(entries, "broadcast", 4, (0, 1, 2, 3), 4096, True, root=0) is None  # No entry's group has this order.
+    own_row = entry_row(file="msccl/b.xml", group=[1, 0, 3, 2], communicator=[1, 0, 3, 2], **root | {"root": 0})
+    own_entry = choose([*entries, *parsed([own_row])], "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
+    assert own_entry is not None
+    assert own_entry.file == "msccl/b.xml"
 
 
 def test_wrong_further_groups() -> None:
@@ -215,8 +217,8 @@ def test_a_missing_field(key: str) -> None:
 
 
 @given(indices().filter(bool), st.data())
-def test_overlapping_sizes_are_found(rows: list[Row], data: st.DataObject) -> None:
-    """Planted: one more entry that serves a size which another serves already."""
+def test_overlapping_sizes_are_reported(rows: list[Row], data: st.DataObject) -> None:
+    """Check that an added entry for a size that is already served is reported."""
     row = data.draw(st.sampled_from(rows))
     size = row["min_bytes"] + data.draw(st.integers(0, 3))
     assume(row["max_bytes"] is None or size <= row["max_bytes"])
@@ -227,15 +229,15 @@ def test_overlapping_sizes_are_found(rows: list[Row], data: st.DataObject) -> No
     assert refusal(index_text([*rows, more | {"topology": "another"}])) is None
 
 
-def test_one_file_twice() -> None:
+def test_one_file_in_two_entries() -> None:
     assert "msccl/a.xml" in wrong(entry_row(max_bytes=9), entry_row(min_bytes=10))
 
 
-def _places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield where
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _places(inner, (*where, key))
+            yield from _places(inner, (*path, key))
 
 
 HOSTILE: tuple[object, ...] = (
@@ -245,27 +247,27 @@ HOSTILE: tuple[object, ...] = (
 
 
 def test_any_value_in_any_place() -> None:
-    """Nothing but the one line, and what is read can be written again."""
+    """Check that a hostile value is refused in one line, or read and written again."""
     goal = {"nranks": 1, "initial": [[0], ["i"], [0], [0], [0]], "required": [[0], ["o"], [0], [0], [0]]}
     document = {"format": FORMAT, "algorithms": [entry_row(goal=goal, max_bytes=9)]}
     refused = read = 0
-    for where in _places(document):
+    for path in _places(document):
         for value in HOSTILE:
             changed: Any = value
-            if where:
+            if path:
                 changed = copy.deepcopy(document)
                 inner = changed
-                for key in where[:-1]:
+                for key in path[:-1]:
                     inner = inner[key]
-                inner[where[-1]] = value
+                inner[path[-1]] = value
             data = json.dumps(changed).encode()
             if refusal(data) is not None:
                 refused += 1
                 continue
             read += 1
             entries = parse_index(data, ORIGIN, HERE)
-            again = parse_index(index_text([entry.values for entry in entries]), ORIGIN, HERE)
-            assert again == entries
+            reread = parse_index(index_text([entry.values for entry in entries]), ORIGIN, HERE)
+            assert reread == entries
             for entry in entries:
                 with suppress(InputError):
                     entry.goal()
@@ -276,7 +278,7 @@ def test_any_value_in_any_place() -> None:
 @settings(max_examples=300)
 @given(st.data())
 def test_any_bytes(data: st.DataObject) -> None:
-    """Bytes of our own index changed, cut and doubled."""
+    """Check that changed, cut and doubled bytes of an index are refused or read."""
     text = bytearray(index_text([entry_row()]))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text)))
@@ -296,7 +298,7 @@ def _deep(depth: int) -> bytes:
      index_text([entry_row(time_us=0)]).replace(b'"time_us": 0', b'"time_us": 1e999'), _deep(100_000)],
     ids=range(11),
 )  # fmt: skip
-def test_what_is_no_index(data: bytes) -> None:
+def test_wrong_indices_are_refused(data: bytes) -> None:
     assert refusal(data) is not None
 
 

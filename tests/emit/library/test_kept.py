@@ -1,4 +1,4 @@
-"""A library only gets better: what is there stays where what is written beside it is no faster."""
+"""Tests that a library only gets better: existing files stay at sizes where new files are not faster."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SIZES = [base << e for e in range(9, 29, 2) for base in (2, 3)]
 
 @cache
 def answer(target: str, engine: str, **options: object) -> SearchResult:
-    """Reduce-scatter on a ring; `baseline` is the worse."""
-    with Workers(()) as none:
-        asked = {"target": target, "engine": engine, "budget": 6, "workers": none, **options}
-        return synthesize("reducescatter", "ring:4", **asked).found  # type: ignore[arg-type]
+    """Return a result for reduce-scatter on a ring; the engine `baseline` gives the slower one."""
+    with Workers(()) as no_workers:
+        arguments = {"target": target, "engine": engine, "budget": 6, "workers": no_workers, **options}
+        return synthesize("reducescatter", "ring:4", **arguments).found  # type: ignore[arg-type]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -40,8 +40,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def times(folder: Path, topology: Topology | None = None) -> dict[tuple[int, bool], float]:
-    """Of what the index names for each size and form: read, checked and timed from its file alone."""
-    found = {}
+    """Return the time of each size and form, read and checked from the files that the index names."""
+    time_of = {}
     for entry in load_index(folder):
         form = FORMATS[TARGETS[entry.target].format]
         verdict = verify_program(entry.path, entry.goal())
@@ -51,9 +51,9 @@ def times(folder: Path, topology: Topology | None = None) -> dict[tuple[int, boo
         timer = form.predictor(entry.path, program, topology or load(entry.topology), entry.communicator)
         for size in SIZES:
             if entry.serves(size, 4):
-                assert (size, entry.inplace) not in found
-                found[size, entry.inplace] = timer.time_us(size)
-    return found
+                assert (size, entry.inplace) not in time_of
+                time_of[size, entry.inplace] = timer.time_us(size)
+    return time_of
 
 
 def worse(before: dict[tuple[int, bool], float], after: dict[tuple[int, bool], float]) -> list[tuple[int, bool]]:
@@ -61,11 +61,14 @@ def worse(before: dict[tuple[int, bool], float], after: dict[tuple[int, bool], f
 
 
 def check_whole(folder: Path) -> None:
-    """Ranges meet, files state the sizes of their entries, and there are no others."""
+    """Check that ranges meet, files state the sizes of their entries, and there are no further files."""
     entries = load_index(folder)
     for form in (True, False):
-        own = sorted((e for e in entries if e.inplace == form), key=lambda e: e.min_bytes)
-        assert all(one.max_bytes is not None and one.max_bytes + 1 == other.min_bytes for one, other in pairwise(own))
+        entries_of_form = sorted((e for e in entries if e.inplace == form), key=lambda e: e.min_bytes)
+        assert all(
+            entry_before.max_bytes is not None and entry_before.max_bytes + 1 == entry_after.min_bytes
+            for entry_before, entry_after in pairwise(entries_of_form)
+        )
     for entry in entries:
         if entry.path.suffix == ".xml":
             head = re.search(r'minBytes="(\d+)" maxBytes="(\d+)"', entry.path.read_text())
@@ -81,33 +84,33 @@ def said(saved: Saved, word: str) -> str:
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
-def test_a_worse_answer_changes_nothing_but_by_replacing(target: str, tmp_path: Path) -> None:
+def test_a_worse_answer_changes_nothing_unless_it_replaces(target: str, tmp_path: Path) -> None:
     save(answer(target, "route"), tmp_path, target)
-    before, had = files(tmp_path), times(tmp_path)
-    again = save(answer(target, "route"), tmp_path, target)
+    before, times_before = files(tmp_path), times(tmp_path)
+    second = save(answer(target, "route"), tmp_path, target)
     assert files(tmp_path) == before
-    assert not said(again, "kept")
+    assert not said(second, "kept")
     saved = save(answer(target, "baseline"), tmp_path, target)
-    assert worse(had, times(tmp_path)) == []
+    assert worse(times_before, times(tmp_path)) == []
     assert "of the library, no slower: up to " in said(saved, "kept")
     assert saved.rows[0]["kept"]
-    assert saved.rows[0].keys() - {"kept"} >= again.rows[0].keys() - {"kept"}
+    assert saved.rows[0].keys() - {"kept"} >= second.rows[0].keys() - {"kept"}
     assert all(before[name] == data for name, data in files(tmp_path).items() if name != INDEX and name in before)
     check_whole(tmp_path)
     save(answer(target, "baseline"), tmp_path, target, anew=True)
-    assert worse(had, times(tmp_path))
+    assert worse(times_before, times(tmp_path))
     check_whole(tmp_path)
 
 
-def test_a_better_answer_takes_the_place_of_a_worse_one(tmp_path: Path) -> None:
+def test_a_better_answer_replaces_a_worse_one(tmp_path: Path) -> None:
     target = "executor-nccl"
     save(answer(target, "baseline"), tmp_path / "worse", target)
     save(answer(target, "baseline"), tmp_path / "both", target)
     save(answer(target, "route"), tmp_path / "both", target)
     save(answer(target, "route"), tmp_path / "good", target)
-    both = times(tmp_path / "both")
-    assert worse(times(tmp_path / "worse"), both) == []
-    assert worse(times(tmp_path / "good"), both) == []
+    times_of_both = times(tmp_path / "both")
+    assert worse(times(tmp_path / "worse"), times_of_both) == []
+    assert worse(times(tmp_path / "good"), times_of_both) == []
     check_whole(tmp_path / "both")
     now = files(tmp_path / "both")
     for engine in ("route", "baseline"):
@@ -115,46 +118,49 @@ def test_a_better_answer_takes_the_place_of_a_worse_one(tmp_path: Path) -> None:
         assert files(tmp_path / "both") == now
 
 
-def test_a_schedule_without_a_file_gives_way_to_none_that_is_slower(tmp_path: Path) -> None:
-    """Each stands under the name of the other, as if an earlier search had found it with that shape."""
+def test_a_schedule_is_not_replaced_by_a_slower_one(tmp_path: Path) -> None:
+    """Check that a schedule without a program is not replaced by a slower one of the same name."""
     save(answer(NONE, "route"), tmp_path / "good", NONE)
     good, poor = answer(NONE, "route"), answer(NONE, "baseline")
     poor = replace(poor, ranges=[replace(poor.ranges[0], low=1 << 20, high=1 << 28, shown=1 << 24)])
     save(poor, tmp_path / "poor", NONE)
     large = good.fastest(1 << 24)
-    best, worst = (tmp_path / at / "schedules" / f"{stem(good, one)}.synth" for at, one in
+    best, worst = (tmp_path / at / "schedules" / f"{stem(good, served_range)}.synth" for at, served_range in
                    (("good", large), ("poor", poor.ranges[0])))  # fmt: skip
-    there = tmp_path / "poor" / "schedules" / worst.name
+    existing = tmp_path / "poor" / "schedules" / worst.name
     data, slow = best.read_bytes(), worst.read_bytes()
-    there.write_bytes(data)
+    existing.write_bytes(data)
     saved = save(poor, tmp_path / "poor", NONE)
-    assert there.read_bytes() == data
+    assert existing.read_bytes() == data
     assert saved.rows[0]["kept"]
     assert saved.rows[0]["time_us"] == pytest.approx(large.time_us(1 << 24))
     assert "kept 1 file of the library" in said(saved, "kept")
     save(poor, tmp_path / "poor", NONE, anew=True)
-    assert there.read_bytes() == slow
+    assert existing.read_bytes() == slow
     (tmp_path / "good" / "schedules" / best.name).write_bytes(slow)
     save(good, tmp_path / "good", NONE)
     assert best.read_bytes() == data
 
 
-def test_schedules_that_are_faster_at_some_sizes_each_both_stay(tmp_path: Path) -> None:
-    with Workers(()) as none:
-        found = synthesize("broadcast", "full:4", engine="route", target=NONE, budget=3, workers=none).found
-    small, large = found.ranges
-    first, there = (path for path in save(found, tmp_path, NONE).paths)
-    data = first.read_bytes()
-    there.write_bytes(data)
-    both = replace(found, ranges=[replace(large, low=1)])
-    (other,) = save(both, tmp_path, NONE).paths
-    assert there.read_bytes() == data != other.read_bytes()
+def test_schedules_that_are_each_faster_at_some_sizes_are_kept(tmp_path: Path) -> None:
+    with Workers(()) as no_workers:
+        result = synthesize("broadcast", "full:4", engine="route", target=NONE, budget=3, workers=no_workers).found
+    small, large = result.ranges
+    first_path, second_path = (path for path in save(result, tmp_path, NONE).paths)
+    data = first_path.read_bytes()
+    second_path.write_bytes(data)
+    single_range = replace(result, ranges=[replace(large, low=1)])
+    (new_path,) = save(single_range, tmp_path, NONE).paths
+    assert second_path.read_bytes() == data != new_path.read_bytes()
     assert small.time_us(1) < large.time_us(1)
-    assert save(found, tmp_path, NONE).paths == [first, there]  # slower at all sizes of its name's range
-    assert there.read_bytes() == other.read_bytes()
+    assert save(result, tmp_path, NONE).paths == [
+        first_path,
+        second_path,
+    ]  # The new schedule is slower at all sizes of the range.
+    assert second_path.read_bytes() == new_path.read_bytes()
 
 
-def test_one_size_is_added_and_takes_nothing_away(tmp_path: Path) -> None:
+def test_adding_one_size_removes_nothing(tmp_path: Path) -> None:
     target = "executor-nccl"
     save(answer(target, "baseline"), tmp_path, target)
     before = times(tmp_path)
@@ -166,14 +172,14 @@ def test_one_size_is_added_and_takes_nothing_away(tmp_path: Path) -> None:
     assert not saved.rows[0]["kept"]
     assert set(after) == set(before)
     check_whole(tmp_path)
-    again = save(answer(target, "baseline", size="1M"), tmp_path, target)
+    second = save(answer(target, "baseline", size="1M"), tmp_path, target)
     assert worse(after, times(tmp_path)) == []
-    assert [row["kept"] for row in again.rows] == [True]
-    assert again.rows[0]["time_us"] == pytest.approx(after[1 << 20, True])
+    assert [row["kept"] for row in second.rows] == [True]
+    assert second.rows[0]["time_us"] == pytest.approx(after[1 << 20, True])
 
 
 def plant(entry: Entry) -> None:
-    """Something else than what was checked."""
+    """Replace a schedule by another one under the entry's name."""
     text = entry.path.read_text()
     entry.path.write_text(text.replace(' cnt="1"', ' cnt="2"', 1).replace('"size": 1}', '"size": 2}', 1))
     assert entry.path.read_text() != text
@@ -193,20 +199,20 @@ def test_a_file_that_was_changed_is_thrown_out(target: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("what", "changed"),
+    ("key", "changed"),
     [
         ("sizes", lambda text: text.replace('minBytes="0"', 'minBytes="8"', 1)),
         ("form", lambda text: text.replace('inplace="1" outofplace="0"', 'inplace="0" outofplace="1"', 1)),
         ("nothing there", lambda _: ""),
     ],
 )
-def test_a_file_that_is_not_what_its_entry_says_is_thrown_out(what: str, changed: object, tmp_path: Path) -> None:
+def test_a_file_that_is_not_what_its_entry_says_is_thrown_out(key: str, changed: object, tmp_path: Path) -> None:
     target = "executor-nccl"
     save(answer(target, "route"), tmp_path, target)
     first = load_index(tmp_path)[0]
     text = first.path.read_text()
     first.path.write_text(changed(text))  # type: ignore[operator]
-    assert first.path.read_text() != text, what
+    assert first.path.read_text() != text, key
     assert first.file in said(save(answer(target, "baseline"), tmp_path, target), "thrown out")
     check_whole(tmp_path)
 
@@ -222,55 +228,57 @@ def test_a_missing_file_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) -> None:
     target, fast = "executor-nccl", tmp_path / "net.toml"
-    found = []
+    results = []
     for gbs in (90, 9):
         links = "".join(
             f"[[links]]\npairs = '{a}>{a + 1}'\nboth = true\ngbs = {gbs + a}\nalpha_us = 1\n" for a in (0, 1)
         )
         fast.write_text(f'name = "net"\nranks = 3\n{links}')
-        found.append(synthesize("allgather", fast, target=target, budget=10, engine="route").found)
-    save(found[0], tmp_path / "out", target)
-    saved = save(found[1], tmp_path / "out", target)
+        results.append(synthesize("allgather", fast, target=target, budget=10, engine="route").found)
+    save(results[0], tmp_path / "out", target)
+    saved = save(results[1], tmp_path / "out", target)
     assert "another network or pattern of this name gave way" in said(saved, "gave way")
-    save(found[1], tmp_path / "alone", target)
+    save(results[1], tmp_path / "alone", target)
     assert files(tmp_path / "out") == files(tmp_path / "alone")
 
 
-def test_a_pattern_s_files_are_held_against_the_pattern(tmp_path: Path) -> None:
-    """Its goal stands in the index, where it could be changed."""
+def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> None:
+    """Check that files of a pattern are compared with the pattern, since the goal in the index may be changed."""
     sizes = [[0, 1000, 30], [500, 0, 1], [7, 200, 0]]
-    found = [
+    results = [
         synthesize(alltoallv(sizes), "full:3", target="msccl", budget=10, engine=engine).found
         for engine in ("route", "route")
     ]
-    save(found[0], tmp_path, "msccl")
+    save(results[0], tmp_path, "msccl")
     before, index = files(tmp_path), tmp_path / INDEX
-    for one in found:
-        saved = save(one, tmp_path, "msccl")
+    for result in results:
+        saved = save(result, tmp_path, "msccl")
         assert not said(saved, "thrown out")
     assert files(tmp_path) == before
     entry = load_index(tmp_path)[0]
     stated = entry.values["goal"]["required"][0]
     index.write_text(index.read_text().replace(f'"required": [[{stated[0]},', f'"required": [[{stated[0] + 1},', 1))
-    other = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
-    assert "another goal" in said(save(found[1], tmp_path, "msccl"), "thrown out")
-    saved = save(synthesize(other, "full:3", target="msccl", budget=10, engine="route").found, tmp_path, "msccl")
+    other_pattern = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
+    assert "another goal" in said(save(results[1], tmp_path, "msccl"), "thrown out")
+    saved = save(
+        synthesize(other_pattern, "full:3", target="msccl", budget=10, engine="route").found, tmp_path, "msccl"
+    )
     assert said(saved, "gave way")
 
 
-def test_files_beyond_the_limits_asked_for_give_way(tmp_path: Path) -> None:
+def test_files_beyond_requested_limits_are_replaced(tmp_path: Path) -> None:
     target = "executor-nccl"
     save(answer(target, "route"), tmp_path, target)
     most = max(entry.values["threadblocks"] for entry in load_index(tmp_path))
-    few = answer(target, "route", sms=2)
+    small_result = answer(target, "route", sms=2)
     assert most > 2
-    saved = save(few, tmp_path, target, sms=2)
+    saved = save(small_result, tmp_path, target, sms=2)
     assert "beyond the limits asked for gave way" in said(saved, "gave way")
     assert max(entry.values["threadblocks"] for entry in load_index(tmp_path)) <= 2
     check_whole(tmp_path)
 
 
-def test_schedules_and_proofs_of_what_stays_stay(tmp_path: Path) -> None:
+def test_schedules_and_proofs_of_kept_files_are_kept(tmp_path: Path) -> None:
     target = "executor-nccl"
     save(answer(target, "route"), tmp_path, target, proof=True)
     before = files(tmp_path)
@@ -282,20 +290,20 @@ def test_schedules_and_proofs_of_what_stays_stay(tmp_path: Path) -> None:
     check_whole(tmp_path)
 
 
-def test_two_that_write_at_once_are_both_right(tmp_path: Path) -> None:
+def test_concurrent_writers_are_both_right(tmp_path: Path) -> None:
     target = "executor-nccl"
-    found = [answer(target, "route"), answer(target, "baseline"), answer(target, "route", size="1M")]
-    alone = []
-    for number, one in enumerate(found):
-        save(one, tmp_path / f"{number}", target)
-        alone.append(times(tmp_path / f"{number}"))
-    threads = [threading.Thread(target=save, args=(one, tmp_path / "out", target)) for one in found]
+    results = [answer(target, "route"), answer(target, "baseline"), answer(target, "route", size="1M")]
+    times_alone = []
+    for number, result in enumerate(results):
+        save(result, tmp_path / f"{number}", target)
+        times_alone.append(times(tmp_path / f"{number}"))
+    threads = [threading.Thread(target=save, args=(result, tmp_path / "out", target)) for result in results]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    both = times(tmp_path / "out")
-    assert [worse(one, both) for one in alone] == [[], [], []]
+    times_of_both = times(tmp_path / "out")
+    assert [worse(single_times, times_of_both) for single_times in times_alone] == [[], [], []]
     check_whole(tmp_path / "out")
     entries = load_index(tmp_path / "out")
     assert choose(entries, "reducescatter", 4, (0, 1, 2, 3), 1 << 20, True, element_bytes=4) is not None

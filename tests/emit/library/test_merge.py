@@ -1,4 +1,4 @@
-"""Who serves which sizes where files overlap: nothing gets slower, nothing is lost, asking again changes nothing."""
+"""Tests of merging overlapping files: no size gets slower or lost, and merging again changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rival(low: int, high: int, base_us: float, us_per_byte: float, divides: int 
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[Rival]:
-    """Files of one answer, whose ranges meet."""
+    """Draw files of one answer, whose ranges meet."""
     cuts = [0, *sorted(draw(st.sets(st.sampled_from(SIZES[:-20]), max_size=3)))]
     ends = [*(cut - 1 for cut in cuts[1:]), draw(st.sampled_from([NO_END - 1, LARGEST]))]
     costs = st.tuples(st.floats(1, 20), st.floats(1e-5, 1e-3), st.sampled_from([1, 1, 64]))
@@ -25,28 +25,28 @@ def answers(draw: st.DrawFn) -> list[Rival]:
 
 
 def serving(parts: list[Part], size: int) -> Rival | None:
-    found = [part.rival for part in parts if part.low <= size <= part.high]
-    assert len(found) < 2
-    return found[0] if found else None
+    parts_of_size = [part.rival for part in parts if part.low <= size <= part.high]
+    assert len(parts_of_size) < 2
+    return parts_of_size[0] if parts_of_size else None
 
 
-def at(rivals: list[Rival], size: int) -> Rival | None:
-    return next((one for one in rivals if one.low <= size <= one.high), None)
+def at(candidates: list[Rival], size: int) -> Rival | None:
+    return next((rival for rival in candidates if rival.low <= size <= rival.high), None)
 
 
-def slower(parts: list[Part], before: list[Rival]) -> list[int]:
-    """Sizes at which the files before were faster, or took a message that what serves now does not take."""
-    found = []
+def slower(parts: list[Part], earlier_rivals: list[Rival]) -> list[int]:
+    """Return the sizes that are now served slower than before, or by a file that does not take the message."""
+    sizes = []
     for size in SIZES:
-        was, now = at(before, size), serving(parts, size)
+        was, now = at(earlier_rivals, size), serving(parts, size)
         power = size & (size - 1) == 0
         if was is not None and (
             now is None
             or (now.serves(size) or not power) < was.serves(size)
             or (now.time_us(size) > was.time_us(size) * (1 + 1e-9) and (was.serves(size) or not power))
         ):
-            found.append(size)
-    return found
+            sizes.append(size)
+    return sizes
 
 
 @settings(max_examples=60, deadline=None)
@@ -55,10 +55,13 @@ def test_nothing_gets_slower_and_no_size_is_lost(before: list[Rival], new: list[
     parts = merge([*before, *new])
     assert [part.low for part in parts] == [0, *(part.high + 1 for part in parts[:-1])]
     assert parts[-1].high == max(before[-1].high, new[-1].high)
-    plain = [one for one in (*before, *new) if one.serves(1)]
+    plain = [rival_before for rival_before in (*before, *new) if rival_before.serves(1)]
     if len(plain) == len(before) + len(new):
         assert slower(parts, before) == []
-    planted = [Rival(one.low, one.high, one.time_us, one.serves, first=-1) for one in new]
+    planted = [
+        Rival(rival_before.low, rival_before.high, rival_before.time_us, rival_before.serves, first=-1)
+        for rival_before in new
+    ]
     for size in SIZES:
         was, now = at(before, size), at(new, size)
         if was and now and now.time_us(size) > 1.01 * was.time_us(size) and was.serves(size) >= now.serves(size):
@@ -68,21 +71,23 @@ def test_nothing_gets_slower_and_no_size_is_lost(before: list[Rival], new: list[
 
 @settings(max_examples=40, deadline=None)
 @given(answers(), answers())
-def test_what_came_out_stays_when_either_is_asked_again(before: list[Rival], new: list[Rival]) -> None:
+def test_merging_again_changes_nothing(before: list[Rival], new: list[Rival]) -> None:
     parts = merge([*before, *new])
     now = [Rival(part.low, part.high, part.rival.time_us, part.rival.serves) for part in parts]
     for answer in (before, new):
-        assert [(part.low, part.high) for part in merge([*now, *answer])] == [(one.low, one.high) for one in now]
+        assert [(part.low, part.high) for part in merge([*now, *answer])] == [
+            (merged_part.low, merged_part.high) for merged_part in now
+        ]
 
 
 def test_one_size_is_cut_out_of_a_range() -> None:
-    whole, one = rival(0, NO_END - 1, 2, 1e-3), rival(1 << 20, 1 << 20, 1, 1e-3)
-    ends = [(part.low, part.high, part.rival is one) for part in merge([whole, one])]
+    full_range, single_size = rival(0, NO_END - 1, 2, 1e-3), rival(1 << 20, 1 << 20, 1, 1e-3)
+    ends = [(part.low, part.high, part.rival is single_size) for part in merge([full_range, single_size])]
     assert ends == [(0, (1 << 20) - 1, False), (1 << 20, 1 << 20, True), ((1 << 20) + 1, NO_END - 1, False)]
 
 
-def test_a_file_for_a_few_sizes_at_the_end_of_another_s_is_none() -> None:
-    there = [rival(0, 1 << 20, 1, 1e-3), rival((1 << 20) + 1, NO_END - 1, 0, 1e-4)]
+def test_a_few_sizes_at_the_end_of_a_range_get_no_file() -> None:
+    existing = [rival(0, 1 << 20, 1, 1e-3), rival((1 << 20) + 1, NO_END - 1, 0, 1e-4)]
     new = rival((1 << 20) - 50, NO_END - 1, 0.5, 1e-3)
-    assert [part.rival for part in merge([*there, new])] == there
-    assert [part.rival for part in merge([there[0], new])] == [there[0], new]
+    assert [part.rival for part in merge([*existing, new])] == existing
+    assert [part.rival for part in merge([existing[0], new])] == [existing[0], new]

@@ -1,4 +1,4 @@
-"""The tuner's configuration: what its plug-in would apply is what NCCL's model takes, or the fastest measured."""
+"""Tests of the tuner's configuration: its plug-in applies the choice of NCCL's model, or the fastest measured one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HEAD = "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,latency_us
 
 
 def applied(text: str, collective: str, size: int, nodes: int, ranks: int) -> tuple[str, str, int] | None:
-    """What NCCL's example plug-in does with the file: the first line that fits (its pluginGetCollInfo)."""
+    """Return the choice of NCCL's example plug-in (pluginGetCollInfo): the first line that fits."""
     for line in text.splitlines():
         if line.startswith("#") or not line:
             continue
-        assert len(line) < 256  # what it reads of a line
+        assert len(line) < 256  # The plug-in reads at most 255 characters of a line.
         fields = line.split(",")
         assert len(fields) == 10
         low, high, channels, of_nodes, of_ranks = (int(fields[i]) for i in (1, 2, 5, 6, 7))
@@ -37,7 +37,7 @@ def applied(text: str, collective: str, size: int, nodes: int, ranks: int) -> tu
 @pytest.mark.parametrize(
     ("name", "groups"), [("dgx-h100:2", [range(8), range(16)]), ("dgx-a100", [(0, 2, 5), range(8)])]
 )
-def test_what_the_plug_in_applies_is_what_the_model_takes(name: str, groups: list[list[int]]) -> None:
+def test_the_plug_in_applies_the_choice_of_the_model(name: str, groups: list[list[int]]) -> None:
     topology = load(name)
     rows = [
         entry_row(collective=collective, topology=name, nranks=len(group), group=[*group], communicator=[*group],
@@ -53,13 +53,13 @@ def test_what_the_plug_in_applies_is_what_the_model_takes(name: str, groups: lis
         for collective in ("allreduce", "allgather", "broadcast"):
             for size in [*edges[:: max(1, len(edges) // 40)], *(round(2 ** draw.uniform(0, 40)) for _ in range(40))]:
                 right = model.choose(collective, size)
-                wanted = SPELT[right.algorithm], right.protocol.lower(), right.channels
-                assert applied(text, collective, size, model.communicator.nnodes, len(group)) == wanted
+                expected = SPELT[right.algorithm], right.protocol.lower(), right.channels
+                assert applied(text, collective, size, model.communicator.nnodes, len(group)) == expected
     assert applied(text, "allreduce", (1 << 64) - 1, 1, len(groups[0])) is not None
     assert applied(text, "alltoall", 1024, 1, 8) is None
 
 
-def test_groups_that_the_plug_in_cannot_tell_apart() -> None:
+def test_groups_that_look_alike_to_the_plug_in() -> None:
     rows = [
         entry_row(topology="dgx1", group=group, communicator=group, file=f"msccl/{i}.xml")
         for i, group in enumerate(([0, 1, 2, 3], [0, 1, 4, 6]))
@@ -69,7 +69,7 @@ def test_groups_that_the_plug_in_cannot_tell_apart() -> None:
     assert [" ".join(remark.split()[:3]) for remark in remarks] in ([], ["allreduce of 4"])
 
 
-def test_a_library_of_which_nccl_has_no_model() -> None:
+def test_a_topology_without_an_nccl_model() -> None:
     entries = parse_index(index_text([entry_row(topology="ring:8")]), "index.json", Path("lib"))
     with pytest.raises(InputError, match="no line for any of the library's groups"):
         model_lines(entries, load("ring:8"))
@@ -85,7 +85,7 @@ MEASURED = st.tuples(
 @settings(max_examples=30, deadline=None)
 @given(st.lists(MEASURED, min_size=1, max_size=12))
 def test_measured_times(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[object, ...]]) -> None:
-    """At every measured size the fastest there; ranges meet, and cover all sizes."""
+    """Check that the fastest choice is applied at every measured size and that ranges cover all sizes."""
     path = tmp_path_factory.mktemp("measured") / "m.csv"
     path.write_text("\n".join([HEAD, *(",".join(map(str, row)) for row in rows)]) + "\n")
     lines = measured_lines(path)
@@ -95,14 +95,14 @@ def test_measured_times(tmp_path_factory: pytest.TempPathFactory, rows: list[tup
         least = min(row[7] for row in same)  # type: ignore[type-var]
         fastest = {(row[2], row[3], row[4]) for row in same if row[7] == least}
         assert applied(text, str(collective), int(str(size)), int(str(nodes)), int(str(ranks))) in fastest
-    for of in {(line.collective, line.nodes) for line in lines}:
-        mine = [line for line in lines if (line.collective, line.nodes) == of]
-        assert [line.low for line in mine] == [0, *(line.high + 1 for line in mine[:-1])]
-        assert mine[-1].high == (1 << 64) - 1
+    for key in {(line.collective, line.nodes) for line in lines}:
+        lines_of_key = [line for line in lines if (line.collective, line.nodes) == key]
+        assert [line.low for line in lines_of_key] == [0, *(line.high + 1 for line in lines_of_key[:-1])]
+        assert lines_of_key[-1].high == (1 << 64) - 1
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "has no column collective"),
         (HEAD, "holds no measured time"),
@@ -117,9 +117,9 @@ def test_measured_times(tmp_path_factory: pytest.TempPathFactory, rows: list[tup
         (f"{HEAD}\nallreduce,1", "line 2: "),
     ],
 )
-def test_wrong_measured_times(tmp_path: Path, text: str, words: str) -> None:
+def test_wrong_measured_times(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "m.csv").write_text(text)
     with pytest.raises(InputError) as error:
         measured_lines(tmp_path / "m.csv")
-    assert words in str(error.value)
+    assert message in str(error.value)
     assert len(str(error.value).splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Concurrent groups as files: one a group or one for all, right, timed together, and runnable."""
+"""Tests of the files of concurrent groups: one for each group or one for all, right, timed together and runnable."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def planned(
     relays: str = "none",
     budget: float = 1.5,
 ) -> tuple[ConcurrentResult, SavedGroups]:
-    """Groups whose first collective is an all-reduce of 1 MiB, planned and saved."""
+    """Return the plan of groups whose first collective is an all-reduce of 1 MiB, and the saved files."""
     members = parse_members(groups, "allreduce", load(topo), size="1M")
     programs = GroupPrograms(target)
-    with Workers(()) as none:
-        found = plan(topo, members, budget=budget, relays=relays, workers=none, executor=programs)
-    return found, save_groups(found, folder, programs)
+    with Workers(()) as no_workers:
+        result = plan(topo, members, budget=budget, relays=relays, workers=no_workers, executor=programs)
+    return result, save_groups(result, folder, programs)
 
 
 def run_all(folder: Path) -> None:
-    """Every file of a library is right, and so is every element that it leaves, launch after launch."""
+    """Check that every file of a library is right and leaves only right elements over several launches."""
     for entry in load_index(folder):
         goal = entry.goal()
         assert verify_file(entry.path, goal).status == "right"
@@ -57,8 +57,8 @@ def run_all(folder: Path) -> None:
         assert row.wrong == 0
 
 
-def test_groups_apart_get_a_file_each(tmp_path: Path) -> None:
-    found, saved = planned("0-3;allgather@4M:4-7", tmp_path)
+def test_disjoint_groups_get_a_file_each(tmp_path: Path) -> None:
+    result, saved = planned("0-3;allgather@4M:4-7", tmp_path)
     entries = load_index(tmp_path)
     assert [(e.collective, e.group, e.target) for e in entries] == [
         ("allreduce", (0, 1, 2, 3), "executor-nccl"),
@@ -67,11 +67,11 @@ def test_groups_apart_get_a_file_each(tmp_path: Path) -> None:
     assert [e.max_bytes for e in entries] == [MIB, 4 * MIB]
     assert {e.schedule for e in entries} == {f"schedules/{saved.schedules[0].name}"}
     assert saved.time_us is not None
-    assert found.bound_us * (1 - 1e-9) <= saved.time_us
+    assert result.bound_us * (1 - 1e-9) <= saved.time_us
     run_all(tmp_path)
 
 
-def test_groups_that_share_ranks_get_one_for_all(tmp_path: Path) -> None:
+def test_groups_that_share_ranks_get_one_file(tmp_path: Path) -> None:
     _, saved = planned("tp=4;allgather@512K:tp=4,dp=*:dp", tmp_path)
     (entry,) = load_index(tmp_path)
     assert (entry.target, entry.group) == ("msccl", tuple(range(8)))
@@ -91,15 +91,15 @@ def test_other_groups_of_the_same_ranks_are_another_question(tmp_path: Path) -> 
 
 
 def test_relays_of_another_group_make_one_program(tmp_path: Path) -> None:
-    found, saved = planned("0,1;2,3", tmp_path, "ring:4", relays="all")
+    result, saved = planned("0,1;2,3", tmp_path, "ring:4", relays="all")
     assert saved.refused == ""
     shared = any(set(e.communicator) == {0, 1, 2, 3} for e in load_index(tmp_path))
     assert shared == (len(saved.files) == 1)
-    assert found.gap < 2
+    assert result.gap < 2
     run_all(tmp_path)
 
 
-def test_what_a_target_cannot_say_is_said(tmp_path: Path) -> None:
+def test_targets_that_cannot_hold_groups_are_reported(tmp_path: Path) -> None:
     _, saved = planned("0-3;2-5", tmp_path, target="executor-nccl")
     assert "use --target msccl or mscclpp" in saved.refused
     assert not saved.files
@@ -108,31 +108,31 @@ def test_what_a_target_cannot_say_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("groups", ["0-2;broadcast@64K:4-6", "0-2;2-4"])
-def test_plans_take_their_own_time(groups: str, tmp_path: Path) -> None:
-    """What is stated is what `simulate` says of the files: on links of their own none holds up another."""
+def test_separate_plans_take_their_own_time(groups: str, tmp_path: Path) -> None:
+    """Check that stated times are those of `simulate`, where no group delays another."""
     _, saved = planned(groups, tmp_path, target="mscclpp", budget=4)
-    alone = [
+    times_alone = [
         PlanPredictor(read_plan(entry.path), load("dgx-a100"), entry.communicator).time_us(entry.max_bytes or 0)
         for entry in load_index(tmp_path)
     ]
-    assert saved.time_us == pytest.approx(max(alone))
+    assert saved.time_us == pytest.approx(max(times_alone))
 
 
-def test_plans_that_meet_on_a_link_wait_for_each_other(tmp_path: Path) -> None:
+def test_plans_that_share_a_link_wait(tmp_path: Path) -> None:
     _, saved = planned("0,1", tmp_path, "fattree:2x2x1", target="mscclpp")
-    one = PlanPredictor(read_plan(saved.files[0]), load("fattree:2x2x1"), [0, 1])
-    pairs, sizes = [np.array([0, 1]), np.array([2, 3])], [one.chunk_bytes(MIB)] * 2
+    predictor = PlanPredictor(read_plan(saved.files[0]), load("fattree:2x2x1"), [0, 1])
+    pairs, sizes = [np.array([0, 1]), np.array([2, 3])], [predictor.chunk_bytes(MIB)] * 2
 
     def together(ranks: list[int], sizes: list[float]) -> float:
-        return PlanPredictor.concurrent_us([one, one], pairs, sizes, one.topology, ranks)
+        return PlanPredictor.concurrent_us([predictor, predictor], pairs, sizes, predictor.topology, ranks)
 
-    assert together([0, 1, 2, 3], sizes) == pytest.approx(one.time_us(MIB))
-    assert together([0, 2, 1, 3], sizes) > 1.5 * PlanPredictor(one.plan, one.topology, [0, 2]).time_us(MIB)
-    assert together([0, 1, 2, 3], [sizes[0] / 64, sizes[0]]) == pytest.approx(one.time_us(MIB))
+    assert together([0, 1, 2, 3], sizes) == pytest.approx(predictor.time_us(MIB))
+    assert together([0, 2, 1, 3], sizes) > 1.5 * PlanPredictor(predictor.plan, predictor.topology, [0, 2]).time_us(MIB)
+    assert together([0, 1, 2, 3], [sizes[0] / 64, sizes[0]]) == pytest.approx(predictor.time_us(MIB))
 
 
-def test_programs_that_meet_on_a_link_wait_for_each_other(tmp_path: Path) -> None:
-    """Alone each program takes as long as its predictor says, and so do two on links of their own."""
+def test_programs_that_share_a_link_wait(tmp_path: Path) -> None:
+    """Check programs that share a link, and that programs on links of their own take their own time."""
     _, saved = planned("0,1", tmp_path, "fattree:2x2x1")
     program = read_msccl(saved.files[0])
     size = MIB / program.nchunks_per_loop
@@ -142,47 +142,49 @@ def test_programs_that_meet_on_a_link_wait_for_each_other(tmp_path: Path) -> Non
         timed = [Predictor(program, topology, [0, 1])] * len(positions)
         return Predictor.concurrent_us(timed, positions, sizes, topology, ranks)
 
-    one = together(pairs[:1], [size], [0, 2])
+    alone = together(pairs[:1], [size], [0, 2])
     apart = together(pairs, [size, size], [0, 1, 2, 3])
     assert apart == pytest.approx(together(pairs[:1], [size], [0, 1]))
-    # the messages of both go up one link of the spine
-    assert together(pairs, [size, size], [0, 2, 1, 3]) > 1.5 * one
-    # a program of small messages beside one of large ones
+    # The messages of both go over one link to the spine.
+    assert together(pairs, [size, size], [0, 2, 1, 3]) > 1.5 * alone
+    # One program has small messages and the other has large ones.
     assert together(pairs, [size, size / 64], [0, 1, 2, 3]) == pytest.approx(apart)
 
 
-def test_a_plan_takes_nothing_from_a_group_s_own_files_and_stays_where_it_is_no_slower(tmp_path: Path) -> None:
-    """A plan made anew, as good, changes no byte; a group's files for other sizes are cut, not lost."""
+def test_a_plan_keeps_the_files_of_a_group_and_stays_unless_beaten(tmp_path: Path) -> None:
+    """Check that an equal plan changes no byte, and that a group's files for other sizes are cut but not lost."""
     save(synthesize("allgather", "ring:4", (0, 1), target="executor-nccl", engine="route", budget=2).found, tmp_path)
     topology = load("ring:4")
     members = parse_members("0-1;2-3", "allgather", topology, size="1M")
-    with Workers(()) as none:
-        found = plan(topology, members, relays="none", budget=2, workers=none)
-    assert not save_groups(found, tmp_path, GroupPrograms("executor-nccl")).kept
+    with Workers(()) as no_workers:
+        result = plan(topology, members, relays="none", budget=2, workers=no_workers)
+    assert not save_groups(result, tmp_path, GroupPrograms("executor-nccl")).kept
     entries = [entry for entry in load_index(tmp_path) if entry.group == (0, 1) and entry.inplace]
     entries.sort(key=lambda entry: entry.min_bytes)
     assert ["groups" in entry.values for entry in entries if entry.in_range(1 << 20)] == [True]
-    assert [one.max_bytes for one in entries[:-1]] == [other.min_bytes - 1 for other in entries[1:]]
+    assert [entry_before.max_bytes for entry_before in entries[:-1]] == [
+        entry_after.min_bytes - 1 for entry_after in entries[1:]
+    ]
     assert (entries[0].min_bytes, entries[-1].max_bytes) == (0, None)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert save_groups(found, tmp_path, GroupPrograms("executor-nccl")).kept
+    assert save_groups(result, tmp_path, GroupPrograms("executor-nccl")).kept
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_plan_without_files_stays_where_it_is_no_slower(tmp_path: Path) -> None:
+def test_a_plan_without_files_stays_unless_beaten(tmp_path: Path) -> None:
     topology, no_files = load("ring:6"), GroupPrograms("none")
-    with Workers(()) as none:
+    with Workers(()) as no_workers:
         members = parse_members("0-2;3-5", "alltoall", topology, size="1M")
-        found = plan(topology, members, relays="none", budget=2, workers=none)
-    schedule, size = found.algorithm.schedule, found.size_bytes
+        result = plan(topology, members, relays="none", budget=2, workers=no_workers)
+    schedule, size = result.algorithm.schedule, result.size_bytes
     mixed = np.lexsort((np.random.default_rng(2).random(len(schedule)), schedule.step))
-    late = Algorithm(found.algorithm.problem, schedule.take(mixed), "route", size_bytes=size)
-    assert late.time_us(size) > found.algorithm.time_us(size)
-    (path,) = save_groups(found, tmp_path, no_files).schedules
+    late = Algorithm(result.algorithm.problem, schedule.take(mixed), "route", size_bytes=size)
+    assert late.time_us(size) > result.algorithm.time_us(size)
+    (path,) = save_groups(result, tmp_path, no_files).schedules
     data = path.read_bytes()
-    assert save_groups(replace(found, algorithm=late), tmp_path, no_files).kept
+    assert save_groups(replace(result, algorithm=late), tmp_path, no_files).kept
     assert path.read_bytes() == data
-    assert not save_groups(replace(found, algorithm=late), tmp_path, no_files, anew=True).kept
+    assert not save_groups(replace(result, algorithm=late), tmp_path, no_files, anew=True).kept
     assert path.read_bytes() != data
-    assert not save_groups(found, tmp_path, no_files).kept
+    assert not save_groups(result, tmp_path, no_files).kept
     assert path.read_bytes() == data

@@ -1,4 +1,4 @@
-"""Readers that allocate scratch before they serve anything: no file asks for more than the limit."""
+"""Tests for readers that allocate scratch before they serve a call: no file needs more than the limit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PAIRS = allpairs_allreduce(4)
 
 
 def scratch_bytes(text: str) -> int:
-    """What Microsoft's msccl allocates for a file of its dialect."""
+    """Return the bytes that Microsoft's msccl allocates for a file of its dialect."""
     program = read_msccl(text)
     return (program.max_bytes + 1) * max(gpu.s_chunks for gpu in program.gpus) // program.nchunks_per_loop
 
 
 @pytest.mark.parametrize("limit", [1 << 10, 1000, SCRATCH_LIMIT, 1 << 40])
-def test_files_serve_what_the_limit_allows_and_no_more(limit: int) -> None:
+def test_files_serve_only_sizes_within_the_limit(limit: int) -> None:
     target = on_devices(TARGETS["msccl"], 0, None, limit)
     text = write_msccl(PAIRS, target=target)
     assert scratch_bytes(text) <= limit
@@ -41,12 +41,12 @@ def test_files_serve_what_the_limit_allows_and_no_more(limit: int) -> None:
         write_msccl(replace(PAIRS, min_bytes=1 << 45), target=target)
 
 
-def test_others_are_as_they_were() -> None:
+def test_other_targets_are_unchanged() -> None:
     assert 'maxBytes="0"' in write_msccl(PAIRS, target=on_devices(TARGETS["executor-nccl"], 0, None, 1))
     assert read_msccl(write_msccl(replace(PAIRS, max_bytes=1 << 40))).max_bytes == 1 << 40
 
 
-def test_what_a_file_costs_is_said() -> None:
+def test_scratch_of_a_file_is_stated() -> None:
     text = write_msccl(PAIRS, target="msccl")
     assert any("of scratch a rank" in line for line in verify(text, target="msccl").lines)
     assert not any("scratch" in line for line in verify(text, target="executor-nccl").lines)
@@ -59,44 +59,47 @@ def test_what_a_file_costs_is_said() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> SearchResult:
+def result() -> SearchResult:
     return synthesize("alltoall", "line:3", target="msccl", scratch_limit=1 << 20, chunks=1, engine="cpsat").found
 
 
-def test_ranges_follow_the_limit(found: SearchResult, tmp_path: Path) -> None:
-    """What no file may serve is a row of its own, and whatever needs less scratch serves it first."""
+def test_ranges_follow_the_limit(result: SearchResult, tmp_path: Path) -> None:
+    """Check that sizes without a file have a row of their own, and that programs with less scratch serve them first."""
     limit = 1 << 20
-    ends = [(served.low, served.high) for served in found.ranges]
+    ends = [(served.low, served.high) for served in result.ranges]
     assert ends[0][0] == 0
     assert ends[-1][1] is None
     assert all(low == (high or 0) + 1 for (_, high), (low, _) in pairwise(ends))
-    for served in found.ranges:
+    for served in result.ranges:
         by = served.contender.execution
         if isinstance(by, Lowered) and by.largest is not None:
             assert served.high is not None
             assert served.high <= by.largest
         elif by is None:
             assert "--scratch-limit 1 MiB" in served.contender.refused
-    assert any(served.contender.execution is None for served in found.ranges)
-    assert any(served.contender.execution is not None for served in found.ranges)
-    written = save(found, tmp_path, "msccl", scratch_limit=limit)
+    assert any(served.contender.execution is None for served in result.ranges)
+    assert any(served.contender.execution is not None for served in result.ranges)
+    written = save(result, tmp_path, "msccl", scratch_limit=limit)
     assert "--scratch-limit" in written.refused
     for files in written.files:
         if "file" in files:
             assert scratch_bytes(files["file"].read_text()) <= limit
 
 
-def test_programs_of_another_limit_are_made_anew(found: SearchResult, tmp_path: Path) -> None:
-    written = save(found, tmp_path, "msccl")
-    ends = [max(s.high or 0 for s in one.ranges if s.contender.execution) for one in (found, written.found)]
+def test_programs_of_another_limit_are_lowered_again(result: SearchResult, tmp_path: Path) -> None:
+    written = save(result, tmp_path, "msccl")
+    ends = [
+        max(s.high or 0 for s in search_result.ranges if s.contender.execution)
+        for search_result in (result, written.found)
+    ]
     assert ends[1] >= 1000 * ends[0]
 
 
-def test_files_beyond_the_first_four_are_said_not_to_load(found: SearchResult, tmp_path: Path) -> None:
-    """Of one list Microsoft's msccl loads four; pinned ranges of one algorithm make five files."""
-    served = next(one for one in found.ranges if one.contender.execution is not None)
+def test_files_beyond_the_first_four_are_reported(result: SearchResult, tmp_path: Path) -> None:
+    """Check that more files than the four that Microsoft's msccl loads from a list are reported."""
+    served = next(candidate for candidate in result.ranges if candidate.contender.execution is not None)
     five = [replace(served, low=1 << e, high=(1 << e + 1) - 1, shown=1 << e) for e in range(10, 15)]
-    four = save(replace(found, ranges=five[:4]), tmp_path / "four", "msccl", scratch_limit=1 << 20)
+    four = save(replace(result, ranges=five[:4]), tmp_path / "four", "msccl", scratch_limit=1 << 20)
     assert not any("loads only" in remark for remark in four.remarks)
-    more = save(replace(found, ranges=five), tmp_path / "five", "msccl", scratch_limit=1 << 20)
+    more = save(replace(result, ranges=five), tmp_path / "five", "msccl", scratch_limit=1 << 20)
     assert any("loads only 4 files" in remark for remark in more.remarks)

@@ -1,4 +1,4 @@
-"""`Selector`: the same answers as looking at every entry, at every size, asked again, and for ranks in any order."""
+"""Tests that `Selector` gives the answers of a search over all entries, at every size and for ranks in any order."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def parsed(rows: list[Row]) -> list[Entry]:
 
 @st.composite
 def libraries(draw: st.DrawFn) -> tuple[list[Row], list[Row]]:
-    """An index with files that serve further groups and with sizes that must divide; and it, an entry a group."""
+    """Draw an index with further groups and divisors, and an equivalent one with an entry for each group."""
     rows = [row | {"divides": draw(st.integers(1, 3))} for row in draw(indices())]
-    owner = {asked_of(row): asked_of(row) for row in rows}  # a question's files are its own, or of one other's
+    owner = {asked_of(row): asked_of(row) for row in rows}  # The files of a question come from one question.
     orders = draw(st.lists(st.permutations(range(6)), max_size=2))
     every = list(rows)
     for row in rows:
@@ -32,29 +32,29 @@ def libraries(draw: st.DrawFn) -> tuple[list[Row], list[Row]]:
         further = []
         for group in groups:
             root = None if row["root"] is None else group[row["group"].index(row["root"])]
-            other = row | {"group": list(group), "communicator": list(group), "root": root}
-            if list(group) != row["group"] and owner.setdefault(asked_of(other), asked_of(row)) == asked_of(row):
+            group_row = row | {"group": list(group), "communicator": list(group), "root": root}
+            if list(group) != row["group"] and owner.setdefault(asked_of(group_row), asked_of(row)) == asked_of(row):
                 further.append(list(group))
-                every.append(other)
+                every.append(group_row)
         if further:
             row["isomorphic_groups"] = further
     return rows, every
 
 
 def looked_up(rows: list[Row], row: Row, size: int, element_bytes: int) -> list[str]:
-    """The files that serve it, by the words at the head of `emit.library.index`."""
+    """Return the files that serve a call by the rules in the docstring of `emit.library.index`."""
     return [
-        other["file"]
-        for other in rows
-        if asked_of(other) == asked_of(row)
-        and other["min_bytes"] <= size <= (size if other["max_bytes"] is None else other["max_bytes"])
-        and size % (other["divides"] * (1 if TARGETS[other["target"]].cell_bytes else element_bytes)) == 0
+        candidate["file"]
+        for candidate in rows
+        if asked_of(candidate) == asked_of(row)
+        and candidate["min_bytes"] <= size <= (size if candidate["max_bytes"] is None else candidate["max_bytes"])
+        and size % (candidate["divides"] * (1 if TARGETS[candidate["target"]].cell_bytes else element_bytes)) == 0
     ]
 
 
 @settings(max_examples=50, deadline=None)
 @given(libraries(), st.data())
-def test_every_size_as_the_index_says(library: tuple[list[Row], list[Row]], data: st.DataObject) -> None:
+def test_every_size_follows_the_index(library: tuple[list[Row], list[Row]], data: st.DataObject) -> None:
     rows, every = library
     assume(rows)
     selector, row = Selector(parsed(rows)), data.draw(st.sampled_from(every))
@@ -64,32 +64,32 @@ def test_every_size_as_the_index_says(library: tuple[list[Row], list[Row]], data
         right = looked_up(every, row, size, element_bytes)
         for ranks, any_order in ((row["group"], False), (tuple(row["group"]), True)):
             call = row["collective"], row["nranks"], ranks, size, row["inplace"]
-            found = selector.choose(*call, **full, element_bytes=element_bytes, any_order=any_order)
+            entry = selector.choose(*call, **full, element_bytes=element_bytes, any_order=any_order)
             if not any_order or right:
-                assert ([] if found is None else [found.file]) == right
-            if found is not None:
-                assert list(found.communicator) in (row["communicator"], list(found.group) + row["relays"])
-                assert sorted(found.group) == sorted(row["group"])
+                assert ([] if entry is None else [entry.file]) == right
+            if entry is not None:
+                assert list(entry.communicator) in (row["communicator"], list(entry.group) + row["relays"])
+                assert sorted(entry.group) == sorted(row["group"])
 
 
 def test_ranks_in_another_order() -> None:
-    """The order is the answer's; an entry in the order of the call comes first, whatever the index has first."""
-    other = entry_row(group=[6, 4, 2, 0], communicator=[6, 4, 2, 0], max_bytes=9, file="msccl/b.xml")
-    selector = Selector(parsed([other, entry_row(max_bytes=4)]))
+    """Check that an entry in the order of the call is preferred, and that the answer's order is returned."""
+    reversed_row = entry_row(group=[6, 4, 2, 0], communicator=[6, 4, 2, 0], max_bytes=9, file="msccl/b.xml")
+    selector = Selector(parsed([reversed_row, entry_row(max_bytes=4)]))
 
-    def found(size: int, *, any_order: bool, ranks: tuple[int, ...] = (0, 2, 4, 6)) -> tuple[int, ...] | None:
+    def choose_file(size: int, *, any_order: bool, ranks: tuple[int, ...] = (0, 2, 4, 6)) -> tuple[int, ...] | None:
         entry = selector.choose("allreduce", 4, ranks, size, True, any_order=any_order)
         return None if entry is None else entry.communicator
 
-    assert found(4, any_order=True) == found(4, any_order=False) == (0, 2, 4, 6)
-    assert found(5, any_order=True) == (6, 4, 2, 0)
-    assert found(5, any_order=False) is None
-    assert found(4, any_order=True, ranks=(2, 0, 4, 6)) == (6, 4, 2, 0)
-    assert found(4, any_order=True, ranks=(2, 0, 4, 5)) is None
+    assert choose_file(4, any_order=True) == choose_file(4, any_order=False) == (0, 2, 4, 6)
+    assert choose_file(5, any_order=True) == (6, 4, 2, 0)
+    assert choose_file(5, any_order=False) is None
+    assert choose_file(4, any_order=True, ranks=(2, 0, 4, 6)) == (6, 4, 2, 0)
+    assert choose_file(4, any_order=True, ranks=(2, 0, 4, 5)) is None
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"ranks": [[0], 2, 4, 6]}, "ranks: an array of 1 is no whole number"),
         ({"ranks": "0246"}, "ranks: '0246' is no list"),
@@ -106,11 +106,11 @@ def test_ranks_in_another_order() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_asked_also_after_what_can(changes: Row, words: str) -> None:
-    """What is remembered of one call is no excuse for another that is equal and not the same."""
+def test_wrong_calls_are_refused_after_right_ones(changes: Row, message: str) -> None:
+    """Check that a wrong call is refused even if it is equal to a remembered right one."""
     selector = Selector(parsed([entry_row()]))
     call = {"collective": "allreduce", "nranks": 4, "ranks": (0, 2, 4, 6), "size_bytes": 1, "inplace": True}
     assert selector.choose(**call) is not None
     with pytest.raises(InputError) as error:
         selector.choose(**(call | changes))
-    assert str(error.value).startswith(words)
+    assert str(error.value).startswith(message)

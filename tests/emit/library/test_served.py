@@ -1,4 +1,4 @@
-"""Which calls a library's files serve, and that the index, `choose` and the table say so."""
+"""Tests of the calls that a library's files serve, in the index, `choose` and the table."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ RANKS = (0, 1, 2)
 
 
 def library(folder: Path, collective: str, target: str, **options: object) -> Saved:
-    with Workers(()) as none:
-        asked = {"engine": "route", "budget": 2, "workers": none, "target": target, **options}
-        return save(synthesize(collective, "dgx-a100", RANKS, **asked).found, folder, target)  # type: ignore[arg-type]
+    with Workers(()) as no_workers:
+        arguments = {"engine": "route", "budget": 2, "workers": no_workers, "target": target, **options}
+        return save(synthesize(collective, "dgx-a100", RANKS, **arguments).found, folder, target)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
 @pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast"])
 def test_powers_of_two_are_served_in_both_forms(collective: str, target: str, tmp_path: Path) -> None:
-    """Three ranks, whose chunks by themselves divide none of them."""
+    """Check three ranks, whose chunks do not divide powers of two."""
     saved = library(tmp_path, collective, target)
     entries = load_index(tmp_path)
     block = 3 if collective == "allgather" else 1
@@ -51,7 +51,7 @@ def test_powers_of_two_are_served_in_both_forms(collective: str, target: str, tm
     assert len({entry.path.read_text().split(">")[0] for entry in entries}) == len(entries)
 
 
-def test_a_file_that_would_serve_no_call_is_not_written(tmp_path: Path) -> None:
+def test_a_file_that_serves_no_call_is_not_written(tmp_path: Path) -> None:
     saved = library(tmp_path, "allgather", "executor-nccl", size=1 << 20)
     assert "no message of 1048576 bytes is a multiple of 3 bytes: NCCL's own algorithm serves it" in saved.refused
     assert not (tmp_path / "msccl").exists()
@@ -59,7 +59,7 @@ def test_a_file_that_would_serve_no_call_is_not_written(tmp_path: Path) -> None:
     assert [entry.inplace for entry in load_index(tmp_path)] == [True, False]
 
 
-def test_an_index_without_divisors_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
+def test_missing_divisors_are_read_and_wrong_ones_refused(tmp_path: Path) -> None:
     library(tmp_path, "allreduce", "executor-nccl")
     path = tmp_path / "index.json"
     index = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""The table for C: what an independent reader and the header's own find in it is what `Selector` answers."""
+"""Tests of the table for C: an independent reader and the C header find the answers of `Selector` in it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def made(rows: list[Row]) -> bytes:
 
 
 def calls(rows: list[Row]) -> Iterator[dict[str, Any]]:
-    """Every question that there is an entry for, for its own and its further groups."""
+    """Return a call for the group and the further groups of every entry."""
     for row in rows:
         for group in (row["group"], *row.get("isomorphic_groups", ())):
             root = None if row["root"] is None else group[row["group"].index(row["root"])]
@@ -79,10 +79,10 @@ def calls(rows: list[Row]) -> Iterator[dict[str, Any]]:
 
 
 def chosen(selector: Selector, call: dict[str, Any], size: int, element_bytes: int) -> tuple[str, list[int]] | None:
-    ask = {key: call[key] for key in ("target", "root", "relays")}
-    asked = call["collective"], len(call["group"]), tuple(call["group"]), size, call["inplace"]
-    found = selector.choose(*asked, **ask, element_bytes=element_bytes, any_order=True)
-    return None if found is None else (found.file, list(found.communicator))
+    further_arguments = {key: call[key] for key in ("target", "root", "relays")}
+    call_arguments = call["collective"], len(call["group"]), tuple(call["group"]), size, call["inplace"]
+    entry = selector.choose(*call_arguments, **further_arguments, element_bytes=element_bytes, any_order=True)
+    return None if entry is None else (entry.file, list(entry.communicator))
 
 
 def of_one_topology(rows: list[Row]) -> list[Row]:
@@ -91,7 +91,7 @@ def of_one_topology(rows: list[Row]) -> list[Row]:
 
 @settings(max_examples=30, deadline=None)
 @given(libraries(), st.sampled_from([1, 2, 4]))
-def test_another_reader_finds_what_the_selector_answers(
+def test_an_independent_reader_finds_the_answers_of_the_selector(
     library: tuple[list[Row], list[Row]], element_bytes: int
 ) -> None:
     assume(library[0])
@@ -110,25 +110,25 @@ def test_another_reader_finds_what_the_selector_answers(
 
 @settings(max_examples=30, deadline=None)
 @given(libraries())
-def test_ranges_of_a_question_follow_each_other_and_meet_where_the_index_says(
+def test_ranges_of_a_question_are_sorted_and_meet(
     library: tuple[list[Row], list[Row]],
 ) -> None:
     assume(library[0])
     table = TableReader(made(of_one_topology(library[0])))
 
-    def asked(r: Any) -> tuple[Any, ...]:
+    def question(r: Any) -> tuple[Any, ...]:
         return r.group, r.collective, r.target, r.flags & 1, r.root
 
-    for one, other in pairwise(table.records):
-        assert asked(one) <= asked(other)
-        if asked(one) == asked(other) and table.communicator(one) == table.communicator(other):
-            assert one.max_bytes < other.min_bytes
+    for earlier, later in pairwise(table.records):
+        assert question(earlier) <= question(later)
+        if question(earlier) == question(later) and table.communicator(earlier) == table.communicator(later):
+            assert earlier.max_bytes < later.min_bytes
     assert table.names == sorted(table.names)
     assert sorted(set(table.groups)) == sorted(table.groups)
 
 
 def compiled(source: Path, program: Path) -> Path:
-    """Compile a C program with the header and the sanitizers, by the C compiler of this machine."""
+    """Compile a C program with the header and the sanitizers."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -139,7 +139,7 @@ def compiled(source: Path, program: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C reader."""
+    """Return the C reader."""
     folder = tmp_path_factory.mktemp("table")
     (folder / "main.c").write_text(MAIN)
     return compiled(folder / "main.c", folder / "main")
@@ -155,7 +155,9 @@ def asked_in_c(reader: Path, data: bytes, lines: list[str]) -> list[str]:
 
 @settings(max_examples=20, deadline=None)
 @given(library=libraries(), element_bytes=st.sampled_from([1, 2, 4]))
-def test_the_header_finds_it(reader: Path, library: tuple[list[Row], list[Row]], element_bytes: int) -> None:
+def test_the_header_finds_the_answers_of_the_selector(
+    reader: Path, library: tuple[list[Row], list[Row]], element_bytes: int
+) -> None:
     assume(library[0])
     rows = [row | {"topology": "t"} for row in of_one_topology(library[0])]
     selector = Selector(parsed(rows))
@@ -163,17 +165,17 @@ def test_the_header_finds_it(reader: Path, library: tuple[list[Row], list[Row]],
     for call in [*calls(rows), *({**call, "group": call["group"][::-1]} for call in calls(rows))]:
         for size in (0, 1, 2, 7, 12, 24, 39, 40, 60, 61, 1 << 40):
             root = -1 if call["root"] is None else call["root"]
-            who = *call["group"], *call["relays"]
+            ranks = *call["group"], *call["relays"]
             counts = len(call["group"]), len(call["relays"])
-            words = call["collective"], call["target"], int(call["inplace"]), root, size, element_bytes, *counts, *who
+            words = call["collective"], call["target"], int(call["inplace"]), root, size, element_bytes, *counts, *ranks
             lines.append(" ".join(map(str, words)))
-            found = chosen(selector, call, size, element_bytes)
-            right.append("-" if found is None else " ".join(map(str, (found[0], *found[1]))))
+            answer = chosen(selector, call, size, element_bytes)
+            right.append("-" if answer is None else " ".join(map(str, (answer[0], *answer[1]))))
     assert asked_in_c(reader, made(rows), lines) == right
 
 
-def test_the_header_refuses_what_is_broken(reader: Path) -> None:
-    """Whatever byte is changed or cut off: a line or an answer, nothing read beyond the end (the sanitizers see)."""
+def test_the_header_reads_damaged_tables_safely(reader: Path) -> None:
+    """Check that a changed or cut table gives a line or an answer, and that nothing beyond its end is read."""
     good = made([entry_row(max_bytes=9), entry_row(min_bytes=10, file="msccl/b.xml", isomorphic_groups=[[4, 5, 6, 7]])])
     call = ["allreduce executor-nccl 1 -1 12 4 4 0 0 2 4 6"]
     assert asked_in_c(reader, good, call) == ["msccl/b.xml 0 2 4 6"]
@@ -195,8 +197,8 @@ def test_the_header_refuses_what_is_broken(reader: Path) -> None:
     assert asked_in_c(reader, good[:100], call) == ["is no table"]
 
 
-def test_a_record_as_large_as_another_group_reads_nothing_beyond_the_callers_order(reader: Path) -> None:
-    """Issue 29, 7: the record's length, not the group's, said how much of a caller's `order` was compared."""
+def test_a_longer_record_reads_nothing_beyond_the_callers_order(reader: Path) -> None:
+    """Check that the length of the caller's group bounds the comparison with its `order`."""
     good = made([entry_row(max_bytes=9), entry_row(group=[0, 1], communicator=[0, 1], nranks=2, file="msccl/b.xml")])
     record = next(128 + 88 * i for i, r in enumerate(TableReader(good).records) if r.nranks == 2)
     forged = good[: record + 64] + struct.pack("<I", 4) + good[record + 68 :]
@@ -205,23 +207,23 @@ def test_a_record_as_large_as_another_group_reads_nothing_beyond_the_callers_ord
     assert asked_in_c(reader, forged, call) == ["has a record whose communicator is not as large as its group"]
 
 
-def test_a_communicator_that_is_no_order_of_its_group_is_known(reader: Path) -> None:
+def test_a_communicator_with_wrong_ranks_is_refused(reader: Path) -> None:
     good = made([entry_row(relays=[1, 3], communicator=[0, 2, 4, 6, 1, 3])])
     at = good.index(struct.pack("<6I", 0, 2, 4, 6, 1, 3))
     call = ["allreduce executor-nccl 1 -1 12 4 4 2 0 2 4 6 1 3"]
     assert asked_in_c(reader, good, call) == ["msccl/a.xml 0 2 4 6 1 3"]
-    # the communicator is put behind all, where the group's own ranks are not changed with it
+    # The communicator is appended, so that the group's own ranks do not change with it.
     for ranks in ((0, 2, 4, 4, 1, 3), (0, 2, 4, 7, 1, 3), (0, 2, 4, 6, 1, 1), (0, 2, 4, 6, 1, 0), (0, 2, 4, 1, 6, 3)):
-        moved = bytearray(good[:at] + good[at : at + 24] + struct.pack("<6I", *ranks) + good[at + 24 :])
-        struct.pack_into("<Q", moved, 24, len(moved))
-        struct.pack_into("<I", moved, 44, 12)
-        struct.pack_into("<Q", moved, 80, struct.unpack_from("<Q", moved, 80)[0] + 24)
-        struct.pack_into("<I", moved, 128 + 60, 6)
-        assert asked_in_c(reader, bytes(moved), call) == [f"msccl/a.xml {' '.join(map(str, ranks))} of no order"]
+        changed = bytearray(good[:at] + good[at : at + 24] + struct.pack("<6I", *ranks) + good[at + 24 :])
+        struct.pack_into("<Q", changed, 24, len(changed))
+        struct.pack_into("<I", changed, 44, 12)
+        struct.pack_into("<Q", changed, 80, struct.unpack_from("<Q", changed, 80)[0] + 24)
+        struct.pack_into("<I", changed, 128 + 60, 6)
+        assert asked_in_c(reader, bytes(changed), call) == [f"msccl/a.xml {' '.join(map(str, ranks))} of no order"]
 
 
 def test_no_mutated_table_or_call_reads_beyond_its_end(tmp_path: Path) -> None:
-    """A share of the 200,000 mutations of `python -m tests.emit.library.test_table`."""
+    """Run a share of the 200,000 mutations of `python -m tests.emit.library.test_table`."""
     assert fuzzed(tmp_path, 20_000) > 1000
 
 
@@ -247,7 +249,7 @@ def fuzzed(folder: Path, count: int) -> int:
     return int(ran.stdout.split()[2])
 
 
-def test_what_no_table_holds() -> None:
+def test_indices_that_no_table_holds() -> None:
     rows = [entry_row(), entry_row(topology="u", file="msccl/b.xml")]
     data = index_text(rows)
     with pytest.raises(InputError, match="topologies dgx1, u; give --topology"):
@@ -260,12 +262,12 @@ def test_what_no_table_holds() -> None:
     with pytest.raises(InputError, match="rank 4294967296: is beyond"):
         table_bytes(parsed([far]), data)
     shared = [[8, 9, 10, 11]]
-    both = [
+    two_rows = [
         entry_row(isomorphic_groups=shared),
         entry_row(group=[4, 5, 6, 7], communicator=[4, 5, 6, 7], file="msccl/b.xml", isomorphic_groups=shared),
     ]
     with pytest.raises(InputError, match=r"msccl/a\.xml and msccl/b\.xml both serve 0 bytes"):
-        table_bytes(parsed(both), data)
+        table_bytes(parsed(two_rows), data)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Chunks of different sizes become files that are right, run here, and take the times of the table."""
+"""Tests that chunks of different sizes become files that are right, run, and take the times of the table."""
 
 from pathlib import Path
 
@@ -20,16 +20,16 @@ from tests.synth.model.test_common_chunk import EVEN, ODD
 @pytest.mark.parametrize("target", ["msccl", "mscclpp"])
 @pytest.mark.parametrize("sizes", [EVEN, ODD])
 def test_the_file_is_right_runs_and_never_beats_its_bound(sizes: list[list[int]], target: str, tmp_path: Path) -> None:
-    with Workers(()) as none:
-        asked = {"engine": "flow", "budget": 3, "target": target, "workers": none}
-        found = synthesize(alltoallv(sizes), "dgx-a100", [0, 1, 2, 3], **asked).found
-    saved = save(found, tmp_path, target)
+    with Workers(()) as no_workers:
+        options = {"engine": "flow", "budget": 3, "target": target, "workers": no_workers}
+        result = synthesize(alltoallv(sizes), "dgx-a100", [0, 1, 2, 3], **options).found
+    saved = save(result, tmp_path, target)
     assert not saved.refused
     for entry, served in zip(load_index(tmp_path), saved.found.ranges, strict=True):
         assert verify_file(entry.path, entry.goal()).status == "right"
         by = served.contender.execution
         assert isinstance(by, Lowered)
-        took_us, least_us = served.time_us(1 << 30), found.bound.at(1 << 30)[0]
+        took_us, least_us = served.time_us(1 << 30), result.bound.at(1 << 30)[0]
         assert least_us * (1 - 1e-9) <= took_us <= served.algorithm.time_us(1 << 30) * 1.01
         if target == "msccl":
             program, goal = read_msccl(entry.path), entry.goal()

@@ -1,4 +1,4 @@
-"""Writing a library: what appears, what goes, what stays, and nothing of it by halves."""
+"""Tests of writing a library: files appear, stay and are removed, and never by halves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from topologies.load import load
 
 
 def put(folder: Path, *rows: Row) -> list[Path]:
-    """Commit entries, and a file for everything that they name."""
+    """Commit entries and write every file that they name."""
     with writing(folder) as library:
         for row in rows:
             for name in (row["file"], row["schedule"], row["proof_file"]):
@@ -48,7 +48,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def row_of(number: int, name: str, *, schedule: bool = False, proof: bool = False) -> Row:
-    """An entry of one of a few questions."""
+    """Return an entry of one of a few questions."""
     target = ("executor-nccl", "rccl")[number % 2]
     place = TARGETS[target]
     return entry_row(
@@ -65,16 +65,16 @@ def row_of(number: int, name: str, *, schedule: bool = False, proof: bool = Fals
 def test_a_library_holds_its_last_answers_and_no_more(
     tmp_path_factory: pytest.TempPathFactory, answers: list[tuple[int, str, bool, bool]]
 ) -> None:
-    """Whatever is answered in whatever order: each question's last answer, and the files that the index names."""
+    """Check that a library holds only each question's last answer and the files that its index names."""
     folder = tmp_path_factory.mktemp("library")
     last: dict[int, Row] = {}
     for time_us, (number, name, schedule, proof) in enumerate(answers):
         row = row_of(number, f"{name}{number // 2}", schedule=schedule, proof=proof) | {"time_us": time_us}
         assert put(folder, row)[-1] == folder / INDEX
-        if row["schedule"] and not row["proof_file"]:  # a proof of the other executor's was for another schedule
-            for other in last.values():
-                if other["schedule"] == row["schedule"]:
-                    other["proof_file"] = None
+        if row["schedule"] and not row["proof_file"]:  # The other executor's proof was for another schedule.
+            for last_row in last.values():
+                if last_row["schedule"] == row["schedule"]:
+                    last_row["proof_file"] = None
         last[number] = row
         entries = load_index(folder)
         assert [{k: v for k, v in e.values.items() if k != "sha256"} for e in entries] == list(last.values())
@@ -98,10 +98,8 @@ def held(folder: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def test_a_held_library_is_refused_in_time_and_keeps_what_it_has(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Issue 29, 10: a wait for another writer had no end, and nothing was said."""
+def test_a_locked_library_is_refused_in_time_and_unchanged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Check that the wait for another writer ends with an error that says so."""
     put(tmp_path / "lib", row_of(0, "a"))
     before = files(tmp_path / "lib")
     begun = time.monotonic()
@@ -113,11 +111,11 @@ def test_a_held_library_is_refused_in_time_and_keeps_what_it_has(
     (line,) = capfd.readouterr().err.splitlines()
     assert "lib: waiting up to 0." in line
     assert files(tmp_path / "lib") == before
-    put(tmp_path / "lib", row_of(1, "b"))  # nothing is left of it
+    put(tmp_path / "lib", row_of(1, "b"))  # The refused entry has left no file.
 
 
 @pytest.mark.parametrize("name", ["lib", "lib/", "lib/../lib", "."])
-def test_an_answer_goes_beside_a_held_library(
+def test_an_answer_is_written_beside_a_locked_library(
     tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lib").mkdir()
@@ -134,14 +132,14 @@ def test_an_answer_goes_beside_a_held_library(
     assert files(tmp_path / "lib") == {}
 
 
-def test_a_library_that_is_free_again_in_time_is_written(tmp_path: Path) -> None:
+def test_a_library_that_is_unlocked_in_time_is_written(tmp_path: Path) -> None:
     with held(tmp_path / "lib") as handle:
         threading.Timer(0.4, fcntl.flock, (handle, fcntl.LOCK_UN)).start()
         with writing(tmp_path / "lib", until=now() + 20, elsewhere=True) as library:
             assert library.folder == tmp_path / "lib"
 
 
-def test_who_is_in_a_hurry_waits_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_deadline_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_stops_waiting", False)
     threading.Timer(0.3, write.stop_waiting).start()
     begun = time.monotonic()
@@ -150,7 +148,7 @@ def test_who_is_in_a_hurry_waits_no_longer(tmp_path: Path, monkeypatch: pytest.M
     assert time.monotonic() - begun < 5
 
 
-def test_files_that_are_not_ours_stay(tmp_path: Path) -> None:
+def test_foreign_files_are_kept(tmp_path: Path) -> None:
     put(tmp_path, row_of(0, "a"))
     for name in ("mine.txt", "msccl/mine.xml"):
         (tmp_path / name).write_text("mine")
@@ -158,8 +156,8 @@ def test_files_that_are_not_ours_stay(tmp_path: Path) -> None:
     assert set(files(tmp_path)) == {INDEX, "mine.txt", "msccl/mine.xml", "msccl/b.xml"}
 
 
-def test_a_schedule_without_a_proof_takes_an_older_proof_away(tmp_path: Path) -> None:
-    """Also where another executor's entry names it: the entry says so no longer."""
+def test_a_schedule_without_a_proof_removes_the_older_proof(tmp_path: Path) -> None:
+    """Check that an older proof is removed, also from another executor's entry."""
     put(tmp_path, row_of(0, "a", proof=True))
     with writing(tmp_path) as library:
         library.write("schedules/a.synth", b"another")
@@ -170,8 +168,8 @@ def test_a_schedule_without_a_proof_takes_an_older_proof_away(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_the_index_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """The disk fails at any of the moves: the index is the old one or the new one, and what it names is there."""
+def test_the_index_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Check that the index is the old or the new one, with all its files, when any move fails."""
     put(tmp_path, row_of(0, "a", proof=True))
     before, moves, move = files(tmp_path), 0, os.replace
 
@@ -194,14 +192,14 @@ def test_the_index_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
     assert set(files(tmp_path)) == {INDEX, "msccl/b.xml", "schedules/b.synth", "schedules/b.proof.json"}
 
 
-def test_a_search_that_dies_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_search_leaves_nothing(tmp_path: Path) -> None:
     with suppress(KeyboardInterrupt), writing(tmp_path / "out") as library:
         library.write("msccl/a.xml", b"half")
         raise KeyboardInterrupt
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+def test_unreadable_entries_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="both serve"):
         put(tmp_path, row_of(0, "a"), row_of(0, "b"))
     with pytest.raises(InputError, match="printable"):
@@ -209,7 +207,7 @@ def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     begin = threading.Barrier(4)
     rows = [row_of(number, f"file{number}") for number in range(4)]
 
@@ -226,7 +224,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"mine": 1}', '{"format": "synth-index-1", "algorithms": []}'])
-def test_an_index_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> None:
+def test_a_foreign_index_is_unchanged(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)
     for attempt in (lambda: put(tmp_path, row_of(0, "a")), lambda: standing(tmp_path)):
         with pytest.raises(InputError, match=r"index\.json: exists and is not .*another --out") as error:
@@ -239,25 +237,27 @@ def test_every_executor_has_a_folder_of_its_own() -> None:
     assert len({place.folder for place in TARGETS.values()}) == len(TARGETS)
 
 
-def found(topology_name: str = "ring:4") -> SearchResult:
+def search_result(topology_name: str = "ring:4") -> SearchResult:
     topology = replace(load("ring:4"), name=topology_name)
     return synthesize("allgather", topology, engine="route", budget=1.0).found
 
 
-def test_names_that_would_be_alike_are_told_apart(tmp_path: Path) -> None:
-    """Two topologies whose names differ only in what a file name cannot hold."""
-    one, other = (run_by(answer, Programs(answer.problem)) for answer in (found("a b"), found("a-b")))
-    assert stems(one) == stems(other)
-    for asked in (one, other, one, other):
-        save(asked, tmp_path, "executor-nccl", proof=True)
+def test_equal_file_names_are_made_distinct(tmp_path: Path) -> None:
+    """Check two topologies whose names differ only in characters that no file name can hold."""
+    first_result, second_result = (
+        run_by(answer, Programs(answer.problem)) for answer in (search_result("a b"), search_result("a-b"))
+    )
+    assert stems(first_result) == stems(second_result)
+    for result in (first_result, second_result, first_result, second_result):
+        save(result, tmp_path, "executor-nccl", proof=True)
     entries = load_index(tmp_path)
     assert {entry.topology for entry in entries} == {"a b", "a-b"}
     assert all(entry.path.is_file() for entry in entries)
-    assert len(entries) == 2 * (len(one.ranges) + len(other.ranges))  # forms
+    assert len(entries) == 2 * (len(first_result.ranges) + len(second_result.ranges))  # forms
 
 
 def test_a_library_for_several_executors(tmp_path: Path) -> None:
-    answer = found()
+    answer = search_result()
     served = {target: run_by(answer, Programs(answer.problem, target)) for target in TARGETS}
     for target in TARGETS:
         save(served[target], tmp_path, target, proof=target == "rccl")
@@ -269,7 +269,7 @@ def test_a_library_for_several_executors(tmp_path: Path) -> None:
         assert len(own) == 2 * len(served[target].ranges)  # forms
         for size in (0, 1 << 10, 1 << 20, 1 << 40):
             entry = choose(entries, "all_gather", 4, (0, 1, 2, 3), size, True, target=target)
-            beyond = target == "mscclpp" and size == 1 << 40  # where offsets are kept in 32 bits
+            beyond = target == "mscclpp" and size == 1 << 40  # Offsets have 32 bits.
             assert (entry is None) == beyond
             if entry is None:
                 continue

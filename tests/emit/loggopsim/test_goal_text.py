@@ -1,4 +1,4 @@
-"""GOAL text: what other generators write is read, and what is no GOAL is refused with its line."""
+"""Tests of GOAL text: files of other generators are read, and wrong files are refused with the line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ l2: recv 1b from 1
 """
 
 
-def test_a_strangers_file_is_read(tmp_path: Path) -> None:
+def test_a_file_of_another_generator_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.goal"
     path.write_text(FOREIGN)
     assert read(path) == (
@@ -57,7 +57,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_no_goal_is_refused_in_a_line(text: str, tmp_path: Path) -> None:
+def test_wrong_goal_text_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "a.goal"
     path.write_text(text)
     verdict = verify(path)
@@ -81,8 +81,8 @@ def test_the_text_is_for_txt2bin() -> None:
     (end, content), = write(ring_allgather(2), 64)  # fmt: skip
     lines = content.decode().splitlines()
     assert (end, lines[0]) == (".goal", "num_ranks 2")
-    said = [line for line in lines[1:] if line and not line.startswith("//")]
-    assert said == [
+    statements = [line for line in lines[1:] if line and not line.startswith("//")]
+    assert statements == [
         "rank 0 {", "l0: send 32b to 1 tag 0", "l1: recv 32b from 1 tag 0", "l1 requires l0", "}",
         "rank 1 {", "l0: send 32b to 0 tag 0", "l1: recv 32b from 0 tag 0", "l1 requires l0", "}",
     ]  # fmt: skip

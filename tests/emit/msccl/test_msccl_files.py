@@ -1,3 +1,5 @@
+"""Tests of MSCCL XML files: they are read back as written, wrong ones are refused, wrong programs are not written."""
+
 from __future__ import annotations
 
 import re
@@ -38,7 +40,7 @@ RING = write_msccl(ring_allgather(3))
 PAIRS = write_msccl(allpairs_allreduce(3))
 
 
-def test_text_is_what_readers_take() -> None:
+def test_written_text() -> None:
     assert RING.splitlines()[:4] == [
         '<algo name="ring_allgather" proto="LL128" nchannels="1" nchunksperloop="3" ngpus="3" '
         'coll="allgather" inplace="1" outofplace="0" minBytes="0" maxBytes="0">',
@@ -67,23 +69,23 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "rccl", "msccl"])
-def test_sizes_stay_from_reader_to_reader(target: str) -> None:
-    """Each reader serves the same sizes, whether it takes maxBytes as the last one or as the first that it leaves."""
+def test_served_sizes_are_kept_between_readers(target: str) -> None:
+    """Check that each reader serves the same sizes, whether maxBytes is the last size or the first one beyond."""
     plain = [p for p in RIGHT.values() if not {step.op for *_, step in p.steps()} - {"s", "r", "cpy", "re", "nop"}]
-    taken = [p for p in plain if p.collective not in ("gather", "scatter")]
-    assert taken
-    for program in taken:
+    programs = [p for p in plain if p.collective not in ("gather", "scatter")]
+    assert programs
+    for program in programs:
         for low, high in ((1, 1), (1024, 65536)):
             ranged = replace(program, min_bytes=low, max_bytes=high)
             text = write_msccl(ranged, target=target)
             assert (read_msccl(text).min_bytes, read_msccl(text).max_bytes) == (low, high)
-            for other in ("executor-nccl", "rccl", "msccl"):
-                through = write_msccl(read_msccl(text), target=other)
+            for second_target in ("executor-nccl", "rccl", "msccl"):
+                through = write_msccl(read_msccl(text), target=second_target)
                 assert write_msccl(read_msccl(through), target=target) == text
-                assert write_msccl(ranged, target=other) == through
+                assert write_msccl(ranged, target=second_target) == through
 
 
-def test_targets_name_what_they_can() -> None:
+def test_names_that_targets_know() -> None:
     text = write_msccl(replace(ring_reducescatter(3), max_bytes=1023), target="msccl")
     assert 'coll="reduce_scatter"' in text
     assert 'maxBytes="1024"' in text
@@ -106,8 +108,8 @@ def test_targets_name_what_they_can() -> None:
     assert write_msccl(alltoall(3), target="rccl")
 
 
-def test_nothing_unverified_is_written() -> None:
-    for spoilt in (
+def test_wrong_programs_are_not_written() -> None:
+    for faulty_program in (
         with_step(ring_allgather(3), 0, 0, 0, src_off=1),
         doubling_allgather(8, "Simple"),
         replace(ring_allgather(3), name='a"b'),
@@ -116,10 +118,10 @@ def test_nothing_unverified_is_written() -> None:
         with_steps(alltoall(3), 0, 0, [Step("cpy", "i", 0, "o", 0, 1)] * 65),
     ):
         with pytest.raises(InputError):
-            write_msccl(spoilt)
+            write_msccl(faulty_program)
     with pytest.raises(InputError, match="out of place only"):
         write_msccl(replace(alltoall(3), inplace=True, outofplace=False))
-    with pytest.raises(InputError, match="out of place: o"):  # the file says so, and its steps put nothing there
+    with pytest.raises(InputError, match="out of place: o"):  # The file states o as its result, but no step writes it.
         write_msccl(replace(ring_reducescatter(3), outofplace=True))
     with pytest.raises(InputError, match="1 to 63"):
         write_msccl(replace(ring_allgather(3), name="x" * 64), target="msccl")
@@ -137,7 +139,7 @@ def test_file_of_the_first_dialect() -> None:
             read_msccl(comment + text.replace('i_chunks="0"', 'i_chunks="-1"', 1))
 
 
-def test_order_of_gpus_and_threadblocks_is_free() -> None:
+def test_gpus_and_threadblocks_may_have_any_order() -> None:
     gpus = re.findall(r"  <gpu.*?</gpu>\n", RING, re.DOTALL)
     head, tail = RING.split("\n", 1)[0] + "\n", "</algo>\n"
     assert read_msccl(head + "".join(reversed(gpus)) + tail) == read_msccl(RING)
@@ -217,7 +219,7 @@ def test_verdicts() -> None:
 
 
 @pytest.mark.parametrize("make", [chain_broadcast, chain_reduce])
-def test_the_root_of_a_large_file_is_found_among_many(make: Callable[[int, int], Program], tmp_path: Path) -> None:
+def test_the_root_of_a_large_file_is_found(make: Callable[[int, int], Program], tmp_path: Path) -> None:
     """Trying all of them would take too long, and would do so for any hostile file."""
     program = finer(make(48, 47), 400 // make(48, 47).nchunks_per_loop)
     path = tmp_path / "a.xml"
@@ -225,8 +227,8 @@ def test_the_root_of_a_large_file_is_found_among_many(make: Callable[[int, int],
     assert verify(path).lines[0].endswith("root 47")
 
 
-# What may change without a change of meaning: names, sizes served, offsets that an op does not use, a flag
-# that nobody waits for, scratch that nobody uses.
+# Attributes that may change without a change of meaning: names, served sizes, offsets that an op does not use, flags
+# that no step waits for, scratch that no step uses.
 FREE = {"name", "minBytes", "maxBytes", "s_chunks", "hasdep", "proto"}
 UNUSED = {
     "s": ("dstbuf", "dstoff"),
@@ -246,7 +248,7 @@ TAMPERED = [
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.sampled_from(TAMPERED), st.data())
-def test_a_changed_attribute_that_matters_is_found(text: str, data: st.DataObject) -> None:
+def test_a_changed_attribute_is_reported(text: str, data: st.DataObject) -> None:
     places = list(re.finditer(r' ([A-Za-z_]+)="([^"]*)"', text))
     place = data.draw(st.sampled_from(places))
     name, value = place.groups()
@@ -265,14 +267,14 @@ def test_a_changed_attribute_that_matters_is_found(text: str, data: st.DataObjec
     changed = text[: place.start(2)] + new + text[place.end(2) :]
     verdict = verify(changed)
     if verdict.status == "right":
-        # a few changes do no harm: a chunk more is summed where the result comes later, or a sum in another order
+        # Some changes are harmless: an additional chunk is summed before it is overwritten, or sums change their order.
         program = read_msccl(changed)
         assert differences(program, None, FIFO_DEPTH[program.protocol], split=False) == []
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.sampled_from(TAMPERED), st.data())
-def test_damaged_files_never_raise_anything_else(text: str, data: st.DataObject) -> None:
+def test_damaged_files_raise_no_other_errors(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text)))
         cut = data.draw(st.integers(0, 40))
@@ -313,15 +315,15 @@ def test_random_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, data
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "rccl"])
-def test_sizes_of_gather_and_scatter_are_those_of_a_block(target: str) -> None:
-    """The readers compare what one rank sends or receives, a program's sizes are those of the whole message."""
+def test_gather_and_scatter_state_the_size_of_a_block(target: str) -> None:
+    """Check that files state the size of one rank's block, while programs state the size of the whole message."""
     for program in (direct_gather(4, 0), direct_scatter(4, 0)):
         ranged = replace(program, min_bytes=4097, max_bytes=65539)
         text = write_msccl(ranged, target=target)
         assert 'minBytes="1025" maxBytes="16384"' in text
-        read = read_msccl(text)
-        assert (read.min_bytes, read.max_bytes) == (4100, 65536)
-        assert write_msccl(read, target=target) == text
+        reread = read_msccl(text)
+        assert (reread.min_bytes, reread.max_bytes) == (4100, 65536)
+        assert write_msccl(reread, target=target) == text
         assert 'minBytes="0" maxBytes="0"' in write_msccl(program, target=target)
         for low, high in ((0, 3), (5, 7)):
             with pytest.raises(InputError, match=r"no .* of 4 equal blocks has its size"):

@@ -1,4 +1,4 @@
-"""What the executors' readers take, ignore and refuse of a file, each by its own rules."""
+"""Tests of what each executor's reader accepts, ignores and refuses in a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RING = write_msccl(ring_allgather(3))
 
 
 def waiting() -> Program:
-    """A broadcast to the rank itself, by two threadblocks: the second copies what the first has put into scratch."""
+    """Return a local broadcast by two threadblocks; the second copies the chunk that the first put into scratch."""
     first = [Step("cpy", "i", 0, "s", 0, 1, has_dep=True), Step("cpy", "s", 0, "s", 1, 1, has_dep=True)]
     second = [Step("cpy", "s", 0, "o", 0, 1, dep_tb=0, dep_step=0)]
     blocks = [ThreadBlock(-1, -1, 0, first), ThreadBlock(-1, -1, 0, second)]
@@ -26,15 +26,15 @@ def waiting() -> Program:
 
 
 def chained(count: int) -> Program:
-    """Sums in one place, one after another."""
+    """Return a program of `count` consecutive sums into one chunk."""
     steps = [Step("re", "s", x, "i", 0, 1) for x in range(count)]
     return Program("sums", "allreduce", "LL", 1, 1, True, False, [Gpu(1, 0, count, [ThreadBlock(-1, -1, 0, steps)])])
 
 
 WAITING = xml_text(waiting(), TARGETS["executor-nccl"])
 
-# What readers take, although it says nothing to them or is spelled in another way, and what is remarked on.
-TAKEN = {
+# Text that readers accept but ignore or read differently, and the remark on it.
+REMARKED = {
     "<algo ": ('<algo maxcount="1" ', "algo attribute maxcount is ignored"),
     ' ngpus="3"': (' ngpus="3" ngpus="4"', "algo attribute ngpus is ignored"),
     ' maxBytes="0"': (' maxBytes="0" redop="nop"', "algo redop 'nop' is ignored"),
@@ -56,9 +56,9 @@ UNREMARKED = {
 }
 
 
-@pytest.mark.parametrize("old", TAKEN)
-def test_what_readers_ignore_is_remarked_on(old: str) -> None:
-    new, message = TAKEN[old]
+@pytest.mark.parametrize("old", REMARKED)
+def test_ignored_text_is_remarked_on(old: str) -> None:
+    new, message = REMARKED[old]
     assert old in RING
     reading = read(RING.replace(old, new, 1))
     assert any(message in remark for remark in reading.remarks)
@@ -69,14 +69,14 @@ def test_what_readers_ignore_is_remarked_on(old: str) -> None:
 
 
 @pytest.mark.parametrize("old", UNREMARKED)
-def test_spellings_that_readers_take(old: str) -> None:
+def test_accepted_spellings(old: str) -> None:
     assert old in RING
     reading = read(RING.replace(old, UNREMARKED[old], 1))
     assert reading.remarks == ()
     assert replace(reading.program, name="ring_allgather") == read_msccl(RING)
 
 
-def test_a_wait_ends_with_the_next_step_that_says_so() -> None:
+def test_a_wait_ends_with_the_next_signalling_step() -> None:
     """Readers wait for a flag that is at least the step's: one with hasdep 0 is as good as the next with 1."""
     silent = WAITING.replace('hasdep="1"', 'hasdep="0"', 1)
     assert silent != WAITING
@@ -88,7 +88,7 @@ def test_a_wait_ends_with_the_next_step_that_says_so() -> None:
     assert never.findings[0].kind == "dangling dependency"
 
 
-# For each reader what it does not take, or dies of, and others do.
+# Changes that some readers refuse or crash on, those readers, and the message.
 REFUSED_BY = {
     ' outofplace="0"': ("", {"executor-nccl", "rccl"}, "algo without outofplace"),
     ' minBytes="0"': ("", {"executor-nccl", "rccl"}, "algo without minBytes"),
@@ -103,7 +103,7 @@ REFUSED_BY = {
 
 
 @pytest.mark.parametrize("old", REFUSED_BY)
-def test_what_one_reader_refuses_another_may_take(old: str) -> None:
+def test_one_reader_refuses_what_another_accepts(old: str) -> None:
     new, names, message = REFUSED_BY[old]
     text = RING.replace('maxBytes="0"', f'maxBytes="{1 << 40}"') if "s_chunks" in old else RING
     assert old in text
@@ -116,8 +116,8 @@ def test_what_one_reader_refuses_another_may_take(old: str) -> None:
     assert verify(changed).status == ("wrong" if names >= {"executor-nccl", "msccl"} else "right")
 
 
-def test_reducing_loops_are_broken_where_readers_break_them() -> None:
-    """A chain of re is one loop of at most 16 in the kernel; readers break the first one themselves."""
+def test_long_chains_of_reductions_are_refused() -> None:
+    """Check that chains of re are limited to 16 in the kernel; readers split only the first one themselves."""
     limits, sixteen = Findings(), Findings()
     check_limits(chained(17), TARGETS["executor-nccl"].limits, limits)
     assert not limits.reported
@@ -125,7 +125,7 @@ def test_reducing_loops_are_broken_where_readers_break_them() -> None:
     assert [f.step for f in sixteen.reported] == [32]
 
 
-def test_what_a_reader_makes_of_names_and_sizes_is_said() -> None:
+def test_cut_names_and_unserved_sizes_are_remarked_on() -> None:
     long = RING.replace("ring_allgather", "x" * 64)
     assert any("first 63 bytes of the name" in line for line in verify(long, target="msccl").lines)
     assert not any("of the name" in line for line in verify(long, target="executor-nccl").lines)
@@ -135,12 +135,12 @@ def test_what_a_reader_makes_of_names_and_sizes_is_said() -> None:
 
 
 def test_readers_have_room_for_4095_nodes() -> None:
-    """Tried with the readers themselves: with 4096 they go no further."""
+    """Check the limit of 4095 nodes, which was tried with the readers themselves."""
     copies = [Step("cpy", "i", 0, "o", 0, 1)] * 64
     for extra, kinds in ((0, set()), (1, {"limit"})):
         blocks = [ThreadBlock(-1, -1, 0, copies) for _ in range(62)]
         blocks.append(ThreadBlock(-1, -1, 0, copies[: 4095 - 2 - 62 * 65 - 1 + extra]))
         program = Program("one", "broadcast", "LL", 1, 1, False, True, [Gpu(1, 1, 0, blocks)])
-        found = Findings()
-        check_limits(program, TARGETS["executor-nccl"].limits, found)
-        assert {f.kind for f in found.reported} == kinds
+        findings = Findings()
+        check_limits(program, TARGETS["executor-nccl"].limits, findings)
+        assert {f.kind for f in findings.reported} == kinds

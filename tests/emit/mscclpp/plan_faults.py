@@ -1,4 +1,4 @@
-"""Ways to spoil a plan, on its parsed JSON: each yields (rank, tb, spoilt plan), the place where it was spoilt."""
+"""Ways to plant faults in a plan's parsed JSON: each yields (rank, tb, faulty plan) with the fault's place."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 Json = dict[str, Any]
-Spoilt = tuple[int, int, Json]
+FaultyPlan = tuple[int, int, Json]
 DATA = ("copy", "put", "pws", "get", "re", "res", "rre", "rres")
 PACKETS = ("cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt")
 
 
 def places(plan: Json) -> list[tuple[int, int, int]]:
-    """(rank, tb, operation) of all operations."""
+    """Return (rank, tb, operation) of all operations."""
     return [
         (r, t, k)
         for r, gpu in enumerate(plan["gpus"])
@@ -24,58 +24,60 @@ def places(plan: Json) -> list[tuple[int, int, int]]:
 
 
 def op_at(plan: Json, place: tuple[int, int, int]) -> Json:
-    found: Json = plan["gpus"][place[0]]["threadblocks"][place[1]]["ops"][place[2]]
-    return found
+    operation: Json = plan["gpus"][place[0]]["threadblocks"][place[1]]["ops"][place[2]]
+    return operation
 
 
-def without(plan: Json, names: Collection[str]) -> Iterator[Spoilt]:
-    """One operation of these names, or one of the ids that it is about, left out."""
+def without(plan: Json, names: Collection[str]) -> Iterator[FaultyPlan]:
+    """Remove one operation of these names, or one of its channel or semaphore ids."""
     for r, t, k in places(plan):
         op = op_at(plan, (r, t, k))
         if op["name"] not in names:
             continue
         for n in range(max(1, len(op.get("channel_ids", op.get("semaphore_ids", ()))))):
-            made = copy.deepcopy(plan)
-            ids = op_at(made, (r, t, k)).get("channel_ids", op_at(made, (r, t, k)).get("semaphore_ids", []))
+            changed_plan = copy.deepcopy(plan)
+            ids = op_at(changed_plan, (r, t, k)).get(
+                "channel_ids", op_at(changed_plan, (r, t, k)).get("semaphore_ids", [])
+            )
             if len(ids) > 1:
                 del ids[n]
             else:
-                del made["gpus"][r]["threadblocks"][t]["ops"][k]
-            yield r, t, made
+                del changed_plan["gpus"][r]["threadblocks"][t]["ops"][k]
+            yield r, t, changed_plan
 
 
-def changed(plan: Json, names: Collection[str], change: Callable[[Json, Json], bool]) -> Iterator[Spoilt]:
-    """Every operation of these names as `change(operation, its gpu)` leaves it, where it says that it did."""
+def changed(plan: Json, names: Collection[str], change: Callable[[Json, Json], bool]) -> Iterator[FaultyPlan]:
+    """Apply `change(operation, gpu)` to each operation of these names, where it returns True."""
     for place in places(plan):
         if op_at(plan, place)["name"] in names:
-            made = copy.deepcopy(plan)
-            if change(op_at(made, place), made["gpus"][place[0]]):
-                yield place[0], place[1], made
+            changed_plan = copy.deepcopy(plan)
+            if change(op_at(changed_plan, place), changed_plan["gpus"][place[0]]):
+                yield place[0], place[1], changed_plan
 
 
-def swapped(plan: Json, first: Collection[str], second: Collection[str]) -> Iterator[Spoilt]:
-    """An operation of `first` put after the next one of `second` in its threadblock."""
+def swapped(plan: Json, first: Collection[str], second: Collection[str]) -> Iterator[FaultyPlan]:
+    """Move an operation of `first` behind the next one of `second` in its threadblock."""
     for r, t, k in places(plan):
         ops = plan["gpus"][r]["threadblocks"][t]["ops"]
         if ops[k]["name"] not in first:
             continue
         later = next((n for n in range(k + 1, len(ops)) if ops[n]["name"] in second), None)
         if later is not None:
-            made = copy.deepcopy(plan)
-            moved = made["gpus"][r]["threadblocks"][t]["ops"]
-            moved.insert(later, moved.pop(k))
-            yield r, t, made
+            changed_plan = copy.deepcopy(plan)
+            changed_ops = changed_plan["gpus"][r]["threadblocks"][t]["ops"]
+            changed_ops.insert(later, changed_ops.pop(k))
+            yield r, t, changed_plan
 
 
-def crossed(plan: Json) -> Iterator[Spoilt]:
-    """Two threadblocks of two ranks that each wait, before all else, for what the other does after all else."""
+def crossed(plan: Json) -> Iterator[FaultyPlan]:
+    """Make two threadblocks of two ranks wait for each other's last signal before their first operation."""
     tops = [(r, t) for r, gpu in enumerate(plan["gpus"]) for t in range(len(gpu["threadblocks"]))]
     for (r, t), (q, u) in zip(tops, tops[len(tops) // 2 :], strict=False):
         if r == q:
             continue
-        made = copy.deepcopy(plan)
+        changed_plan = copy.deepcopy(plan)
         for rank, tb, peer in ((r, t, q), (q, u, r)):
-            gpu = made["gpus"][rank]
+            gpu = changed_plan["gpus"][rank]
             block = gpu["threadblocks"][tb]
             gpu["channels"].append({"channel_type": "memory", "connected_to": [peer]})
             number = sum(len(c["connected_to"]) for c in gpu["channels"] if c["channel_type"] == "memory") - 1
@@ -84,22 +86,22 @@ def crossed(plan: Json) -> Iterator[Spoilt]:
             meet = {"channel_ids": [used], "channel_type": "memory"}
             block["ops"] = [{"name": "wait"} | meet, {"name": "nop"}, *block["ops"], {"name": "nop"}]
             block["ops"].append({"name": "signal"} | meet)
-        yield r, t, made
+        yield r, t, changed_plan
 
 
 def at_random(plan: Json, rng: random.Random) -> Json:
-    """One small change anywhere; the plan that comes of it may still be right."""
-    made = copy.deepcopy(plan)
-    place = rng.choice(places(made))
-    ops = made["gpus"][place[0]]["threadblocks"][place[1]]["ops"]
+    """Make one small change at a random place; the plan may still be right."""
+    changed_plan = copy.deepcopy(plan)
+    place = rng.choice(places(changed_plan))
+    ops = changed_plan["gpus"][place[0]]["threadblocks"][place[1]]["ops"]
     op = ops[place[2]]
     parts = [*op.get("src_buff", ()), *op.get("dst_buff", ())]
     kind = rng.randrange(5)
     if kind == 0:
         del ops[place[2]]
     elif kind == 1:
-        other = rng.randrange(len(ops))
-        ops[place[2]], ops[other] = ops[other], ops[place[2]]
+        second = rng.randrange(len(ops))
+        ops[place[2]], ops[second] = ops[second], ops[place[2]]
     elif kind == 2 and parts:
         part = rng.choice(parts)
         part["index"] = max(0, part["index"] + rng.choice((-1, 1)))
@@ -109,72 +111,72 @@ def at_random(plan: Json, rng: random.Random) -> Json:
             part["type"] = rng.choice("ios")
     else:
         ops.insert(rng.randrange(len(ops) + 1), {"name": "nop"})
-    return made
+    return changed_plan
 
 
 def uneven_scratch(plan: Json) -> Iterator[Json]:
-    """One rank has more double scratch than the others."""
+    """Give one rank more double scratch than the others."""
     for rank in range(len(plan["gpus"]) if plan["use_double_scratch_buffer"] else 0):
-        made = copy.deepcopy(plan)
-        made["gpus"][rank]["scratch_chunks"] += 8
-        yield made
+        changed_plan = copy.deepcopy(plan)
+        changed_plan["gpus"][rank]["scratch_chunks"] += 8
+        yield changed_plan
 
 
 def beyond_offsets(plan: Json) -> Iterator[Json]:
-    """Messages for which 32 bits do not hold the offsets."""
+    """Allow messages whose offsets exceed 32 bits."""
     for size in (4 << 30, 8 << 30, 1 << 40):
         yield plan | {"max_message_size": size}
 
 
 def beyond_int(plan: Json) -> Iterator[Json]:
-    """A smallest message that is read as less than 0."""
+    """Set a smallest message that is read as a negative number."""
     yield plan | {"min_message_size": 1 << 31}
 
 
 def single_scratch(plan: Json) -> Iterator[Json]:
-    """Packets of the next launch overwrite those that are not yet read."""
+    """Use one scratch buffer, so that packets of the next launch overwrite unread ones."""
     if plan["use_double_scratch_buffer"]:
         yield plan | {"use_double_scratch_buffer": False}
 
 
 def unheard(plan: Json) -> Iterator[Json]:
-    """Ranks no longer hear that others have begun, or are done: they run ahead."""
-    made = copy.deepcopy(plan)
-    if not made["use_double_scratch_buffer"]:
+    """Remove signals and waits, so that ranks run ahead of others."""
+    changed_plan = copy.deepcopy(plan)
+    if not changed_plan["use_double_scratch_buffer"]:
         return
-    for gpu in made["gpus"]:
+    for gpu in changed_plan["gpus"]:
         for block in gpu["threadblocks"]:
             block["ops"] = [op for op in block["ops"] if op["name"] not in ("signal", "wait")]
-    if made != plan:
-        yield made
+    if changed_plan != plan:
+        yield changed_plan
 
 
 def unmet(plan: Json) -> Iterator[Json]:
-    """Without the threadblocks, the last of few ranks, by which they hear that all others have started."""
-    if plan["collective"] not in ("broadcast", "reduce"):  # in others they hear of all by what they receive
+    """Remove the last threadblocks, by which ranks of a broadcast or reduce learn that all others have started."""
+    if plan["collective"] not in ("broadcast", "reduce"):  # Other collectives need no such threadblocks.
         return
-    made = copy.deepcopy(plan)
-    for gpu in made["gpus"]:
+    changed_plan = copy.deepcopy(plan)
+    for gpu in changed_plan["gpus"]:
         last = gpu["threadblocks"].pop()
         assert {op["name"] for op in last["ops"]} <= {"signal", "wait", "nop"}
-    yield made
+    yield changed_plan
 
 
 def unordered(plan: Json) -> Iterator[Json]:
-    """A rank of a plan in switches meets no others before its data, or after it: they may run ahead or behind."""
+    """Remove a rank's waits before or after its data in a plan in switches, so that it runs ahead or behind."""
     for rank in range(len(plan["gpus"])):
         for first in (True, False):
-            made = copy.deepcopy(plan)
-            blocks = made["gpus"][rank]["threadblocks"]
+            changed_plan = copy.deepcopy(plan)
+            blocks = changed_plan["gpus"][rank]["threadblocks"]
             for block in blocks:
                 ops = block["ops"]
                 waits = [k for k, op in enumerate(ops) if op["name"] == "wait"]
                 half = [k for k in waits if (k < len(ops) // 2) == first]
                 block["ops"] = [op for k, op in enumerate(ops) if k not in half]
-            yield made
+            yield changed_plan
 
 
-# What the first launch, a small message or a single plan does not show.
+# Faults that the first launch, a small message or a single plan does not show.
 LATER_FAULTS: dict[str, Callable[[Json], Iterator[Json]]] = {
     "scratch of another size on one rank": uneven_scratch,
     "offsets beyond 32 bits": beyond_offsets,

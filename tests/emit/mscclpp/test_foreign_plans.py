@@ -1,6 +1,6 @@
-"""Plans as others write them: gets, reductions of remote memory, packets, multicast, pipelines, groups of threadblocks.
+"""Tests of plans as other tools write them: gets, remote reductions, packets, multicast, pipelines, threadblock groups.
 
-Each is right as it stands; what it relies on is then taken away.
+Each plan is right; a variant of it lacks something that it relies on.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def R(buffer: int, index: int, size: int = 1) -> Json:  # noqa: N802
 
 
 def op(name: str, src: list[Json], dst: list[Json], kind: str = "", **more: Any) -> Json:
-    made: Json = {"name": name, "src_buff": src, "dst_buff": dst}
+    plan_json: Json = {"name": name, "src_buff": src, "dst_buff": dst}
     if kind:
-        made["channel_type"] = kind
-    return made | more
+        plan_json["channel_type"] = kind
+    return plan_json | more
 
 
 def on(name: str, kind: str = "memory", *channels: int) -> Json:
@@ -38,7 +38,7 @@ def on(name: str, kind: str = "memory", *channels: int) -> Json:
 
 
 def hello(kind: str = "memory", relaxed: bool = False) -> list[Json]:
-    """Both say that they are there."""
+    """Return operations by which both ranks learn that the other one has started."""
     word = "rlx" if relaxed else ""
     return [NOP, on(f"{word}signal", kind), NOP, on(f"{word}wait", kind), NOP]
 
@@ -52,7 +52,7 @@ def gpu(
     channels: int = 1,
     more: list[Json] | None = None,
 ) -> Json:
-    """A rank of two: the other one's `buffers` are at hand in every threadblock, and each has its own channel."""
+    """Return one of two ranks; each threadblock can access the peer's `buffers` and has a channel of its own."""
     switch = [c for c in more or [] if c["channel_type"] == "switch"]
     return {
         "id": rank,
@@ -82,7 +82,7 @@ def plan(collective: str, gpus: list[Json], protocol: str = "Simple", inplace: b
 
 
 def gets() -> Json:
-    """All-gather out of place: everyone fetches the other one's input, and says when it has it."""
+    """Return an out-of-place all-gather: each rank fetches the peer's input and signals that it has it."""
     return plan(
         "allgather",
         [
@@ -108,7 +108,7 @@ def gets() -> Json:
 
 
 def remote_sums() -> Json:
-    """All-reduce in place: each sums its half with the other one's copy in scratch, and stores it there too."""
+    """Return an in-place all-reduce: each rank sums its half with the peer's scratch, and stores it at the peer."""
     gpus = []
     for r in range(2):
         ops = [
@@ -122,7 +122,7 @@ def remote_sums() -> Json:
 
 
 def packets() -> Json:
-    """All-reduce in place with packets: what a threadblock sends, another one's result comes back for."""
+    """Return an in-place all-reduce with packets, where one threadblock sends and another returns the result."""
     gpus = []
     for r in range(2):
         blocks = [
@@ -135,22 +135,22 @@ def packets() -> Json:
 
 
 def grouped() -> Json:
-    """The same, every operation shared by two threadblocks."""
-    made = packets()
-    for each in made["gpus"]:
+    """Return the all-reduce with packets, with each operation shared by two threadblocks."""
+    result = packets()
+    for rank_json in result["gpus"]:
         blocks = []
-        for block in each["threadblocks"]:
+        for block in rank_json["threadblocks"]:
             for part in range(2):
                 half = copy.deepcopy(block)
                 half["id"] = len(blocks)
                 half["ops"][0]["tbg_info"] = {"tb_id": part, "tbg_size": 2}
                 blocks.append(half)
-        each["threadblocks"] = blocks
-    return made
+        rank_json["threadblocks"] = blocks
+    return result
 
 
 def multicast() -> Json:
-    """All-reduce in place in the switch, the chunk in pieces, with relaxed signals before and after."""
+    """Return an in-place all-reduce in the switch, with a divided chunk and relaxed signals before and after."""
     switch = {"channel_type": "switch", "buffer_type": "i", "rank_groups": [{"size": 2, "ranks": [0, 1]}]}
     gpus = []
     for r in range(2):
@@ -163,7 +163,7 @@ def multicast() -> Json:
 
 
 def ports() -> Json:
-    """All-gather in place between nodes: put with signal, and the other one's word that it is there."""
+    """Return an in-place all-gather between nodes by puts with signals."""
     gpus = []
     for r in range(2):
         put = op("pws", [L("o", r)], [R(0, r)], "port", channel_ids=[0])
@@ -173,10 +173,10 @@ def ports() -> Json:
 
 
 def two_stages() -> Json:
-    """All-gather out of place: two threadblocks hand pieces to each other with semaphores, in a pipeline."""
+    """Return an out-of-place all-gather in which two threadblocks pass pieces on by semaphores, in a pipeline."""
     gpus = []
     for r in range(2):
-        turn = {"unit_size": 4096, "num_chunks": 1}
+        context_of_pipeline = {"unit_size": 4096, "num_chunks": 1}
         first = [op("copy", [L("i", 0)], [L("s", 0)]), NOP, {"name": "sem_release", "semaphore_ids": [0]}]
         second = [
             {"name": "sem_acquire", "semaphore_ids": [0]},
@@ -186,8 +186,8 @@ def two_stages() -> Json:
             NOP, on("signal"), on("wait"),
         ]  # fmt: skip
         blocks: list[list[Json]] = [
-            [{"name": "pipeline", "iter_context": turn, "ops": first}],
-            [*hello(), {"name": "pipeline", "iter_context": turn, "ops": second}],
+            [{"name": "pipeline", "iter_context": context_of_pipeline, "ops": first}],
+            [*hello(), {"name": "pipeline", "iter_context": context_of_pipeline, "ops": second}],
         ]
         gpus.append(gpu(r, (1, 2, 1), blocks, "o") | {"semaphores": [{"init_value": 0}]})
     return plan("allgather", gpus, inplace=False)
@@ -200,53 +200,53 @@ RIGHT: dict[str, Callable[[], Json]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_right(name: str) -> None:
+def test_right_foreign_plans(name: str) -> None:
     report = check_plan(json.dumps(RIGHT[name]()))
     assert (report.findings, report.notes, report.judged) == ((), (), True)
 
 
-def ops(made: Json, rank: int = 0, tb: int = 0) -> list[Json]:
-    found: list[Json] = made["gpus"][rank]["threadblocks"][tb]["ops"]
-    return found
+def ops(plan_of_ranks: Json, rank: int = 0, tb: int = 0) -> list[Json]:
+    operations: list[Json] = plan_of_ranks["gpus"][rank]["threadblocks"][tb]["ops"]
+    return operations
 
 
-def drop(made: Json, rank: int, tb: int, *at: int) -> Json:
+def drop(plan_json: Json, rank: int, tb: int, *at: int) -> Json:
     for n in sorted(at, reverse=True):
-        del ops(made, rank, tb)[n]
-    return made
+        del ops(plan_json, rank, tb)[n]
+    return plan_json
 
 
-def _both(made: Json, *at: int) -> Json:
-    return drop(drop(made, 0, 0, *at), 1, 0, *at)
+def _both(plan_json: Json, *at: int) -> Json:
+    return drop(drop(plan_json, 0, 0, *at), 1, 0, *at)
 
 
-def _unlike(made: Json) -> Json:
-    """A get that reads one chunk to another place: the executor takes each side's offset from the other."""
-    ops(made, 0)[5] = op("get", [R(0, 0)], [L("o", 1)], "memory", channel_ids=[0])
-    return made
+def _unlike(plan_json: Json) -> Json:
+    """Make a get read a chunk to another place, although the executor swaps the offsets of both sides."""
+    ops(plan_json, 0)[5] = op("get", [R(0, 0)], [L("o", 1)], "memory", channel_ids=[0])
+    return plan_json
 
 
-def _one_half(made: Json) -> Json:
-    made["use_double_scratch_buffer"] = False
-    return made
+def _one_half(plan_json: Json) -> Json:
+    plan_json["use_double_scratch_buffer"] = False
+    return plan_json
 
 
-def _from_packets(made: Json) -> Json:
-    """A packet that the kernel's threads have not finished is sent by a port channel."""
-    for r, each in enumerate(made["gpus"]):
-        each["scratch_chunks"] = 2
-        for entry in (each["remote_buffers"][0],):
+def _from_packets(plan_json: Json) -> Json:
+    """Send packets that are not complete by a port channel."""
+    for r, rank_json in enumerate(plan_json["gpus"]):
+        rank_json["scratch_chunks"] = 2
+        for entry in (rank_json["remote_buffers"][0],):
             entry["type"] = "s"
-        each["threadblocks"][0]["ops"] = [
+        rank_json["threadblocks"][0]["ops"] = [
             op("cpkt", [L("o", r)], [L("s", r)]),
             op("ppkt", [L("s", r)], [R(0, r)], "port", channel_ids=[0]),
             op("upkt", [L("s", 1 - r)], [L("o", 1 - r)]),
         ]
-    return made | {"protocol": "LL", "use_double_scratch_buffer": True}  # fmt: skip
+    return plan_json | {"protocol": "LL", "use_double_scratch_buffer": True}  # fmt: skip
 
 
-def _no_double(made: Json) -> Json:
-    return made | {"use_double_scratch_buffer": True}
+def _no_double(plan_json: Json) -> Json:
+    return plan_json | {"use_double_scratch_buffer": True}
 
 
 WRONG: dict[str, tuple[Callable[[], Json], str, str]] = {
@@ -269,64 +269,69 @@ WRONG: dict[str, tuple[Callable[[], Json], str, str]] = {
 }
 
 
-def _at_once(made: Json) -> Json:
-    """Two words each way, and one wait for both: two threads would count on one counter."""
+def _at_once(plan_json: Json) -> Json:
+    """Send two signals each way and wait for both at once, so that two threads use one counter."""
     for r in range(2):
-        ops(made, r)[1:1] = [on("signal"), NOP]
-        ops(made, r)[5] = on("wait", "memory", 0, 0)
-    return made
+        ops(plan_json, r)[1:1] = [on("signal"), NOP]
+        ops(plan_json, r)[5] = on("wait", "memory", 0, 0)
+    return plan_json
 
 
-def _later(made: Json) -> Json:
-    """What a threadblock reads after it sent a packet, whoever answers the packet knows nothing of."""
-    ops(made, 0, 0).append(op("copy", [L("i", 1)], [L("s", 5)]))
-    return made
+def _later(plan_json: Json) -> Json:
+    """Read a chunk after a packet was sent, when the answer to the packet cannot know of it."""
+    ops(plan_json, 0, 0).append(op("copy", [L("i", 1)], [L("s", 5)]))
+    return plan_json
 
 
-def _dropped_part(made: Json) -> Json:
-    """One threadblock of a pair does the other one's share: half of the packets never come."""
-    ops(made, 0, 3)[0]["tbg_info"]["tb_id"] = 0
-    return made
+def _dropped_part(plan_json: Json) -> Json:
+    """Make one threadblock of a group do the other's share, so that half of the packets are missing."""
+    ops(plan_json, 0, 3)[0]["tbg_info"]["tb_id"] = 0
+    return plan_json
 
 
-def _overwritten(made: Json) -> Json:
-    at = next(n for n, each in enumerate(ops(made)) if each["name"] == "pws")
-    made["gpus"][0]["scratch_chunks"] = 1
-    ops(made)[at + 1 : at + 1] = [NOP, op("copy", [L("o", 0)], [L("s", 0)]), NOP, op("copy", [L("s", 0)], [L("o", 0)])]
-    return made
+def _overwritten(plan_json: Json) -> Json:
+    position = next(n for n, operation in enumerate(ops(plan_json)) if operation["name"] == "pws")
+    plan_json["gpus"][0]["scratch_chunks"] = 1
+    ops(plan_json)[position + 1 : position + 1] = [
+        NOP,
+        op("copy", [L("o", 0)], [L("s", 0)]),
+        NOP,
+        op("copy", [L("s", 0)], [L("o", 0)]),
+    ]
+    return plan_json
 
 
-def _no_semaphore(made: Json) -> Json:
-    for each in made["gpus"]:
-        del each["threadblocks"][0]["ops"][0]["ops"][2]
-        del each["threadblocks"][1]["ops"][5]["ops"][0]
-    return made
+def _no_semaphore(plan_json: Json) -> Json:
+    for rank_json in plan_json["gpus"]:
+        del rank_json["threadblocks"][0]["ops"][0]["ops"][2]
+        del rank_json["threadblocks"][1]["ops"][5]["ops"][0]
+    return plan_json
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong(case: str) -> None:
-    made, kind, words = WRONG[case]
-    report = check_plan(json.dumps(made()))
-    assert any(f.kind == kind and words in f.message for f in report.findings), report.findings
+def test_wrong_foreign_plans(case: str) -> None:
+    make_plan, kind, message = WRONG[case]
+    report = check_plan(json.dumps(make_plan()))
+    assert any(f.kind == kind and message in f.message for f in report.findings), report.findings
 
 
 def test_a_port_that_still_reads_is_a_caution() -> None:
-    """What a caller may overwrite after its call is its own; that flush does not wait is said."""
-    made = drop(drop(ports(), 0, 0, 8, 9), 1, 0, 8, 9)
-    made["gpus"][0]["threadblocks"][0]["ops"].append(on("flush", "port"))
-    report = check_plan(json.dumps(made))
+    """Check that reads after the end of a call and an ineffective flush are only cautions."""
+    plan_json = drop(drop(ports(), 0, 0, 8, 9), 1, 0, 8, 9)
+    plan_json["gpus"][0]["threadblocks"][0]["ops"].append(on("flush", "port"))
+    report = check_plan(json.dumps(plan_json))
     assert report.ok
     assert len([note for note in report.notes if "still reads" in note]) == 2
     assert any("flush does nothing" in note for note in report.notes)
 
 
-def test_a_sum_that_is_meant_to_be_another_reduction() -> None:
-    made = remote_sums()
-    ops(made)[6]["reduce_op"] = "max"
-    assert [f.kind for f in check_plan(json.dumps(made)).findings] == ["inconsistent"]
+def test_a_reduction_other_than_a_sum_is_refused() -> None:
+    plan_json = remote_sums()
+    ops(plan_json)[6]["reduce_op"] = "max"
+    assert [f.kind for f in check_plan(json.dumps(plan_json)).findings] == ["inconsistent"]
 
 
-def test_an_unknown_collective_is_not_judged() -> None:
+def test_an_unknown_collective_is_not_checked() -> None:
     report = check_plan(json.dumps(gets() | {"collective": "hello"}))
     assert report.ok
     assert not report.judged

@@ -1,4 +1,4 @@
-"""Plans on switch channels: right by the check and the oracle, as fast as their schedule, refused when spoilt."""
+"""Tests of plans on switch channels: right by the check and the oracle, as fast as their schedule, or refused."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from topologies.topology import without_switch_ops
 
 
 @cache
-def made(name: str, ranks: int = 5, chunks: int | None = None) -> Algorithm:
+def switch_algorithm(name: str, ranks: int = 5, chunks: int | None = None) -> Algorithm:
     return answers(make_problem(load("dgx-h100"), name, range(ranks)), chunks)[0]
 
 
-def spoilt(name: str, chunks: int | None) -> Any:
-    return json.loads(write_in_switch(made(name, 4, chunks), "plan"))
+def switch_plan(name: str, chunks: int | None) -> Any:
+    return json.loads(write_in_switch(switch_algorithm(name, 4, chunks), "plan"))
 
 
 @pytest.mark.parametrize("inplace", [True, False])
@@ -37,23 +37,26 @@ def spoilt(name: str, chunks: int | None) -> Any:
     [("allreduce", 3, 3), ("allreduce", 5, 10), ("broadcast", 4, None), ("allgather", 4, 1), ("allgather", 5, 3)],
 )
 def test_plans_end_right_in_the_oracle(name: str, ranks: int, chunks: int | None, inplace: bool) -> None:
-    text = write_in_switch(made(name, ranks, chunks), "plan", inplace=inplace)
+    text = write_in_switch(switch_algorithm(name, ranks, chunks), "plan", inplace=inplace)
     assert check_plan(text).findings == ()
     assert ends_right(json.loads(text), 1)
 
 
 @pytest.mark.parametrize("name", ["allreduce", "broadcast", "allgather"])
-def test_a_plan_takes_the_time_of_its_schedule_and_of_its_barriers(name: str) -> None:
-    algorithm = made(name, 8)
+def test_a_plan_takes_the_time_of_schedule_and_barriers(name: str) -> None:
+    algorithm = switch_algorithm(name, 8)
     plan = PlanPredictor(read_plan(write_in_switch(algorithm, "plan")), load("dgx-h100"))
     assert plan.time_us(1 << 30) == pytest.approx(algorithm.time_us(1 << 30), rel=1e-2)
     assert plan.time_us(1 << 30) >= prove(algorithm.problem).at(1 << 30)[0]
-    signal, least = 0.7, 1.4 if name == "allreduce" else 0.7  # one before; that after the data comes with it
+    signal, least = (
+        0.7,
+        1.4 if name == "allreduce" else 0.7,
+    )  # A signal comes before the data; the last one is sent with it.
     assert signal + least < plan.time_us(1 << 10) < algorithm.time_us(1 << 10) + signal + 1e-3
 
 
-def test_a_topology_without_such_a_switch_gives_no_time() -> None:
-    plan = read_plan(write_in_switch(made("allreduce", 4, 4), "plan"))
+def test_a_topology_without_a_switch_is_refused() -> None:
+    plan = read_plan(write_in_switch(switch_algorithm("allreduce", 4, 4), "plan"))
     for topology, group in ((without_switch_ops(load("dgx-h100")), range(4)), (load("dgx-h100:2"), (0, 1, 8, 9))):
         with pytest.raises(InputError, match="no switch of the topology"):
             PlanPredictor(plan, topology, tuple(group))
@@ -71,15 +74,15 @@ def test_a_topology_without_such_a_switch_gives_no_time() -> None:
         ("nobody's share", {"wrong result"}),
     ],
 )
-def test_spoilt_plans_are_refused(fault: str, kinds: set[str]) -> None:
-    plan = spoilt("allreduce", 4)
+def test_faulty_plans_are_refused(fault: str, kinds: set[str]) -> None:
+    plan = switch_plan("allreduce", 4)
     gpu = plan["gpus"][1]
     ops = gpu["threadblocks"][0]["ops"]
     data = next(i for i, op in enumerate(ops) if op["name"] == "glres")
     switches = [channel for channel in gpu["channels"] if channel["channel_type"] == "switch"]
     if fault.startswith("no "):
-        for one in plan["gpus"]:
-            block = one["threadblocks"][0]
+        for plan_gpu in plan["gpus"]:
+            block = plan_gpu["threadblocks"][0]
             block["ops"] = block["ops"][data:] if "first" in fault else block["ops"][: data + 1]
     elif fault == "a missing signal":
         del ops[next(i for i, op in enumerate(ops) if op["name"] == "signal")]
@@ -87,25 +90,25 @@ def test_spoilt_plans_are_refused(fault: str, kinds: set[str]) -> None:
         switches[0]["rank_groups"] = [{"size": 3, "ranks": [0, 1, 2]}]
     elif fault == "a foreign rank":
         switches[0]["rank_groups"] = [{"size": 4, "ranks": [0, 1, 2, 9]}]
-    elif fault == "summed twice":  # in place, the first sum is in all inputs
+    elif fault == "summed twice":  # In place, all inputs hold the first sum.
         ops.insert(data, dict(ops[data]))
     else:
         del ops[data]
-    found = check_plan(json.dumps(plan)).findings
-    assert {finding.kind for finding in found} & kinds
+    findings = check_plan(json.dumps(plan)).findings
+    assert {finding.kind for finding in findings} & kinds
 
 
 def test_an_all_gather_of_the_wrong_place_is_refused() -> None:
-    plan = spoilt("allgather", 2)
+    plan = switch_plan("allgather", 2)
     ops = plan["gpus"][1]["threadblocks"][0]["ops"]
     store = next(op for op in ops if op["name"] == "gstore")
     store["src_buff"][0]["index"] = 1 - store["src_buff"][0]["index"]
-    found = check_plan(json.dumps(plan)).findings
-    assert {finding.kind for finding in found} & {"wrong result"}
+    findings = check_plan(json.dumps(plan)).findings
+    assert {finding.kind for finding in findings} & {"wrong result"}
 
 
-def test_what_plans_cannot_say_is_refused() -> None:
+def test_collectives_without_switch_plans_are_refused() -> None:
     for name in ("reduce", "reducescatter"):
         with pytest.raises(InputError, match="only if the reader multicasts them"):
-            write_in_switch(made(name), "plan")
-    assert is_in_switch(made("reduce"))
+            write_in_switch(switch_algorithm(name), "plan")
+    assert is_in_switch(switch_algorithm("reduce"))

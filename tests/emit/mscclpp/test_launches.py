@@ -1,4 +1,4 @@
-"""Launch after launch: what a plan leaves behind in scratch and on port channels, faults that one call hides."""
+"""Tests of several launches: remains of a launch in scratch and on port channels are faults that one call hides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.emit.small_programs import (
 from tests.oracles.plan_results import ends_right
 
 Json = dict[str, Any]
-UNEVEN: dict[str, tuple[Program, list[int]]] = {  # the nodes make ranks need different scratch
+UNEVEN: dict[str, tuple[Program, list[int]]] = {  # With these nodes, ranks need different amounts of scratch.
     "allgather": (ring_allgather(4), [0, 0, 1, 1]),
     "allreduce": (ring_allreduce(4), [0, 0, 1, 1]),
     "alltoall": (alltoall(4), [0, 1, 1, 1]),
@@ -31,31 +31,31 @@ UNEVEN: dict[str, tuple[Program, list[int]]] = {  # the nodes make ranks need di
 }
 
 
-def made(name: str) -> tuple[Json, int]:
-    """A plan of packets, and its root."""
+def plan_and_root(name: str) -> tuple[Json, int]:
+    """Return a plan of packets and its root."""
     program, nodes = UNEVEN[name]
     return json.loads(write_plan(replace(program, protocol="LL", max_bytes=1 << 18), nodes=nodes)), program.root
 
 
 @pytest.mark.parametrize("name", UNEVEN)
 def test_unequal_scratch_is_refused(name: str) -> None:
-    plan, root = made(name)
+    plan, root = plan_and_root(name)
     assert len({gpu["scratch_chunks"] for gpu in plan["gpus"]}) == 1
     assert all(ends_right(plan, seed, root=root) for seed in range(4))
-    for spoilt in uneven_scratch(plan):
-        (finding,) = check_plan(json.dumps(spoilt), root=root).findings
+    for faulty_plan in uneven_scratch(plan):
+        (finding,) = check_plan(json.dumps(faulty_plan), root=root).findings
         assert "scratch_chunks" in finding.message
         assert "\n" not in finding.message
-        assert ends_right(spoilt, 0, launches=1, root=root)
-        assert not all(ends_right(spoilt, seed, launches=2, root=root) for seed in range(4))
+        assert ends_right(faulty_plan, 0, launches=1, root=root)
+        assert not all(ends_right(faulty_plan, seed, launches=2, root=root) for seed in range(4))
 
 
 def _only_neighbours(plan: Json, pairs: list[tuple[int, int, str]]) -> Json:
-    """Instead of all ranks of all, the first of each pair hears, before it ends, that the second has started."""
-    (made,) = unmet(plan)
+    """Replace the last threadblocks: the first rank of each pair waits for the second one's start."""
+    (changed_plan,) = unmet(plan)
     for hears, starts, kind in pairs:
         for rank, peer, name in ((starts, hears, "signal"), (hears, starts, "wait")):
-            gpu = made["gpus"][rank]
+            gpu = changed_plan["gpus"][rank]
             block = gpu["threadblocks"][0]
             ends = [p for c in gpu["channels"] if c["channel_type"] == kind for p in c["connected_to"]]
             lists = {c["channel_type"]: c["channel_ids"] for c in block["channels"]}
@@ -64,12 +64,12 @@ def _only_neighbours(plan: Json, pairs: list[tuple[int, int, str]]) -> Json:
             lists[kind].append(ends.index(peer))
             op = {"name": name, "channel_ids": [len(lists[kind]) - 1], "channel_type": kind}
             block["ops"].insert(0 if name == "signal" else len(block["ops"]), op)
-    return made
+    return changed_plan
 
 
 def test_a_port_that_still_reads_what_the_third_launch_overwrites() -> None:
     """Rank 3 sends on from packets on a port, and ends; rank 2, which puts them there, hears nothing of rank 0."""
-    plan, root = made("broadcast")
+    plan, root = plan_and_root("broadcast")
     ahead = _only_neighbours(plan, [(2, 3, "memory"), (3, 0, "port"), (0, 1, "memory")])
     report = check_plan(json.dumps(ahead), root=root)
     assert {finding.kind for finding in report.findings} == {"race"}
@@ -81,20 +81,20 @@ def test_a_port_that_still_reads_what_the_third_launch_overwrites() -> None:
 @pytest.mark.parametrize("protocol", ["LL", "Simple"])
 @pytest.mark.parametrize("nodes", [None, [0, 0, 1, 1]])
 def test_a_broadcast_between_launches_of_a_plan_of_packets(protocol: str, nodes: list[int] | None) -> None:
-    """If its ranks did not hear of all, one would be two launches behind others that overwrite what it has not read."""
+    """Check that the ranks of a broadcast wait for all, or unread packets of the other plan are overwritten."""
     plan = json.loads(write_plan(replace(alltoall(4), protocol="LL"), nodes=nodes))
     between = json.loads(write_plan(replace(chain_broadcast(4, 2), protocol=protocol), nodes=nodes))
     assert not check_plan(json.dumps(between), root=2).notes
     assert all(ends_right(plan, 1, 6, beside=[(between, 2)], last=rank) for rank in range(4))
-    (spoilt,) = unmet(between)
-    assert not all(ends_right(plan, 1, 6, beside=[(spoilt, 2)], last=rank) for rank in range(4))
-    report = check_plan(json.dumps(spoilt), root=2)
+    (faulty_plan,) = unmet(between)
+    assert not all(ends_right(plan, 1, 6, beside=[(faulty_plan, 2)], last=rank) for rank in range(4))
+    report = check_plan(json.dumps(faulty_plan), root=2)
     assert report.ok == (protocol == "Simple")
     assert report.findings or ["hears nothing of rank" in note for note in report.notes] == [True]
 
 
-def test_who_hears_only_of_its_neighbours_may_be_launched_alone() -> None:
-    """It is right however often it follows itself, and lets a rank run ahead of others between two of another plan."""
+def test_ranks_that_wait_only_for_neighbours() -> None:
+    """Check a plan that is right on its own, but not between launches of another plan."""
     plan = json.loads(write_plan(replace(alltoall(4), protocol="LL")))
     between = json.loads(write_plan(replace(chain_broadcast(4, 2), protocol="LL")))
     ahead = _only_neighbours(between, [(2, 3, "memory"), (3, 0, "memory"), (0, 1, "memory")])
@@ -105,41 +105,41 @@ def test_who_hears_only_of_its_neighbours_may_be_launched_alone() -> None:
     assert not all(ends_right(plan, 1, 6, beside=[(ahead, 2)], last=rank) for rank in range(4))
 
 
-def test_ranks_that_no_channels_connect_are_only_told_of() -> None:
+def test_unconnected_ranks_are_only_noted() -> None:
     plan = json.loads(write_plan(replace(chain_broadcast(2, 0), protocol="LL")))
-    apart = plan | {"gpus": [{**gpu, "id": k} for k, gpu in enumerate(plan["gpus"] * 2)]}
-    apart = json.loads(json.dumps(apart | {"collective": "pairs", "name": "pairs"}))
-    for gpu in apart["gpus"][2:]:
+    unconnected = plan | {"gpus": [{**gpu, "id": k} for k, gpu in enumerate(plan["gpus"] * 2)]}
+    unconnected = json.loads(json.dumps(unconnected | {"collective": "pairs", "name": "pairs"}))
+    for gpu in unconnected["gpus"][2:]:
         for channel in gpu["channels"]:
             channel["connected_to"] = [2 + peer for peer in channel["connected_to"]]
         for buffer in gpu["remote_buffers"]:
             buffer["rank"] += 2
-    report = check_plan(json.dumps(apart))
+    report = check_plan(json.dumps(unconnected))
     assert not report.findings
     assert ["rank 0 hears nothing of rank 2" in note for note in report.notes] == [True, False]
 
 
-@pytest.mark.parametrize("spoil", [unheard, single_scratch])
-def test_packets_that_come_before_the_last_were_read(spoil: Callable[[Json], Iterator[Json]]) -> None:
-    plan, root = made("broadcast")
-    (spoilt,) = spoil(plan)
-    assert "race" in {finding.kind for finding in check_plan(json.dumps(spoilt), root=root).findings}
-    assert not all(ends_right(spoilt, seed, root=root) for seed in range(60))
+@pytest.mark.parametrize("plant_fault", [unheard, single_scratch])
+def test_packets_that_overwrite_unread_ones(plant_fault: Callable[[Json], Iterator[Json]]) -> None:
+    plan, root = plan_and_root("broadcast")
+    (faulty_plan,) = plant_fault(plan)
+    assert "race" in {finding.kind for finding in check_plan(json.dumps(faulty_plan), root=root).findings}
+    assert not all(ends_right(faulty_plan, seed, root=root) for seed in range(60))
 
 
 SIZES = {beyond_offsets: "it must be at most 42949672", beyond_int: "it must be at most 2147483647"}
 
 
-@pytest.mark.parametrize("spoil", SIZES)
-def test_sizes_beyond_what_the_executor_keeps(spoil: Callable[[Json], Iterator[Json]]) -> None:
+@pytest.mark.parametrize("plant_fault", SIZES)
+def test_sizes_beyond_the_executors_integers(plant_fault: Callable[[Json], Iterator[Json]]) -> None:
     plan = json.loads(write_plan(ring_allreduce(4, protocol="Simple")))
-    for spoilt in spoil(plan):
-        (finding,) = check_plan(json.dumps(spoilt)).findings
+    for faulty_plan in plant_fault(plan):
+        (finding,) = check_plan(json.dumps(faulty_plan)).findings
         assert finding.kind == "limit"
-        assert SIZES[spoil] in finding.message
+        assert SIZES[plant_fault] in finding.message
 
 
-def test_what_is_not_stated_is_only_a_caution() -> None:
+def test_missing_sizes_are_only_a_caution() -> None:
     plan = json.loads(write_plan(ring_allreduce(3, protocol="LL")))
     del plan["max_message_size"]
     for gpu in plan["gpus"]:

@@ -1,4 +1,4 @@
-"""Threadblocks that end when all ranks have started, on ranks that are connected in all kinds of ways."""
+"""Tests of threadblocks that end when all ranks have started, for ranks connected in many ways."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CONNECTED: dict[str, tuple[Pairs, list[int]]] = {
 
 
 def meeting(pairs: Pairs, nodes: list[int], linked: Pairs) -> Plan:
-    """A plan in which ranks do nothing else."""
+    """Return a plan in which the ranks only wait for each other's start."""
     gpus = [PlanGpu(1, 1, 1, peers={"memory": [], "port": []}) for _ in nodes]
     add_meeting(gpus, pairs, nodes, linked)
     return Plan("meeting", "meeting", "LL", False, gpus, double=True, max_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("name", CONNECTED)
-def test_all_hear_of_all(name: str) -> None:
+def test_all_ranks_wait_for_all(name: str) -> None:
     pairs, nodes = CONNECTED[name]
     plan = meeting(pairs, nodes, [])
     report = check_plan(plan)
@@ -43,7 +43,7 @@ def test_all_hear_of_all(name: str) -> None:
     assert all(len(block.ops) <= MAX_OPS for gpu in plan.gpus for block in gpu.blocks)
 
 
-def test_ranks_that_nothing_else_connects() -> None:
+def test_unconnected_ranks_get_channels() -> None:
     pairs, nodes = [(rank, rank + 1) for rank in range(0, 20, 2)], [0] * 20
     assert any("hears nothing" in note for note in check_plan(meeting(pairs, nodes, [])).notes)
     joined = meeting(pairs, nodes, list(combinations(range(20), 2)))
@@ -52,7 +52,7 @@ def test_ranks_that_nothing_else_connects() -> None:
 
 
 @pytest.mark.parametrize(("name", "hops"), [("pair", 1), ("ring", 6), ("all", 1)])
-def test_it_takes_the_way_between_the_ranks_that_are_farthest_apart(name: str, hops: int) -> None:
+def test_a_meeting_takes_the_longest_path(name: str, hops: int) -> None:
     pairs, nodes = CONNECTED[name]
     topology = load(f"full:{len(nodes)}")
     assert PlanPredictor(meeting(pairs, nodes, []), topology).time_us(0) == pytest.approx(hops * topology.alpha_us[0])
@@ -61,7 +61,7 @@ def test_it_takes_the_way_between_the_ranks_that_are_farthest_apart(name: str, h
 @pytest.mark.parametrize(
     "name", ["pair", "star of more than a threadblock has channels for", "long path", "tree over nodes"]
 )
-def test_on_a_tree_each_channel_has_one_signal_each_way(name: str) -> None:
+def test_each_channel_of_a_tree_has_one_signal_each_way(name: str) -> None:
     for gpu in meeting(*CONNECTED[name], []).gpus:
         signals = [op.channels for block in gpu.blocks for op in block.ops if op.name == "signal"]
         assert sum(map(len, signals)) == sum(map(len, gpu.peers.values()))

@@ -1,4 +1,4 @@
-"""Programs as execution plans: whatever can be said is said, passes the check, and ends right when it is run."""
+"""Tests of programs as execution plans: plans pass the check and random runs of them end right."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.oracles.plan_results import ends_right
 from topologies.errors import InputError
 from topologies.load import load
 
-SAYABLE = {name: p for name, p in RIGHT.items() if p.collective not in ("gather", "scatter")}
+PLAN_PROGRAMS = {name: p for name, p in RIGHT.items() if p.collective not in ("gather", "scatter")}
 FORMS = [(True, None), (False, None), (True, "two"), (False, "two")]
 
 
@@ -48,11 +48,11 @@ def halves(n: int) -> list[int]:
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
-@pytest.mark.parametrize("name", SAYABLE)
+@pytest.mark.parametrize("name", PLAN_PROGRAMS)
 def test_every_form_passes_the_check(name: str, protocol: str) -> None:
-    program = replace(SAYABLE[name], protocol=protocol)
-    for inplace, cut in FORMS:
-        nodes = halves(program.nranks) if cut else None
+    program = replace(PLAN_PROGRAMS[name], protocol=protocol)
+    for inplace, two_nodes in FORMS:
+        nodes = halves(program.nranks) if two_nodes else None
         text = write_plan(program, nodes=nodes, inplace=inplace)
         report = check_plan(text, root=program.root)
         assert (report.findings, report.notes, report.judged) == ((), (), True)
@@ -60,20 +60,20 @@ def test_every_form_passes_the_check(name: str, protocol: str) -> None:
         assert plan.inplace is inplace
         assert plan.packets is (protocol == "LL")
         assert plan_text(plan) == text == write_plan(program, nodes=nodes, inplace=inplace)
-        where = nodes or [0] * program.nranks
+        node_of_rank = nodes or [0] * program.nranks
         for rank, gpu in enumerate(plan.gpus):
             assert gpu.input_chunks > 0
             assert gpu.output_chunks > 0
-            assert all(where[peer] == where[rank] for peer in gpu.peers["memory"])
-            assert all(where[peer] != where[rank] for peer in gpu.peers["port"])
+            assert all(node_of_rank[peer] == node_of_rank[rank] for peer in gpu.peers["memory"])
+            assert all(node_of_rank[peer] != node_of_rank[rank] for peer in gpu.peers["port"])
             assert all(len(block.ops) <= MAX_OPS for block in gpu.blocks)
             assert all(len(ids) <= MAX_CHANNELS for block in gpu.blocks for ids in block.channels.values())
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
-@pytest.mark.parametrize("name", [n for n, p in SAYABLE.items() if p.collective not in ("broadcast", "reduce")])
-def test_random_runs_end_right(name: str, protocol: str) -> None:
-    program = replace(SAYABLE[name], protocol=protocol)
+@pytest.mark.parametrize("name", [n for n, p in PLAN_PROGRAMS.items() if p.collective not in ("broadcast", "reduce")])
+def test_random_runs_of_plans_end_right(name: str, protocol: str) -> None:
+    program = replace(PLAN_PROGRAMS[name], protocol=protocol)
     for seed, (inplace, cut) in enumerate(FORMS):
         nodes = halves(program.nranks) if cut else None
         assert ends_right(json.loads(write_plan(program, nodes=nodes, inplace=inplace)), seed)
@@ -88,15 +88,17 @@ def test_random_runs_end_right(name: str, protocol: str) -> None:
     st.lists(st.integers(0, 2), min_size=6, max_size=6),
     st.integers(0, 1 << 20),
 )
-def test_any_ranks_on_any_nodes(made: Any, n: int, protocol: str, inplace: bool, nodes: list[int], seed: int) -> None:
-    program = replace(made(n), protocol=protocol)
+def test_any_ranks_on_any_nodes(
+    make_program: Any, n: int, protocol: str, inplace: bool, nodes: list[int], seed: int
+) -> None:
+    program = replace(make_program(n), protocol=protocol)
     text = write_plan(program, nodes=nodes[:n], inplace=inplace)
     assert ends_right(json.loads(text), seed)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 16])
 @pytest.mark.parametrize("collective", ["allreduce", "allgather", "reducescatter", "alltoall"])
-def test_schedules(collective: str, n: int) -> None:
+def test_lowered_schedules_as_plans(collective: str, n: int) -> None:
     algorithm = baseline(make_problem(load(f"ring:{n}" if n > 2 else "full:2"), collective))[0]
     forms = [("Simple", True), ("LL", False), ("Simple", False), ("LL", True)]
     for protocol, inplace in forms if n < 8 else forms[:2] if n == 8 else forms[collective == "allgather" :][:1]:
@@ -112,39 +114,39 @@ def test_a_pattern_without_a_name_of_its_own() -> None:
     text = write_plan(program, goal, nodes=halves(4))
     assert check_plan(text, goal).judged
     assert not check_plan(text).judged
-    # what the goal asks for is looked at, and that inputs stay
-    other = Goal.from_arrays(4, ([0], ["i"], [0], [0], [0]), ([3], ["o"], [0], [0], [0]))
-    assert "wrong result" in {f.kind for f in check_plan(text, other).findings}
+    # The check uses the goal, and requires that inputs stay.
+    other_goal = Goal.from_arrays(4, ([0], ["i"], [0], [0], [0]), ([3], ["o"], [0], [0], [0]))
+    assert "wrong result" in {f.kind for f in check_plan(text, other_goal).findings}
 
 
 def test_long_threadblocks_are_split() -> None:
     program = ring_allreduce(16, 1, "Simple")
     longest = max(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks)
     plan = read_plan(write_plan(program))
-    assert longest * 3 > MAX_OPS  # a step takes a wait, a move, a signal and what keeps them apart
+    assert longest * 3 > MAX_OPS  # A step needs a wait, a move, a signal and nops.
     for gpu, before in zip(plan.gpus, program.gpus, strict=True):
         assert len(gpu.blocks) > len(before.threadblocks)
 
 
-def test_packets_need_no_signals_where_everyone_hears_of_everyone() -> None:
+def test_packets_need_no_signals_if_all_ranks_exchange() -> None:
     names = {
         op.name for gpu in read_plan(write_plan(ring_allreduce(4, 1, "LL"))).gpus for b in gpu.blocks for op in b.ops
     }
     assert names.isdisjoint({"signal", "wait", "put"})
-    # the root of a broadcast hears of nobody: it could run ahead by two calls and meet what is still being read
+    # The root of a broadcast receives nothing, so it could run two calls ahead and overwrite unread packets.
     plan = read_plan(write_plan(chain_broadcast(4, 0, 1)))
     assert "wait" in {op.name for b in plan.gpus[0].blocks for op in b.ops}
 
 
 def test_sums_of_many_are_one_operation() -> None:
-    """All pairs: what comes from all others is added at once, in packets as they came, which nobody unpacks."""
+    """Check that all received chunks are summed by one operation, and packets without unpacking them."""
     for protocol, name in (("Simple", "re"), ("LL", "repkt")):
         plan = read_plan(write_plan(allpairs_allreduce(4, protocol=protocol)))
         for gpu in plan.gpus:
             sums = [op for block in gpu.blocks for op in block.ops if op.name in ("re", "repkt")]
             assert [(op.name, len(op.src)) for op in sums] == [(name, 4)]
             unpacked = [op for block in gpu.blocks for op in block.ops if op.name == "upkt"]
-            assert len(unpacked) == (3 if protocol == "LL" else 0)  # the results of the others
+            assert len(unpacked) == (3 if protocol == "LL" else 0)  # The other ranks' results.
 
 
 def test_packets_are_unpacked_where_something_else_needs_them() -> None:
@@ -168,42 +170,42 @@ def test_packets_are_unpacked_where_something_else_needs_them() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_programs_that_are_still_right(seed: int) -> None:
-    """Whatever passes a program's check can be said, however it reuses its buffers."""
+def test_right_random_programs_become_right_plans(seed: int) -> None:
+    """Check that programs that pass their check become right plans, however they reuse their buffers."""
     rng = random.Random(seed)
-    still = 0
+    right_programs = 0
     for _ in range(100):
-        program = _changed(SAYABLE[rng.choice(sorted(SAYABLE))], rng)
+        program = _changed(PLAN_PROGRAMS[rng.choice(sorted(PLAN_PROGRAMS))], rng)
         if check(program, target=None, fifo_depth=1 << 20, split=False).ok:
-            still += 1
+            right_programs += 1
             program = replace(program, protocol=rng.choice(("Simple", "LL")))
             text = write_plan(program, nodes=[rng.randrange(2) for _ in program.gpus], inplace=rng.random() < 0.5)
             if program.collective not in ("broadcast", "reduce"):
                 assert ends_right(json.loads(text), seed)
-    assert still >= 10
+    assert right_programs >= 10
 
 
 def _changed(program: Program, rng: random.Random) -> Program:
-    """Steps exchanged, dependencies left out, buffers and offsets moved: a few of them."""
+    """Exchange steps, drop dependencies, or move buffers and offsets, at up to three places."""
     program = replace(program, gpus=[replace(gpu, s_chunks=gpu.s_chunks + 2) for gpu in program.gpus])
     for _ in range(rng.randint(1, 3)):
         places = [(r, t, x) for r, t, x, _ in program.steps()]
         r, t, x = rng.choice(places)
         steps = list(program.gpus[r].threadblocks[t].steps)
-        what = rng.randrange(4)
-        if what == 0:
-            other = rng.randrange(len(steps))
-            steps[x], steps[other] = steps[other], steps[x]
+        change_kind = rng.randrange(4)
+        if change_kind == 0:
+            second = rng.randrange(len(steps))
+            steps[x], steps[second] = steps[second], steps[x]
             program = with_steps(program, r, t, steps)
-        elif what == 1:
+        elif change_kind == 1:
             program = with_step(program, r, t, x, dep_tb=-1, dep_step=-1)
         else:
-            side = "src" if what == 2 else "dst"
+            side = "src" if change_kind == 2 else "dst"
             program = with_step(program, r, t, x, **{f"{side}_buf": "s", f"{side}_off": rng.randrange(2)})
     return program
 
 
-def test_slots_are_used_again() -> None:
+def test_scratch_slots_are_reused() -> None:
     program = ring_allreduce(4, 1, "Simple")
     rounds = replace(program, gpus=[_repeated(gpu, 6) for gpu in program.gpus])
     chunks = [read_plan(write_plan(p)).gpus[0].scratch_chunks for p in (program, rounds)]
@@ -212,15 +214,15 @@ def test_slots_are_used_again() -> None:
 
 
 def _repeated(gpu: Gpu, times: int) -> Gpu:
-    """An allreduce, then rounds that add what they get to scratch, which nobody asks for."""
+    """Add rounds to an all-reduce that sum received chunks into scratch that no step reads."""
     block = gpu.threadblocks[0]
-    more: list[Step] = []
+    further_steps: list[Step] = []
     for _ in range(times):
-        more += [Step("s", "i", 0, "i", 0, 1), Step("rrc", "i", 0, "s", 0, 1)]
-    return replace(gpu, s_chunks=1, threadblocks=[replace(block, steps=[*block.steps, *more])])
+        further_steps += [Step("s", "i", 0, "i", 0, 1), Step("rrc", "i", 0, "s", 0, 1)]
+    return replace(gpu, s_chunks=1, threadblocks=[replace(block, steps=[*block.steps, *further_steps])])
 
 
-def test_a_message_whose_place_is_in_use_goes_through_scratch() -> None:
+def test_a_message_to_a_busy_place_goes_through_scratch() -> None:
     """Rank 0 sends twice into one cell; rank 1 uses the first before it takes the second."""
     first = [Step("s", "i", 0, "o", 0, 1), Step("s", "i", 1, "o", 0, 1)]
     second = [Step("r", "i", 0, "o", 0, 1), Step("cpy", "o", 0, "o", 1, 1), Step("r", "i", 1, "o", 0, 1)]
@@ -234,15 +236,15 @@ def test_a_message_whose_place_is_in_use_goes_through_scratch() -> None:
     assert check(program, goal, target=None).ok
     text = write_plan(program, goal)
     assert read_plan(text).gpus[1].scratch_chunks == 1
-    spoilt = json.loads(text)
-    for op in spoilt["gpus"][0]["threadblocks"][0]["ops"]:  # the second put straight to where it belongs
+    faulty_plan = json.loads(text)
+    for op in faulty_plan["gpus"][0]["threadblocks"][0]["ops"]:  # Put the second chunk directly to its place.
         for part in op.get("dst_buff", ()):
             part.update(buffer_id=0, index=0)
-    assert "race" in {f.kind for f in check_plan(json.dumps(spoilt), goal).findings}
+    assert "race" in {f.kind for f in check_plan(json.dumps(faulty_plan), goal).findings}
 
 
 def test_a_program_for_both_kinds_of_call() -> None:
-    """A program that copies its own block where it must serves both."""
+    """Check a program that serves both forms, since it copies its own block."""
     n = 3
     gpus = []
     for r in range(n):
@@ -252,12 +254,12 @@ def test_a_program_for_both_kinds_of_call() -> None:
                 blocks.append(ThreadBlock(p, -1, 0, [Step("s", "i", 0, "o", r, 1)]))
                 blocks.append(ThreadBlock(-1, p, 0, [Step("r", "i", 0, "o", p, 1)]))
         gpus.append(Gpu(1, n, 0, blocks))
-    both = Program("both", "allgather", "Simple", n, n, True, True, gpus)
+    program = Program("both", "allgather", "Simple", n, n, True, True, gpus)
     for inplace in (False, True):
-        text = write_plan(both, inplace=inplace)
+        text = write_plan(program, inplace=inplace)
         assert read_plan(text).inplace is inplace
         assert check_plan(text).ok
-    assert read_plan(write_plan(both)).inplace
+    assert read_plan(write_plan(program)).inplace
 
 
 def test_sizes_and_limits_of_messages() -> None:
@@ -269,7 +271,7 @@ def test_sizes_and_limits_of_messages() -> None:
         assert overflowing(plan, most, 1 << 40) == []
         assert overflowing(plan | {"max_message_size": 1 << 36}, 2 * most, 1 << 40) != []
     huge = read_plan(write_plan(replace(alltoall(3), min_bytes=3 << 30, max_bytes=8 << 30)))
-    assert (huge.min_bytes, huge.max_bytes) == ((1 << 31) - 1, (1 << 32) - 16)  # the first is read as an int
+    assert (huge.min_bytes, huge.max_bytes) == ((1 << 31) - 1, (1 << 32) - 16)  # The first is read as an int.
     with pytest.raises(InputError, match="in 32 bits"):
         write_plan(replace(alltoall(3), min_bytes=5 << 30))
 
@@ -316,11 +318,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals(case: str) -> None:
-    write, words = REFUSED[case]
-    with pytest.raises(InputError, match=words) as told:
+def test_programs_that_no_plan_holds_are_refused(case: str) -> None:
+    write, message = REFUSED[case]
+    with pytest.raises(InputError, match=message) as error:
         write()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_the_root_is_found() -> None:

@@ -1,4 +1,4 @@
-"""Planted faults: of every kind some twenty spoilt plans, all found, at the place where it was planted."""
+"""Tests of planted faults: of each kind at least twenty faulty plans are reported, at the fault's place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ import pytest
 
 from emit.mscclpp.format import check_plan, write_plan
 from emit.program import Program
-from tests.emit.mscclpp.plan_faults import DATA, PACKETS, Json, Spoilt, at_random, changed, crossed, swapped, without
+from tests.emit.mscclpp.plan_faults import (
+    DATA,
+    PACKETS,
+    FaultyPlan,
+    Json,
+    at_random,
+    changed,
+    crossed,
+    swapped,
+    without,
+)
 from tests.emit.small_programs import (
     allpairs_allreduce,
     alltoall,
@@ -35,13 +45,13 @@ def bases() -> list[Json]:
         (doubling_allgather(4), "LL"),
         (ring_reducescatter(3), "LL"),
     ]
-    made = []
+    plans = []
     for program, protocol in programs:
         for nodes in (None, [0, 0, 1, 1][: program.nranks]):
             text = write_plan(replace(program, protocol=protocol), nodes=nodes)
             assert check_plan(text).findings == ()
-            made.append(json.loads(text))
-    return made
+            plans.append(json.loads(text))
+    return plans
 
 
 def _other_chunk(op: Json, _gpu: Json) -> bool:
@@ -90,43 +100,43 @@ def _no_such(field: str, entry: str) -> Callable[[Json, Json], bool]:
     return change
 
 
-def _lists_no_such(plan: Json) -> Iterator[Spoilt]:
-    """A threadblock's own lists, and the ranks at the ends of channels and remote buffers."""
+def _lists_no_such(plan: Json) -> Iterator[FaultyPlan]:
+    """Yield plans whose threadblock lists, channels or remote buffers name ids or ranks that do not exist."""
     for r, gpu in enumerate(plan["gpus"]):
         for t, tb in enumerate(gpu["threadblocks"]):
             for name, ids in (("channels", "channel_ids"), ("remote_buffer_refs", "remote_buffer_ids")):
                 if tb[name]:
-                    made = json.loads(json.dumps(plan))
-                    made["gpus"][r]["threadblocks"][t][name][0][ids][0] += 99
-                    yield r, t, made
+                    changed_plan = json.loads(json.dumps(plan))
+                    changed_plan["gpus"][r]["threadblocks"][t][name][0][ids][0] += 99
+                    yield r, t, changed_plan
         for name, field in (("channels", "connected_to"), ("remote_buffers", "rank")):
-            made = json.loads(json.dumps(plan))
-            entry = made["gpus"][r][name][0]
+            changed_plan = json.loads(json.dumps(plan))
+            entry = changed_plan["gpus"][r][name][0]
             entry[field] = [77] if field == "connected_to" else 77
-            yield r, -1, made
+            yield r, -1, changed_plan
 
 
-def _too_many(plan: Json) -> Iterator[Spoilt]:
-    """More of everything than the executor's structures hold."""
+def _too_many(plan: Json) -> Iterator[FaultyPlan]:
+    """Yield plans with more entries than the executor's structures hold."""
     for r, gpu in enumerate(plan["gpus"]):
         for t, tb in enumerate(gpu["threadblocks"]):
             for change in range(4):
-                made = json.loads(json.dumps(plan))
-                block = made["gpus"][r]["threadblocks"][t]
+                changed_plan = json.loads(json.dumps(plan))
+                block = changed_plan["gpus"][r]["threadblocks"][t]
                 if change == 0:
                     block["ops"] += [{"name": "nop"}] * (65 - len(tb["ops"]))
                 elif change == 1:
                     block["channels"] = [{"channel_type": "memory", "channel_ids": [0] * 17}]
                 elif change == 2:
-                    made["gpus"][r]["semaphores"] = [{"init_value": 1}] * 17
+                    changed_plan["gpus"][r]["semaphores"] = [{"init_value": 1}] * 17
                     block["ops"].append({"name": "sem_release", "semaphore_ids": list(range(17))})
                 else:
                     block["ops"].append({"name": "barrier", "barrier_id": 16, "num_threadblocks": 1})
-                yield r, t, made
+                yield r, t, changed_plan
 
 
 def _moved_write(op: Json, gpu: Json) -> bool:
-    """Write another cell of the output than its own, which somebody else writes or reads."""
+    """Write another cell of the output, which another threadblock writes or reads."""
     part = op["dst_buff"][0]
     if "type" not in part or part["type"] == "s":
         return False
@@ -136,9 +146,9 @@ def _moved_write(op: Json, gpu: Json) -> bool:
 
 
 ALL = (*DATA, *PACKETS)
-# What is to be found, how it is planted, and whether the place where it was planted is named: who should have sent a
-# packet cannot be known.
-KINDS: dict[str, tuple[str, Callable[[Json], Iterator[Spoilt]], bool]] = {
+# The expected kind of finding, the planter, and whether the finding names the fault's place: the sender of a missing
+# packet is unknown.
+KINDS: dict[str, tuple[str, Callable[[Json], Iterator[FaultyPlan]], bool]] = {
     "missing wait": ("unpaired", lambda p: without(p, ("wait",)), True),
     "missing signal": ("unpaired", lambda p: without(p, ("signal",)), True),
     "missing acquire": ("unpaired", lambda p: without(p, ("sem_acquire",)), True),
@@ -164,17 +174,17 @@ KINDS: dict[str, tuple[str, Callable[[Json], Iterator[Spoilt]], bool]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_planted(kind: str) -> None:
+def test_planted_faults_are_reported(kind: str) -> None:
     expected, plant, place = KINDS[kind]
     planted = counted = named = 0
     for plan in bases():
-        for rank, tb, spoilt in plant(plan):
+        for rank, tb, faulty_plan in plant(plan):
             planted += 1
-            report = check_plan(json.dumps(spoilt))
+            report = check_plan(json.dumps(faulty_plan))
             assert report.findings, (kind, plan["name"], plan["protocol"], rank, tb)
-            found = [f for f in report.findings if f.kind == expected]
-            counted += bool(found)
-            named += any(f.rank == rank or f"rank {rank}" in f.message for f in found)
+            findings = [f for f in report.findings if f.kind == expected]
+            counted += bool(findings)
+            named += any(f.rank == rank or f"rank {rank}" in f.message for f in findings)
             for finding in report.findings:
                 assert finding.rank is not None
                 if finding.kind in ("race", "read before write") and " on memory channel " not in finding.message:
@@ -187,26 +197,26 @@ def test_planted(kind: str) -> None:
 
 
 def test_missing_nops() -> None:
-    """Threads of a block meet only at a nop. Some stand where, as it happens, nothing needs them."""
-    found = every = 0
+    """Check that a missing nop, by which threads synchronize, is reported, except where none is needed."""
+    reported = planted = 0
     for plan in bases():
-        for rank, tb, spoilt in without(plan, ("nop",)):
-            report = check_plan(json.dumps(spoilt))
-            every += 1
+        for rank, tb, faulty_plan in without(plan, ("nop",)):
+            report = check_plan(json.dumps(faulty_plan))
+            planted += 1
             if report.findings:
-                found += 1
+                reported += 1
                 assert {f.kind for f in report.findings} == {"race"}
-                # it shows here, or where what this threadblock passed on is used
+                # The race is at this rank, or where a rank uses what this threadblock passed on.
                 assert any(f.rank == rank or f"rank {rank} " in f.message for f in report.findings), (rank, tb)
             else:
-                assert all(ends_right(spoilt, seed) for seed in range(3))
-    assert found >= LEAST
-    assert found * 4 >= every * 3
+                assert all(ends_right(faulty_plan, seed) for seed in range(3))
+    assert reported >= LEAST
+    assert reported * 4 >= planted * 3
 
 
-def test_a_deadlock_is_told_as_a_cycle() -> None:
+def test_a_deadlock_is_reported_as_a_cycle() -> None:
     plan = json.loads(write_plan(ring_allreduce(3, 1, "Simple")))
-    for gpu in plan["gpus"]:  # everyone waits for the next one's first word before it gives its own
+    for gpu in plan["gpus"]:  # Each rank waits for the next rank's first signal before it sends its own.
         ops = gpu["threadblocks"][0]["ops"]
         ops.insert(1, ops.pop(0))
         assert [op["name"] for op in ops[:2]] == ["wait", "signal"]
@@ -218,11 +228,11 @@ def test_a_deadlock_is_told_as_a_cycle() -> None:
 
 
 def test_semaphores_and_barriers() -> None:
-    """Two threadblocks of a rank meet by semaphores or at a barrier; without, or with too few, it is found."""
+    """Check two threadblocks that synchronize by semaphores or a barrier, and faults in either."""
 
     def plan(before: list[Json], after: list[Json], semaphores: int = 1) -> str:
-        def part(kind: str, at: int) -> Json:
-            return {"type": kind, "index": at, "size": 1}
+        def part(kind: str, index: int) -> Json:
+            return {"type": kind, "index": index, "size": 1}
 
         def gpu(rank: int) -> Json:
             blocks = [
@@ -257,22 +267,22 @@ def test_semaphores_and_barriers() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_passes_ends_right_and_what_fails_is_seen_to(seed: int) -> None:
-    """Plans changed anywhere: none that passes the check may end wrong in any random run."""
+def test_accepted_random_plans_end_right(seed: int) -> None:
+    """Check that no randomly changed plan that passes the check ends wrong in a random run."""
     rng = random.Random(seed)
     right = wrong = confirmed = 0
     for _ in range(40):
-        spoilt = at_random(rng.choice(bases()), rng)
+        faulty_plan = at_random(rng.choice(bases()), rng)
         try:
-            report = check_plan(json.dumps(spoilt))
+            report = check_plan(json.dumps(faulty_plan))
         except InputError:
             continue
         if any(f.kind in ("inconsistent", "overrun", "limit", "dangling id") for f in report.findings):
             continue
-        ends = all(ends_right(spoilt, rng.randrange(1 << 30)) for _ in range(3))
+        ends = all(ends_right(faulty_plan, rng.randrange(1 << 30)) for _ in range(3))
         right += report.ok
         wrong += not report.ok
         confirmed += not report.ok and not ends
-        assert ends or not report.ok, json.dumps(spoilt)
+        assert ends or not report.ok, json.dumps(faulty_plan)
     assert right > 0
     assert 2 * confirmed > wrong > 0

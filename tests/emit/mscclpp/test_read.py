@@ -1,4 +1,4 @@
-"""Reading execution plans: what is not one is refused in one line that says where, whatever the bytes."""
+"""Tests of reading execution plans: wrong files are refused in one line that says where."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text() -> str:
     return write_plan(allpairs_allreduce(3, protocol="Simple"), nodes=[0, 0, 1])
 
 
-def test_there_and_back(text: str, tmp_path: Path) -> None:
+def test_a_plan_is_written_as_it_was_read(text: str, tmp_path: Path) -> None:
     plan = read_plan(text)
     assert plan_text(plan) == text
     path = tmp_path / "plan.json"
@@ -43,16 +43,16 @@ def test_unknown_keys_are_ignored(text: str) -> None:
     assert plan_text(read_plan(json.dumps(plan))) == text
 
 
-def test_what_is_optional(text: str) -> None:
+def test_optional_keys(text: str) -> None:
     plan = json.loads(text)
     for key in (
         "reuse_resources", "use_double_scratch_buffer", "buffer_alignment", "num_threads_per_block",
         "min_message_size", "max_message_size",
     ):  # fmt: skip
         del plan[key]
-    again = plan_text(read_plan(json.dumps(plan)))
+    rewritten = plan_text(read_plan(json.dumps(plan)))
     assert (
-        again.replace('"min_message_size": 0', '"min_message_size": 48').replace(  # 3 chunks of 16 bytes
+        rewritten.replace('"min_message_size": 0', '"min_message_size": 48').replace(  # 3 chunks of 16 bytes.
             f'"max_message_size": {(1 << 64) - 1}', f'"max_message_size": {(1 << 32) - 16}'
         )
         == text
@@ -119,14 +119,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str, text: str) -> None:
+def test_wrong_plans_are_refused(case: str, text: str) -> None:
     spoil, words = REFUSED[case]
     plan = json.loads(text)
     spoil(plan)
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as error:
         read_plan(json.dumps(plan))
-    assert words in str(told.value)
-    assert "\n" not in str(told.value)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 BYTES = {
@@ -156,7 +156,7 @@ def test_hostile_bytes(case: str, tmp_path: Path) -> None:
     assert "\n" not in verdict.lines[0]
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_no_plans(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json", Path("/dev/zero")):
         assert verify(path).status == "not readable"
     large = tmp_path / "large.json"
@@ -164,8 +164,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert "more than" in verify(large).lines[0]
 
 
-def said(text: str) -> str:
-    """All that a check says; a refusal is one line."""
+def messages_of(text: str) -> str:
+    """Return the messages of a check, or of a refusal, which must be one line."""
     try:
         return "\n".join(f.message for f in check_plan(text).findings)
     except InputError as error:
@@ -190,17 +190,17 @@ LARGE = {
 
 
 @pytest.mark.parametrize("case", LARGE)
-def test_too_large_to_be_checked(case: str) -> None:
+def test_plans_too_large_to_check_are_refused(case: str) -> None:
     plan = json.loads(write_plan(alltoall(3), inplace=False))
     LARGE[case](plan)
-    told = said(json.dumps(plan))
-    assert re.search("checked|must be|would be", told)
+    messages = messages_of(json.dumps(plan))
+    assert re.search("checked|must be|would be", messages)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 30))
-def test_spoilt_anywhere(seed: int) -> None:
-    """Values of all kinds at any place: a report or one line, never another error."""
+def test_random_values_anywhere(seed: int) -> None:
+    """Check that random values at random places give a report or one line, but no other error."""
     rng = random.Random(seed)
     plan = copy.deepcopy(_SMALL)
     for _ in range(rng.randrange(1, 4)):
@@ -218,7 +218,7 @@ def test_spoilt_anywhere(seed: int) -> None:
             else:
                 at[key] = rng.choice((0, 1, 2, 7, 65, -1, 1 << 20, True, None, "i", "s", "port", "wait", [], {}, 0.5))
             break
-    assert isinstance(said(json.dumps(plan)), str)
+    assert isinstance(messages_of(json.dumps(plan)), str)
 
 
 _SMALL: Json = json.loads(write_plan(allpairs_allreduce(2), nodes=[0, 1]))
@@ -226,9 +226,9 @@ _SMALL: Json = json.loads(write_plan(allpairs_allreduce(2), nodes=[0, 1]))
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 30))
-def test_spoilt_bytes(seed: int) -> None:
+def test_random_bytes_anywhere(seed: int) -> None:
     rng = random.Random(seed)
     data = bytearray(json.dumps(_SMALL).encode())
     for _ in range(rng.randrange(1, 6)):
         data[rng.randrange(len(data))] = rng.randrange(32, 127)
-    assert isinstance(said(data.decode()), str)
+    assert isinstance(messages_of(data.decode()), str)

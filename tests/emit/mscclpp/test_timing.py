@@ -1,4 +1,4 @@
-"""The time of a plan: that of the program it was made of where no word is waited for, and what can be worked out."""
+"""Tests of a plan's time: that of its program where no signal delays it, else a time worked out by hand."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from topologies.load import load
 from topologies.topology import Topology
 
 ALPHA_US, GBS = 0.7, 50.0
-SAYABLE = {name: p for name, p in RIGHT.items() if p.collective not in ("gather", "scatter")}
+PLAN_PROGRAMS = {name: p for name, p in RIGHT.items() if p.collective not in ("gather", "scatter")}
 SIZES = (0, 1 << 10, 1 << 20)
 
 
 def rails() -> Topology:
-    """Two ranks that two switches join: a link of GBS and ALPHA_US through each, both ways."""
+    """Return two ranks joined by two switches, with a link of GBS and ALPHA_US through each, both ways."""
     src, dst = np.array([(u, s) for u in range(2) for s in (2, 3)] + [(s, u) for u in range(2) for s in (2, 3)]).T
     return Topology("rails", 2, ("a", "b"), src, dst, np.full(8, ALPHA_US / 2), np.full(8, GBS))
 
 
 def wired(nranks: int, *links: tuple[int, int]) -> Topology:
-    """A network of these links, each of GBS and ALPHA_US."""
+    """Return a topology of these links, each of GBS and ALPHA_US."""
     src, dst = (np.array(side) for side in zip(*links, strict=True))
     same = np.ones(len(links))
     return Topology("wired", nranks, (), src, dst, ALPHA_US * same, GBS * same)
@@ -43,20 +43,20 @@ def planned(program: Any, **how: Any) -> PlanPredictor:
     return PlanPredictor(read_plan(write_plan(program, **how)), topology)
 
 
-@pytest.mark.parametrize("name", SAYABLE)
+@pytest.mark.parametrize("name", PLAN_PROGRAMS)
 @pytest.mark.parametrize("inplace", [True, False])
 def test_packets_take_the_time_of_the_program(name: str, inplace: bool) -> None:
-    """They carry their own flags, into scratch of their own: nobody waits who did not in the program."""
-    program = replace(SAYABLE[name], protocol="LL")
-    wanted = Predictor(program, load(f"full:{max(2, program.nranks)}"), fifo_depth=1 << 20).times_us(SIZES)
+    """Check that packets, which carry their own flags, cause no waits beyond those of the program."""
+    program = replace(PLAN_PROGRAMS[name], protocol="LL")
+    expected = Predictor(program, load(f"full:{max(2, program.nranks)}"), fifo_depth=1 << 20).times_us(SIZES)
     for nodes in (None, [2 * rank // program.nranks for rank in range(program.nranks)]):
-        assert planned(program, inplace=inplace, nodes=nodes).times_us(SIZES) == pytest.approx(wanted)
+        assert planned(program, inplace=inplace, nodes=nodes).times_us(SIZES) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", SAYABLE)
-def test_puts_wait_for_the_first_word(name: str) -> None:
-    """At most one α before the first put, and one for the last that a port channel must hear of."""
-    program = replace(SAYABLE[name], protocol="Simple")
+@pytest.mark.parametrize("name", PLAN_PROGRAMS)
+def test_puts_wait_for_the_first_signal(name: str) -> None:
+    """Check that signals add at most one α before the first put, and one after the last put of a port channel."""
+    program = replace(PLAN_PROGRAMS[name], protocol="Simple")
     least = Predictor(program, load(f"full:{max(2, program.nranks)}"), fifo_depth=1 << 20).times_us(SIZES)
     inside = planned(program).times_us(SIZES)
     between = planned(program, nodes=[2 * rank // program.nranks for rank in range(program.nranks)]).times_us(SIZES)
@@ -66,47 +66,47 @@ def test_puts_wait_for_the_first_word(name: str) -> None:
     assert (inside > least + ALPHA_US - 1e-9).all()
 
 
-# α and transmissions of a chunk in a row, of two ranks that do the same; the longest of several
+# (number of α, number of chunk times) of each path; the longest path counts.
 WORKED_OUT: dict[str, list[tuple[int, float]]] = {
-    "gets": [(3, 1.0)],  # hello, there and back; the last word
+    "gets": [(3, 1.0)],  # The hello, the get's round trip, and the last signal.
     "remote sums": [(3, 2.0)],
     "packets": [(2, 2.0)],
-    "grouped": [(2, 1.5), (1, 2.0)],  # the second half goes while the first is on its way, if the link is free
+    "grouped": [(2, 1.5), (1, 2.0)],  # The second half is sent while the first is in flight, if the link is free.
     "ports": [(3, 1.0)],
-    "two stages": [(3, 1.0)],  # hello; then half a chunk and a word, twice
+    "two stages": [(3, 1.0)],  # The hello; then half a chunk and a signal, twice.
 }
 
 
 @pytest.mark.parametrize("name", WORKED_OUT)
-def test_worked_out(name: str) -> None:
+def test_times_worked_out_by_hand(name: str) -> None:
     predictor = PlanPredictor(read_plan(json.dumps(foreign.RIGHT[name]())), load("full:2"))
     for size in SIZES:
         hold_us = size / 2 / GBS / 1e3
-        wanted = max(alphas * ALPHA_US + chunks * hold_us for alphas, chunks in WORKED_OUT[name])
-        assert predictor.time_us(size) == pytest.approx(wanted)
+        expected = max(alphas * ALPHA_US + chunks * hold_us for alphas, chunks in WORKED_OUT[name])
+        assert predictor.time_us(size) == pytest.approx(expected)
 
 
-def test_every_foreign_plan_is_timed_or_says_why_not() -> None:
+def test_a_multicast_without_a_switch_is_not_timed() -> None:
     assert foreign.RIGHT.keys() == WORKED_OUT.keys() | {"multicast"}
     with pytest.raises(InputError, match="cannot be timed: no switch of the topology reduces over ranks 0, 1,"):
         PlanPredictor(read_plan(json.dumps(foreign.multicast())), load("full:2"))
 
 
 def test_threadblocks_share_a_link() -> None:
-    """What two threadblocks put over one link takes twice the time; two links side by side carry it at once."""
-    made = foreign.plan("allgather", [foreign.gpu(r, (2, 4, 0), [
+    """Check that two threadblocks on one link take twice the time, and that two parallel links carry both at once."""
+    plan_json = foreign.plan("allgather", [foreign.gpu(r, (2, 4, 0), [
         [*foreign.hello(), foreign.op("put", [foreign.L("o", 2 * r + b)], [foreign.R(0, 2 * r + b)], "memory"),
          foreign.NOP, foreign.on("signal"), foreign.on("wait")]
         for b in range(2)], "o", channels=2) for r in range(2)])  # fmt: skip
-    one = wired(2, (0, 1), (1, 0))
-    two = rails()
-    plan, hold_us = read_plan(json.dumps(made)), (1 << 20) / 4 / GBS / 1e3
-    assert PlanPredictor(plan, one).time_us(1 << 20) == pytest.approx(2 * ALPHA_US + 2 * hold_us)
-    assert PlanPredictor(plan, two).time_us(1 << 20) == pytest.approx(2 * ALPHA_US + hold_us)
+    one_link = wired(2, (0, 1), (1, 0))
+    two_links = rails()
+    plan, hold_us = read_plan(json.dumps(plan_json)), (1 << 20) / 4 / GBS / 1e3
+    assert PlanPredictor(plan, one_link).time_us(1 << 20) == pytest.approx(2 * ALPHA_US + 2 * hold_us)
+    assert PlanPredictor(plan, two_links).time_us(1 << 20) == pytest.approx(2 * ALPHA_US + hold_us)
 
 
 def test_a_barrier_is_waited_for() -> None:
-    """Block 1 goes on when block 0 has put."""
+    """Check that threadblock 1 goes on when threadblock 0 has put."""
     barrier = {"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}
 
     def blocks(r: int) -> list[list[dict[str, Any]]]:
@@ -114,14 +114,14 @@ def test_a_barrier_is_waited_for() -> None:
         end = [foreign.NOP, foreign.on("signal"), foreign.on("wait")]
         return [[*foreign.hello(), put[0], barrier, *end], [*foreign.hello(), barrier, put[1], *end]]
 
-    made = foreign.plan("allgather", [foreign.gpu(r, (2, 4, 0), blocks(r), "o", channels=2) for r in range(2)])
+    plan_json = foreign.plan("allgather", [foreign.gpu(r, (2, 4, 0), blocks(r), "o", channels=2) for r in range(2)])
     both_ways = rails()
-    time_us = PlanPredictor(read_plan(json.dumps(made)), both_ways).time_us(1 << 20)
+    time_us = PlanPredictor(read_plan(json.dumps(plan_json)), both_ways).time_us(1 << 20)
     assert time_us == pytest.approx(2 * ALPHA_US + 2 * (1 << 20) / 4 / GBS / 1e3)
 
 
 def test_a_network_of_one_way_links() -> None:
-    """Words go back where data cannot."""
+    """Check that signals return where data cannot."""
     ring = wired(3, (0, 1), (1, 2), (2, 0))
     simple = read_plan(write_plan(ring_allgather(3)))
     assert PlanPredictor(simple, ring).time_us(0) == pytest.approx(3 * ALPHA_US)
@@ -130,18 +130,21 @@ def test_a_network_of_one_way_links() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("plant_fault", "message"),
     [
-        (lambda made: made["gpus"][0]["threadblocks"][0]["ops"].pop(1), "cannot be timed: stops before its end"),
-        (lambda made: made["gpus"][0]["threadblocks"][0]["ops"][1].update(channel_ids=[7]), "dangling id"),
-        (lambda made: made["gpus"].pop(), "cannot be timed"),
+        (
+            lambda plan_json: plan_json["gpus"][0]["threadblocks"][0]["ops"].pop(1),
+            "cannot be timed: stops before its end",
+        ),
+        (lambda plan_json: plan_json["gpus"][0]["threadblocks"][0]["ops"][1].update(channel_ids=[7]), "dangling id"),
+        (lambda plan_json: plan_json["gpus"].pop(), "cannot be timed"),
     ],
 )
-def test_what_cannot_be_timed(spoil: Callable[[Any], Any], words: str) -> None:
-    made = foreign.gets()
-    spoil(made)
-    with pytest.raises(InputError, match=words):
-        PlanPredictor(read_plan(json.dumps(made)), load("full:2"))
+def test_plans_that_cannot_be_timed(plant_fault: Callable[[Any], Any], message: str) -> None:
+    plan_json = foreign.gets()
+    plant_fault(plan_json)
+    with pytest.raises(InputError, match=message):
+        PlanPredictor(read_plan(json.dumps(plan_json)), load("full:2"))
 
 
 def test_places() -> None:

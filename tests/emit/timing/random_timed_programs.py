@@ -1,4 +1,4 @@
-"""Random programs that end at any FIFO depth; what they compute is nobody's concern."""
+"""Random programs that end at any FIFO depth; their results do not matter."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _CELLS = 64
 
 
 def random_program(rng: random.Random, nranks: int, pairs: Sequence[tuple[int, int]], channels: int = 2) -> Program:
-    """Transmissions over some of the pairs, several channels, fused steps, copies and waits.
+    """Return a program of transmissions between some pairs, with several channels, fused steps, copies and waits.
 
-    Steps are appended in one order in which they could be executed one after the other, so nothing deadlocks.
+    Steps are appended in an order in which they could be executed one after the other, so nothing deadlocks.
     """
-    wanted = {(u, v, rng.randrange(channels)) for u, v in rng.sample(pairs, rng.randint(1, len(pairs)))}
-    blocks: list[list[tuple[int, int, int]]] = [[] for _ in range(nranks)]  # send, recv, channel
+    connections = {(u, v, rng.randrange(channels)) for u, v in rng.sample(pairs, rng.randint(1, len(pairs)))}
+    blocks: list[list[tuple[int, int, int]]] = [[] for _ in range(nranks)]  # (send, recv, channel)
     for rank in range(nranks):
         for channel in range(channels):
-            outs = sorted(v for u, v, c in wanted if (u, c) == (rank, channel))
-            ins = sorted(u for u, v, c in wanted if (v, c) == (rank, channel))
+            outs = sorted(v for u, v, c in connections if (u, c) == (rank, channel))
+            ins = sorted(u for u, v, c in connections if (v, c) == (rank, channel))
             rng.shuffle(outs)
             rng.shuffle(ins)
             while outs and ins and rng.random() < 0.7:
@@ -36,26 +36,28 @@ def random_program(rng: random.Random, nranks: int, pairs: Sequence[tuple[int, i
     receiver = {(u, r, c): t for r, tbs in enumerate(blocks) for t, (_, u, c) in enumerate(tbs) if u >= 0}
 
     def add(rank: int, tb: int, op: str, count: int) -> None:
-        others = [t for t in range(len(blocks[rank])) if t != tb and steps[rank][t]]
+        other_tbs = [t for t in range(len(blocks[rank])) if t != tb and steps[rank][t]]
         dep = (-1, -1)
-        if others and (op == "nop" or rng.random() < 0.3):
-            t = rng.choice(others)
-            said = [at for at, step in enumerate(steps[rank][t]) if step.op != "nop"]  # that say that they completed
-            dep = (t, rng.choice(said)) if said else dep
+        if other_tbs and (op == "nop" or rng.random() < 0.3):
+            t = rng.choice(other_tbs)
+            signalling_steps = [
+                operands for operands, step in enumerate(steps[rank][t]) if step.op != "nop"
+            ]  # Steps that signal their completion.
+            dep = (t, rng.choice(signalling_steps)) if signalling_steps else dep
         if op == "nop" and dep == (-1, -1):
             return
-        at = [rng.choice("ios"), rng.randrange(_CELLS), rng.choice("ios"), rng.randrange(_CELLS)]
-        steps[rank][tb].append(Step(op, *at, count, *dep, has_dep=True))
+        operands = [rng.choice("ios"), rng.randrange(_CELLS), rng.choice("ios"), rng.randrange(_CELLS)]
+        steps[rank][tb].append(Step(op, *operands, count, *dep, has_dep=True))
 
     for _ in range(rng.randint(1, 40)):
         rank = rng.randrange(nranks)
         tb = rng.randrange(len(blocks[rank]))
         add(rank, tb, rng.choice(("cpy", "re")), 1) if rng.random() < 0.5 else add(rank, tb, "nop", 0)
-        u, v, c = rng.choice(sorted(wanted))
+        u, v, c = rng.choice(sorted(connections))
         count = rng.choice((1, 1, 2, 5))
         out = steps[u][sender[u, v, c]]
         if out and out[-1].op in ("r", "rrc") and out[-1].count == count:
-            # what was received last is sent on by the same step
+            # The step that received last also sends.
             s = out.pop()
             op = rng.choice(("rcs", "rrs", "rrcs"))
             out.append(Step(op, s.src_buf, s.src_off, s.dst_buf, s.dst_off, count, s.dep_tb, s.dep_step, True))
@@ -63,17 +65,17 @@ def random_program(rng: random.Random, nranks: int, pairs: Sequence[tuple[int, i
             add(u, sender[u, v, c], "s", count)
         add(v, receiver[u, v, c], rng.choice(("r", "rrc")), count)
     gpus = [
-        Gpu(_CELLS * 2, _CELLS * 2, _CELLS * 2, [ThreadBlock(*b, s) for b, s in zip(tbs, own, strict=True)])
-        for tbs, own in zip(blocks, steps, strict=True)
+        Gpu(_CELLS * 2, _CELLS * 2, _CELLS * 2, [ThreadBlock(*b, s) for b, s in zip(tbs, steps_of_rank, strict=True)])
+        for tbs, steps_of_rank in zip(blocks, steps, strict=True)
     ]
     return Program("random", "custom", rng.choice(("Simple", "LL")), nranks, 8, True, False, gpus)
 
 
 def chunk_by_chunk(program: Program) -> Program:
-    """The program with every step that sends or receives as one step for each of its chunks."""
+    """Return the program with every step that sends or receives divided into one step for each of its chunks."""
     gpus = []
     for gpu in program.gpus:
-        last: list[list[int]] = []  # of each step: where its last part stands
+        last: list[list[int]] = []  # Position of each step's last part.
         for block in gpu.threadblocks:
             ends = accumulate(_parts(step) for step in block.steps)
             last.append([end - 1 for end in ends])
@@ -81,11 +83,11 @@ def chunk_by_chunk(program: Program) -> Program:
         for block in gpu.threadblocks:
             steps = []
             for step in block.steps:
-                at = -1 if step.dep_tb < 0 else last[step.dep_tb][step.dep_step]
+                dep_step = -1 if step.dep_tb < 0 else last[step.dep_tb][step.dep_step]
                 for k in range(_parts(step)):
                     offsets = {"src_off": step.src_off + k, "dst_off": step.dst_off + k}
                     count = 1 if step.op in MOVES else step.count
-                    steps.append(replace(step, **offsets, count=count, dep_step=at))
+                    steps.append(replace(step, **offsets, count=count, dep_step=dep_step))
             blocks.append(replace(block, steps=steps))
         gpus.append(replace(gpu, threadblocks=blocks))
     return replace(program, gpus=gpus)

@@ -1,4 +1,4 @@
-"""Predicted time of a program, by hand; where it runs; what cannot be timed."""
+"""Tests of a program's predicted time: worked out by hand, on chosen ranks, and refusals."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from topologies.load import load
 from topologies.topology import Limit, Topology
 
 SIZES = (1.0, 4096.0, 1e6, 1e9)
-ALPHA, GBS = 0.7, 50.0  # of the families' links
+ALPHA, GBS = 0.7, 50.0  # Of the families' links.
 SEEDS = st.integers(0, 2**32)
-MANY = 1 << 40  # FIFO slots that nobody waits for
+MANY = 1 << 40  # So many FIFO slots that no sender waits.
 
 
 def us(size: float, gbs: float = GBS) -> float:
@@ -35,7 +35,7 @@ def us(size: float, gbs: float = GBS) -> float:
 
 
 def one_sender(nchunks: int, protocol: str = "Simple", count: int = 1) -> Program:
-    """Rank 0 sends `nchunks` chunks to rank 1, `count` a step."""
+    """Return a program in which rank 0 sends `nchunks` chunks to rank 1, `count` a step."""
     starts = range(0, nchunks, count)
     sends = [Step("s", "i", at, "o", at, count) for at in starts]
     gets = [Step("r", "i", at, "o", at, count) for at in starts]
@@ -73,9 +73,9 @@ def test_a_sender_waits_for_a_free_slot(depth: int, size: float) -> None:
     for k in range(20):
         free = ends[k - depth] + ALPHA if k >= depth else 0.0
         ends.append(max(ends[-1] if ends else 0.0, free) + lasts)
-    asked = Predictor(one_sender(20), load("line:2"), fifo_depth=depth)
-    assert asked.time_us(size) == pytest.approx(ends[-1] + ALPHA)
-    assert asked.transfers(size).end_us.tolist() == pytest.approx(ends)
+    predictor = Predictor(one_sender(20), load("line:2"), fifo_depth=depth)
+    assert predictor.time_us(size) == pytest.approx(ends[-1] + ALPHA)
+    assert predictor.transfers(size).end_us.tolist() == pytest.approx(ends)
 
 
 def test_protocols_have_their_slots() -> None:
@@ -96,44 +96,44 @@ def test_a_step_of_several_chunks_is_one_transmission() -> None:
 def test_a_step_that_is_split_takes_a_slot_for_each_chunk(depth: int) -> None:
     line = load("line:2")
     for count in (1, 5, 20):
-        asked = Predictor(one_sender(20, count=count), line, None, depth, split=True)
-        assert asked.time_us(1e6) == Predictor(one_sender(20), line, None, depth).time_us(1e6)
-        moves = asked.transfers(1e6)
+        predictor = Predictor(one_sender(20, count=count), line, None, depth, split=True)
+        assert predictor.time_us(1e6) == Predictor(one_sender(20), line, None, depth).time_us(1e6)
+        moves = predictor.transfers(1e6)
         assert moves.src_offset.tolist() == moves.dst_offset.tolist() == list(range(20))
         assert moves.count.tolist() == [1] * 20
         assert moves.sender[:, 2].tolist() == [i // count for i in range(20)]
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7])
-def test_what_is_sent_on_must_have_come(chunks: int) -> None:
+def test_a_forwarded_chunk_must_have_arrived(chunks: int) -> None:
     program, size = chain_broadcast(5, 0, chunks), 1e6
     hop = us(size / chunks) + ALPHA
-    asked = Predictor(program, load("line:5"), fifo_depth=MANY)
-    assert asked.time_us(size) == pytest.approx(4 * hop + (chunks - 1) * us(size / chunks))
+    predictor = Predictor(program, load("line:5"), fifo_depth=MANY)
+    assert predictor.time_us(size) == pytest.approx(4 * hop + (chunks - 1) * us(size / chunks))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_step_waits_for_its_dependency_and_its_threadblock(size: float) -> None:
-    """Rank 1 gets something from rank 0 and sends to rank 2: one after the other, or at the same time."""
+    """Check a receive and a send of rank 1, which wait for each other or run at the same time."""
     get, send = Step("r", "i", 0, "o", 0, 1, has_dep=True), Step("s", "i", 0, "o", 0, 1)
     awaited = replace(send, dep_tb=0, dep_step=0)
     nop = Step("nop", dep_tb=0, dep_step=0)
-    together, apart = us(size) + ALPHA, 2 * (us(size) + ALPHA)
-    for blocks, took in (
-        ([ThreadBlock(-1, 0, 0, [get]), ThreadBlock(2, -1, 0, [send])], together),
-        ([ThreadBlock(-1, 0, 0, [get]), ThreadBlock(2, -1, 0, [awaited])], apart),
-        ([ThreadBlock(-1, 0, 0, [get]), ThreadBlock(2, -1, 0, [nop, send])], apart),
-        ([ThreadBlock(2, 0, 0, [get, send])], apart),
-        ([ThreadBlock(2, 0, 0, [send, get])], together),
+    parallel_us, sequential_us = us(size) + ALPHA, 2 * (us(size) + ALPHA)
+    for blocks, expected_us in (
+        ([ThreadBlock(-1, 0, 0, [get]), ThreadBlock(2, -1, 0, [send])], parallel_us),
+        ([ThreadBlock(-1, 0, 0, [get]), ThreadBlock(2, -1, 0, [awaited])], sequential_us),
+        ([ThreadBlock(-1, 0, 0, [get]), ThreadBlock(2, -1, 0, [nop, send])], sequential_us),
+        ([ThreadBlock(2, 0, 0, [get, send])], sequential_us),
+        ([ThreadBlock(2, 0, 0, [send, get])], parallel_us),
     ):
         first = Gpu(1, 1, 0, [ThreadBlock(1, -1, 0, [send])])
         last = Gpu(1, 1, 0, [ThreadBlock(-1, 1, 0, [get])])
         program = Program("waits", "custom", "LL", 3, 1, False, True, [first, Gpu(1, 1, 0, blocks), last])
-        assert Predictor(program, load("line:3")).time_us(size) == pytest.approx(took)
+        assert Predictor(program, load("line:3")).time_us(size) == pytest.approx(expected_us)
 
 
 def test_a_port_and_a_limit_are_shared() -> None:
-    """All-to-all through a switch: a rank's port carries one at a time; through a limit of two links, two."""
+    """Check that a switch port carries one send at a time, and a limit of two links carries two."""
     switch = load("dgx-a100")
     out = 300.0
     assert Predictor(alltoall(8), switch).time_us(1e9) == pytest.approx(7 * us(1e9 / 8, out), rel=1e-3)
@@ -144,20 +144,20 @@ def test_a_port_and_a_limit_are_shared() -> None:
     assert Predictor(alltoall(4), topology).time_us(1e6) == pytest.approx(2 * us(1e6 / 4) + ALPHA)
 
 
-def test_copies_take_no_time_and_count_for_nothing() -> None:
+def test_copies_take_no_time() -> None:
     program = replace(one_sender(1), gpus=[
         Gpu(1, 1, 0, [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "o", 0, 1)])]), Gpu(0, 0, 0, []),
     ])  # fmt: skip
-    for asked in (
+    for predictor in (
         Predictor(program, load("line:2")),
         Predictor(replace(program, nranks=1, gpus=program.gpus[:1]), load("line:2"), (1,)),
         Predictor(replace(program, nranks=1, gpus=program.gpus[1:]), load("line:2")),
     ):
-        assert (asked.time_us(1e9), len(asked.transfers(1e9))) == (0.0, 0)
+        assert (predictor.time_us(1e9), len(predictor.transfers(1e9))) == (0.0, 0)
 
 
-def test_message_sizes_are_those_of_nccl_tests() -> None:
-    """Bytes of a chunk, from the blocks that the collective has: a gather's buffer is all ranks'."""
+def test_message_sizes_follow_nccl_tests() -> None:
+    """Check the bytes of a chunk from the collective's blocks; a gather's buffer holds all ranks' blocks."""
     full = load("full:4")
     for program, chunks in (
         (ring_allgather(4), 4),
@@ -166,31 +166,31 @@ def test_message_sizes_are_those_of_nccl_tests() -> None:
         (chain_broadcast(4, 0, 3), 3),
         (direct_gather(4, 1), 8),
     ):
-        asked = Predictor(program, full)
-        assert asked.chunk_bytes(1e6) == 1e6 / chunks
+        predictor = Predictor(program, full)
+        assert predictor.chunk_bytes(1e6) == 1e6 / chunks
         problem = make_problem(full, program.collective).with_chunks(1)
         share = float(problem.collective.fraction[0])
-        assert asked.chunk_bytes(1.0) * round(share * chunks) == pytest.approx(share)
+        assert predictor.chunk_bytes(1.0) * round(share * chunks) == pytest.approx(share)
 
 
 # --- where it runs
 
 
-def test_ranks_stand_where_the_group_says() -> None:
+def test_ranks_follow_the_group() -> None:
     cube, ring = load("dgx1"), ring_allgather(4)
     slow, fast = Predictor(ring, cube, (0, 1, 3, 2)), Predictor(ring, cube, (0, 3, 2, 1))
     assert slow.group == (0, 1, 3, 2)
     links = {(int(cube.link_src[i]), int(cube.link_dst[i])): i for i in range(cube.nlinks)}
-    for asked in (slow, fast):
-        g = asked.group
+    for predictor in (slow, fast):
+        g = predictor.group
         wires = [links[g[i], g[(i + 1) % 4]] for i in range(4)]
         rates = cube.bandwidth_gbs[wires]
-        # every chunk crosses the slowest link and no rank sends more than one at a time
-        assert asked.time_us(1e9) >= 3 * us(1e9 / 4, float(rates.min())) * (1 - 1e-9)
+        # Every chunk crosses the slowest link, and each rank sends one at a time.
+        assert predictor.time_us(1e9) >= 3 * us(1e9 / 4, float(rates.min())) * (1 - 1e-9)
 
 
-def test_channels_are_dealt_out_to_links_that_are_alike() -> None:
-    """Two rails of one width: two channels take one each; a narrow third way is left alone."""
+def test_channels_are_distributed_over_equal_links() -> None:
+    """Check that two channels use two equal links, and not a third, narrower one."""
     src, dst, rate = [], [], []
     for switch, gbs in ((2, 25.0), (3, 25.0), (4, 5.0)):
         for rank in (0, 1):
@@ -201,14 +201,14 @@ def test_channels_are_dealt_out_to_links_that_are_alike() -> None:
     block = [ThreadBlock(1, -1, c, [Step("s", "i", c, "o", c, 1)]) for c in range(4)]
     back = [ThreadBlock(-1, 0, c, [Step("r", "i", c, "o", c, 1)]) for c in range(4)]
     program = Program("four", "custom", "LL", 2, 4, False, True, [Gpu(4, 0, 0, block), Gpu(0, 4, 0, back)])
-    asked = Predictor(program, rails)
-    assert asked.time_us(1e6) == pytest.approx(us(1e6 / 2, 25.0) + 1.0)
-    links = asked.transfers(1e6).link
-    assert set(asked.network.bandwidth_gbs[links].tolist()) == {25.0}
+    predictor = Predictor(program, rails)
+    assert predictor.time_us(1e6) == pytest.approx(us(1e6 / 2, 25.0) + 1.0)
+    links = predictor.transfers(1e6).link
+    assert set(predictor.network.bandwidth_gbs[links].tolist()) == {25.0}
     assert sorted(np.unique(links, return_counts=True)[1].tolist()) == [2, 2]
 
 
-def test_what_cannot_be_timed_is_refused() -> None:
+def test_programs_that_cannot_be_timed_are_refused() -> None:
     ring = ring_allgather(4)
     full = load("full:4")
     for words, program, topology, group, depth in (
@@ -235,7 +235,7 @@ def test_what_cannot_be_timed_is_refused() -> None:
         Predictor(vast, full, split=True)
 
 
-def test_a_deadlock_is_named() -> None:
+def test_a_deadlock_is_reported() -> None:
     with pytest.raises(InputError, match=r"deadlock at 1 FIFO slot: rank 0 tb 0 step \d \(rcs\) waits for"):
         Predictor(ring_allgather(4), load("ring:4"), fifo_depth=1).time_us(1e6)
     ring = with_step(ring_allreduce(4), 2, 0, 3, dep_tb=0, dep_step=5)
@@ -244,7 +244,7 @@ def test_a_deadlock_is_named() -> None:
         Predictor(ring, load("ring:4")).times_us([1e6])
 
 
-def test_a_wrong_result_has_a_time_too() -> None:
+def test_a_program_with_a_wrong_result_has_a_time() -> None:
     ring = ring_allgather(4)
     for wrong in (
         with_step(ring, 1, 0, 1, src_off=3, dst_off=3),
@@ -254,7 +254,7 @@ def test_a_wrong_result_has_a_time_too() -> None:
         assert Predictor(wrong, load("ring:4")).time_us(1e6) == Predictor(ring, load("ring:4")).time_us(1e6)
 
 
-def test_cells_and_places_are_those_of_the_steps() -> None:
+def test_transfers_state_cells_and_places_of_steps() -> None:
     program = RIGHT["ring_allreduce"]
     moves = Predictor(program, load("ring:4")).transfers(1e6)
     for i in range(len(moves)):

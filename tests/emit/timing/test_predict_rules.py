@@ -1,4 +1,4 @@
-"""Predicted time of a program: against rules looked at afterwards, its compiled twin, schedules and bounds."""
+"""Tests of a program's predicted time against the rules of time, its compiled loop, schedules and bounds."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from topologies.load import load
 
 SIZES = (1.0, 4096.0, 1e6, 1e9)
 SEEDS = st.integers(0, 2**32)
-MANY = 1 << 40  # FIFO slots that nobody waits for
+MANY = 1 << 40  # So many FIFO slots that no sender waits.
 
 
-# --- the rules, looked at afterwards
+# --- the rules of time
 
 
 def _random_case(seed: int) -> tuple[random.Random, Predictor, float]:
@@ -52,36 +52,36 @@ def _random_case(seed: int) -> tuple[random.Random, Predictor, float]:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_transfers_keep_the_rules(seed: int) -> None:
-    _, asked, size = _random_case(seed)
-    moves = asked.transfers(size)
-    rules = Rules(asked, size, moves)
+    _, predictor, size = _random_case(seed)
+    moves = predictor.transfers(size)
+    rules = Rules(predictor, size, moves)
     assert rules.broken == []
-    assert near(rules.end_us, asked.time_us(size))
-    assert len(moves) == int((asked.columns.sends >= 0).sum())
+    assert near(rules.end_us, predictor.time_us(size))
+    assert len(moves) == int((predictor.columns.sends >= 0).sum())
     assert np.all(np.diff(moves.start_us) >= 0)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_the_rules_see_what_breaks_them(seed: int) -> None:
-    rng, asked, _ = _random_case(seed)
-    moves = asked.transfers(1e6)
+def test_the_rules_report_changed_transfers(seed: int) -> None:
+    rng, predictor, _ = _random_case(seed)
+    moves = predictor.transfers(1e6)
     assume(len(moves))
     i = rng.randrange(len(moves))
-    for by in (-0.05, 0.05):
+    for shift_us in (-0.05, 0.05):
         for columns in (("start_us", "end_us", "arrive_us", "received_us"), ("received_us",), ("end_us",)):
             changed = {name: getattr(moves, name).copy() for name in columns}
             for column in changed.values():
-                column[i] += by
-            assert Rules(asked, 1e6, replace(moves, **changed)).broken, (columns, by)
-    assert Rules(asked, 1e6, replace(moves, bytes=moves.bytes + 1)).broken
-    assert Rules(asked, 2e6, moves).broken
+                column[i] += shift_us
+            assert Rules(predictor, 1e6, replace(moves, **changed)).broken, (columns, shift_us)
+    assert Rules(predictor, 1e6, replace(moves, bytes=moves.bytes + 1)).broken
+    assert Rules(predictor, 2e6, moves).broken
 
 
-def test_the_rules_see_a_port_that_carries_too_much() -> None:
-    asked = Predictor(alltoall(4), load("dgx-a100"))
-    moves = asked.transfers(1e9)
-    assert Rules(asked, 1e9, moves).broken == []
+def test_the_rules_report_a_port_over_capacity() -> None:
+    predictor = Predictor(alltoall(4), load("dgx-a100"))
+    moves = predictor.transfers(1e9)
+    assert Rules(predictor, 1e9, moves).broken == []
     lasts = moves.end_us - moves.start_us
     at_once = replace(
         moves,
@@ -90,40 +90,41 @@ def test_the_rules_see_a_port_that_carries_too_much() -> None:
         arrive_us=lasts + (moves.arrive_us - moves.end_us),
         received_us=lasts + (moves.arrive_us - moves.end_us),
     )
-    assert any("over capacity" in line for line in Rules(asked, 1e9, at_once).broken)
+    assert any("over capacity" in line for line in Rules(predictor, 1e9, at_once).broken)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_split_steps_are_steps_of_one_chunk(seed: int) -> None:
-    """On links that share nothing, where no order among equals can make a difference."""
+def test_split_steps_equal_steps_of_one_chunk(seed: int) -> None:
+    """Check split steps on links that share nothing, where the order of equal sends does not matter."""
     rng = random.Random(seed)
     pairs = [(u, v) for u in range(4) for v in range(4) if u != v]
     program, full = random_program(rng, 4, pairs, channels=1), load("full:4")
     depth, size = rng.choice((1, 2, 8, MANY)), rng.choice(SIZES)
-    whole, parts = chunk_by_chunk(program), Predictor(program, full, None, depth, split=True)
-    one_by_one = Predictor(whole, full, None, depth)
+    divided_program, parts = chunk_by_chunk(program), Predictor(program, full, None, depth, split=True)
+    one_by_one = Predictor(divided_program, full, None, depth)
     try:
-        took = parts.time_us(size)
+        time_us = parts.time_us(size)
     except InputError:
         with pytest.raises(InputError, match="deadlock"):
             one_by_one.time_us(size)
         assert depth < MANY
         return
-    assert near(took, one_by_one.time_us(size))
-    ours, theirs = parts.transfers(size), one_by_one.transfers(size)
-    assert Rules(one_by_one, size, theirs).broken == []
+    assert near(time_us, one_by_one.time_us(size))
+    split_transfers, single_transfers = parts.transfers(size), one_by_one.transfers(size)
+    assert Rules(one_by_one, size, single_transfers).broken == []
     for name in ("start_us", "received_us", "bytes", "src_offset", "dst_offset"):
         columns = [
-            getattr(moves, name)[np.lexsort((moves.start_us, moves.step, moves.src))] for moves in (ours, theirs)
+            getattr(moves, name)[np.lexsort((moves.start_us, moves.step, moves.src))]
+            for moves in (split_transfers, single_transfers)
         ]
         assert np.allclose(*columns, rtol=1e-9, atol=1e-12), name
 
 
-# --- the compiled twin
+# --- the compiled loop
 
 
-def test_the_compiled_loop_gives_the_same_to_the_last_bit() -> None:
+def test_the_compiled_loop_gives_identical_results() -> None:
     cases = [(p, load(f"full:{max(3, p.nranks)}"), False, 1e6) for p in RIGHT.values()]
     for seed in range(60):
         rng = random.Random(seed)
@@ -149,7 +150,7 @@ def test_the_compiled_loop_gives_the_same_to_the_last_bit() -> None:
     assert timed > len(cases) // 2
 
 
-def test_small_programs_do_without_a_compiler() -> None:
+def test_small_programs_need_no_compiler() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from tests.emit.small_programs import ring_allreduce\n"
@@ -158,15 +159,15 @@ def test_small_programs_do_without_a_compiler() -> None:
         "assert Predictor(ring_allreduce(8, 4), load('ring:8')).times_us([1e3, 1e6, 1e9]).all()\n"
         "print('numba' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    completed = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)
+    assert completed.stdout == "False\n"
 
 
 # --- against schedules and bounds
 
 
 def _once(problem: Problem, algorithm: Algorithm) -> bool:
-    """Whether nothing but sums comes twice to one place, and no sum is put over what is there."""
+    """Return whether only sums arrive twice at a place, and no copy overwrites a sum."""
     schedule, collective = algorithm.schedule, problem.collective
     cells = schedule.chunk * problem.nranks + problem.network.dst[schedule.link]
     plain = ~schedule.reduces
@@ -181,11 +182,11 @@ def test_a_schedule_written_as_a_program_takes_its_own_time(seed: int) -> None:
     algorithm = Algorithm(problem, answered(problem, 1e6), "route")
     assume(_once(problem, algorithm))
     for size in SIZES:
-        # which copy comes first may depend on the size
+        # The copy that arrives first may depend on the size.
         program = transcribed(problem, algorithm._clock.timed(size))
-        took = algorithm.time_us(size)
-        assert Predictor(program, problem.topology, problem.ranks, MANY).time_us(size) == pytest.approx(took)
-        assert Predictor(program, problem.topology, problem.ranks).time_us(size) >= took * (1 - 1e-9)
+        time_us = algorithm.time_us(size)
+        assert Predictor(program, problem.topology, problem.ranks, MANY).time_us(size) == pytest.approx(time_us)
+        assert Predictor(program, problem.topology, problem.ranks).time_us(size) >= time_us * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("spec", ["ring:4", "dgx1", "torus:3x3", "full:5", "hypercube:3", "dgx-a100", "line:3"])
@@ -196,10 +197,10 @@ def test_a_lowered_schedule_is_no_faster_than_the_bound(spec: str, name: str) ->
     bound = prove(problem, max_flow=False)
     program, _ = lower(algorithm, "lowered", "LL")
     for size in SIZES:
-        took = Predictor(program, problem.topology).time_us(size)
-        assert took >= bound.at(size)[0] * (1 - 1e-9)
+        time_us = Predictor(program, problem.topology).time_us(size)
+        assert time_us >= bound.at(size)[0] * (1 - 1e-9)
         if shares_nothing(problem) and _once(problem, algorithm):
-            assert took >= algorithm.time_us(size) * (1 - 1e-9)
+            assert time_us >= algorithm.time_us(size) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))
@@ -209,6 +210,6 @@ def test_hand_written_programs_are_no_faster_than_the_bound(name: str) -> None:
         group = range(program.nranks)
         problem = make_problem(load(spec), program.collective, group, root=program.root)
         bound = prove(problem)
-        asked = Predictor(program, problem.topology, group)
+        predictor = Predictor(program, problem.topology, group)
         for size in SIZES:
-            assert asked.time_us(size) >= bound.at(size)[0] * (1 - 1e-9)
+            assert predictor.time_us(size) >= bound.at(size)[0] * (1 - 1e-9)

@@ -1,4 +1,4 @@
-"""Large chunks move slice by slice where costs are on: pipelines fill sooner, and nothing else changes."""
+"""Tests of large chunks with costs, which move in slices, so that pipelines fill sooner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topologies.topology import Topology
 
 
 def chain(topology: Topology) -> Program:
-    """A broadcast of one piece along a chain of all ranks."""
+    """Return a broadcast of one chunk along a chain of all ranks."""
     problem = make_problem(topology, "broadcast")
     ring = min(baseline_named(problem, "ring", 1 << 20), key=lambda a: len(a.schedule))
     return lower(ring, "chain", protocol="Simple")[0]
@@ -26,23 +26,23 @@ COSTED = under(with_costs(load("dgx-a100")), "Simple")
 
 
 @pytest.mark.parametrize("protocol", sorted(SLICE_BYTES))
-def test_a_chunk_is_in_as_many_slices_as_fit_and_no_more_than_an_executor_makes(protocol: str) -> None:
+def test_slices_of_a_chunk(protocol: str) -> None:
     unit = SLICE_BYTES[protocol]
     assert [slices_of(protocol, size) for size in (0.5, unit, 1.5 * unit, 2 * unit, 5 * unit)] == [1, 1, 2, 2, 4]
     assert slices_of(protocol, 1e12) == MOST_SLICES
 
 
-def test_a_chain_of_ranks_with_one_large_chunk_is_a_pipeline_of_slices() -> None:
+def test_a_chain_with_one_large_chunk_is_a_pipeline_of_slices() -> None:
     size = 256 << 20
     predictor = Predictor(chain(COSTED), COSTED)
     assert predictor.program.nchunks_per_loop == 1
-    whole_us = size / 24 * 1e-3  # by a threadblock of 24 GB/s
+    whole_us = size / 24 * 1e-3  # By a threadblock of 24 GB/s.
     latency_us = 7 * 3.4 + 8.4
     expected_us = latency_us + whole_us * (1 + 6 / MOST_SLICES)
     assert predictor.time_us(size) == pytest.approx(expected_us, rel=1e-3)
 
 
-def test_small_chunks_and_topologies_without_costs_are_as_before() -> None:
+def test_small_chunks_and_topologies_without_costs_have_no_slices() -> None:
     plain = without_costs(load("dgx-a100"))
     predictor = Predictor(chain(plain), plain)
     assert predictor.time_us(256 << 20) == pytest.approx(7 * ((256 << 20) / 300 * 1e-3 + 0.7))
@@ -53,11 +53,11 @@ def test_small_chunks_and_topologies_without_costs_are_as_before() -> None:
 def test_transfers_are_slices_and_end_when_the_program_does() -> None:
     size = 64 << 20
     predictor = Predictor(chain(COSTED), COSTED)
-    moved = predictor.transfers(size)
-    assert len(moved) == 7 * MOST_SLICES
-    assert moved.bytes.sum() == pytest.approx(7 * size)
-    assert moved.arrive_us.max() == pytest.approx(predictor.time_us(size))
-    assert (moved.start_us[1:] >= moved.start_us[:-1]).all()
-    for source in range(7):  # every rank sends a slice only when it has it
-        sent, got = moved.start_us[moved.src == source + 1], moved.arrive_us[moved.src == source]
+    transfers = predictor.transfers(size)
+    assert len(transfers) == 7 * MOST_SLICES
+    assert transfers.bytes.sum() == pytest.approx(7 * size)
+    assert transfers.arrive_us.max() == pytest.approx(predictor.time_us(size))
+    assert (transfers.start_us[1:] >= transfers.start_us[:-1]).all()
+    for source in range(7):  # Every rank sends a slice only after its arrival.
+        sent, got = transfers.start_us[transfers.src == source + 1], transfers.arrive_us[transfers.src == source]
         assert (sent >= got[: len(sent)] - 1e-6).all()
