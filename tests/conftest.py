@@ -15,12 +15,12 @@ from synth.model import defects
 
 @pytest.fixture
 def planted_defects() -> None:
-    """Say that a test plants defects of our own code: it does not fail for them."""
+    """Mark a test that plants defects of our own code, so that it does not fail for them."""
 
 
 @pytest.fixture(autouse=True)
 def no_defects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail a test in whose process a part of synth failed, though the search had an answer without it."""
+    """Check that no part of synth failed in the test's process, even if the search had an answer without it."""
     met: list[defects.Defect] = []
     describe = defects.describe_defect
 

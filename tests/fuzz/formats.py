@@ -1,4 +1,4 @@
-"""Every format that is read from a file: valid files of it, how they are damaged, and how the command reads them."""
+"""The formats that are read from files: valid files, how they are damaged, and how the command reads them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,15 @@ from topologies.text.writer import to_toml
 
 @dataclass(frozen=True)
 class Format:
-    """One format.
+    """A file format.
 
-    file: its name.  seeds: valid files.  damage: makes a hostile one.
-    read: reads a file as the command does; raises InputError.
-    beside: files that must stand in the same folder.
+    Attributes:
+        name: Name of the format.
+        file: Name of its files.
+        seeds: Returns valid files.
+        damage: Makes a damaged file.
+        read: Reads a file as the command does, and raises InputError where it refuses.
+        beside: Returns files that must stand in the same folder.
     """
 
     name: str
@@ -53,7 +57,11 @@ class Format:
 
 
 def command(*arguments: object) -> None:
-    """The command line in this process. Raises InputError where it refuses, and whatever else it raises."""
+    """Run the command line in this process, and let its exceptions pass.
+
+    Raises:
+        InputError: The command refuses its input.
+    """
     from synth.app.cli import cli
 
     out, err = io.StringIO(), io.StringIO()
@@ -136,7 +144,9 @@ def _topologies() -> list[bytes]:
 def _msccl() -> tuple[bytes, ...]:
     texts = [write_msccl(program) for program in (*RIGHT.values(), direct_gather(5, 4))]
     texts += [write_msccl(RIGHT[name], target="msccl") for name in ("ring_allreduce", "alltoall", "ring_reducescatter")]
-    texts.append(texts[list(RIGHT).index("alltoall")].replace('srcoff="1"', 'srcoff="0"', 1))  # wrong, but readable
+    texts.append(
+        texts[list(RIGHT).index("alltoall")].replace('srcoff="1"', 'srcoff="0"', 1)
+    )  # A wrong program that can be read.
     return tuple(text.encode() for text in texts)
 
 
@@ -147,7 +157,7 @@ def _plans() -> tuple[bytes, ...]:
         ("ring_allgather", None), ("allpairs_allreduce", None), ("alltoall", None), ("ring_allreduce", [0, 0, 1, 1]),
         ("chain_broadcast", None), ("ring_reducescatter", None), ("doubling_allgather", None),
     ):  # fmt: skip
-        with suppress(InputError):  # which programs plans can say has tests of its own
+        with suppress(InputError):  # Other tests check which programs become plans.
             texts.append(write_plan(RIGHT[name], nodes=nodes))
     if len(texts) < 4:
         raise AssertionError("too few programs could be written as plans")
@@ -156,8 +166,8 @@ def _plans() -> tuple[bytes, ...]:
 
 @cache
 def _stored() -> tuple[tuple[bytes, bytes], ...]:
-    """Schedule files and their proofs: named, folded, with relays, and of a pattern of its own."""
-    made = []
+    """Return schedule files and their proofs: of a name, with relays, of a pattern, and of an all-reduce."""
+    stored_files = []
     with tempfile.TemporaryDirectory() as folder:
         pattern = Path(folder) / "halo.toml"
         pattern.write_text(PATTERN)
@@ -171,21 +181,21 @@ def _stored() -> tuple[tuple[bytes, bytes], ...]:
         ):
             schedule = timed(problem, answered(problem, 1e6), 1 << 20)
             path = write_schedule(Path(folder) / f"{number}.synth", problem, schedule, "route")
-            size, taken = schedule.size_bytes, time_us(problem, schedule)
-            proof = save_proof(path, problem, prove(problem).witnesses, size, taken)
-            made.append((path.read_bytes(), proof.read_bytes()))
-    return tuple(made)
+            size, schedule_us = schedule.size_bytes, time_us(problem, schedule)
+            proof = save_proof(path, problem, prove(problem).witnesses, size, schedule_us)
+            stored_files.append((path.read_bytes(), proof.read_bytes()))
+    return tuple(stored_files)
 
 
 @cache
 def _traces(form: str) -> tuple[dict[str, bytes], ...]:
-    """Traces for a simulator: end of the name → content."""
+    """Return a simulator's traces: the end of the name and the content of each file."""
     programs = [program for program in RIGHT.values() if program.nranks == 3]
     return tuple(dict(write_trace(program, TRACES[form], 48)) for program in programs)
 
 
 def _indexed() -> dict[str, bytes]:
-    """A file whose own words do not say what it does."""
+    """Return a file whose text does not state its goal."""
     gpus = [
         Gpu(1, 0, 0, [ThreadBlock(1, -1, 0, [Step("s", "i", 0, "o", 0, 1)])]),
         Gpu(0, 1, 0, [ThreadBlock(-1, 0, 0, [Step("r", "i", 0, "o", 0, 1)])]),
@@ -219,7 +229,7 @@ def _index() -> list[bytes]:
         {"format": "synth-index-2", "algorithms": rows},
         {"format": "synth-index-2", "algorithms": rows[1:]},
     ]
-    return [json.dumps(one, indent=1).encode() for one in documents]
+    return [json.dumps(document, indent=1).encode() for document in documents]
 
 
 # --- how the command reads them
@@ -230,7 +240,7 @@ def _read_topology(path: Path) -> None:
 
 
 def _other_commands(path: Path) -> None:
-    """What else takes a program's file."""
+    """Run the other commands that read a program's file."""
     _each(
         ("simulate", path, "--topo", "full:4", "--sizes", "1K"),
         ("convert", path, path.with_name("made.json"), "--target", "mscclpp"),
@@ -241,7 +251,7 @@ def _other_commands(path: Path) -> None:
 
 
 def _of_schedules(path: Path) -> None:
-    """What else takes a schedule file."""
+    """Run the other commands that read a schedule file."""
     _each(
         ("lower", path, "-o", path.with_name("made.xml")),
         ("report", path, "-o", path.with_name("page.html")),
@@ -249,7 +259,11 @@ def _of_schedules(path: Path) -> None:
 
 
 def _each(*commands: tuple[object, ...]) -> None:
-    """Each must refuse a file in one line, or do its work; InputError where all refuse, or one in another way."""
+    """Run commands, each of which must succeed or refuse its input in one line.
+
+    Raises:
+        InputError: All commands refuse, or a refusal is not one line.
+    """
     refusals = []
     for words in commands:
         try:
@@ -258,7 +272,7 @@ def _each(*commands: tuple[object, ...]) -> None:
             refusals.append(f"{words[0]}: {error}")
     for line in refusals:
         if len(line.splitlines()) != 1 or not line.isprintable():
-            raise InputError(line)  # which is found to be no refusal
+            raise InputError(line)  # The caller reports this as a failure.
     if len(refusals) == len(commands):
         raise InputError(refusals[0])
 

@@ -1,4 +1,4 @@
-"""Hostile inputs out of valid ones: damage that a text, a JSON document or a zip of columns can suffer."""
+"""Hostile inputs made from valid ones: damage to a text, a JSON document or a zip of columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
-MOST_BYTES = 400_000  # of one mutated input; larger ones are made by hand (`nasty`)
+MOST_BYTES = 400_000  # Size of a mutated input; larger ones are made by hand (`nasty`).
 NUMBERS = (
     b"0", b"-0", b"-1", b"1", b"2", b"7", b"64", b"255", b"4095", b"4096", b"65536", b"1000000", b"16777216",
     b"2147483647", b"2147483648", b"-2147483649", b"4294967296", b"1099511627776", b"9007199254740993",
@@ -38,7 +38,7 @@ Seeds = Sequence[bytes]
 
 
 def damaged_text(seeds: Seeds, rng: random.Random) -> bytes:
-    """One to six kinds of damage to one text."""
+    """Apply one to six kinds of damage to a text."""
     data = rng.choice(seeds)
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 6))):
         data = rng.choice(_TEXT)(data, seeds, rng)[:MOST_BYTES]
@@ -74,10 +74,10 @@ def _repeat(data: bytes, _: Seeds, rng: random.Random) -> bytes:
 
 
 def _splice(data: bytes, seeds: Seeds, rng: random.Random) -> bytes:
-    other = rng.choice(seeds)
-    low, high = _span(other, rng)
-    at = rng.randrange(len(data) + 1)
-    return data[:at] + (other[low:high] if rng.random() < 0.6 else other[low:])
+    donor = rng.choice(seeds)
+    low, high = _span(donor, rng)
+    position = rng.randrange(len(data) + 1)
+    return data[:position] + (donor[low:high] if rng.random() < 0.6 else donor[low:])
 
 
 def _insert(data: bytes, _: Seeds, rng: random.Random) -> bytes:
@@ -91,35 +91,35 @@ def _noise(data: bytes, _: Seeds, rng: random.Random) -> bytes:
 
 
 def _number(data: bytes, _: Seeds, rng: random.Random) -> bytes:
-    found = list(_NUMBER.finditer(data))
-    if not found:
+    numbers = list(_NUMBER.finditer(data))
+    if not numbers:
         return data
-    one = rng.choice(found)
-    digits = one[0].lstrip(b"-")[:15]
-    near = str(int(digits) + rng.choice((-1, 1))).encode() if digits.isdigit() else b"7"
-    new = rng.choice(NUMBERS) if rng.random() < 0.7 else near
-    return data[: one.start()] + new + data[one.end() :]
+    number = rng.choice(numbers)
+    digits = number[0].lstrip(b"-")[:15]
+    neighbour = str(int(digits) + rng.choice((-1, 1))).encode() if digits.isdigit() else b"7"
+    new = rng.choice(NUMBERS) if rng.random() < 0.7 else neighbour
+    return data[: number.start()] + new + data[number.end() :]
 
 
 def _word(data: bytes, seeds: Seeds, rng: random.Random) -> bytes:
-    """A word for another word of the same format."""
+    """Replace a word by a word of a file of the same format."""
     pattern = re.compile(rb'"[^"\n]{0,40}"|[A-Za-z_]{1,30}')
-    here, there = list(pattern.finditer(data)), pattern.findall(rng.choice(seeds))
-    if not here or not there:
+    words, replacements = list(pattern.finditer(data)), pattern.findall(rng.choice(seeds))
+    if not words or not replacements:
         return data
-    one = rng.choice(here)
-    return data[: one.start()] + rng.choice(there) + data[one.end() :]
+    word = rng.choice(words)
+    return data[: word.start()] + rng.choice(replacements) + data[word.end() :]
 
 
 def _line(data: bytes, _: Seeds, rng: random.Random) -> bytes:
     lines = data.split(b"\n")
     x, y = rng.randrange(len(lines)), rng.randrange(len(lines))
-    what = rng.randrange(4)
-    if what == 0:
+    change_kind = rng.randrange(4)
+    if change_kind == 0:
         lines[x], lines[y] = lines[y], lines[x]
-    elif what == 1:
+    elif change_kind == 1:
         lines.insert(y, lines[x])
-    elif what == 2:
+    elif change_kind == 2:
         del lines[x]
     else:
         lines[x:x] = [lines[y]] * rng.choice((2, 30, 500))
@@ -128,7 +128,7 @@ def _line(data: bytes, _: Seeds, rng: random.Random) -> bytes:
 
 def _nested(data: bytes, _: Seeds, rng: random.Random) -> bytes:
     deep = rng.choice((3, 100, 1200, 40_000))
-    left, right = rng.choice(
+    opening, closing = rng.choice(
         (
             (b"[", b"]"),
             (b'{"a":', b"}"),
@@ -140,7 +140,7 @@ def _nested(data: bytes, _: Seeds, rng: random.Random) -> bytes:
         )
     )
     low, high = _span(data, rng)
-    return data[:low] + left * deep + data[low:high] + right * (deep if rng.random() < 0.7 else 0) + data[high:]
+    return data[:low] + opening * deep + data[low:high] + closing * (deep if rng.random() < 0.7 else 0) + data[high:]
 
 
 _TEXT: tuple[Callable[[bytes, Seeds, random.Random], bytes], ...] = (
@@ -150,7 +150,7 @@ _TEXT: tuple[Callable[[bytes, Seeds, random.Random], bytes], ...] = (
 
 
 def damaged_xml(seeds: Seeds, rng: random.Random) -> bytes:
-    """A program with steps moved about and numbers that could be meant, or damaged as a text."""
+    """Return a program with other steps and plausible numbers, or with a damaged text."""
     if rng.random() < 0.4:
         return damaged_text(seeds, rng)
     lines = rng.choice(seeds).decode().split("\n")
@@ -168,7 +168,7 @@ def damaged_xml(seeds: Seeds, rng: random.Random) -> bytes:
             )
             value = small if rng.random() < 0.8 else word
             lines[x] = re.sub(f' {name}="[^"]*"', f' {name}="{value}"', lines[x], count=1)
-    if rng.random() < 0.7:  # positions as they must be, so that what else is wrong is looked at
+    if rng.random() < 0.7:  # Right positions, so that readers reach the other damage.
         position = 0
         for x, line in enumerate(lines):
             position = 0 if "<tb" in line else position
@@ -179,7 +179,7 @@ def damaged_xml(seeds: Seeds, rng: random.Random) -> bytes:
 
 
 def damaged_json(seeds: Seeds, rng: random.Random) -> bytes:
-    """A JSON document with a few values changed, or damaged as a text."""
+    """Return a JSON document with a few other values, or with a damaged text."""
     if rng.random() < 0.35:
         return damaged_text(seeds, rng)
     document = json.loads(rng.choice(seeds))
@@ -190,7 +190,7 @@ def damaged_json(seeds: Seeds, rng: random.Random) -> bytes:
 
 
 def _twice(text: str, rng: random.Random) -> str:
-    """Now and then a key that is there twice."""
+    """Return the text with a repeated key in one of ten cases."""
     keys = list(re.finditer(r'"[a-z_]+": ', text))
     if not keys or rng.random() < 0.9:
         return text
@@ -199,34 +199,34 @@ def _twice(text: str, rng: random.Random) -> str:
 
 
 def _changed(document: Any, rng: random.Random) -> Any:
-    """The document with one value, somewhere in it, replaced, taken out, repeated or wrapped."""
+    """Replace, remove, repeat or wrap one value anywhere in the document."""
     holders: list[Any] = []
-    todo = [document]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, (dict, list)) and one:
-            holders.append(one)
-            # of long rows of numbers a few are enough
-            todo += list(one.values())[:50] if isinstance(one, dict) else one[:20]
+    unvisited = [document]
+    while unvisited:
+        value = unvisited.pop()
+        if isinstance(value, (dict, list)) and value:
+            holders.append(value)
+            # A few numbers of a long row suffice.
+            unvisited += list(value.values())[:50] if isinstance(value, dict) else value[:20]
     if not holders:
         return deepcopy(rng.choice(VALUES))
     holder = rng.choice(holders)
     key = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
-    what = rng.randrange(8)
+    change_kind = rng.randrange(8)
     old = holder[key]
-    if what == 0:
+    if change_kind == 0:
         del holder[key]
-    elif what == 1:
+    elif change_kind == 1:
         holder[key] = [old]
-    elif what == 2 and isinstance(holder, list):
+    elif change_kind == 2 and isinstance(holder, list):
         holder.insert(key, old)
-    elif what == 3 and isinstance(holder, list) and len(holder) < 2000:
+    elif change_kind == 3 and isinstance(holder, list) and len(holder) < 2000:
         holder *= rng.choice((2, 20))
-    elif what == 4 and isinstance(holder, dict):
+    elif change_kind == 4 and isinstance(holder, dict):
         holder[rng.choice(("x", "", "a" * 200, *map(str, list(holder)[:3])))] = old
-    elif what == 5 and type(old) in (int, float) and abs(old) < 1 << 60:
+    elif change_kind == 5 and type(old) in (int, float) and abs(old) < 1 << 60:
         holder[key] = old + rng.choice((-1, 1, 0.5))
-    elif what == 6:
+    elif change_kind == 6:
         holder[key] = rng.choice(list(holder.values()) if isinstance(holder, dict) else holder)
     else:
         holder[key] = deepcopy(rng.choice(VALUES))
@@ -234,7 +234,7 @@ def _changed(document: Any, rng: random.Random) -> Any:
 
 
 def damaged_zip(seeds: Seeds, rng: random.Random) -> bytes:
-    """A zip of columns with its header or a column changed, or its bytes."""
+    """Return a zip with another header or column, or with damaged bytes."""
     if rng.random() < 0.3:
         return damaged_text(seeds, rng)
     with zipfile.ZipFile(io.BytesIO(rng.choice(seeds))) as archive:
@@ -243,28 +243,28 @@ def damaged_zip(seeds: Seeds, rng: random.Random) -> bytes:
         name = rng.choice([*members, "header.json", "header.json"])
         if name not in members:
             continue
-        what = rng.randrange(12)
-        if what == 0:
+        change_kind = rng.randrange(12)
+        if change_kind == 0:
             del members[name]
-        elif what == 1:
+        elif change_kind == 1:
             members[rng.choice(("x.npy", "a/b.npy", "../../x.npy", "HEADER.JSON", "chunk.npy"))] = members[name]
-        elif what == 2:
+        elif change_kind == 2:
             members[name] = damaged_text([members[name]], rng)
         elif name == "header.json":
             members[name] = _header(members[name], rng)
         else:
             members[name] = _column(members[name], rng)
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     method = zipfile.ZIP_DEFLATED if rng.random() < 0.05 else zipfile.ZIP_STORED
-    with zipfile.ZipFile(made, "w", method) as archive:
+    with zipfile.ZipFile(buffer, "w", method) as archive:
         for name, data in members.items():
             archive.writestr(zipfile.ZipInfo(name), data, method)
-    data = made.getvalue()
+    data = buffer.getvalue()
     return damaged_text([data], rng) if rng.random() < 0.1 else data
 
 
 def _header(data: bytes, rng: random.Random) -> bytes:
-    """The header with a field changed; the topology that is a text inside it may suffer as texts do."""
+    """Return the header with another field, or with a damaged text of its topology."""
     try:
         header = json.loads(data)
         if isinstance(header, dict) and isinstance(header.get("topology"), str) and rng.random() < 0.3:
@@ -276,17 +276,17 @@ def _header(data: bytes, rng: random.Random) -> bytes:
 
 
 def _column(data: bytes, rng: random.Random) -> bytes:
-    """Another value, shape or kind in a .npy column."""
-    what = rng.randrange(4)
-    if what == 0:
+    """Return a .npy column with another value, shape or type."""
+    change_kind = rng.randrange(4)
+    if change_kind == 0:
         shapes = (b"(0,)", b"(1,)", b"(999999999999,)", b"(-1,)", b"(3, 3)", b"()", b"(2, 999)", b"(1e9,)")
         return re.sub(rb"\([0-9]+,[ 0-9]*\)", rng.choice(shapes), data, count=1)
-    if what == 1:
+    if change_kind == 1:
         return re.sub(rb"[<|][bif][1248]", rng.choice((b"<f4", b"|O8", b"<i8", b"|b1", b"<f8", b"|i1")), data, count=1)
-    at = rng.randrange(128, len(data)) if len(data) > 128 else len(data) // 2
+    position = rng.randrange(128, len(data)) if len(data) > 128 else len(data) // 2
     value = rng.choice((-1, 0, 1, 127, 255, 1 << 31, (1 << 63) - 1))
     width = rng.choice((1, 2, 4, 8))
-    put = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    value_bytes = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
     if rng.random() < 0.3:
-        put = struct.pack("<d", rng.choice((float("nan"), float("inf"), -1.0, 1e300, 5e-324)))
-    return data[:at] + put + data[at + len(put) :]
+        value_bytes = struct.pack("<d", rng.choice((float("nan"), float("inf"), -1.0, 1e300, 5e-324)))
+    return data[:position] + value_bytes + data[position + len(value_bytes) :]

@@ -1,4 +1,4 @@
-"""The nastiest inputs, made by hand: small files that ask for much, and large ones that are little."""
+"""Hostile inputs made by hand: small files that need much memory or time, and large ones with little content."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _many_steps(mib: int, words: str = COPY) -> bytes:
 
 
 def _exchange(rank: int, steps: int, n: int) -> str:
-    """One rank of a ring that passes a chunk on for ever."""
+    """Return a rank of a ring that passes a chunk on in every step."""
     words = 'type="rrcs" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1"'
     return _gpu(rank, _tb(0, [words] * steps, (rank + 1) % n, (rank - 1) % n))
 
 
 def _waits(blocks: int) -> bytes:
-    """Every threadblock waits for the one before and writes the same cell."""
+    """Return a program whose threadblocks each wait for the one before and write the same cell."""
     out = []
     for t in range(blocks):
         dep = f'depid="{min(t - 1, 1023)}" deps="0"' if t else 'depid="-1" deps="-1"'
@@ -175,17 +175,17 @@ SIZES: dict[str, Made] = {
 
 
 def _zipped(header: object, **columns: bytes) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         text = header if isinstance(header, bytes) else json.dumps(header).encode()
         archive.writestr(zipfile.ZipInfo("header.json"), text)
         for name, data in columns.items():
             archive.writestr(zipfile.ZipInfo(f"{name}.npy"), data)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def _stated(**changes: object) -> dict[str, object]:
-    """The header of a schedule file of four ranks, with changes."""
+    """Return the header of a schedule file of four ranks, with changes."""
     with zipfile.ZipFile(io.BytesIO(FORMATS["schedule"].seeds()[0])) as archive:
         header: dict[str, object] = json.loads(archive.read("header.json"))
     return header | changes
@@ -250,13 +250,13 @@ INDEX: dict[str, Made] = {
 
 
 def _plan(**changes: object) -> bytes:
-    """A plan of four ranks with fields changed."""
+    """Return a plan of four ranks with changed fields."""
     document = json.loads(FORMATS["MSCCL++ plan"].seeds()[0])
     return json.dumps(document | changes).encode()
 
 
 def _gpus(count: int, **changes: object) -> bytes:
-    """A plan of so many ranks, all like the first of a small one but for their number."""
+    """Return a plan of `count` ranks, all equal to the first rank of a small plan except for their number."""
     document = json.loads(FORMATS["MSCCL++ plan"].seeds()[0])
     gpus = [document["gpus"][0] | {"id": x} | changes for x in range(count)]
     return json.dumps(document | {"gpus": gpus}).encode()

@@ -1,4 +1,4 @@
-"""Hostile files are refused in one line by every reader; the long version is results/scripts/fuzz.py."""
+"""Tests that every reader refuses hostile files in one line; results/scripts/fuzz.py is the long version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topologies.network import network
 from topologies.text.fields import MOST_DOTS, parse_toml
 
 EACH = 100
-SMALL = 200_000  # bytes: of those made by hand, these are quick
+SMALL = 200_000  # Bytes; files made by hand up to this size are quick.
 COMMANDS = "other commands"
 
 
@@ -48,26 +48,26 @@ def test_damaged_files_are_read_or_refused_in_one_line(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
+def test_paths_that_are_no_files_are_refused(name: str, tmp_path: Path) -> None:
     form = FORMATS[name]
     folder = folder_for(form, tmp_path)
-    for what, make in no_files().items():
+    for kind, make in no_files().items():
         path, size = place(form, folder, make)
         outcome = tried(form, path, size)
-        assert outcome.status == "refused", (what, outcome)
+        assert outcome.status == "refused", (kind, outcome)
 
 
 @pytest.mark.parametrize("name", NASTY)
 def test_nasty_files_are_refused_or_read_at_small_cost(name: str, tmp_path: Path) -> None:
-    for what, make in NASTY[name].items():
-        # the largest are for the long run; their names say how large they are
-        if "MiB" in what or what in LONG:
+    for description, make in NASTY[name].items():
+        # The largest files, whose names state their size, are for the long run.
+        if "MiB" in description or description in LONG:
             continue
         data = make()
         if len(data) > SMALL * 10:
             continue
         outcome = put(name, data, tmp_path)
-        assert outcome.status != "failed", (what, outcome)
+        assert outcome.status != "failed", (description, outcome)
 
 
 LONG = {
@@ -80,7 +80,7 @@ LONG = {
 
 
 @pytest.mark.parametrize(
-    ("name", "what", "words"),
+    ("name", "description", "message"),
     [
         ("topology TOML", "a key of 40000 dots", "a key of more than 8 dots"),
         ("topology TOML", "one range many times", "names a vertex twice"),
@@ -96,26 +96,26 @@ LONG = {
         ("MSCCL XML", "a million chunks on 4096 ranks", "at most 1048576 cells"),
     ],
 )
-def test_few_lines_that_ask_for_much_are_refused_with_the_reason(
-    name: str, what: str, words: str, tmp_path: Path
+def test_small_files_that_need_much_are_refused_with_the_reason(
+    name: str, description: str, message: str, tmp_path: Path
 ) -> None:
-    outcome = put(name, NASTY[name][what](), tmp_path)
+    outcome = put(name, NASTY[name][description](), tmp_path)
     assert outcome.status == "refused"
-    assert words in outcome.words
+    assert message in outcome.words
 
 
 @pytest.mark.parametrize(
     "spec", ["star:9", "fattree:4", "dragonfly:3x2x2", "dgx-h100:3", "full:7", "torus:3x3", "dgx2"]
 )
-def test_what_a_file_states_is_reckoned_from_above(spec: str) -> None:
-    """A small file may state so much memory and no more, so the reckoning must not be too low."""
+def test_the_memory_estimate_is_an_upper_bound(spec: str) -> None:
+    """Check that the memory estimate of a network is not too low."""
     topology = load(spec)
     for members in (range(topology.nranks), range(0, topology.nranks, 2)):
         links = network(topology, tuple(members)).nlinks
         assert _estimate_network(topology, tuple(members)) >= links * _PATH_BYTES
 
 
-def test_rows_beyond_the_largest_matrix_are_not_gathered(tmp_path: Path) -> None:
+def test_rows_beyond_the_largest_matrix_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "sizes.csv"
     for text in ("1\n" * 5000, "1 " * 5000, f"[[{'1,' * 5000}1]]", f"[{'[],' * 5000}[]]"):
         path.write_text(text)
@@ -123,8 +123,8 @@ def test_rows_beyond_the_largest_matrix_are_not_gathered(tmp_path: Path) -> None
             read_sizes(path)
 
 
-def test_a_reader_that_fails_is_seen(tmp_path: Path) -> None:
-    """Every way of failing, by a reader made for it."""
+def test_a_failing_reader_is_recognized(tmp_path: Path) -> None:
+    """Check that every way of failing is recognized, with a reader for each."""
     path = tmp_path / "file"
     path.touch()
 
@@ -148,9 +148,9 @@ def test_a_reader_that_fails_is_seen(tmp_path: Path) -> None:
         assert outcome(raises(error)).status == "failed", error
 
 
-def test_toml_that_asks_for_too_much() -> None:
+def test_toml_that_needs_too_much_is_refused() -> None:
     deep = ".".join("a" * (MOST_DOTS + 2))
-    for text, words in (
+    for text, message in (
         (f"{deep} = 1", "f.toml:1: a key of more than"),
         (f"x = 1\n[{deep}]\n", "f.toml:2: a key of more than"),
         ('"a" . ' * (MOST_DOTS + 1) + "a = 1", "f.toml:1: a key of more than"),
@@ -160,14 +160,14 @@ def test_toml_that_asks_for_too_much() -> None:
     ):
         with pytest.raises(InputError) as error:
             parse_toml(text, "f.toml", "write less")
-        assert words in str(error.value)
+        assert message in str(error.value)
         assert len(str(error.value).splitlines()) == 1
-    held = parse_toml(f"note = 'see {'.'.join('ab' * 4)}'\n{'.'.join('a' * MOST_DOTS)} = 1.5", "f.toml", "")
-    assert set(held.values) == {"note", "a"}
+    document = parse_toml(f"note = 'see {'.'.join('ab' * 4)}'\n{'.'.join('a' * MOST_DOTS)} = 1.5", "f.toml", "")
+    assert set(document.values) == {"note", "a"}
 
 
-def test_the_limits_of_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
-    """A pipe that nobody writes to would hold the reader for ever."""
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    """Check that a pipe without a writer is refused at once."""
     from emit.msccl.read import read_msccl
 
     os.mkfifo(tmp_path / "pipe.xml")

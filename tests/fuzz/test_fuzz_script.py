@@ -1,4 +1,4 @@
-"""The long run sees a reader that dies, that fills the memory or that takes a valid file for a bad one."""
+"""Tests that the long run reports readers that die, fill the memory or refuse a valid file."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def raises_at_some(path: Path) -> None:
         raise KeyError("seven")
 
 
-def come_of(read: Callable[[Path], None], todo: list[str], kept: Path, monkeypatch: pytest.MonkeyPatch) -> fuzz.Row:
-    monkeypatch.setattr(fuzz, "KEPT", kept)
+def come_of(
+    read: Callable[[Path], None], tasks: list[str], kept_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> fuzz.Row:
+    monkeypatch.setattr(fuzz, "KEPT", kept_folder)
     form = replace(FORMATS["size matrix"], seeds=lambda: [b"7 1", b"8 2"], read=read)
     row = fuzz.Row(form)
-    fuzz.run_some(row, todo)
+    fuzz.run_some(row, tasks)
     return row
 
 
-def test_a_reader_that_dies_is_named_and_the_rest_is_still_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dying_reader_is_reported_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = come_of(dies, ["valid 0", "valid 1"], tmp_path / "kept", monkeypatch)
     assert row.counts == {"failed": 2}
     assert sorted(p.name for p in (tmp_path / "kept").iterdir() if not p.suffix) == [

@@ -1,4 +1,4 @@
-"""One hostile input put to a reader: it is read, or refused in one line; anything else is a failure."""
+"""A reader's behaviour on a hostile input: it reads the input, or refuses it in one line, or fails."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from tests.fuzz.formats import FORMATS, Format
 from topologies.errors import InputError
 
-MEMORY = 1 << 30  # bytes that reading may take beyond what the process has before
-SECONDS = 10.0  # of the processor, for an input of up to LARGE bytes
-WAITING = 6.0  # times as much by the clock
+MEMORY = 1 << 30  # Bytes that reading may need in addition to the process's memory.
+SECONDS = 10.0  # Processor time for an input of up to LARGE bytes.
+WAITING = 6.0  # Limit of the elapsed time, as a multiple of the processor time.
 SECONDS_LARGE = 60.0
 LARGE = 1 << 20
 LONGEST_LINE = 2000
@@ -29,9 +29,13 @@ _OUT_OF_MEMORY = ("not fit in memory", "fits in memory", "Unable to allocate")
 
 @dataclass(frozen=True)
 class Outcome:
-    """status: accepted, refused or failed.  words: the refusal, or what failed.
+    """The outcome of reading an input.
 
-    seconds: of the processor.  peak: bytes resident at most.
+    Attributes:
+        status: "accepted", "refused" or "failed".
+        seconds: Processor time.
+        words: The refusal, or the failure.
+        peak: Largest resident memory in bytes.
     """
 
     status: str
@@ -41,12 +45,15 @@ class Outcome:
 
 
 class TooLongError(BaseException):
-    """The time for one input is over; no reader may swallow it."""
+    """The time for one input has ended; no reader may swallow this exception."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """So many seconds of the processor, and some more of waiting: on a busy machine the clock says little."""
+    """Raise TooLongError after so many seconds of the processor, or a multiple of elapsed seconds.
+
+    A busy machine delays a process, so that the elapsed time says little.
+    """
 
     def over(*_: object) -> None:
         raise TooLongError
@@ -67,13 +74,13 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def limit_memory() -> None:
-    """From here on this process can get MEMORY more, and no more."""
+    """Set a limit of MEMORY bytes beyond what this process has."""
     limit = _status("VmSize") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _status(field: str) -> int:
-    """Bytes that /proc tells of this process."""
+    """Return a number of bytes that /proc states for this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) << 10
@@ -84,11 +91,11 @@ def _forget_peak() -> None:
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        return  # then the peak is that of all inputs so far
+        return  # The peak then covers all inputs so far.
 
 
 def tried(form: Format, path: Path, size: int) -> Outcome:
-    """Read one file."""
+    """Read a file and return the outcome."""
     _forget_peak()
     begun = time.process_time()
     try:
@@ -103,9 +110,9 @@ def tried(form: Format, path: Path, size: int) -> Outcome:
     except TooLongError:
         status, words = "failed", "takes too long"
     except BaseException as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         status = "failed"
-        words = f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {str(error)[:200]}"
+        words = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {str(error)[:200]}"
     return Outcome(status, time.process_time() - begun, words, _status("VmHWM"))
 
 
@@ -114,35 +121,35 @@ def _one_line(words: str) -> bool:
 
 
 def folder_for(form: Format, inside: Path | None = None) -> Path:
-    """A new folder with what must stand beside a file."""
+    """Make a folder with the files that must stand beside an input."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=inside))
     for name, data in form.beside().items():
-        where = folder / name
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_bytes(data)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     return folder
 
 
-def place(form: Format, folder: Path, made: bytes | Callable[[Path], None]) -> tuple[Path, int]:
-    """The input as a file of the format's name; a callable makes what is no file."""
+def place(form: Format, folder: Path, data_or_maker: bytes | Callable[[Path], None]) -> tuple[Path, int]:
+    """Write the input under the format's file name; a callable makes something other than a file."""
     path = folder / form.file
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
-    if callable(made):
-        made(path)
+    if callable(data_or_maker):
+        data_or_maker(path)
         return path, 0
-    path.write_bytes(made)
-    return path, len(made)
+    path.write_bytes(data_or_maker)
+    return path, len(data_or_maker)
 
 
 def hostile(form: Format, number: int, seed: int = 0) -> bytes:
-    """The damaged input of a number; the same each time."""
+    """Return the damaged input of a number, which is the same in every run."""
     return form.damage(form.seeds(), random.Random(f"{form.name} {seed} {number}"))
 
 
 def no_files() -> dict[str, Callable[[Path], None]]:
-    """What a path can be instead of a plain file."""
+    """Return ways to make a path that is not a plain file."""
 
     def sparse(path: Path) -> None:
         with path.open("wb") as file:

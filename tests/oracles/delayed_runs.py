@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from emit.goal import Goal, goal_for
 from emit.program import READS_SRC, RECEIVES, SENDS, WRITES_DST, Program, Step
 
-Place = tuple[int, int, int]  # rank, tb, step
-Event = tuple[int, int, int, int]  # rank, tb, step, chunk: one transmission; chunk 0 where nothing is moved
-Cell = tuple[int, str, int]  # rank, buffer, index
+Place = tuple[int, int, int]  # (rank, tb, step)
+Event = tuple[int, int, int, int]  # (rank, tb, step, chunk) of one transmission; chunk 0: no chunk is moved.
+Cell = tuple[int, str, int]  # (rank, buffer, index)
 Held = Counter[tuple[int, int]]
 LOCAL = ("cpy", "re", "nop")
 UNLIMITED = 1 << 60
@@ -62,7 +62,7 @@ def execute(
     program: Program,
     goal: Goal,
     depth: int = UNLIMITED,
-    held: Event | None = None,
+    held_event: Event | None = None,
     rng: random.Random | None = None,
     split: bool = True,
 ) -> Run:
@@ -72,7 +72,7 @@ def execute(
         program: The program.
         goal: States the initial content of memory.
         depth: Number of FIFO slots of a connection.
-        held: A transmission that is never done.
+        held_event: A transmission that is never done.
         rng: Draws the order of threadblocks; None: greedy, in order of ranks and threadblocks.
         split: Whether the chunks of a step are transmitted one by one.
     """
@@ -99,7 +99,7 @@ def execute(
                 waits = s.dep_tb >= 0 and at[r, s.dep_tb][0] <= s.dep_step
                 empty = s.op in RECEIVES and not into
                 full = s.op in SENDS and len(out) >= depth
-                if waits or empty or full or (r, t, position, chunk) == held:
+                if waits or empty or full or (r, t, position, chunk) == held_event:
                     break
                 at_once = s.op in LOCAL or not split
                 received = into.pop(0) if s.op in RECEIVES else []
@@ -119,7 +119,7 @@ def execute(
 
 
 def _move(run: Run, goal: Goal, place: Place, s: Step, chunk: int, received: Held | None) -> Held:
-    """Execute one chunk of a step and return the value that it yields."""
+    """Run one chunk of a step and return the value that it yields."""
     value: Held = Counter() if received is None else received.copy()
     reads = [(s.src_buf, s.src_off)] if s.op in READS_SRC else []
     reads += [(s.dst_buf, s.dst_off)] if s.op == "re" else []
@@ -178,7 +178,7 @@ def races(program: Program, goal: Goal) -> set[tuple[Event, Event, Cell]]:
     def comes_first(event: Event, later_event: Event) -> bool:
         """Return whether `event` can be done before `later_event`."""
         if later_event not in runs:
-            runs[later_event] = execute(program, goal, held=later_event)
+            runs[later_event] = execute(program, goal, held_event=later_event)
         return event in runs[later_event].done
 
     races_found = set()

@@ -20,8 +20,8 @@ from ortools.sat.python import cp_model
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 
-UNITS = 60  # of time in a µs, and of rate in a GB/s
-EFFORT = 0.15  # of the solver's deterministic time
+UNITS = 60  # Units of time in a µs, and of rate in a GB/s.
+EFFORT = 0.15  # Limit of the solver's deterministic time.
 _NEAR = 1e-7
 
 
@@ -113,12 +113,12 @@ class _Model:
         return new_send
 
     def after(self, send: _Send, before: _Send, *conditions: cp_model.IntVar) -> None:
-        """Require that `send` starts after the arrival of `before`, where all of the conditions hold."""
+        """Make `send` start after the arrival of `before`, where all of the conditions hold."""
         self.cp.add(send.start >= before.arrives).only_enforce_if(*conditions)
         self.brought.append((send.number, before.number, conditions))
 
     def share(self) -> None:
-        """Require that no link carries two sends at once and that no shared resource exceeds its capacity."""
+        """Make sends on a link disjoint and keep all shared resources within their capacity."""
         net, cp = self.problem.network, self.cp
         _, _, ptr, uses, _, rates = net.carriers
         through: dict[int, list[tuple[_Send, cp_model.IntervalVar, int]]] = {}
@@ -143,7 +143,7 @@ class _Model:
     def _spread(
         self, sends: list[_Send], roots: dict[int, cp_model.IntVar | None], goals: list[int], *, once: bool = False
     ) -> None:
-        """Require that every goal receives a copy by one send, and that ranks pass on only what they have.
+        """Make every goal receive a copy by one send, and let ranks pass on only what they have.
 
         Args:
             sends: The optional sends of copies.
@@ -189,38 +189,40 @@ class _Model:
         adding = [c for c in self.lasts if not self._is_forth(c) or c < net.nlinks]
         parts = [self.send(chunk, c, forth=False) for c in adding]
         for rank in ranks:
-            into = [own_send for own_send in parts if any(d == rank for _, d in self.pairs[own_send.carrier])]
-            out = [own_send for own_send in parts if any(s == rank for s, _ in self.pairs[own_send.carrier])]
-            goes = sum(own_send.used for own_send in out)
+            into = [part_send for part_send in parts if any(d == rank for _, d in self.pairs[part_send.carrier])]
+            out = [part_send for part_send in parts if any(s == rank for s, _ in self.pairs[part_send.carrier])]
+            goes = sum(part_send.used for part_send in out)
             tree = [] if exchanged is None else [exchanged.negated()]
             if rank in holders:
                 cp.add(goes + root.get(rank, 0) == 1).only_enforce_if(*tree)
             else:
                 cp.add(goes + root.get(rank, 0) <= 1).only_enforce_if(*tree)
-                for own_send in into:
-                    cp.add(goes + root.get(rank, 0) == 1).only_enforce_if(own_send.used, *tree)
-                for own_send in out:
-                    cp.add_bool_or([before.used for before in into] or [False]).only_enforce_if(own_send.used, *tree)
-            for own_send in out:
+                for part_send in into:
+                    cp.add(goes + root.get(rank, 0) == 1).only_enforce_if(part_send.used, *tree)
+                for part_send in out:
+                    cp.add_bool_or([before.used for before in into] or [False]).only_enforce_if(part_send.used, *tree)
+            for part_send in out:
                 for before in into:
-                    self.after(own_send, before, own_send.used, before.used, *tree)
+                    self.after(part_send, before, part_send.used, before.used, *tree)
         if exchanged is None:
             return
-        for own_send in parts:
-            (source, goal), *more = self.pairs[own_send.carrier]
+        for part_send in parts:
+            (source, goal), *more = self.pairs[part_send.carrier]
             if more or source not in holders or goal not in goals:
-                cp.add_implication(exchanged, own_send.used.negated())
+                cp.add_implication(exchanged, part_send.used.negated())
         for source in holders:
             for goal in goals:
                 if source != goal:
-                    direct = [own_send.used for own_send in parts if self.pairs[own_send.carrier] == [(source, goal)]]
+                    direct = [
+                        part_send.used for part_send in parts if self.pairs[part_send.carrier] == [(source, goal)]
+                    ]
                     cp.add(sum(direct) == 1).only_enforce_if(exchanged)
         wholes = [self.send(chunk, c, forth=True) for c in self.lasts if self._is_forth(c)]
-        cp.add(sum(own_send.used for own_send in wholes) == 0).only_enforce_if(exchanged)
+        cp.add(sum(part_send.used for part_send in wholes) == 0).only_enforce_if(exchanged)
         self._spread(wholes, dict(root), [], once=True)
         for rank in ranks:
             copies_into = [
-                own_send.used for own_send in wholes if any(d == rank for _, d in self.pairs[own_send.carrier])
+                part_send.used for part_send in wholes if any(d == rank for _, d in self.pairs[part_send.carrier])
             ]
             if rank in goals:
                 cp.add_bool_or([*copies_into, root[rank], exchanged])

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.oracles.operation_order import order_of
 
-Hop = tuple[tuple[int, ...], float, float]  # links, ns, bytes a ns
+Hop = tuple[tuple[int, ...], float, float]  # (links, latency in ns, bytes a ns)
 
 
 @dataclass(frozen=True)

@@ -63,18 +63,18 @@ class _Run:
         self.open = sum(map(len, ranks))
         self.last = 0
 
-    def push(self, when: int, what: str, rank: int, number: int, order: int = 0) -> None:
+    def push(self, when: int, event: str, rank: int, number: int, order: int = 0) -> None:
         """Add an event.
 
         Args:
             when: Time of the event.
-            what: Name of the method that handles the event.
+            event: Name of the method that handles the event.
             rank: Rank of the operation.
             number: Number of the operation in its rank.
             order: Order that a postponed event keeps among the events of one time; 0: the next one.
         """
         self.count += 1
-        heapq.heappush(self.events, (when, order or self.count, what, rank, number))
+        heapq.heappush(self.events, (when, order or self.count, event, rank, number))
 
     def go(self) -> int:
         for rank, operations in enumerate(self.ranks):
@@ -122,7 +122,7 @@ class _Run:
             self.push(self.sending[nic], "end", rank, number)
 
     def message(self, now: int, source: int, number: int, order: int) -> None:
-        """Take in the message of a `source` operation, whose first byte has arrived."""
+        """Handle the arrival of the first byte of a message of `source`."""
         operation = self.ranks[source][number]
         nic = (operation.peer, 0 if self.rules.one_nic else source)
         free = max(self.receiving[nic], self.cpu[operation.peer] if self.rules.cpu else 0)
@@ -140,7 +140,7 @@ class _Run:
             self.came[key].append(complete)
 
     def end(self, now: int, rank: int, number: int, _: int = 0) -> None:
-        """End an operation at `now`, which may be in the future, and start the operations that waited for it."""
+        """Record the end of an operation, which may be in the future, and start the operations that waited for it."""
         self.open -= 1
         self.last = max(self.last, now)
         free = []

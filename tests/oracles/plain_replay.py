@@ -12,8 +12,8 @@ from itertools import groupby, pairwise
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 
-Cell = tuple[int, int]  # chunk, rank
-Row = tuple[int, int, int, bool, float, float]  # chunk, link, step, reduces, start, end
+Cell = tuple[int, int]  # (chunk, rank)
+Row = tuple[int, int, int, bool, float, float]  # (chunk, link, step, reduces, start, end)
 
 SLACK = 1e-9  # Relative to the time of the schedule.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-Value = tuple[tuple[int, int, int], ...] | None  # contributions (launch, rank, chunk), None: garbage
+Value = tuple[tuple[int, int, int], ...] | None  # Contributions (launch, rank, chunk); None: garbage.
 Json = dict[str, Any]
-THREADS, PARTS = 2, 4  # elements of a chunk
+THREADS, PARTS = 2, 4  # Threads of a threadblock, elements of a chunk.
 PACKETS = {"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspkt"}
 
 

@@ -23,13 +23,13 @@ from typing import Any
 from tests.oracles.plan_operations import PACKETS, PARTS, THREADS, Json, Value, elements, lanes, read
 
 Key = tuple[str, int]
-Thread = tuple[int, int, int]  # rank, threadblock, thread
+Thread = tuple[int, int, int]  # (rank, threadblock, thread)
 LAUNCHES = 4
 SLOW = 0.02  # Probability that a slow rank or port goes on when it is drawn.
 
 
 class Wrong(Exception):
-    """Nothing can go on, or an operation reaches beyond a rank's scratch."""
+    """The run cannot go on, or an operation reaches beyond a rank's scratch."""
 
 
 class PlanRun:
@@ -66,9 +66,9 @@ class PlanRun:
             for gpu, elements, double in zip(self.gpus, wide, self.double, strict=True)
         ]
         self.memory: list[dict[Key, Any]] = [{} for _ in range(n)]
-        self.launch = [0] * n  # that each rank is in, or has ended last
-        self.busy = [0] * n  # threads that are not yet done with it
-        self.ended = [0] * self.nranks  # launches of each rank
+        self.launch = [0] * n  # Launch that each rank is in, or has ended last.
+        self.busy = [0] * n  # Threads of each rank that have not ended the launch.
+        self.ended = [0] * self.nranks  # Number of launches that each rank has ended.
         self.results: list[list[dict[Key, Any]]] = [[{} for _ in range(self.nranks)] for _ in turns]
         self.inbound: Counter[tuple[int, str, int]] = Counter()
         self.queues: dict[tuple[int, int], deque[tuple[Any, ...]]] = defaultdict(deque)
@@ -94,15 +94,15 @@ class PlanRun:
         self.barriers: dict[tuple[int, int], set[Thread]] = defaultdict(set)
         self.runnable: list[Thread] = []
         self.asleep: dict[Hashable, list[Thread]] = defaultdict(list)
-        self.pace: dict[Hashable, float] = defaultdict(lambda: rng.choice((1.0, 1.0, SLOW)))  # of ranks, of ports
+        self.pace: dict[Hashable, float] = defaultdict(lambda: rng.choice((1.0, 1.0, SLOW)))  # By rank or port.
 
     def run(self) -> None:
-        """Execute to the end.
+        """Run to the end.
 
         Raises:
             Wrong: A thread waits for ever, or an operation reaches beyond a rank's scratch.
         """
-        idle = list(range(self.nranks))  # ranks between two launches
+        idle = list(range(self.nranks))  # Ranks between two launches.
         while idle or self.runnable or any(self.queues.values()):
             busy = [key for key, queue in self.queues.items() if queue]
             pick = self.rng.randrange(len(idle) + len(busy) + len(self.runnable))
@@ -137,7 +137,7 @@ class PlanRun:
             raise Wrong("it stops")
 
     def go_on(self, number: int) -> None:
-        """Execute up to 16 steps of one of the runnable threads."""
+        """Run up to 16 steps of one of the runnable threads."""
         thread = self.runnable[number]
         for _ in range(self.rng.choice((1, 1, 4, 16))):
             if self.at[thread] >= len(self.ops(*thread[:2])):
@@ -297,7 +297,7 @@ class PlanRun:
         return [("s", offset), ("s", offset + 1)] if packet else [("s", offset)]
 
     def move(self, rank: int, tb: int, op: Json, lane: int, elements: Iterable[int], *late: int) -> None:
-        """Move elements of a lane.
+        """Apply an operation to elements of a lane.
 
         Args:
             rank: Rank that executes the operation.
@@ -335,7 +335,7 @@ class PlanRun:
                         self.wake(("flag", owner, key))
 
     def step(self, rank: int, tb: int, thread: int) -> None:
-        """Execute the operation of a thread that can go on."""
+        """Run the next operation of a thread that can go on."""
         op = self.ops(rank, tb)[self.at[rank, tb, thread]]
         name, port = op["name"], op.get("channel_type") == "port"
         if len(self.met[rank, tb]) == THREADS:
@@ -377,14 +377,14 @@ class PlanRun:
                 self.move(rank, tb, op, lane, elements(op, sources[0][0]["size"], thread))
 
     def say(self, end: tuple[int, str, int]) -> None:
-        """Signal the other end of a channel."""
+        """Send a signal to the other end of a channel."""
         far_end = self.across(end)
         if far_end is not None:
             self.inbound[far_end] += 1
             self.wake(("in", far_end))
 
     def push(self, rank: int, tb: int, op: Json) -> None:
-        """Queue an operation's puts and signals at their port channels."""
+        """Add an operation's puts and signals to the queues of its port channels."""
         for lane, (_, targets) in enumerate(lanes(op)):
             for k in range(len(targets)):
                 end = self.end(rank, tb, "port", op["channel_ids"][lane + k])
@@ -393,7 +393,7 @@ class PlanRun:
                     self.queues[rank, end[2]].append(("signal", end))
 
     def deliver(self, key: tuple[int, int]) -> None:
-        """Do the first request in a port's queue."""
+        """Handle the first request in a port's queue."""
         request, *fields = self.queues[key].popleft()
         if request == "signal":
             self.say(fields[0])

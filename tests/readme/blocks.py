@@ -1,4 +1,4 @@
-"""The blocks of the README and its guides, and how to make its shown output anew: `python -m tests.readme.blocks`."""
+"""The blocks of the README and its guides; `python -m tests.readme.blocks` renews their output."""
 
 from __future__ import annotations
 
@@ -28,62 +28,62 @@ class Block:
 
     @property
     def place(self) -> str:
-        """As a test's name has it."""
+        """Return the block's place for the name of a test."""
         return f"{self.document.stem}-line{self.line}"
 
     @property
     def name(self) -> str:
-        """Of the file that it is; "" where its first line does not say one."""
+        """Return the name of the file that the block shows; "": its first line has no name."""
         named = re.fullmatch(r"# ([\w.-]+\.(?:toml|csv|py|txt))", self.text.splitlines()[0])
         return named[1] if named else ""
 
 
 def blocks(*kinds: str) -> list[Block]:
-    found = []
+    matching_blocks = []
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         of_kind = (m for m in _BLOCK.finditer(text) if m[1] in kinds)
-        found += [Block(m[1], m[2], document, text.count("\n", 0, m.start()) + 1) for m in of_kind]
-    return found
+        matching_blocks += [Block(m[1], m[2], document, text.count("\n", 0, m.start()) + 1) for m in of_kind]
+    return matching_blocks
 
 
 def all_text() -> str:
-    """Of the README and its guides."""
+    """Return the text of the README and its guides."""
     return "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
 
 
 def files() -> list[Block]:
-    """Blocks that are files: their first line says their name."""
+    """Return the blocks that show a file, whose first line has its name."""
     return [block for block in blocks("toml", "csv", "python", "text") if block.name]
 
 
 def write_files(folder: Path) -> None:
-    """The files that they show, each under the name in its first line."""
+    """Write the files that the blocks show, each under the name in its first line."""
     for block in files():
         (folder / block.name).write_text(block.text, encoding="utf-8")
 
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A script by bash, which stops at the first command that fails; `synth` and `python` are ours."""
+    """Run a script by bash, which stops at the first failing command, with our `synth` and `python`."""
     path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env=dict(os.environ, PATH=path, OMP_NUM_THREADS="1"),  # torchrun says so where it is not set
+        env=dict(os.environ, PATH=path, OMP_NUM_THREADS="1"),  # Otherwise torchrun prints a warning.
         capture_output=True,
         text=True,
         timeout=150,
         check=False,
     )
-    done.stderr = without_progress(done.stderr)
-    return done
+    completed.stderr = without_progress(completed.stderr)
+    return completed
 
 
 _PROVED = ("bound", "gap", "worst in range", "proof")
 
 
 def without_seconds(text: str) -> str:
-    """The output but for what a machine's speed decides: the seconds, what is proved by then, and what comes next."""
+    """Remove times, and the cells and lines that depend on the machine's speed."""
     text = re.sub(r" +[0-9.]+ s(?=$|\nnext minute: )", "", text.rstrip())
     text = re.sub(r"\nnext minute: .*$", "\nnext minute: ", text)
     lines, head = [], list[str]()
@@ -103,10 +103,10 @@ def _renewed(match: re.Match[str]) -> str:
     command = match[2].splitlines()[0]
     with tempfile.TemporaryDirectory() as folder:
         write_files(Path(folder))
-        done = run(command.removeprefix("$ "), Path(folder))
-    return f"```console\n{command}\n{done.stdout.rstrip()}\n```"
+        completed = run(command.removeprefix("$ "), Path(folder))
+    return f"```console\n{command}\n{completed.stdout.rstrip()}\n```"
 
 
 if __name__ == "__main__":
-    for each in DOCUMENTS:
-        each.write_text(_BLOCK.sub(_renewed, each.read_text(encoding="utf-8")), encoding="utf-8")
+    for document_path in DOCUMENTS:
+        document_path.write_text(_BLOCK.sub(_renewed, document_path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md, CONTRIBUTING.md and results/README.md name only what is there."""
+"""Tests that ARCHITECTURE.md, CONTRIBUTING.md and results/README.md name only existing files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from results.measuring.measure import ROOT
 
 DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "results/README.md")
 PACKAGES = "topologies|synth|emit|runtime|tests|results"
-MADE = {
+EXAMPLE_PATHS = {
     "results/scripts/NAME.py",
     "results/tables/NAME.md",
-}  # patterns, and tables to come
+}  # Placeholders in instructions.
 
 
 def named(text: str) -> set[str]:
-    """Paths in backticks and in blocks of commands, without what follows them."""
+    """Return paths in backticks and in blocks of commands, without the text after them."""
     paths = set(re.findall(rf"(?<![\w/.-])((?:{PACKAGES})/[\w./-]*\w)", text))
     return {p for p in paths if not p.startswith("tests/oracles") or "." in p} | set(
         re.findall(r"`([A-Z]+\.md|pyproject\.toml)`", text)
@@ -27,23 +27,23 @@ def named(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_paths_are_there(document: str) -> None:
+def test_paths_exist(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
-    found = named(text) - MADE
-    assert found
-    missing = sorted(path for path in found if not (ROOT / path).exists())
+    paths = named(text) - EXAMPLE_PATHS
+    assert paths
+    missing = sorted(path for path in paths if not (ROOT / path).exists())
     assert not missing
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_modules_are_there(document: str) -> None:
+def test_modules_exist(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     for name in set(re.findall(r"-m (results\.scripts\.\w+)", text)) - {"results.scripts.NAME"}:
         assert (ROOT / (name.replace(".", "/") + ".py")).exists(), name
 
 
-def test_names_beside_a_file_are_in_it() -> None:
-    """What a row of ARCHITECTURE.md puts in brackets after a file is a name of that file."""
+def test_names_beside_a_file_occur_in_it() -> None:
+    """Check that the names in brackets after a file in ARCHITECTURE.md occur in that file."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     pairs = re.findall(r"`([\w/]+\.py)` \(((?:`[^`]+`(?:, )?)+)", text)
     pairs += [(path, f"`{name}`") for name, path in re.findall(r"`([A-Z]+)` in `([\w/]+\.py)`", text)]
@@ -54,7 +54,7 @@ def test_names_beside_a_file_are_in_it() -> None:
             assert re.search(rf"\b{name}\b", source), (path, name)
 
 
-def test_every_script_has_its_line() -> None:
+def test_every_script_and_table_is_listed() -> None:
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     for path in (ROOT / "results" / "scripts").glob("[a-z]*.py"):
         assert f"results.scripts.{path.stem}" in text
@@ -62,8 +62,8 @@ def test_every_script_has_its_line() -> None:
         assert f"tables/{path.name}" in text or path.name.startswith("gpu-")
 
 
-def test_the_order_of_rooms_is_the_contract_s() -> None:
-    """Every room of the linter's layers is in the page's line, in an order that the layers allow."""
+def test_the_order_of_rooms_follows_the_import_contract() -> None:
+    """Check that the page's line has every room of the linter's layers, in an order that they allow."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     line = next(part for part in text.splitlines() if part.startswith("model ←"))
     place = {room: i for i, rooms in enumerate(line.split(" ← ")) for room in rooms.split(", ")}
@@ -75,7 +75,7 @@ def test_the_order_of_rooms_is_the_contract_s() -> None:
     assert order == sorted(order, reverse=True)
 
 
-def test_the_question_of_the_page() -> None:
-    """The rows that the page names are there under these names."""
+def test_the_example_question_is_registered() -> None:
+    """Check that the rows that the page names have these names."""
     kind = import_module("synth.model.registry").KINDS["allgather"]
     assert "allgatherintotensor" in kind.spellings

@@ -1,4 +1,4 @@
-"""All that the README and its guides show as a command or a file works, and its output is what the program prints."""
+"""Tests that commands and files in the README and its guides work, and that their output is what the program prints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.readme.blocks import (
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProcess[str]]:
-    """A folder with the files that they show, where the README's first example has been run; and what that was."""
+    """Return a folder with the shown files in which the README's first example has run, and the run."""
     folder = tmp_path_factory.mktemp("readme")
     write_files(folder)
     return folder, run(EXAMPLE, folder)
@@ -37,9 +37,9 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProc
 
 @pytest.fixture(scope="module")
 def example(first: tuple[Path, CompletedProcess[str]]) -> Path:
-    """The folder."""
-    folder, done = first
-    assert done.returncode == 0
+    """Return the folder of the first example."""
+    folder, completed = first
+    assert completed.returncode == 0
     return folder
 
 
@@ -48,7 +48,7 @@ def _at(block: Block) -> str:
 
 
 def test_opening() -> None:
-    """Two sentences, the two commands, the table."""
+    """Check that the README begins with two sentences, the two commands and the table."""
     text = README.read_text(encoding="utf-8")
     assert text.index("    make demo ") < text.index("    make test ") < text.index("```console")
     assert len(text.split("    make demo")[0].splitlines()) < 8
@@ -57,19 +57,21 @@ def test_opening() -> None:
 
 @pytest.mark.parametrize("block", blocks("console"), ids=_at)
 def test_shown_output(first: tuple[Path, CompletedProcess[str]], block: Block) -> None:
-    """Renew it with `python -m tests.readme.blocks`."""
-    (example, done), (command, _, shown) = first, block.text.partition("\n")
+    """Check the shown output, which `python -m tests.readme.blocks` renews."""
+    (example, completed), (command, _, shown) = first, block.text.partition("\n")
     if command != f"$ {EXAMPLE}":
-        done = run(command.removeprefix("$ "), example)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert without_seconds(done.stdout) == without_seconds(shown)
+        completed = run(command.removeprefix("$ "), example)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert without_seconds(completed.stdout) == without_seconds(shown)
 
 
 def _commands() -> list[tuple[str, str]]:
-    found = []
+    commands = []
     for block in blocks("sh"):
-        found += [(f"{block.document.stem}-line{block.line + i}", c) for i, c in enumerate(block.text.splitlines(), 1)]
-    return found
+        commands += [
+            (f"{block.document.stem}-line{block.line + i}", c) for i, c in enumerate(block.text.splitlines(), 1)
+        ]
+    return commands
 
 
 _OF_TORCH = ("torchrun", "--backend torch", "synth calibrate", "synth tune", "here.toml")
@@ -79,19 +81,19 @@ _OF_TORCH = ("torchrun", "--backend torch", "synth calibrate", "synth tune", "he
 def test_command(example: Path, command: str) -> None:
     if find_spec("torch") is None and any(word in command for word in _OF_TORCH):
         pytest.skip("PyTorch is not installed: make torch runs this")
-    done = run(command, example)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    completed = run(command, example)
+    assert (completed.returncode, completed.stderr) == (0, ""), completed.stdout
 
 
 @pytest.mark.parametrize("block", [block for block in blocks("python") if not block.name], ids=_at)
 def test_python(example: Path, block: Block) -> None:
     (example / "block.py").write_text(block.text, encoding="utf-8")
-    done = run(f"{sys.executable} block.py", example)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "did you mean dgx-a100" in done.stdout
+    completed = run(f"{sys.executable} block.py", example)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert "did you mean dgx-a100" in completed.stdout
 
 
-def test_every_file_that_is_shown_is_used() -> None:
+def test_every_shown_file_is_used() -> None:
     commands = " ".join(c for _, c in _commands())
     assert {block.kind for block in files()} == {"toml", "csv", "python", "text"}
     assert all(block.name for block in blocks("toml", "csv", "text"))
@@ -100,7 +102,7 @@ def test_every_file_that_is_shown_is_used() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.stem)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_link_targets_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", text):
         assert (document.parent / target).exists(), target
@@ -110,7 +112,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def test_kinds_of_blocks() -> None:
-    """No block that nobody runs."""
+    """Check that there is no block of a kind that no test runs."""
     shown = re.findall(r"^```(\w*)$", all_text(), re.M)
     assert {kind for kind in shown if kind} <= {"console", "sh", "python", "toml", "csv", "text"}
     assert len([kind for kind in shown if kind]) * 2 == len(shown)
@@ -129,10 +131,10 @@ def test_all_commands_options_and_fields_are_named(example: Path) -> None:
     index = json.loads((example / "out" / "index.json").read_text(encoding="utf-8"))
     for field in index["algorithms"][0]:
         assert f"`{field}`" in text, field
-    said = json.loads(run(f"{EXAMPLE} --budget 2s --out elsewhere --json", example).stdout)
-    for field in said:
+    answer = json.loads(run(f"{EXAMPLE} --budget 2s --out elsewhere --json", example).stdout)
+    for field in answer:
         assert f"`{field}`" in text, field
-    titles = blocks("console")[0].text.splitlines()[3]  # after the command
+    titles = blocks("console")[0].text.splitlines()[3]  # The titles follow the command.
     for title in re.split(r" {2,}", titles.strip()):
         assert f"| {title} |" in text, title
 

@@ -1,4 +1,4 @@
-"""Bounds against small problems solved exactly: a bound that is too high is found, and the exact times are exact."""
+"""Tests of bounds against small problems solved exactly: bounds that are too high are reported, and times are exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.oracles.exhaustive import fastest
 from tests.oracles.tree_packing import packed_us_per_byte
 from topologies.load import load
 
-FEW = (2, 5, 9, 11, 15, 17, 20, 21)  # that take milliseconds
+FEW = (2, 5, 9, 11, 15, 17, 20, 21)  # Problems that take milliseconds.
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def counted(workers: Workers, planted: str = "") -> bounds_exact.Count:
     return total
 
 
-def test_no_claim_is_refuted_and_the_page_says_so(workers: Workers) -> None:
+def test_no_claim_is_refuted(workers: Workers) -> None:
     total = counted(workers)
     assert total.refuted == []
     assert sum(total.sorts.values()) + total.skipped == len(FEW)
@@ -43,7 +43,7 @@ def test_no_claim_is_refuted_and_the_page_says_so(workers: Workers) -> None:
     assert "No claim refuted" in bounds_exact.text(total, 3)
 
 
-def test_a_check_that_proves_one_per_cent_too_much_is_found(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_is_one_per_cent_too_high_is_reported(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = KINDS["cut"]
 
     def too_high(problem: Problem, witness: Witness) -> Limit:
@@ -51,13 +51,13 @@ def test_a_check_that_proves_one_per_cent_too_much_is_found(workers: Workers, mo
         return base * 1.01, per_byte * 1.01, cap
 
     monkeypatch.setitem(KINDS, "cut", replace(kind, limit=too_high))
-    found = counted(workers).refuted
-    assert any("cut claims" in line for line in found)
-    assert any("a byte claimed" in line for line in found)
+    refuted = counted(workers).refuted
+    assert any("cut claims" in line for line in refuted)
+    assert any("a byte claimed" in line for line in refuted)
 
 
 @pytest.mark.parametrize(("spec", "name"), [("full:3,bw=2,alpha=1", "broadcast"), ("line:3,bw=1,alpha=2", "allgather")])
-def test_exact_times_are_those_of_trying_all(spec: str, name: str) -> None:
+def test_exact_times_equal_those_of_exhaustive_search(spec: str, name: str) -> None:
     problem = make_problem(load(spec), name)
     size = 12e3 / float(problem.collective.fraction.min())
     best = exact(problem, size)
@@ -67,12 +67,12 @@ def test_exact_times_are_those_of_trying_all(spec: str, name: str) -> None:
     assert Algorithm(problem, best.schedule, "exact").time_us(size) == pytest.approx(best.time_us)
 
 
-def test_trees_of_a_ring_take_what_leaves_a_rank() -> None:
+def test_tree_packing_of_a_ring() -> None:
     problem = make_problem(load("ring:4,bw=2"), "allgather")
     assert packed_us_per_byte(problem) == pytest.approx(0.75 * 1e-3 / 4)
     assert packed_us_per_byte(make_problem(load("star:4"), "allgather")) is None
 
 
-def test_times_that_are_not_whole_are_said() -> None:
+def test_times_that_are_not_whole_are_refused() -> None:
     with pytest.raises(NotWhole, match="no whole number"):
         exact(make_problem(load("ring:4,bw=7"), "allgather"), 1000.0)

@@ -1,4 +1,4 @@
-"""The scripts about hand-written algorithms and the host, on small cases."""
+"""Tests of the scripts about hand-written algorithms and the host, on small cases."""
 
 from __future__ import annotations
 
@@ -10,45 +10,47 @@ import pytest
 from results.scripts import handwritten
 
 
-def test_kept_figures_are_complete() -> None:
-    kept = json.loads(handwritten.KEPT.read_text())
+def test_stored_figures_are_complete() -> None:
+    stored_figures = json.loads(handwritten.KEPT.read_text())
     names = {name for name, _, _ in handwritten.PAIRS}
-    assert set(kept) == names | {f"instances-{times}/{name}" for times in handwritten.INSTANCES for name in names}
-    for figures in kept.values():
+    assert set(stored_figures) == names | {
+        f"instances-{times}/{name}" for times in handwritten.INSTANCES for name in names
+    }
+    for figures in stored_figures.values():
         assert len(figures["sha256"]) == 64
         assert set(handwritten.Shape._fields) < set(figures)
 
 
 @pytest.mark.parametrize("pair", [pair for pair in handwritten.PAIRS if pair[2].get("nodes") != 4], ids=str)
 def test_no_program_takes_more_than_msccl_tools(pair: tuple[str, str, dict[str, Any]]) -> None:
-    kept, (name, example, settings) = json.loads(handwritten.KEPT.read_text()), pair
+    stored_figures, (name, example, settings) = json.loads(handwritten.KEPT.read_text()), pair
     for times in (1, 2):
-        asked = settings | {"instances": times * settings.get("instances", 1)}
-        ours = handwritten.shape_of(handwritten.right(handwritten.instructions_of(example, asked)))
-        theirs = kept[handwritten.kept_name(name, times)]
-        assert all(value <= theirs[field] for field, value in ours._asdict().items())
+        arguments = settings | {"instances": times * settings.get("instances", 1)}
+        shape = handwritten.shape_of(handwritten.right(handwritten.instructions_of(example, arguments)))
+        stored_shape = stored_figures[handwritten.kept_name(name, times)]
+        assert all(value <= stored_shape[field] for field, value in shape._asdict().items())
 
 
-def test_a_program_that_is_longer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = json.loads(handwritten.KEPT.read_text())
+def test_a_longer_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_figures = json.loads(handwritten.KEPT.read_text())
     monkeypatch.setattr(handwritten, "PAIRS", handwritten.PAIRS[:1])
     monkeypatch.setattr(handwritten, "OTHERS", ())
     monkeypatch.setattr(handwritten, "INSTANCES", (2,))
     monkeypatch.setattr(handwritten, "emission", lambda: (0.1, 1))
     name = handwritten.PAIRS[0][0]
-    assert "**none**" in handwritten.text(kept)
-    page = handwritten.text(kept | {name: kept[name] | {"threadblocks": 0}})
+    assert "**none**" in handwritten.text(stored_figures)
+    page = handwritten.text(stored_figures | {name: stored_figures[name] | {"threadblocks": 0}})
     assert f"**{name}**" in page
     assert "A goal is not reached" in page
-    several = handwritten.kept_name(name, 2)
-    page = handwritten.text(kept | {several: kept[several] | {"channels": 0}})
+    double_name = handwritten.kept_name(name, 2)
+    page = handwritten.text(stored_figures | {double_name: stored_figures[double_name] | {"channels": 0}})
     assert "**examples/ring.py --set instances=2** (goal: none)" in page
     assert "A goal is not reached" in page
 
 
 def test_instances_that_cost_more_than_their_number_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = json.loads(handwritten.KEPT.read_text())
+    stored_figures = json.loads(handwritten.KEPT.read_text())
     monkeypatch.setattr(handwritten, "PAIRS", handwritten.PAIRS[:1])
     figures = iter([handwritten.Shape(9, 1, 0, 1), *(handwritten.Shape(n, 1, 0, 1) for n in (18, 37, 72))])
     monkeypatch.setattr(handwritten, "shape_of", lambda _: next(figures))
-    assert handwritten.instances(kept)[1] == ["examples/ring.py --set instances=4"]
+    assert handwritten.instances(stored_figures)[1] == ["examples/ring.py --set instances=4"]

@@ -1,4 +1,4 @@
-"""The script that compares imported machines with their files finds what is not as the file says."""
+"""Tests that the comparison of imported machines with their files reports planted differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TO = '<nvlink target="{}" count="3" tclass="0x030200"/>'
         ("pcie.xml", system(cpu(0, switch("a", gpu("01", 0), gpu("02", 1))), cpu(1, gpu("03", 2)))),
     ],
 )
-def test_planted_differences_are_found(tmp_path: Path, name: str, text: str) -> None:
+def test_planted_differences_are_reported(tmp_path: Path, name: str, text: str) -> None:
     (path := tmp_path / name).write_text(text)
     machine = load_machine(path)
     assert not differences(path, machine)
@@ -44,8 +44,8 @@ def test_planted_differences_are_found(tmp_path: Path, name: str, text: str) -> 
 
 
 @pytest.mark.parametrize(("name", "text"), [("t.conf", TREE), ("b.conf", BLOCKS), ("s.yaml", SLURM), ("m.yaml", MODEL)])
-def test_planted_nodes_of_trees_are_found(tmp_path: Path, name: str, text: str) -> None:
-    """Rates are no part of such files."""
+def test_planted_differences_in_trees_are_reported(tmp_path: Path, name: str, text: str) -> None:
+    """Check files of trees, which state no rates."""
     if name.endswith("yaml"):
         pytest.importorskip("yaml")
         text = (

@@ -1,4 +1,4 @@
-"""The verdict on ranks that fail: what is wrong is found, what is right passes; the cases themselves make a table."""
+"""Tests of the verdict on failing ranks: faults are reported, right behaviour passes, and the cases fill a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOST = "allreduce: in vain; lost: rank 2 (its connection is closed)"
 
 
 def rank(text: str, at: float, ended: bool = True) -> Seen:
-    """One whose call began at second 1 and failed with this text."""
+    """Return a rank whose call began at second 1 and failed with this text."""
     return Seen([{"at": 1.0, "event": "begins"}, {"at": at, "event": "fails", "text": text}], ended, False)
 
 
@@ -27,7 +27,7 @@ def culprit(fault: float, killed: bool) -> Seen:
 
 
 @pytest.mark.parametrize(
-    ("case", "mine", "expected"),
+    ("case", "seen_rank", "expected"),
     [
         (KILLED, rank(LOST, 5.1), ""),
         (KILLED, rank(LOST, 5.1 + SOON_S), "late"),
@@ -42,12 +42,12 @@ def culprit(fault: float, killed: bool) -> Seen:
         (Case("comes late, within the time-out", 3, "auto"), rank("rank 2 ended", 5.1), "fails for nothing"),
     ],
 )
-def test_what_is_wrong_is_found(case: Case, mine: Seen, expected: str) -> None:
-    ranks = [mine, mine, culprit(5.0, case is KILLED)]
+def test_wrong_behaviour_is_reported(case: Case, seen_rank: Seen, expected: str) -> None:
+    ranks = [seen_rank, seen_rank, culprit(5.0, case is KILLED)]
     assert verdict(case, 0, ranks)[0] == expected
 
 
-def test_the_cases_are_many_and_each_is_another() -> None:
+def test_cases_are_many_and_distinct() -> None:
     assert len(set(cases())) == len(cases()) >= 60
     assert {case.ranks for case in cases()} == {2, 3, 4}
     assert {case.mode for case in cases()} == {"synth", "auto", "synth, library"}

@@ -1,4 +1,4 @@
-"""The table of NCCL's own cost model: what it is held against, and that what is far off is said."""
+"""Tests of the table of NCCL's own cost model: its published runs, and the report of large deviations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_published_runs_have_an_address_and_no_point_twice() -> None:
 
 
 @pytest.mark.parametrize("number", [n for n, run in enumerate(RUNS) if run["nodes"] > 1])
-def test_nics_of_a_run_are_spread_over_its_gpus(number: int) -> None:
+def test_nics_of_a_run_are_distributed_over_its_gpus(number: int) -> None:
     run = RUNS[number]
     topology = cluster(run)
     assert topology.nranks == ranks_of(run)
@@ -49,7 +49,7 @@ def test_nics_of_a_run_are_spread_over_its_gpus(number: int) -> None:
 
 
 def run_at(factor: float) -> dict[str, Any]:
-    """As published, had it been the model's own time times `factor`."""
+    """Return a published run whose times are `factor` times those of the model."""
     model = nccl_model(load("dgx-a100"), range(8))
     rows = [[1 << k, factor * model.choose("allreduce", 1 << k).time_us] for k in range(10, 34)]
     return {"machine": "dgx-a100", "nodes": 1, "collective": "allreduce", "rows": rows}
@@ -58,10 +58,10 @@ def run_at(factor: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("factor", "error", "verdict"), [(1.0, "0%", "met"), (1.5, "50%", "not met"), (0.7, "30%", "not met")]
 )
-def test_a_model_that_is_off_is_said_to_be(factor: float, error: str, verdict: str) -> None:
+def test_the_error_of_a_model_is_reported(factor: float, error: str, verdict: str) -> None:
     runs = [run_at(factor)]
-    found = list(points(1, runs[0]))
-    rows = {name: rest for name, *rest in summary(runs, found)}
+    run_points = list(points(1, runs[0]))
+    rows = {name: cells for name, *cells in summary(runs, run_points)}
     assert rows["NCCL, all"] == [24, error, verdict]
     assert rows["RCCL, all"][:2] == [0, "–"]
 
@@ -71,10 +71,10 @@ def test_a_run_counts_for_the_library_that_it_names() -> None:
     assert {name: count for name, count, *_ in summary(runs, list(points(1, runs[0])))}["NCCL, all"] == 24
 
 
-def test_what_is_said_of_far_points_is_of_the_run_that_is_farthest_off() -> None:
+def test_the_farthest_run_is_reported() -> None:
     runs = [run_at(1.2), run_at(1.7) | {"library": "NCCL"}]
-    found = [point for number, run in enumerate(runs, 1) for point in points(number, run)]
-    assert "up to 1.7 times what came (run 2)" in why(runs, found)
+    run_points = [point for number, run in enumerate(runs, 1) for point in points(number, run)]
+    assert "up to 1.7 times what came (run 2)" in why(runs, run_points)
 
 
 @pytest.mark.parametrize(("library", "spec"), [(name, spec) for name, specs in SWITCHING.items() for spec in specs])
@@ -84,11 +84,11 @@ def test_every_row_of_switches_is_modelled(library: str, spec: str) -> None:
     assert len(ranks) == topology.nranks or library == "MSCCL++"
 
 
-def test_few_points_meet_nothing() -> None:
+def test_a_run_of_few_points_does_not_meet_the_goal() -> None:
     runs = [run_at(1.0)]
     runs[0]["rows"] = runs[0]["rows"][: GOAL_POINTS - 1]
-    found = summary(runs, list(points(1, runs[0])))
-    assert {said for *_, said in found} == {"not met"}
+    summary_rows = summary(runs, list(points(1, runs[0])))
+    assert {verdict for *_, verdict in summary_rows} == {"not met"}
     assert not [row for row in summary(runs, []) if row[3] == "met"]
 
 
@@ -98,9 +98,9 @@ def test_bus_factors_are_those_of_nccl_tests() -> None:
     ]  # fmt: skip
 
 
-def test_switches_name_what_is_taken_at_both_ends() -> None:
+def test_switches_name_the_choice_at_both_ends() -> None:
     model = nccl_model(load("dgx-h100"), range(8))
-    told = switches(model, "allreduce")
-    assert told.startswith("ring LL")
-    assert told.endswith("NVLS Simple")
-    assert told.count("·") == told.count("**") // 2
+    text = switches(model, "allreduce")
+    assert text.startswith("ring LL")
+    assert text.endswith("NVLS Simple")
+    assert text.count("·") == text.count("**") // 2

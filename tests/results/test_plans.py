@@ -1,4 +1,4 @@
-"""The script that runs plans, on single questions."""
+"""Tests of the script that runs plans, on single questions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from topologies.load import load
 )
 def test_plans_of_a_question(collective: str, group: tuple[int, ...], relay: str) -> None:
     row = Row("ring:8", collective)
-    seen: dict[str, str] = {}
-    for algorithm in algorithms("ring:8", collective, group, 0.2, relay)[:1]:  # of small messages
-        examine(row, algorithm, group, 2, seen)
+    plan_texts: dict[str, str] = {}
+    for algorithm in algorithms("ring:8", collective, group, 0.2, relay)[:1]:  # For small messages.
+        examine(row, algorithm, group, 2, plan_texts)
     counts = row.counts
     assert counts["right"] == counts["offsets"] == counts["plans"] > counts["LL"] > 0
     assert counts["found"] == counts["planted"] >= 3 * counts["plans"] - counts["LL"]
     assert not row.wrong
-    assert len(seen) == counts["plans"]
+    assert len(plan_texts) == counts["plans"]
 
 
 def test_plans_in_switches() -> None:
@@ -36,8 +36,8 @@ def test_plans_in_switches() -> None:
 
 
 def test_groups_in_switches_overlap() -> None:
-    (one, other, *_) = plans.overlapping_groups("dgx-h100")
-    assert set(one) != set(other)
+    (first_group, second_group, *_) = plans.overlapping_groups("dgx-h100")
+    assert set(first_group) != set(second_group)
     assert set(plans.overlapping_groups("dgx-h100")) > {(0, 1, 2, 3, 4), (7, 6, 5, 4, 3)}
 
 
@@ -48,5 +48,5 @@ def test_a_wrong_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.wrong[0] == "alltoall ring:4 (0, 1): Simple in place"
 
 
-def test_groups_of_several_nodes_take_the_first_of_each() -> None:
+def test_groups_of_several_nodes_have_the_first_ranks_of_each() -> None:
     assert list(groups("dgx-h100:2"))[1:3] == [(0, 1, 8), (0, 1, 8, 9)]

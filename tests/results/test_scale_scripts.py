@@ -1,4 +1,4 @@
-"""The scripts about large problems, each on a tiny case; no wall time is asserted."""
+"""Tests of the scripts about large problems, each on a tiny case; no elapsed time is asserted."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def _answer(gap: float = 1.003, seconds: float = 2.0, **row: Any) -> Answer:
         "gap": gap, "sends": 12, "chunks": 1, "time_us": gap * 100, "bound_us": 100.0, "shown_bytes": 1 << 30,
         "proof": "cut {0}, 100 GB/s", "vs_baseline": 1.5, **row,
     }  # fmt: skip
-    said = {"algorithms": [figures], "group": [0, 1, 2, 3], "seconds": seconds / 2}
-    return Answer("alltoall --topo ring:4", seconds, 50.0, 0.0, said, "right, 1.0 s")
+    output = {"algorithms": [figures], "group": [0, 1, 2, 3], "seconds": seconds / 2}
+    return Answer("alltoall --topo ring:4", seconds, 50.0, 0.0, output, "right, 1.0 s")
 
 
 def _cells(table: str) -> list[list[str]]:
-    """The cells of a Markdown table, titles first; every line has as many."""
+    """Return the cells of a Markdown table, titles first, and check that every line has as many."""
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     assert len({len(line) for line in lines}) == 1
     return [lines[0], *lines[2:]]
 
 
-def test_a_whole_command_is_measured_and_proved_again(tiny: Answer) -> None:
+def test_a_command_is_measured_and_its_proof_checked(tiny: Answer) -> None:
     assert not tiny.wrong
     assert tiny.checked.startswith("right")
     assert 1 <= tiny.gap < 2
@@ -59,7 +59,7 @@ def test_a_whole_command_is_measured_and_proved_again(tiny: Answer) -> None:
     assert tiny.question == "alltoall --topo ring:4 --size 1M --engine route"
 
 
-def test_a_refused_command_and_a_slow_one_are_told(processes: Processes) -> None:
+def test_refused_and_slow_commands_are_reported(processes: Processes) -> None:
     refused = processes.asked("alltoall", "--topo", "no-such", "--size", "1M", times=1)
     assert "no-such" in refused.wrong
     assert math.isinf(refused.gap)
@@ -68,20 +68,20 @@ def test_a_refused_command_and_a_slow_one_are_told(processes: Processes) -> None
     assert scale_runs.run_watched(["sleep", "30"], 0.1).code is None
 
 
-def test_peak_memory_is_seen() -> None:
+def test_peak_memory_is_measured() -> None:
     ended = scale_runs.run_watched([sys.executable, "-c", "x = b'1' * 150_000_000; print(len(x))"], 60)
     assert (ended.code, ended.out.strip()) == (0, "150000000")
-    assert 150 < ended.peak_mb < 4000  # a child counts what its parent had when it forked, too
+    assert 150 < ended.peak_mb < 4000  # A child's peak includes its parent's memory at the fork.
 
 
-def test_a_go_that_compiles_is_run_again(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_compiles_is_repeated(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([9.0, 1.0, 3.0, 2.0])
 
     def go(_command: object, _limit_s: float = 0.0) -> Ended:
-        took = next(seconds)
-        if took > 5:
+        duration_s = next(seconds)
+        if duration_s > 5:
             (processes.cache / "f.nbc").write_bytes(b"")
-        return Ended(took, 0, json.dumps({"algorithms": [{"gap": 1.5}]}), "", 20.0)
+        return Ended(duration_s, 0, json.dumps({"algorithms": [{"gap": 1.5}]}), "", 20.0)
 
     monkeypatch.setattr(processes, "run", go)
     monkeypatch.setattr(processes, "proved", lambda *_: ("right", ""))
@@ -90,7 +90,7 @@ def test_a_go_that_compiles_is_run_again(processes: Processes, monkeypatch: pyte
     assert scale.first_table([answer]).endswith("| 9.0 | 2.0 |")
 
 
-def test_an_answer_whose_files_say_otherwise_is_wrong(processes: Processes, tmp_path: Path) -> None:
+def test_an_answer_that_contradicts_its_files_is_wrong(processes: Processes, tmp_path: Path) -> None:
     ended = processes.run([*scale_runs.synth(*TINY), "--proof", "--json", "--out", str(tmp_path)], limit_s=60)
     row = json.loads(ended.out)["algorithms"][0]
     assert processes.proved(row)[1] == ""
@@ -101,7 +101,7 @@ def test_an_answer_whose_files_say_otherwise_is_wrong(processes: Processes, tmp_
 
 
 @pytest.mark.parametrize("reading", ["nic", "uplink"])
-def test_the_two_level_networks_are_what_they_say(reading: str, tmp_path: Path) -> None:
+def test_two_level_networks(reading: str, tmp_path: Path) -> None:
     path = tmp_path / "two.toml"
     path.write_text(scale.two_level(reading, 3, 2), encoding="utf-8")
     topology = load(str(path))
@@ -127,12 +127,12 @@ def test_times_as_published() -> None:
     ]
 
 
-def test_goals_that_are_missed_are_told() -> None:
+def test_missed_goals_are_reported() -> None:
     row = scale.Row("alltoall", "ring:4", scale.PAIR, 5, 1.01, "2.01 h")
     assert scale.missed([(row, _answer())]) == []
     assert len(scale.missed([(row, _answer(gap=1.02)), (row, _answer(seconds=6.0))])) == 2
     assert "no right answer" in scale.missed([(row, replace(_answer(), wrong="refused"))])[0]
-    # 4 ranks and 1 GiB: a chunk is on a link of 50 GB/s for 5368.7 µs
+    # With 4 ranks and 1 GiB, a chunk occupies a link of 50 GB/s for 5368.7 µs.
     counted = replace(row, goal_s=None, goal_gap=None, hops=3)
     chunk_us = 2**28 / 50e3
     assert scale.missed([(counted, _answer(time_us=3 * chunk_us))]) == []
@@ -141,18 +141,18 @@ def test_goals_that_are_missed_are_told() -> None:
 
 def test_the_page_of_large_problems(tiny: Answer) -> None:
     row = scale.Row("alltoall", "ring:4", scale.PAIR, 5, 1.01, "2.01 h", 3)
-    done = [(row, tiny), (replace(row, published="", hops=None), _answer(gap=1.02))]
-    text = scale.text([tiny], done, done, done, done)
+    answers = [(row, tiny), (replace(row, published="", hops=None), _answer(gap=1.02))]
+    text = scale.text([tiny], answers, answers, answers, answers)
     assert "## Compiling" in text
     assert "3 618 ×" in scale.table([(row, _answer())], "PCCL")
-    titles, *lines = _cells(scale.table(done, "PCCL", library=True))
+    titles, *lines = _cells(scale.table(answers, "PCCL", library=True))
     assert dict(zip(titles, lines[1], strict=True))["time / bound"] == "1.0200"
     assert dict(zip(titles, lines[1], strict=True))["PCCL, published"] == "–"
-    titles, *lines = _cells(scale.hops_table(done[:1]))
+    titles, *lines = _cells(scale.hops_table(answers[:1]))
     assert dict(zip(titles, lines[0], strict=True))["TACOS, hops"] == "3"
 
 
-def test_every_question_of_the_large_problems_is_there() -> None:
+def test_questions_of_large_problems_are_complete() -> None:
     rows = [*scale.ALLTOALL, *scale.ALLGATHER, *scale.REDUCING, *scale.TWO_LEVEL]
     assert len({(row.collective, row.topo, row.options) for row in rows}) == len(rows)
     assert sum(row.hops is not None for row in rows) == 9
@@ -163,7 +163,7 @@ def test_every_question_of_the_large_problems_is_there() -> None:
 
 def test_published_bandwidths_beside_ours() -> None:
     row = published.Row("alltoall", "ndv2:2", published.GB, (published.Theirs("TE-CCL", 3.52, 337),))
-    # 3.125 GB/s is all that is possible, and what is reached
+    # The limit of 3.125 GB/s is reached.
     full = _answer(gap=1.0, time_us=320_000.0, bound_us=320_000.0)
     assert published.gbs_of(row, full) == (3.125, 3.125)
     titles, *lines = _cells(published.table([(row, full)]))
@@ -175,7 +175,7 @@ def test_published_bandwidths_beside_ours() -> None:
     )
     assert "1.13 × the proved limit of 3.125 GB/s" in published.above([(row, full)])[0]
     assert published.slower([(row, full)]) == []
-    # below what is published, with room to the limit
+    # The result is below the published one, and the limit leaves room.
     slow = _answer(gap=1.25, time_us=320_000.0, bound_us=256_000.0)
     assert published.above([(row, slow)]) == []
     assert "ours 3.12" in published.slower([(row, slow)])[0]
@@ -185,7 +185,7 @@ def test_published_bandwidths_beside_ours() -> None:
     assert "refused" in text
 
 
-def test_every_published_bandwidth_is_there() -> None:
+def test_published_bandwidths_are_complete() -> None:
     rows = [*published.MESHES, *published.CHASSIS]
     assert len(rows) == 14
     assert sum(len(row.theirs) for row in rows) == 30
@@ -201,7 +201,7 @@ def test_groups_of_every_shape_are_disjoint() -> None:
     assert process_groups.groups_of("strided", 8, 2, 64)[1] == tuple(range(1, 64, 8))
 
 
-def test_two_groups_are_planned_and_proved_again() -> None:
+def test_a_plan_of_two_groups_is_proved_again() -> None:
     question = process_groups.Question("alltoall", "contiguous", 2, 2, 1 << 20, "line:4")
     with Workers(()) as workers:
         answer = process_groups.planned(question, 5.0, workers)
@@ -213,30 +213,30 @@ def test_two_groups_are_planned_and_proved_again() -> None:
     assert "failed" in process_groups.table([failed])
 
 
-def test_groups_whose_files_say_otherwise_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_contradict_their_files_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [Member((g, g + 1), named("alltoall", 2, 1), 1 << 20) for g in (0, 2)]
     with Workers(()) as workers:
-        found = plan("line:4", members, relays="all", budget=5.0, workers=workers)
-    assert process_groups.refused(found) == ""
-    other = {"status": "right", "why": "", "time_us": found.makespan_us, "bound_us": found.bound_us / 2}
-    monkeypatch.setattr(process_groups, "checked", lambda _: other)
-    assert "synth prove comes to" in process_groups.refused(found)
+        result = plan("line:4", members, relays="all", budget=5.0, workers=workers)
+    assert process_groups.refused(result) == ""
+    other_check = {"status": "right", "why": "", "time_us": result.makespan_us, "bound_us": result.bound_us / 2}
+    monkeypatch.setattr(process_groups, "checked", lambda _: other_check)
+    assert "synth prove comes to" in process_groups.refused(result)
     monkeypatch.undo()
-    found.times_us[:] *= 2
-    assert process_groups.refused(found).startswith("synth prove")
+    result.times_us[:] *= 2
+    assert process_groups.refused(result).startswith("synth prove")
 
 
-def test_what_groups_come_to() -> None:
-    one = process_groups.Question("alltoall", "random", 4, 1, process_groups.LARGE)
-    alone = process_groups.Planned(one, 10.0, 10.0, 40.0, 10.0, 1.0)
-    both = process_groups.Planned(replace(one, groups=2), 20.0, 16.0, 19.0, 18.0, 1.0, "budget")
-    said = process_groups.goals([alone, both])
-    assert [line.split(": ")[1].split()[0] for line in said] == ["Direct", "time", "slower", "slower"]
-    assert process_groups.goals([alone]) == []
-    assert "1.250, 0.95, 0.90; 1.00 s!" in process_groups.table([alone, both])
-    titles, *lines = _cells(process_groups.summary([alone, both]))
+def test_summary_of_groups() -> None:
+    question = process_groups.Question("alltoall", "random", 4, 1, process_groups.LARGE)
+    single_group = process_groups.Planned(question, 10.0, 10.0, 40.0, 10.0, 1.0)
+    two_groups = process_groups.Planned(replace(question, groups=2), 20.0, 16.0, 19.0, 18.0, 1.0, "budget")
+    goal_lines = process_groups.goals([single_group, two_groups])
+    assert [line.split(": ")[1].split()[0] for line in goal_lines] == ["Direct", "time", "slower", "slower"]
+    assert process_groups.goals([single_group]) == []
+    assert "1.250, 0.95, 0.90; 1.00 s!" in process_groups.table([single_group, two_groups])
+    titles, *lines = _cells(process_groups.summary([single_group, two_groups]))
     assert dict(zip(titles, lines[-1], strict=True))["Direct / time"] == "2.48 × (geometric 1.95, least 0.95)"
-    assert "1 MiB" not in process_groups.text([alone, both], 10.0)
-    asked = process_groups.questions()
-    assert len(asked) == len(set(asked)) == 2 * 3 * 13 + 2 * 3 * 4 * 2
-    assert all(q.ranks * q.groups <= 64 for q in asked)
+    assert "1 MiB" not in process_groups.text([single_group, two_groups], 10.0)
+    all_questions = process_groups.questions()
+    assert len(all_questions) == len(set(all_questions)) == 2 * 3 * 13 + 2 * 3 * 4 * 2
+    assert all(q.ranks * q.groups <= 64 for q in all_questions)

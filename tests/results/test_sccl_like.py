@@ -1,4 +1,4 @@
-"""SCCL's encoding written on its own agrees with synth on which shapes exist: an independent check of both."""
+"""Tests that SCCL's encoding, written independently, and synth agree on the shapes that exist."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def workers() -> Iterator[Workers]:
     QUESTIONS,
     ids=[f"{collective}-{topo}" for collective, topo, _ in QUESTIONS],
 )
-def test_the_verdicts_are_synths(
+def test_verdicts_equal_those_of_synth(
     collective: str, topo: str, shapes: list[tuple[int, int, int]], workers: Workers
 ) -> None:
     for chunks, steps, rounds in shapes:
-        found = synthesize(collective, topo, chunks=chunks, steps=steps, rounds=rounds, workers=workers).found
-        ours = "sat" if found.ranges else "unsat" if found.impossible else "unknown"
-        assert (chunks, steps, rounds, ours) == (
+        result = synthesize(collective, topo, chunks=chunks, steps=steps, rounds=rounds, workers=workers).found
+        status = "sat" if result.ranges else "unsat" if result.impossible else "unknown"
+        assert (chunks, steps, rounds, status) == (
             chunks,
             steps,
             rounds,
@@ -58,17 +58,19 @@ def test_the_verdicts_are_synths(
 
 
 @pytest.mark.parametrize("topo", ["dgx1", "ring:4", "ring:8", "full:4"])
-def test_the_machines_are_synths(topo: str) -> None:
-    theirs, ours = machine(topo), load(topo)
-    weight = {links[0]: carries for links, carries in theirs.bandwidth}
-    unit = ours.bandwidth_gbs.min()
+def test_machines_equal_those_of_synth(topo: str) -> None:
+    encoded_machine, topology = machine(topo), load(topo)
+    weight = {links[0]: carries for links, carries in encoded_machine.bandwidth}
+    unit = topology.bandwidth_gbs.min()
     assert weight == {
         (u, v): gbs / unit
-        for u, v, gbs in zip(ours.link_src.tolist(), ours.link_dst.tolist(), ours.bandwidth_gbs.tolist(), strict=True)
+        for u, v, gbs in zip(
+            topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs.tolist(), strict=True
+        )
     }
 
 
-def test_a_hub_has_one_way_in_and_one_way_out() -> None:
+def test_a_hub_limits_each_rank_to_one_chunk_each_way() -> None:
     hub = machine("hub:3")
     assert [len(links) for links, _ in hub.bandwidth] == [2] * 6
     assert decide("allgather", "hub:3", 1, 2, 2, 60) == "sat"
@@ -79,7 +81,7 @@ TWO = Machine(2, ((0, 1), (1, 0)), ((((0, 1),), 1), (((1, 0),), 1)))
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("outcome", "message"),
     [
         (Outcome("sat", ((0, (0, 1), 0),), (1,)), "chunk 1 does not come to [0]"),
         (Outcome("sat", ((0, (1, 0), 0), (1, (1, 0), 0)), (1,)), "does not hold"),
@@ -87,19 +89,19 @@ TWO = Machine(2, ((0, 1), (1, 0)), ((((0, 1),), 1), (((1, 0),), 1)))
         (Outcome("sat", ((0, (0, 1), 0), (1, (1, 0), 0)), (1,)), ""),
     ],
 )
-def test_its_replay_sees_what_is_wrong(found: Outcome, says: str) -> None:
-    fault = wrong(TWO, demand("allgather", 2, 1), 1, 1, found)
-    assert says in fault
-    assert bool(says) == bool(fault)
+def test_its_replay_reports_faults(outcome: Outcome, message: str) -> None:
+    fault = wrong(TWO, demand("allgather", 2, 1), 1, 1, outcome)
+    assert message in fault
+    assert bool(message) == bool(fault)
 
 
-def test_its_replay_sees_a_full_link() -> None:
-    wanted = demand("broadcast", 2, 2)
-    both = Outcome("sat", ((0, (0, 1), 0), (1, (0, 1), 0)), (1,))
-    assert "2 chunks over" in wrong(TWO, wanted, 1, 1, both)
-    assert wrong(TWO, wanted, 1, 2, Outcome("sat", both.sends, (2,))) == ""
+def test_its_replay_reports_a_full_link() -> None:
+    demand_of_two = demand("broadcast", 2, 2)
+    outcome = Outcome("sat", ((0, (0, 1), 0), (1, (0, 1), 0)), (1,))
+    assert "2 chunks over" in wrong(TWO, demand_of_two, 1, 1, outcome)
+    assert wrong(TWO, demand_of_two, 1, 2, Outcome("sat", outcome.sends, (2,))) == ""
 
 
-def test_it_says_when_its_time_is_up() -> None:
+def test_a_time_out_is_unknown() -> None:
     hard = Demand(tuple(range(8)) * 6, (tuple(range(8)),) * 48)
     assert solve(machine("dgx1"), hard, 3, 7, 0.05).status == "unknown"

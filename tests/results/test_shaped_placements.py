@@ -1,4 +1,4 @@
-"""What the table of shaped networks says of times that are known, without a network."""
+"""Tests of the table of shaped networks for known times, without a network."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_every_network_is_a_tree_with_the_rates_of_its_levels() -> None:
         assert all(sorted(rank for group in case.groups for rank in group) == list(range(16)) for case in cases)
 
 
-def test_the_place_of_the_fastest() -> None:
-    found = [program(100, 3.0, 1.5), program(100.5, 1.0, 9.0), program(102, 2.0), program(90, 2.0)]
-    assert shaped.place(found, shaped.APART) == 2
-    assert shaped.place(found, 1.0) == 3
+def test_rank_of_the_fastest_program() -> None:
+    programs = [program(100, 3.0, 1.5), program(100.5, 1.0, 9.0), program(102, 2.0), program(90, 2.0)]
+    assert shaped.place(programs, shaped.APART) == 2
+    assert shaped.place(programs, 1.0) == 3
     assert shaped.place([program(1, 1.0)], shaped.APART) == 1
 
 
@@ -50,7 +50,7 @@ def test_rank_correlation() -> None:
     assert math.isnan(shaped.spearman([(1, 1), (1, 2)]))
 
 
-def test_the_accuracy_says_what_was_not_reached() -> None:
+def test_missed_accuracy_is_reported() -> None:
     right = [program(1.0 + i, 0.01 * (1 + i)) for i in range(4)]
     wrong = [program(1.0 + i, 0.01 * (4 - i)) for i in range(4)]
     good, bad = shaped.Accuracy.of([right, right]), shaped.Accuracy.of([right, wrong, wrong])

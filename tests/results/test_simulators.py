@@ -1,4 +1,4 @@
-"""The table beside simulators: their models on what is known by hand, and what explains a difference."""
+"""Tests of the table about simulators: their models in cases worked out by hand, and the reasons for differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIR = [
 
 
 @pytest.mark.parametrize(
-    ("rules", "way", "due"),
+    ("rules", "path", "expected_ns"),
     [
         (link_queues.Rules(), (0,), 110 + 60 + 1),
         (link_queues.Rules(ends_at_arrival=False), (0,), 100 + 60 + 1),
@@ -29,18 +29,20 @@ PAIR = [
         (link_queues.Rules(ends_at_arrival=False, stores=False), (0, 1), 100 + 70 + 1),
     ],
 )
-def test_queues_by_hand(rules: link_queues.Rules, way: tuple[int, ...], due: float) -> None:
-    assert link_queues.time_ns(PAIR, lambda *_: way, {0: 10.0, 1: 10.0}, {0: 1.0, 1: 1.0}, rules) == due
+def test_queues_by_hand(rules: link_queues.Rules, path: tuple[int, ...], expected_ns: float) -> None:
+    assert link_queues.time_ns(PAIR, lambda *_: path, {0: 10.0, 1: 10.0}, {0: 1.0, 1: 1.0}, rules) == expected_ns
 
 
 def test_loggops_by_hand() -> None:
     assert loggops.time_units(PAIR, 10, 2) == 2 * 99 + 10 + 2 * 49
-    both = [[replace(one, after=()) for one in own] for own in (PAIR[0], PAIR[1][:2])]
-    cross = [
-        [*both[0], Operation(RECV, (), 1, 1, 100)],
-        [*both[1], Operation(SEND, (), 0, 1, 100)],
+    without_order = [
+        [replace(operation, after=()) for operation in operations] for operations in (PAIR[0], PAIR[1][:2])
     ]
-    # rank 0's second send waits until its CPU has the message from rank 1
+    cross = [
+        [*without_order[0], Operation(RECV, (), 1, 1, 100)],
+        [*without_order[1], Operation(SEND, (), 0, 1, 100)],
+    ]
+    # Rank 0's second send waits until its CPU has received the message from rank 1.
     assert loggops.time_units(cross, 10, 2) == 10 + 2 * 99 + 10 + 2 * 49
     assert loggops.time_units(cross, 10, 2, loggops.Rules(cpu=False)) == 2 * 99 + 10 + 2 * 49
     with pytest.raises(ValueError, match="never end"):
@@ -48,21 +50,25 @@ def test_loggops_by_hand() -> None:
 
 
 @pytest.mark.parametrize("spec", ["ring:4", "star:4", "full:4"])
-def test_with_our_rules_the_model_is_ours(spec: str) -> None:
+def test_the_model_with_our_rules_gives_our_time(spec: str) -> None:
     for program in (one_message(4), ring_allreduce(4)):
-        of = Case(spec, "x", load(spec), program, 1 << 20, None)
-        due = link_queues.Rules(ends_at_arrival=False, stores=False)
-        assert simulators.queued_us(of, due) == pytest.approx(of.ours_us, rel=1e-3)
+        case = Case(spec, "x", load(spec), program, 1 << 20, None)
+        our_rules = link_queues.Rules(ends_at_arrival=False, stores=False)
+        assert simulators.queued_us(case, our_rules) == pytest.approx(case.ours_us, rel=1e-3)
 
 
-def test_a_difference_is_put_down_to_the_rules_that_bring_it_about() -> None:
-    of = Case("star:4", "x", load("star:4"), one_message(4), 1 << 20, None)
-    row = simulators.astra_row(None, of)
+def test_a_difference_is_explained_by_rules() -> None:
+    case = Case("star:4", "x", load("star:4"), one_message(4), 1 << 20, None)
+    row = simulators.astra_row(None, case)
     assert (row.theirs_us, row.why) == (None, "a switch stores before it forwards")
     assert "Not run" in simulators.summary([row])
-    beside = simulators.explained(of.ours_us, of.ours_us * 1.5, simulators.ASTRA_RULES, lambda **_: of.ours_us * 1.5)
-    assert beside == simulators.UNEXPLAINED
-    other = simulators.explained(of.ours_us, of.ours_us * 1.5, simulators.ASTRA_RULES, lambda **_: of.ours_us)
-    assert other == simulators.ORDER
-    page = simulators.text([row], [Row(of, 9.0, 9.0, beside)], "none", 1)
+    reason_of_none = simulators.explained(
+        case.ours_us, case.ours_us * 1.5, simulators.ASTRA_RULES, lambda **_: case.ours_us * 1.5
+    )
+    assert reason_of_none == simulators.UNEXPLAINED
+    reason_of_order = simulators.explained(
+        case.ours_us, case.ours_us * 1.5, simulators.ASTRA_RULES, lambda **_: case.ours_us
+    )
+    assert reason_of_order == simulators.ORDER
+    page = simulators.text([row], [Row(case, 9.0, 9.0, reason_of_none)], "none", 1)
     assert "1 differences are not explained" in page

@@ -1,4 +1,4 @@
-"""Topologies that the tests of this folder share."""
+"""Parametrization of the fixture `any_spec` over all machines and over small families and clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSR tables and reachability, against plain loops."""
+"""Tests of CSR tables and reachability against plain loops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_rows_of_different_length(counts: list[int], data: st.DataObject) -> Non
     assert ranges(start, count).tolist() == expected
     rows = np.array(data.draw(st.lists(st.sampled_from(range(len(counts))))) if counts else [], dtype=np.int64)
     assert row_entries(ptr, rows).tolist() == [e for r in rows.tolist() for e in range(ptr[r], ptr[r + 1])]
-    values = np.arange(1, len(expected) + 1, dtype=np.uint64) << np.uint64(60)  # overflows
+    values = np.arange(1, len(expected) + 1, dtype=np.uint64) << np.uint64(60)  # The sums overflow.
     sums = [sum(values[a:b].tolist()) % 2**64 for a, b in pairwise(ptr.tolist())]
     assert segment_sums(values, ptr).tolist() == sums
 
@@ -49,12 +49,12 @@ def test_grouped_keeps_the_order_of_places() -> None:
 
 
 def closure(edges: list[tuple[int, int]], start: int) -> set[int]:
-    found = {start}
+    reachable = {start}
     while True:
-        more = found | {b for a, b in edges if a in found}
-        if more == found:
-            return found
-        found = more
+        extended = reachable | {b for a, b in edges if a in reachable}
+        if extended == reachable:
+            return reachable
+        reachable = extended
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -63,14 +63,14 @@ def test_reachability(count: int, data: st.DataObject) -> None:
     vertex = st.integers(0, count - 1)
     edges = data.draw(st.lists(st.tuples(vertex, vertex), max_size=12))
     src, dst = (np.array([edge[i] for edge in edges], dtype=np.int64) for i in (0, 1))
-    whole = [closure(edges, start) for start in range(count)]
-    for most_edges in (0, 10**6):  # SciPy, NumPy
+    closures = [closure(edges, start) for start in range(count)]
+    for most_edges in (0, 10**6):  # With SciPy, with NumPy.
         for start in range(count):
-            found = reached(count, src, dst, start, most_edges)
-            assert set(np.flatnonzero(found).tolist()) == whole[start]
-        found = reached(count, src, dst, np.array([0, count - 1]), most_edges)
-        assert set(np.flatnonzero(found).tolist()) == whole[0] | whole[-1]
-    assert strongly_connected(count, src, dst) == all(len(found) == count for found in whole)
+            is_reached = reached(count, src, dst, start, most_edges)
+            assert set(np.flatnonzero(is_reached).tolist()) == closures[start]
+        is_reached = reached(count, src, dst, np.array([0, count - 1]), most_edges)
+        assert set(np.flatnonzero(is_reached).tolist()) == closures[0] | closures[-1]
+    assert strongly_connected(count, src, dst) == all(len(reachable) == count for reachable in closures)
     parts = components(count, src, dst)
     joined = edges + [(b, a) for a, b in edges]
     for a in range(count):

@@ -1,4 +1,4 @@
-"""Nodes are joined by their NICs as published."""
+"""Tests that nodes are joined by their NICs as published."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from topologies.load import load
 from topologies.network import network
 
 
-def test_ndv2_pair_is_te_ccls() -> None:
+def test_two_ndv2_are_joined_as_in_te_ccl() -> None:
     t = load("ndv2:2")
     between = t.nodes[t.link_src] != t.nodes[t.link_dst]
-    found = list(zip(t.link_src[between], t.link_dst[between], strict=True))
-    assert found == [(0, 9), (8, 1)]
+    links_between = list(zip(t.link_src[between], t.link_dst[between], strict=True))
+    assert links_between == [(0, 9), (8, 1)]
     assert t.bandwidth_gbs[between].tolist() == [12.5, 12.5]
     assert t.alpha_us[between].tolist() == [1.3, 1.3]
     assert t.limits == ()

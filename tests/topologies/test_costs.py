@@ -1,4 +1,4 @@
-"""An executor's costs: what machine files say of them, and what they make of a network."""
+"""Tests of an executor's costs: their statement in machine files and their effect on a network."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ gap_us = {nvlink = 3}
 _NVLINK_US = {"LL": 0.6, "LL128": 1.9, "Simple": 3.4}
 
 
-def test_costs_are_off_until_asked_for() -> None:
+def test_costs_are_off_by_default() -> None:
     plain, stated = load("dgx-a100:2"), without_costs(load("dgx-a100:2"))
     assert plain.costs is not None
     assert not plain.protocol
-    one, other = (network(t, range(16)) for t in (plain, stated))
-    assert np.array_equal(one.alpha_us, other.alpha_us)
-    assert np.array_equal(one.capacity_gbs, other.capacity_gbs)
-    assert not len(one.gap_us)
+    plain_network, network_without_costs = (network(t, range(16)) for t in (plain, stated))
+    assert np.array_equal(plain_network.alpha_us, network_without_costs.alpha_us)
+    assert np.array_equal(plain_network.capacity_gbs, network_without_costs.capacity_gbs)
+    assert not len(plain_network.gap_us)
     assert not protocols_of(plain)
     assert under(plain, "LL") is plain
 
 
-def test_a_step_costs_what_the_protocol_says_in_place_of_alpha() -> None:
+def test_the_latency_of_a_protocol_replaces_alpha() -> None:
     t = with_costs(load("dgx-a100:2"))
     for name, us in _NVLINK_US.items():
         net = network(under(t, name), range(16))
         inside = t.nodes[net.src] == t.nodes[net.dst]
-        one = t.costs.protocols[name]  # type: ignore[union-attr]
-        # a path through the NVSwitch is two links, one step
-        assert set(net.alpha_us[inside & (net.bandwidth_gbs > 100 * one.efficiency["nvlink"])]) == {us}
-        assert set(net.alpha_us[~inside]) == {one.latency_us["network"]}
-        assert set(net.gap_us[~inside]) == {one.gap_us["network"]}
-        np.testing.assert_allclose(net.bandwidth_gbs.max(), 300 * one.efficiency["nvlink"])
-        np.testing.assert_allclose(net.bandwidth_gbs.min(), 25 * one.efficiency["network"])
+        protocol = t.costs.protocols[name]  # type: ignore[union-attr]
+        # A path through the NVSwitch is two links but one step.
+        assert set(net.alpha_us[inside & (net.bandwidth_gbs > 100 * protocol.efficiency["nvlink"])]) == {us}
+        assert set(net.alpha_us[~inside]) == {protocol.latency_us["network"]}
+        assert set(net.gap_us[~inside]) == {protocol.gap_us["network"]}
+        np.testing.assert_allclose(net.bandwidth_gbs.max(), 300 * protocol.efficiency["nvlink"])
+        np.testing.assert_allclose(net.bandwidth_gbs.min(), 25 * protocol.efficiency["network"])
 
 
 def test_any_protocol_is_no_worse_than_each() -> None:
@@ -70,7 +70,7 @@ def test_any_protocol_is_no_worse_than_each() -> None:
         assert np.array_equal(best.uses_idx, net.uses_idx)
 
 
-def test_figures_that_are_not_stated_stay_the_topologys() -> None:
+def test_missing_figures_are_those_of_the_topology() -> None:
     t = with_costs(from_toml(_NODE, "pair.toml"))
     simple, ll = (network(under(t, name), range(2)) for name in ("Simple", "LL"))
     assert simple.alpha_us.tolist() == [1, 1]
@@ -81,14 +81,14 @@ def test_figures_that_are_not_stated_stay_the_topologys() -> None:
     assert not len(ll.gap_us)
 
 
-def test_shared_limits_carry_as_much_less() -> None:
-    t = with_costs(load("dgx2:2"))  # two GPUs share a NIC
+def test_shared_limits_have_the_efficiency_of_the_protocol() -> None:
+    t = with_costs(load("dgx2:2"))  # Two GPUs share a NIC.
     net = network(under(t, "LL"), range(32))
     shared = [net.capacity_gbs[i] for i, name in enumerate(net.resource_names) if name.startswith("nic")]
     np.testing.assert_allclose(shared, 12.5 * 0.48)
 
 
-def test_ll128_only_where_the_kind_of_link_allows_it() -> None:
+def test_ll128_needs_a_suitable_kind_of_link() -> None:
     on_pcie = _NODE.replace('"nvlink"}]', '"pcie"}]')
     assert protocols_of(with_costs(from_toml(_NODE, "a.toml"))) == list(PROTOCOLS)
     t = with_costs(from_toml(on_pcie, "a.toml"))
@@ -98,7 +98,7 @@ def test_ll128_only_where_the_kind_of_link_allows_it() -> None:
 
 
 @pytest.mark.parametrize("name", machines())
-def test_machines_that_state_costs_say_where_from(name: str) -> None:
+def test_machines_state_the_source_of_costs(name: str) -> None:
     t = load(name)
     assert t.costs is None or (t.costs.source and protocols_of(with_costs(t)))
     if t.costs is not None:
@@ -106,7 +106,7 @@ def test_machines_that_state_costs_say_where_from(name: str) -> None:
             assert t.costs.protocols[protocol].latency_us["nvlink"] == us
 
 
-def test_what_switches_sum_and_multicast_costs_what_a_protocol_says() -> None:
+def test_costs_of_operations_in_switches() -> None:
     t, costs = load("dgx-h100"), Protocol(switch_ops=SwitchCosts(5, 0.5))
     net = network(under(with_costs(t, Costs({"LL": Protocol(), "Simple": costs})), "Simple"), range(8))
     h = net.hyperlinks
@@ -114,24 +114,26 @@ def test_what_switches_sum_and_multicast_costs_what_a_protocol_says() -> None:
     assert set(h.alpha_us) == {5}
     assert set(h.bandwidth_gbs[~h.paced]) == {225}
     assert set(net.bandwidth_gbs) == {450}
-    # which leaves nothing of the ports that one crosses to what else goes through them
+    # A reduction in the switch takes the full capacity of the ports that it crosses.
     assert set(h.takes_gbs[~h.paced]) == {450}
     assert set(net.capacity_gbs) == {450}
-    one, other = (network(under(with_costs(t, Costs(c)), "LL"), range(8)) for c in ({"LL": costs}, {"LL": Protocol()}))
-    assert (one.hyperlinks is None, other.hyperlinks is None) == (False, True)
+    with_switch_costs, without_switch_costs = (
+        network(under(with_costs(t, Costs(c)), "LL"), range(8)) for c in ({"LL": costs}, {"LL": Protocol()})
+    )
+    assert (with_switch_costs.hyperlinks is None, without_switch_costs.hyperlinks is None) == (False, True)
 
 
 def test_costs_round_trip() -> None:
     for spec in ("dgx-a100:2", "dgx-h100", "star:4,threadblock_gbs=20,gap_us=0.25"):
         t = load(spec)
-        again = read_machine(to_toml(t), "x").topology
-        assert again.costs == t.costs
-        assert np.array_equal(again.link_kind, t.link_kind)
+        reread = read_machine(to_toml(t), "x").topology
+        assert reread.costs == t.costs
+        assert np.array_equal(reread.link_kind, t.link_kind)
     costs = Costs({"Simple": Protocol(1.5, math.inf, {"other": 0.1}, {"pcie": 0.7}, {}, ("other", "pcie"))}, 'a "b"')
     assert from_toml(to_toml(with_costs(load("ring:3"), costs)), "x").costs == costs
 
 
-def test_a_file_of_costs_alone(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_file_of_costs(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("costs") / "own.toml"
     path.write_text('[costs]\nsource = "measured"\n[costs.Simple]\nstart_us = 5\n')
     assert read_costs_file(path) == Costs({"Simple": Protocol(5)}, "measured")
@@ -141,7 +143,7 @@ def test_a_file_of_costs_alone(tmp_path_factory: pytest.TempPathFactory) -> None
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("start_us = 2", "start_us = -1", r"pair.toml:6: \[costs.LL\]: start_us: -1 is out of range"),
         ("start_us = 2", "start = 2", r"pair.toml:6: \[costs.LL\]: 'start': unknown key; did you mean start_us"),
@@ -157,9 +159,9 @@ def test_a_file_of_costs_alone(tmp_path_factory: pytest.TempPathFactory) -> None
         ('kind = "nvlink"}', 'kind = "wire"}', "kind: 'wire' is no kind of link; it must be one of other, nvlink"),
     ],
 )
-def test_one_wrong_thing(old: str, new: str, said: str) -> None:
+def test_one_wrong_line_of_costs(old: str, new: str, message: str) -> None:
     assert old in _NODE
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         from_toml(_NODE.replace(old, new), "pair.toml")
 
 

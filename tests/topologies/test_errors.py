@@ -1,4 +1,4 @@
-"""Every error that a user can meet stands in one hierarchy."""
+"""Tests that all errors that a user can meet are in one hierarchy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topologies.errors import InputError, SynthError, did_you_mean
 @pytest.mark.parametrize(
     "error", [x for x in vars(errors).values() if isinstance(x, type) and x.__module__ == errors.__name__]
 )
-def test_all_are_synth_errors_and_say_what_they_are(error: type) -> None:
+def test_all_errors_are_synth_errors(error: type) -> None:
     assert issubclass(error, SynthError)
     assert error.__doc__
     assert error is SynthError or issubclass(error, (ValueError, RuntimeError))

@@ -1,4 +1,4 @@
-"""Formulas give the graphs they name."""
+"""Tests that families' formulas give the graphs of their names."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def test_options() -> None:
 
 
 def test_every_family_has_a_working_example() -> None:
-    for known in FAMILIES.values():
-        assert load(known.example).nlinks > 0
+    for family in FAMILIES.values():
+        assert load(family.example).nlinks > 0

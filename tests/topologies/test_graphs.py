@@ -1,4 +1,4 @@
-"""Graphs of networkx are topologies, and the other way round; networkx says the same of flows, cuts and symmetry."""
+"""Tests of conversion from and to networkx, and comparison with networkx's flows, cuts and isomorphisms."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SPECS = [*machines(), "dgx-a100:2", "ndv2:2", "fattree:4", "torus:3x3"]
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_back_and_forth(spec: str, tmp_path: Path) -> None:
-    topology = replace(load(spec), costs=None, platform="p5.48xlarge")  # costs graphs do not state
+def test_conversion_to_networkx_and_back(spec: str, tmp_path: Path) -> None:
+    topology = replace(load(spec), costs=None, platform="p5.48xlarge")  # Graphs do not state costs.
     assert to_toml(from_networkx(topology.to_networkx())) == to_toml(topology)
     for form in FORMS if topology.nlinks < 500 else FORMS[:1]:
         (path := tmp_path / f"net.{form}").write_text(graph_text(topology, form))
         assert to_toml(load(path)) == to_toml(topology)
 
 
-def test_a_graph_of_ones_own() -> None:
-    """Without directions both ways, parallel edges summed, ranks by `rank`, limits by name."""
+def test_a_foreign_graph() -> None:
+    """Check undirected and parallel edges, ranks by `rank`, and limits by name."""
     graph = nx.MultiGraph(name="mine", limits={"nic": 10})
     graph.add_node("b", rank=1)
     graph.add_node("a", rank=0)
@@ -49,10 +49,10 @@ def test_a_graph_of_ones_own() -> None:
     assert answer.gap < 1.1
 
 
-@pytest.mark.parametrize("said", ["Linux x86", "P5", 7, ["p5"]])
-def test_what_others_call_by_the_names_of_our_attributes_is_ignored(said: object) -> None:
+@pytest.mark.parametrize("value", ["Linux x86", "P5", 7, ["p5"]])
+def test_foreign_values_of_our_attributes_are_ignored(value: object) -> None:
     graph = nx.path_graph(3)
-    graph.graph |= {"platform": said, "gcn": said, "sms": str(said), "compute_capability": str(said)}
+    graph.graph |= {"platform": value, "gcn": value, "sms": str(value), "compute_capability": str(value)}
     topology = from_networkx(graph, "theirs")
     assert (topology.platform, topology.gcn, topology.sms, topology.compute_capability) == ("", "", 0, 0)
     graph.graph |= {"platform": "p5.48xlarge", "gcn": "gfx942"}
@@ -60,8 +60,8 @@ def test_what_others_call_by_the_names_of_our_attributes_is_ignored(said: object
     assert (topology.platform, topology.gcn) == ("p5.48xlarge", "gfx942")
 
 
-def test_gml_as_others_write_it() -> None:
-    """Labels that stand twice, edges that do too, and no rates."""
+def test_gml_of_other_programs() -> None:
+    """Check repeated labels, repeated edges and missing rates."""
     text = (
         'Creator "someone"\ngraph [\n  node [ id 0 label "x" ]\n  node [ id 1 label "x" ]\n'
         "  edge [ source 0 target 1 ]\n  edge [ source 0 target 1 ]\n]\n"
@@ -73,7 +73,7 @@ def test_gml_as_others_write_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("graph [ node [ id 0 ", "it must be GraphML"),
         ('{"nodes": [{"id": 0}], "links": [{"source": 0}]}', "it must be GraphML"),
@@ -86,16 +86,16 @@ def test_gml_as_others_write_it() -> None:
         (json.dumps(nx.node_link_data(nx.Graph([(0, 1, {"limit": "n"})]), edges="links")), "limits: n None"),
     ],
 )
-def test_what_is_no_topology_is_one_line(text: str, said: str) -> None:
+def test_graphs_that_are_no_topologies_are_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read_graph(text, "net")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_bounds_by_cuts_are_what_max_flow_says(seed: int) -> None:
-    """That of a large broadcast is the smallest of the maximal flows from its root."""
+def test_bounds_by_cuts_equal_max_flow(seed: int) -> None:
+    """Check the bound of a large broadcast against the smallest maximal flow from its root."""
     rng = np.random.default_rng(seed)
     graph = nx.gnm_random_graph(7, 14, seed=seed)
     graph.add_edges_from(nx.path_graph(7).edges)
@@ -112,28 +112,28 @@ def test_bounds_by_cuts_are_what_max_flow_says(seed: int) -> None:
 
 @pytest.mark.parametrize("spec", ["dgx1", "mesh:2x3", "hypercube:3", "mi250"])
 def test_symmetries_are_isomorphisms(spec: str) -> None:
-    """What generators carry a rank to is what isomorphisms carry it to, by networkx."""
+    """Check that the generators' orbits equal those of networkx's isomorphisms."""
     topology = load(spec)
     graph, ranks = topology.to_networkx(), range(topology.nranks)
     reached = nx.Graph()
     reached.add_nodes_from(ranks)
     for carried in automorphisms(network(topology, ranks), []):
-        moved = nx.relabel_nodes(graph, dict(enumerate(carried.tolist())))
+        renamed = nx.relabel_nodes(graph, dict(enumerate(carried.tolist())))
         assert {(a, b): graph.edges[a, b]["gbs"] for a, b in graph.edges} == {
-            (a, b): moved.edges[a, b]["gbs"] for a, b in moved.edges
+            (a, b): renamed.edges[a, b]["gbs"] for a, b in renamed.edges
         }
         reached.add_edges_from(enumerate(carried.tolist()))
     orbits = {frozenset(part) for part in nx.connected_components(reached)}
 
     def carries(a: int, b: int) -> bool:
         marked = [nx.relabel_nodes(graph, {}) for _ in range(2)]
-        for one, rank in zip(marked, (a, b), strict=True):
-            nx.set_node_attributes(one, {node: node == rank for node in one}, "mark")
+        for copy, rank in zip(marked, (a, b), strict=True):
+            nx.set_node_attributes(copy, {node: node == rank for node in copy}, "mark")
         return bool(
             nx.isomorphism.DiGraphMatcher(
                 *marked, lambda x, y: x["mark"] == y["mark"], lambda x, y: x["gbs"] == y["gbs"]
             ).is_isomorphic()
         )
 
-    first = {rank: next(other for other in ranks if carries(other, rank)) for rank in ranks}
+    first = {rank: next(candidate for candidate in ranks if carries(candidate, rank)) for rank in ranks}
     assert orbits == {frozenset(r for r in ranks if first[r] == first[rank]) for rank in ranks}

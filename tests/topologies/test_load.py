@@ -1,4 +1,4 @@
-"""What a user calls a topology is loaded, or refused in one line."""
+"""Tests that a topology's name is loaded, or refused in one line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_near_names_are_offered() -> None:
             load(wrong)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files_are_loaded_or_refused(tmp_path: Path) -> None:
     good = tmp_path / "good.toml"
     good.write_text(GOOD + NIC)
     assert load(good).nranks == load(str(good)).nranks == 4
@@ -70,13 +70,13 @@ def test_files(tmp_path: Path) -> None:
     huge = tmp_path / "huge.toml"
     with huge.open("wb") as stream:
         stream.truncate(MAX_FILE_BYTES + 1)
-    for path, said in (
+    for path, message in (
         (bad, "bad.toml:2: byte 0xff"),
         (pipe, "not a plain"),
         (huge, "16 MiB"),
         (tmp_path, "a directory"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             load(path)
     good.write_text('name = "x"\nranks = =')
     with pytest.raises(InputError, match=r"good\.toml:2: not TOML"):
@@ -90,7 +90,7 @@ def test_any_spec_is_loaded_or_refused(spec: str) -> None:
 
 
 def read_toy(text: str, origin: str) -> Machine:
-    """A chain of as many ranks as the second word says."""
+    """Read a chain whose number of ranks is the second word."""
     _, count = text.split()
     if not count.isdecimal():
         raise InputError(f"{origin}:1: {count!r} must be a number")

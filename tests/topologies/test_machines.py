@@ -1,4 +1,4 @@
-"""Machine files say what the published figures say."""
+"""Tests that machine files state the published figures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_sms_of_a_device(spec: str, sms: int) -> None:
     assert load(spec).sms == sms
 
 
-def test_every_machine_says_where_from() -> None:
+def test_every_machine_states_its_source() -> None:
     for name in machines():
         t = load(name)
         assert t.summary, name

@@ -1,4 +1,4 @@
-"""Ways through switches and what they share."""
+"""Tests of paths through switches and of the resources that they share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def uses(n: Network, link: int) -> list[str]:
 
 
 def build(nranks: int, switches: str, links: str, limits: tuple[Limit, ...] = ()) -> Topology:
-    """links: "0>s0 50 0.7, ..." (GB/s, µs)."""
+    """Return a topology of links "0>s0 50 0.7, ..." (GB/s, µs)."""
     names = tuple(switches.split())
     rows = [x.split() for x in links.split(",")]
     vertex = {str(i): i for i in range(nranks)} | {s: nranks + j for j, s in enumerate(names)}
@@ -52,7 +52,7 @@ def test_group_order_and_absent_ranks() -> None:
     assert n.resource_names == ("2→3", "3→2")
 
 
-def test_least_alpha_then_bandwidth_then_hops() -> None:
+def test_paths_minimize_alpha_then_bandwidth_then_hops() -> None:
     t = build(2, "a b c d", "0>a 50 0.1,a>b 50 0.1,a>c 40 0.1,b>1 50 0.1,c>1 50 0.1,a>d 90 0.5,d>1 90 0.5")
     n = network(t, [0, 1])
     assert n.nlinks == 1
@@ -91,16 +91,16 @@ def test_spines_fill_evenly() -> None:
     assert load_of.min() == load_of.max()
 
 
-def test_a_group_keeps_the_routes_of_the_whole() -> None:
+def test_a_group_keeps_the_routes_of_the_full_network() -> None:
     t = load("fattree:4")
-    whole, part = network(t, range(16)), network(t, [1, 6, 11, 12])
-    for link in range(part.nlinks):
-        a, b = part.ranks[part.src[link]], part.ranks[part.dst[link]]
-        twin = int(np.flatnonzero((whole.src == a) & (whole.dst == b))[0])
-        assert uses(part, link) == uses(whole, twin)
+    full_network, group_network = network(t, range(16)), network(t, [1, 6, 11, 12])
+    for link in range(group_network.nlinks):
+        a, b = group_network.ranks[group_network.src[link]], group_network.ranks[group_network.dst[link]]
+        twin = int(np.flatnonzero((full_network.src == a) & (full_network.dst == b))[0])
+        assert uses(group_network, link) == uses(full_network, twin)
 
 
-def test_columns_hold_together(any_spec: str) -> None:
+def test_columns_are_consistent(any_spec: str) -> None:
     t = load(any_spec)
     n = network(t, range(t.nranks))
     order = np.lexsort((n.dst, n.src))
@@ -111,13 +111,13 @@ def test_columns_hold_together(any_spec: str) -> None:
     assert set(n.uses_idx.tolist()) == set(range(n.nresources))
     assert len(set(n.resource_names)) == n.nresources
     for link in range(0, n.nlinks, 7):
-        mine = n.uses_idx[n.uses_ptr[link] : n.uses_ptr[link + 1]]
-        assert (np.diff(mine) > 0).all()
-        assert n.bandwidth_gbs[link] == n.capacity_gbs[mine].min()
+        resources = n.uses_idx[n.uses_ptr[link] : n.uses_ptr[link + 1]]
+        assert (np.diff(resources) > 0).all()
+        assert n.bandwidth_gbs[link] == n.capacity_gbs[resources].min()
 
 
 def reference_ways(t: Topology, start: int) -> dict[int, tuple[float, float]]:
-    """Best (α in ps, -bandwidth) from a switch to each rank by plain label correcting."""
+    """Return the best (α in ps, -GB/s) from a switch to each rank, by plain label correcting."""
     edges = list(zip(t.link_src.tolist(), t.link_dst.tolist(), t.alpha_us, t.bandwidth_gbs, strict=True))
     best: dict[int, tuple[float, float]] = {start: (0.0, -np.inf)}
     for _ in range(t.nvertices):
@@ -145,7 +145,7 @@ def switched(draw: st.DrawFn) -> Topology:
 
 @settings(max_examples=120, deadline=None)
 @given(switched())
-def test_ways_are_best(t: Topology) -> None:
+def test_paths_are_best(t: Topology) -> None:
     n = network(t, range(t.nranks))
     expected = {}
     for port in range(t.nlinks):
@@ -156,12 +156,12 @@ def test_ways_are_best(t: Topology) -> None:
             if rank != a:
                 total = picos + round(t.alpha_us[port] * 1e6)
                 expected[a, rank, t.vertex_name(s)] = (total, min(-minus, t.bandwidth_gbs[port]))
-    found = {}
+    actual = {}
     for link in range(n.nlinks):
         first = next(x for x in uses(n, link) if x.startswith(f"{n.src[link]}→"))
         key = (int(n.src[link]), int(n.dst[link]), first.split("→")[1])
-        found[key] = (round(n.alpha_us[link] * 1e6), n.bandwidth_gbs[link])
-    assert found == expected
+        actual[key] = (round(n.alpha_us[link] * 1e6), n.bandwidth_gbs[link])
+    assert actual == expected
 
 
 def test_many_ranks_have_every_pair() -> None:

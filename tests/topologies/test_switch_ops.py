@@ -1,4 +1,4 @@
-"""Switches that multicast and reduce: stated, written and read again, joined, hurt, shown."""
+"""Tests of switches that multicast and reduce: stated, written and read, joined, with faults, shown."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ alpha_us = 2
 """
 
 
-def test_what_a_switch_can_do_comes_back_from_text_and_graphs() -> None:
+def test_switch_operations_are_kept_in_text_and_graphs() -> None:
     t = from_toml(NODE, "node.toml")
     assert t.switch_ops == (SwitchOps("a", 1.0, 0.5),)
     assert from_toml(to_toml(t), "again").switch_ops == t.switch_ops
     assert from_networkx(t.to_networkx()).switch_ops == t.switch_ops
 
 
-def test_nodes_of_a_cluster_have_each_their_own() -> None:
+def test_each_node_of_a_cluster_has_switch_operations() -> None:
     t = join(read_machine(NODE, "node.toml"), 2, "two")
     assert t.switch_ops == (SwitchOps("a.0", 1.0, 0.5), SwitchOps("a.1", 1.0, 0.5))
     assert from_toml(to_toml(t), "again").switch_ops == t.switch_ops
 
 
-def test_a_dead_switch_does_nothing() -> None:
+def test_a_removed_switch_has_no_operations() -> None:
     t = from_toml(NODE, "node.toml")
     assert degraded(t, ["switch:a"], []).switch_ops == ()
     assert degraded(t, ["switch:b"], []).switch_ops == t.switch_ops
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ('switches = ["c"]\nreduce = 1', "'c' is no switch of this topology"),
         ('switches = ["b"]\nreduce = 1.5', "out of range; it must be 0 to 1 of a port's rate"),
@@ -69,28 +69,28 @@ def test_a_dead_switch_does_nothing() -> None:
         ('switches = ["b"]\nreduces = 1', "did you mean reduce"),
     ],
 )
-def test_wrong_statements_are_one_line(line: str, says: str) -> None:
-    with pytest.raises(InputError, match=says) as told:
+def test_wrong_statements_are_refused_in_one_line(line: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
         from_toml(NODE.replace("[nic]", f"[[switch_ops]]\n{line}\n[nic]"), "node.toml")
-    assert str(told.value).startswith("node.toml:")
-    assert "[[switch_ops]] number 2" in str(told.value)
+    assert str(error.value).startswith("node.toml:")
+    assert "[[switch_ops]] number 2" in str(error.value)
 
 
-def test_a_topology_refuses_what_cannot_be() -> None:
+def test_a_topology_refuses_wrong_switch_operations() -> None:
     t = load("dgx-a100")
-    for ops, says in (
+    for ops, message in (
         ((SwitchOps("nowhere"),), "no such switch"),
         ((SwitchOps("nvswitch", float("nan")),), "multicast nan must be 0 to 1"),
         ((SwitchOps("nvswitch"), SwitchOps("nvswitch")), "two switch_ops are named"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             replace(t, switch_ops=ops)
-    able: Topology = replace(t, switch_ops=(SwitchOps("nvswitch", 0.0, 0.0),))
-    assert able.switch_ops == ()
+    without_abilities: Topology = replace(t, switch_ops=(SwitchOps("nvswitch", 0.0, 0.0),))
+    assert without_abilities.switch_ops == ()
 
 
-def test_check_shows_it(tmp_path: Path) -> None:
+def test_the_command_shows_switch_operations(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text(NODE)
-    told = CliRunner().invoke(topo, ["check", str(path)])
-    assert "multicast and reduce at 0.5 of the rate in a" in told.output
+    result = CliRunner().invoke(topo, ["check", str(path)])
+    assert "multicast and reduce at 0.5 of the rate in a" in result.output

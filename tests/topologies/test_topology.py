@@ -1,4 +1,4 @@
-"""A topology is checked where it is made, and its links come out sorted."""
+"""Tests that a topology is checked when it is constructed, and that its links are sorted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topologies.topology import Limit, Topology
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"link_src": [0, 0.5]}, "whole numbers"), ({"link_src": [0, 2]}, "0 to 1"),
         ({"link_src": [0, 0]}, "different"),
@@ -34,12 +34,12 @@ from topologies.topology import Limit, Topology
         ({"limits": (Limit("l", np.array([0]), 1.0), Limit("l", np.array([1]), 1.0))}, "two limits"),
     ],
 )  # fmt: skip
-def test_the_constructor_refuses(change: dict[str, object], said: str) -> None:
+def test_the_constructor_refuses_wrong_parts(change: dict[str, object], message: str) -> None:
     parts: dict[str, object] = {
         "name": "x", "nranks": 2, "switches": (), "link_src": [0, 1], "link_dst": [1, 0], "alpha_us": [0, 0],
         "bandwidth_gbs": [1, 1],
     }  # fmt: skip
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         Topology(**{**parts, **change})  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""Texts of topologies that several tests read, and what they compare."""
+"""Texts of topologies that several tests read, and their comparison."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NIC = '\n[nic]\ncount = 2\ngbs = 10\nalpha_us = 2\nfabric = "one"\n'
 
 
 def complaint(read: Callable[[], Topology]) -> str:
-    """The InputError's message, "" where there is none; anything else goes through and fails the test."""
+    """Return the InputError's message, or "" if there is none; other exceptions fail the test."""
     try:
         read()
     except InputError as error:

@@ -14,7 +14,7 @@ from synth.app.cli import cli
 from tests.synth.app.cli.calling import Answer
 
 LONG, CONTROL = "a" * 300, "x\x1b[31m\nq"
-# What takes no text at all, and what nothing of a kind is
+# Wrong values, by kind.
 WHOLE = ["x", "0", "-3", "1.5", "9" * 30, "", "1e3", "nan", "١", CONTROL]
 SIZE = ["", "many", "-5", "1e300", "9" * 25, "nan", "1KK", "0x10", "１K", "1M\n2", "1.5", "K", "64Kx", LONG, CONTROL]
 RANKS = [
@@ -99,29 +99,35 @@ ARGUMENTS: dict[str, list[str]] = {
     "file": [*FILE, "cut.xml", "cut.json", "cut.synth", "t.toml", "m.csv"], "topology": TOPO, "name": TOPO,
     "files": FILE, "folder": [*FILE, "missing/"], "path": [*FILE, "cut.xml", "cut.json", "cut.synth", "m.csv"],
     "collective": [*NAME, "allreduc"], "size": [*SIZE, "0"], "library_a": FILE, "library_b": FILE,
-    "group": [one for one in RANKS if one != "0,9"],
+    "group": [candidate for candidate in RANKS if candidate != "0,9"],
     "source": [*FILE, "cut.xml", "cut.json", "s.synth", "m.csv"], "out": [*OUT, "missing/x", "a.xml"],
 }  # fmt: skip
-PLACES = {"out": 1, "library_b": 1, "collective": 1, "group": 2, "size": 3}  # of arguments that are not the first
-# In place of the kind's where the same option means something else, or more
+PLACES = {
+    "out": 1,
+    "library_b": 1,
+    "collective": 1,
+    "group": 2,
+    "size": 3,
+}  # Positions of arguments that are not the first.
+# Values for options that have another meaning than their kind.
 OWN: dict[tuple[str, str], list[str]] = {
     ("alltoallv", "--sizes"): [*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json"],
-    ("allgather", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
-    ("reduce-program", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
-    ("compile", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
+    ("allgather", "--out"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
+    ("reduce-program", "--out"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
+    ("compile", "--library"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
     ("bench", "-o"): [*NAME, "mean"],
     ("bench", "--emulate"): ["", "ring:4", "nosuch"],
-    ("library build", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
-    ("library update", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
-    ("library export", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
-    ("place", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
-    ("place", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
+    ("library build", "--out"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
+    ("library update", "--out"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
+    ("library export", "-o"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
+    ("place", "--library"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
+    ("place", "-o"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
     ("topo import", "--node"): ["", LONG, CONTROL, "nosuch"],
 }
 
 _SEARCH = ("--topo", "ring:4", "--engine", "route", "--size", "64K", "--budget", "50ms")
 _BENCH = ("bench", "a.xml", "--backend", "host", "-n", "1", "-w", "0", "-b", "1M", "-e", "4M")
-# A right call of each command, to which what is wrong is added or put in the place of what is right
+# A right call of each command; a wrong value is added to it, or replaces a right one.
 RIGHT: dict[str, tuple[str, ...]] = {
     "allgather": ("allgather", *_SEARCH), "broadcast": ("broadcast", *_SEARCH),
     "pattern": ("pattern", "pat.toml", *_SEARCH),
@@ -148,7 +154,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 NEEDS_TOPO = {("verify", "--group"), ("report", "--group"), ("report", "--size"), ("convert", "--group")}
 NEEDS_TOPO |= {("optimize", "--group"), ("compile", "--group")}
-# Options of this machine, or of a command that measures it: what it lacks is said before what is wrong
+# Commands that depend on this machine, and may report its deficiencies before a wrong argument.
 UNCERTAIN = {"tune", "calibrate", "topo here", "topo import"}
 
 MORE: list[tuple[str, ...]] = [
@@ -202,7 +208,14 @@ MORE: list[tuple[str, ...]] = [
 
 
 class Case(NamedTuple):
-    """A wrong call: the command, its arguments, the option or argument that is wrong ("": several), and its text."""
+    """A wrong call.
+
+    Attributes:
+        command: Name of the command.
+        arguments: All words of the call.
+        where: The wrong option or argument; "": several.
+        value: The wrong text.
+    """
 
     command: str
     arguments: tuple[str, ...]
@@ -211,21 +224,25 @@ class Case(NamedTuple):
 
 
 def parameters() -> Iterator[tuple[str, click.Parameter]]:
-    """Every option and argument that takes a value, of one search for all that share its options."""
-    seen: set[str] = set()
+    """Yield every option and argument that takes a value, once for all searches that share it."""
+    keys: set[str] = set()
     for name, command in _leaves(cli, ()):
         if name not in RIGHT and {"--topo", "--scratch-limit"} <= {o for p in command.params for o in p.opts}:
             name = "allgather"
         for param in command.params:
             if not getattr(param, "is_flag", False):
-                of = name
-                if of in ("pattern", "alltoallv", "broadcast") and param.opts[0] not in ("--sizes", "--root", "file"):
-                    of = "allgather"
+                command_name = name
+                if command_name in ("pattern", "alltoallv", "broadcast") and param.opts[0] not in (
+                    "--sizes",
+                    "--root",
+                    "file",
+                ):
+                    command_name = "allgather"
                 if param.opts[0] == "--root":
-                    of = "broadcast"
-                if (key := f"{of} {param.opts[0]}") not in seen:
-                    seen.add(key)
-                    yield of, param
+                    command_name = "broadcast"
+                if (key := f"{command_name} {param.opts[0]}") not in keys:
+                    keys.add(key)
+                    yield command_name, param
 
 
 def _leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
@@ -234,24 +251,30 @@ def _leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str
         return
     context = click.Context(command)
     for name in command.list_commands(context):
-        found = command.get_command(context, name)
-        assert found is not None
-        yield from _leaves(found, (*path, name))
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None
+        yield from _leaves(subcommand, (*path, name))
 
 
 def cases() -> list[Case]:
-    """All of them; KeyError for a parameter of which nothing wrong is known."""
-    found = [Case(one[0], one) for one in MORE]
+    """Return all wrong calls.
+
+    Raises:
+        KeyError: There are no wrong values for a parameter.
+    """
+    wrong_calls = [Case(words[0], words) for words in MORE]
     for command, param in parameters():
         option, right = param.opts[0], RIGHT[command]
         if isinstance(param, click.Option):
             values = OWN.get((command, option)) or KINDS[option]
-            found += [Case(command, _with(right, command, option, value), option, value) for value in values]
+            wrong_calls += [Case(command, _with(right, command, option, value), option, value) for value in values]
         else:
             place = len(command.split()) + PLACES.get(option, 0)
             values = ARGUMENTS[option]
-            found += [Case(command, (*right[:place], value, *right[place + 1 :]), option, value) for value in values]
-    return list({case.arguments: case for case in found}.values())
+            wrong_calls += [
+                Case(command, (*right[:place], value, *right[place + 1 :]), option, value) for value in values
+            ]
+    return list({case.arguments: case for case in wrong_calls}.values())
 
 
 def _with(right: tuple[str, ...], command: str, option: str, value: str) -> tuple[str, ...]:
@@ -262,14 +285,19 @@ def _with(right: tuple[str, ...], command: str, option: str, value: str) -> tupl
 
 
 def prepare(folder: Path, synth: Callable[..., Answer]) -> None:
-    """Files of all kinds, good and bad, in a folder that is the working folder; `synth`: calls the command."""
+    """Write files of all kinds, good and bad, into the working folder.
+
+    Args:
+        folder: The working folder.
+        synth: Calls the command.
+    """
     for target in ("executor-nccl", "mscclpp"):
-        asked = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--out", "lib", "--proof")
-        assert synth(*asked, "--target", target).code == 0
+        arguments = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--out", "lib", "--proof")
+        assert synth(*arguments, "--target", target).code == 0
     for name, pattern in (("a.xml", "msccl/*.xml"), ("p.json", "mscclpp/*.json"), ("s.synth", "schedules/*.synth")):
-        made = min((folder / "lib").glob(pattern))
-        shutil.copy(made, folder / name)
-        (folder / f"cut{made.suffix}").write_bytes(made.read_bytes()[:200])
+        file = min((folder / "lib").glob(pattern))
+        shutil.copy(file, folder / name)
+        (folder / f"cut{file.suffix}").write_bytes(file.read_bytes()[:200])
     shutil.copy(min((folder / "lib").glob("schedules/*.proof.json")), folder / "s.proof.json")
     link = '[[links]]\npairs = "0>1 1>0 2>3 3>2"\nalpha_us = 1\ngbs = '
     texts: dict[str, str] = {
@@ -299,12 +327,15 @@ def prepare(folder: Path, synth: Callable[..., Answer]) -> None:
 
 
 def contents(folder: Path) -> dict[str, tuple[Any, ...]]:
-    """Every file below a folder, with what would tell that it was touched."""
-    return {str(path): ((at := os.lstat(path)).st_mode, at.st_size, at.st_mtime_ns) for path in folder.rglob("*")}
+    """Return type, size and time of change of every file below a folder."""
+    return {
+        str(path): ((status := os.lstat(path)).st_mode, status.st_size, status.st_mtime_ns)
+        for path in folder.rglob("*")
+    }
 
 
 def fault(case: Case, answer: Answer) -> str:
-    """What is wrong with an answer to a wrong call; "" where nothing is."""
+    """Return what is wrong with the answer to a wrong call; "": nothing."""
     lines = answer.err.splitlines()
     if "Traceback" in answer.err:
         return "a traceback"
@@ -320,7 +351,7 @@ def fault(case: Case, answer: Answer) -> str:
 
 
 def _is_named(case: Case, line: str) -> bool:
-    """Whether a line says what is wrong: the option, the argument, or its text."""
+    """Return whether a line names the wrong option, argument or text."""
     if f"{case.where}:" in line or "is empty; it must be as " in line:
         return True
     value = case.value.strip()

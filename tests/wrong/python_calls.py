@@ -1,4 +1,4 @@
-"""Wrong calls of the Python faces: of each argument values that cannot be, which must be refused in one line."""
+"""Wrong calls of the Python functions: impossible values of each argument must be refused in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ NO_NAME = ("nosuch", "", " ", "x\n", "a" * 300)
 
 
 class PythonCall(NamedTuple):
-    """A wrong call: the function, the argument that is wrong, and its value."""
+    """A wrong call.
+
+    Attributes:
+        function: Name of the function.
+        argument: The wrong argument.
+        value: Its value.
+    """
 
     function: str
     argument: str
@@ -86,12 +92,12 @@ UNNAMED = ("topo", "spec", "entries", "path")
 
 @cache
 def answer() -> synth.Synthesis:
-    """To a question that all further ones are about."""
+    """Return the answer that further calls use."""
     return synth.synthesize("allgather", "ring:4", budget=2, engine="route")
 
 
 def functions() -> dict[str, tuple[Callable[..., Any], dict[str, Any], Mapping[str, Sequence[Any]]]]:
-    """By name: the function, arguments that are right, and wrong values of each."""
+    """Return by name: the function, right arguments, and wrong values of each argument."""
     question = {"collective": "broadcast", "topo": "ring:4", "budget": 1, "engine": "route"}
     right = {"collective": "allgather", "nranks": 4, "ranks": None, "size_bytes": 1 << 20, "inplace": True}
     saved = {"target": (*NO_TEXT, "nosuch", ""), "folder": PATHS, "proof": NO_FLAG, "replace": NO_FLAG}
@@ -108,14 +114,14 @@ def functions() -> dict[str, tuple[Callable[..., Any], dict[str, Any], Mapping[s
 
 
 def cases() -> Iterator[PythonCall]:
-    """All wrong calls."""
+    """Yield all wrong calls."""
     for name, (_, _, wrong) in functions().items():
         for argument, values in wrong.items():
             yield from (PythonCall(name, argument, value) for value in values)
 
 
 def fault(case: PythonCall) -> str:
-    """What is wrong with what a wrong call does; "" where nothing is."""
+    """Return what is wrong with the outcome of a wrong call; "": nothing."""
     function, right, _ = functions()[case.function]
     try:
         function(**right | {case.argument: case.value})

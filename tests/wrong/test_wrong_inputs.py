@@ -1,4 +1,4 @@
-"""Wrong command lines end in one line and exit code 2, and write nothing; wrong calls in Python raise InputError."""
+"""Tests that wrong command lines end in one line and exit code 2 without writing, and wrong calls in InputError."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from tests.wrong import python_calls
 from tests.wrong.command_lines import RIGHT, Case, cases, contents, fault, parameters, prepare
 
 CASES = cases()
-SLOW = {"optimize", "lower", "bench", "report", "compile"}  # which work before they see all that is wrong: every third
+SLOW = {
+    "optimize",
+    "lower",
+    "bench",
+    "report",
+    "compile",
+}  # Commands that work before they check all arguments; every third call is tried.
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def synth(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command in this process, in a folder with files of all kinds."""
+    """Return the command, called in this process, in a folder with files of all kinds."""
     monkeypatch.chdir(folder)
     call = caller(monkeypatch, capsys)
     if not any(folder.iterdir()):
@@ -30,43 +36,45 @@ def synth(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return call
 
 
-def test_there_are_enough_and_of_all_commands() -> None:
+def test_cases_cover_all_commands() -> None:
     assert len({case.arguments for case in CASES}) == len(CASES) > 1000
-    asked = {(case.command, case.where) for case in CASES}
-    assert all((command, param.opts[0]) in asked for command, param in parameters())
+    parameters_of_cases = {(case.command, case.where) for case in CASES}
+    assert all((command, param.opts[0]) in parameters_of_cases for command, param in parameters())
 
 
 @pytest.mark.parametrize("command", RIGHT)
 def test_wrong_values(synth: Call, folder: Path, command: str) -> None:
-    some = [case for case in CASES if case.command == command and case.where]
-    _refused(some[:: 3 if command in SLOW else 1], synth, folder)
+    cases_of_command = [case for case in CASES if case.command == command and case.where]
+    _refused(cases_of_command[:: 3 if command in SLOW else 1], synth, folder)
 
 
-def test_wrong_together(synth: Call, folder: Path) -> None:
+def test_wrong_combinations(synth: Call, folder: Path) -> None:
     _refused([case for case in CASES if not case.where], synth, folder)
 
 
-def _refused(some: list[Case], synth: Call, folder: Path) -> None:
+def _refused(wrong_calls: list[Case], synth: Call, folder: Path) -> None:
     before, faults = contents(folder), []
-    for case in some:
-        why = fault(case, synth(*case.arguments))
-        if not why and contents(folder) != before:
-            why = "something was written"
+    for case in wrong_calls:
+        fault_text = fault(case, synth(*case.arguments))
+        if not fault_text and contents(folder) != before:
+            fault_text = "something was written"
             before = contents(folder)
-        if why:
-            faults.append(f"{' '.join(map(repr, case.arguments))[:200]}: {why}")
+        if fault_text:
+            faults.append(f"{' '.join(map(repr, case.arguments))[:200]}: {fault_text}")
     assert not faults, "\n".join(faults)
 
 
 def test_wrong_calls_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for function, right, _ in python_calls.functions().values():
-        function(**right)  # is accepted, or nothing would be shown by the rest
+        function(**right)  # The right arguments must be accepted.
     shutil.rmtree(tmp_path / "written")
     calls = list(python_calls.cases())
     assert len(calls) > 250
     faults = [
-        f"{call.function}({call.argument}={call.value!r}): {why}" for call in calls if (why := python_calls.fault(call))
+        f"{call.function}({call.argument}={call.value!r}): {fault_text}"
+        for call in calls
+        if (fault_text := python_calls.fault(call))
     ]
     assert not faults, "\n".join(faults)
     assert not list(tmp_path.iterdir())

@@ -29,7 +29,7 @@ def renumbered(program: Program, rank: int, blocks: list[ThreadBlock], place: Pl
 
 
 def reordered(program: Program, rank: int, tb: int, order: list[int]) -> Program:
-    """Reorder a threadblock's steps, of which some may be missing or repeated; dependencies follow the steps."""
+    """Return the program with a threadblock's steps in another order, some missing or repeated; waits follow."""
     blocks = list(program.gpus[rank].threadblocks)
     steps = blocks[tb].steps
     blocks[tb] = replace(blocks[tb], steps=[steps[x] for x in order])
@@ -44,7 +44,7 @@ def awaited(program: Program, rank: int, tb: int) -> set[int]:
 
 
 def cut_in_two(program: Program, rank: int, tb: int, at: int) -> Program:
-    """Move the threadblock's steps from `at` on into a new threadblock, which waits for the first part."""
+    """Return the program with the steps from `at` on in a new threadblock, which waits for the first part."""
     blocks = list(program.gpus[rank].threadblocks)
     old, last = blocks[tb], len(blocks)
     head, tail = list(old.steps[:at]), list(old.steps[at:])
@@ -66,7 +66,7 @@ def cut_in_two(program: Program, rank: int, tb: int, at: int) -> Program:
 
 
 def finer(program: Program, times: int) -> Program:
-    """Divide every chunk into `times` parts, each moved by a step of its own."""
+    """Split every chunk into `times` parts, each moved by a step of its own."""
     gpus = []
     for gpu in program.gpus:
         ends: list[list[int]] = []
@@ -97,7 +97,10 @@ def finer(program: Program, times: int) -> Program:
 
 
 def on_channels_from(program: Program, first: int, start: tuple[int, int]) -> tuple[Program, set[tuple[int, int]]]:
-    """Move the threadblock `start` and all that are connected with it to channels higher by `first`."""
+    """Return the program with all threadblocks connected with `start` on channels higher by `first`.
+
+    The second result is the set of those threadblocks.
+    """
     ends: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for r, gpu in enumerate(program.gpus):
         for t, b in enumerate(gpu.threadblocks):

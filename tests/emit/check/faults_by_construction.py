@@ -40,7 +40,7 @@ def negative_offset(right: Right, rng: random.Random) -> Planted | None:
 
 
 def scratch_too_small(right: Right, rng: random.Random) -> Planted | None:
-    """Leave the scratch one chunk smaller than some step needs."""
+    """Make the scratch one chunk smaller than some step needs."""
     ranks = [r for r, gpu in enumerate(right.program.gpus) if gpu.s_chunks]
     rng.shuffle(ranks)
     for rank in ranks:
@@ -102,7 +102,7 @@ def another_channel(right: Right, rng: random.Random) -> Planted | None:
 
 
 def no_peer(right: Right, rng: random.Random) -> Planted | None:
-    """Put a send or a receive into a threadblock without a peer for it."""
+    """Add a send or a receive to a threadblock without a peer for it."""
     for (r, t, _), s in steps_of(right.program, rng, SENDS | RECEIVES):
         tb = right.program.gpus[r].threadblocks[t]
         side, ops = ("send", SENDS) if s.op in SENDS else ("recv", RECEIVES)
@@ -147,7 +147,7 @@ def half_a_wait(right: Right, rng: random.Random) -> Planted | None:
 
 
 def silent_step(right: Right, rng: random.Random) -> Planted | None:
-    """Clear `has_dep` of a step that another step waits for."""
+    """Remove `has_dep` from a step that another step waits for."""
     waiting = [((r, t, x), s) for r, t, x, s in right.program.steps() if s.dep_tb >= 0]
     if not waiting:
         return None
@@ -161,7 +161,7 @@ def silent_step(right: Right, rng: random.Random) -> Planted | None:
 
 
 def _unequal(right: Right, rng: random.Random, side: int) -> Planted | None:
-    """Change the chunk count at one end of a transmission, within the bounds of its buffers."""
+    """Make one end of a transmission move another count of chunks, within the bounds of its buffers."""
     pairs = [(a, b) for out, into in ends_of(right.program).values() for a, b in zip(out, into, strict=True)]
     for pair in rng.sample(pairs, min(len(pairs), 12)):
         r, t, x = pair[side]
@@ -191,7 +191,7 @@ def receives_another_count(right: Right, rng: random.Random) -> Planted | None:
 
 
 def channel_too_high(right: Right, rng: random.Random) -> Planted | None:
-    """Move a connection to a channel that the target does not have."""
+    """Set the channel of a connection to one that the target does not have."""
     ops = {s.op for _, _, _, s in right.program.steps()}
     target = rng.choice([name for name, row in TARGETS.items() if ops <= row.limits.ops])
     blocks = [(r, t) for r, gpu in enumerate(right.program.gpus) for t in range(len(gpu.threadblocks))]
@@ -201,7 +201,7 @@ def channel_too_high(right: Right, rng: random.Random) -> Planted | None:
 
 
 def channel_too_full(right: Right, rng: random.Random) -> Planted | None:  # noqa: ARG001 - a program of its own
-    """Connect one rank with more peers on a channel than the channel has room for."""
+    """Return a program with more peers of one rank on a channel than the channel has room for."""
     limits = TARGETS["executor-nccl"].limits
     n = limits.tbs_per_channel + 2 + rng.randrange(8)
     root = rng.randrange(n)
@@ -210,7 +210,7 @@ def channel_too_full(right: Right, rng: random.Random) -> Planted | None:  # noq
 
 
 def too_many_steps(right: Right, rng: random.Random) -> Planted | None:
-    """Refine chunks until a threadblock exceeds the limit of steps."""
+    """Split chunks until a threadblock exceeds the limit of steps."""
     target = rng.choice(list(TARGETS))
     longest = max(len(tb.steps) for gpu in right.program.gpus for tb in gpu.threadblocks)
     most = TARGETS[target].limits.steps_per_tb

@@ -98,7 +98,7 @@ def another_source(right: Right, rng: random.Random) -> Planted | None:
 
 
 def another_operation(right: Right, rng: random.Random) -> Planted | None:
-    """Turn a sum into a copy, or a copy into a sum."""
+    """Replace a sum by a copy, or a copy by a sum."""
     replacement = {"re": "cpy", "cpy": "re", "rrc": "r", "rrcs": "rcs", "rrs": "rcs", "rcs": "rrcs", "r": "rrc"}
     changed = []
     for place, s in steps_of(right.program, rng, frozenset(replacement)):
@@ -125,7 +125,7 @@ def added_twice(right: Right, rng: random.Random) -> Planted | None:
 
 
 def left_out(right: Right, rng: random.Random) -> Planted | None:
-    """Leave out a local step."""
+    """Remove a local step."""
     changed = []
     for (r, t, x), _ in steps_of(right.program, rng, frozenset({"re", "cpy"})):
         count = len(right.program.gpus[r].threadblocks[t].steps)
@@ -152,7 +152,7 @@ def _stuck(right: Right, program: Program, depth: int | None = None) -> Planted 
 
 
 def another_order(right: Right, rng: random.Random) -> Planted | None:
-    """Move a step to a place where it comes too late for the steps that wait for it."""
+    """Place a step where it comes too late for the steps that wait for it."""
     for (r, t, x), _ in steps_of(right.program, rng, SENDS | RECEIVES):
         order = list(range(len(right.program.gpus[r].threadblocks[t].steps)))
         order.remove(x)

@@ -47,7 +47,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def edit(folder: Path, change: Callable[[list[Row]], object]) -> None:
-    """Change the rows of an index and update the digests of all files."""
+    """Apply a change to the rows of an index, and update the digests of all files."""
     rows = json.loads((folder / INDEX).read_bytes())["algorithms"]
     change(rows)
     for row in rows:
@@ -96,7 +96,7 @@ def prove_nothing(folder: Path) -> None:
 
 
 def restate_schedules(folder: Path, change: Callable[[Row, dict[str, Any]], object]) -> None:
-    """Change header and columns of every schedule file, and make each proof name the new file."""
+    """Apply a change to header and columns of every schedule file, and make each proof name the new file."""
     for path in folder.glob("schedules/*.synth"):
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
@@ -184,8 +184,8 @@ TYPES: list[Row] = [
 def test_honest_libraries_are_right(honest: Path) -> None:
     plain, costs = checked(honest / "plain"), checked(honest / "costs")
     assert (plain.wrong, costs.wrong) == ([], [])
-    assert all(set(what.split(", ")) <= {"vs_baseline", "steps", "rounds", "chunks", "sends", "engine", "switch_ops"}
-               for what in (*plain.unproved, *costs.unproved))  # fmt: skip
+    assert all(set(names.split(", ")) <= {"vs_baseline", "steps", "rounds", "chunks", "sends", "engine", "switch_ops"}
+               for names in (*plain.unproved, *costs.unproved))  # fmt: skip
 
 
 def test_honest_files_of_several_groups_are_right(tmp_path: Path) -> None:

@@ -142,11 +142,11 @@ def test_programs_that_share_a_link_wait(tmp_path: Path) -> None:
         timed = [Predictor(program, topology, [0, 1])] * len(positions)
         return Predictor.concurrent_us(timed, positions, sizes, topology, ranks)
 
-    alone = together(pairs[:1], [size], [0, 2])
+    separate_us = together(pairs[:1], [size], [0, 2])
     apart = together(pairs, [size, size], [0, 1, 2, 3])
     assert apart == pytest.approx(together(pairs[:1], [size], [0, 1]))
     # The messages of both go over one link to the spine.
-    assert together(pairs, [size, size], [0, 2, 1, 3]) > 1.5 * alone
+    assert together(pairs, [size, size], [0, 2, 1, 3]) > 1.5 * separate_us
     # One program has small messages and the other has large ones.
     assert together(pairs, [size, size / 64], [0, 1, 2, 3]) == pytest.approx(apart)
 

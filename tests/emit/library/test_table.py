@@ -128,7 +128,7 @@ def test_ranges_of_a_question_are_sorted_and_meet(
 
 
 def compiled(source: Path, program: Path) -> Path:
-    """Compile a C program with the header and the sanitizers."""
+    """Build a C program from its source with the header and the sanitizers."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")

@@ -34,7 +34,7 @@ from topologies.load import load
 
 
 def put(folder: Path, *rows: Row) -> list[Path]:
-    """Commit entries and write every file that they name."""
+    """Add entries to a library, with every file that they name."""
     with writing(folder) as library:
         for row in rows:
             for name in (row["file"], row["schedule"], row["proof_file"]):
@@ -88,7 +88,7 @@ def test_a_library_holds_its_last_answers_and_no_more(
 
 @contextmanager
 def held(folder: Path) -> Iterator[int]:
-    """Hold a library's lock as another process does."""
+    """Keep a library locked as another process does."""
     folder.mkdir(exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -253,7 +253,7 @@ def test_equal_file_names_are_made_distinct(tmp_path: Path) -> None:
     entries = load_index(tmp_path)
     assert {entry.topology for entry in entries} == {"a b", "a-b"}
     assert all(entry.path.is_file() for entry in entries)
-    assert len(entries) == 2 * (len(first_result.ranges) + len(second_result.ranges))  # forms
+    assert len(entries) == 2 * (len(first_result.ranges) + len(second_result.ranges))  # Two forms.
 
 
 def test_a_library_for_several_executors(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_library_for_several_executors(tmp_path: Path) -> None:
         folder = tmp_path / TARGETS[target].folder
         own = {entry.path for entry in entries if entry.target == target}
         assert own == set(folder.iterdir()) == {p for p in folder.iterdir() if p.suffix == TARGETS[target].suffix}
-        assert len(own) == 2 * len(served[target].ranges)  # forms
+        assert len(own) == 2 * len(served[target].ranges)  # Two forms.
         for size in (0, 1 << 10, 1 << 20, 1 << 40):
             entry = choose(entries, "all_gather", 4, (0, 1, 2, 3), size, True, target=target)
             beyond = target == "mscclpp" and size == 1 << 40  # Offsets have 32 bits.

@@ -56,7 +56,7 @@ def changed(plan: Json, names: Collection[str], change: Callable[[Json, Json], b
 
 
 def swapped(plan: Json, first: Collection[str], second: Collection[str]) -> Iterator[FaultyPlan]:
-    """Move an operation of `first` behind the next one of `second` in its threadblock."""
+    """Place an operation of `first` behind the next one of `second` in its threadblock."""
     for r, t, k in places(plan):
         ops = plan["gpus"][r]["threadblocks"][t]["ops"]
         if ops[k]["name"] not in first:
@@ -123,7 +123,7 @@ def uneven_scratch(plan: Json) -> Iterator[Json]:
 
 
 def beyond_offsets(plan: Json) -> Iterator[Json]:
-    """Allow messages whose offsets exceed 32 bits."""
+    """Accept messages whose offsets exceed 32 bits."""
     for size in (4 << 30, 8 << 30, 1 << 40):
         yield plan | {"max_message_size": size}
 

@@ -1,4 +1,4 @@
-"""A hurt network lacks what was taken out, is slower where it was slowed, and is the same in all else."""
+"""Tests of topologies with faults: parts are removed or slower as stated, and everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from topologies.text.writer import to_toml
 from topologies.topology import Limit, Topology
 
 SEEDS = st.integers(0, 2**32)
-SWITCHES = ("leaf-0", "leaf-1", "core/0.a")  # names that a link's and a file's name have to cope with
+SWITCHES = ("leaf-0", "leaf-1", "core/0.a")  # Names with characters that links and file names use.
 
 
 def wired(rng: random.Random) -> Topology:
-    """Ranks and switches, any links between them, limits over some."""
+    """Return ranks and switches with random links, and limits over some of them."""
     nranks, switches = rng.randint(3, 7), SWITCHES[: rng.randint(0, 3)]
     size = nranks + len(switches)
     pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
@@ -46,7 +46,7 @@ Figures = dict[tuple[str, str], tuple[float, float]]
 
 
 def figures(t: Topology) -> Figures:
-    """(α, GB/s) of every link by the names of its ends."""
+    """Return (α in µs, GB/s) of every link by the names of its ends."""
     name = t.vertex_name
     rows = zip(t.link_src.tolist(), t.link_dst.tolist(), t.alpha_us.tolist(), t.bandwidth_gbs.tolist(), strict=True)
     return {(name(a), name(b)): (alpha, gbs) for a, b, alpha, gbs in rows}
@@ -64,40 +64,40 @@ def limits(t: Topology) -> dict[str, tuple[float, set[tuple[str, str]]]]:
 
 
 def random_faults(rng: random.Random, t: Topology) -> tuple[list[str], list[str], Figures, set[str]]:
-    """Texts of some faults, and what they leave, worked out one link at a time."""
-    left = figures(t)
-    names = list(left)
+    """Return texts of random faults, the remaining links with their figures, and the removed vertices."""
+    remaining = figures(t)
+    names = list(remaining)
     without, lost = [], set()
     for _ in range(rng.randint(0, 3)):
         kind = rng.choice(("both", "one", "rank", "switch"))
         a, b = rng.choice(names)
         if kind == "both":
             without.append(f"link:{a}-{b}")
-            left = {k: v for k, v in left.items() if k not in ((a, b), (b, a))}
+            remaining = {k: v for k, v in remaining.items() if k not in ((a, b), (b, a))}
         elif kind == "one":
             without.append(f"link:{a}>{b}")
-            left = {k: v for k, v in left.items() if k != (a, b)}
+            remaining = {k: v for k, v in remaining.items() if k != (a, b)}
         else:
             vertex = a if kind == "rank" else rng.choice((*t.switches, a))
             without.append(f"rank:{vertex}" if vertex.isdecimal() else f"switch:{vertex}")
-            left = {k: v for k, v in left.items() if vertex not in k}
+            remaining = {k: v for k, v in remaining.items() if vertex not in k}
             lost.add(vertex)
     degrade = []
-    slower = dict(left)
-    for _ in range(rng.randint(0, 3) if left else 0):
-        a, b = rng.choice(list(left))
+    slower = dict(remaining)
+    for _ in range(rng.randint(0, 3) if remaining else 0):
+        a, b = rng.choice(list(remaining))
         percent = rng.choice((50, 12.5, 99))
         kind = rng.choice(("both", "one", "rank", "gbs"))
         if kind == "gbs":
-            alpha, gbs = left[a, b]
+            alpha, gbs = remaining[a, b]
             degrade.append(f"link:{a}>{b}={gbs / 4:g}GB/s")
             slower[a, b] = (alpha, min(slower[a, b][1], gbs / 4))
             continue
-        where = {"both": f"link:{a}-{b}", "one": f"link:{a}>{b}"}.get(
+        part = {"both": f"link:{a}-{b}", "one": f"link:{a}>{b}"}.get(
             kind, f"rank:{a}" if a.isdecimal() else f"switch:{a}"
         )
-        degrade.append(f"{where}={percent:g}%")
-        for key, (alpha, gbs) in left.items():
+        degrade.append(f"{part}={percent:g}%")
+        for key, (alpha, gbs) in remaining.items():
             hit = a in key if kind == "rank" else key == (a, b) or (kind == "both" and key == (b, a))
             if hit:
                 slower[key] = (alpha, min(slower[key][1], gbs * percent / 100))
@@ -106,69 +106,69 @@ def random_faults(rng: random.Random, t: Topology) -> tuple[list[str], list[str]
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_only_what_is_named_is_hurt(seed: int) -> None:
+def test_only_named_parts_change(seed: int) -> None:
     rng = random.Random(seed)
-    whole = wired(rng)
-    without, degrade, left, lost = random_faults(rng, whole)
-    ranks = tuple(r for r in range(whole.nranks) if str(r) not in lost)
-    if not left or len(ranks) < 2:
+    topology = wired(rng)
+    without, degrade, remaining, lost = random_faults(rng, topology)
+    ranks = tuple(r for r in range(topology.nranks) if str(r) not in lost)
+    if not remaining or len(ranks) < 2:
         with pytest.raises(InputError, match="left"):
-            degraded(whole, without, degrade)
+            degraded(topology, without, degrade)
         return
-    t = degraded(whole, without, degrade)
-    assert figures(t) == left
-    assert t.nranks == whole.nranks
-    assert t.switches == tuple(s for s in whole.switches if s not in lost)
-    assert live_ranks(t, dead_ranks(whole, without), None, "--group") == ranks
-    expected = {n: (gbs, held & set(left)) for n, (gbs, held) in limits(whole).items()}
+    t = degraded(topology, without, degrade)
+    assert figures(t) == remaining
+    assert t.nranks == topology.nranks
+    assert t.switches == tuple(s for s in topology.switches if s not in lost)
+    assert live_ranks(t, dead_ranks(topology, without), None, "--group") == ranks
+    expected = {n: (gbs, limited_links & set(remaining)) for n, (gbs, limited_links) in limits(topology).items()}
     assert limits(t) == {n: x for n, x in expected.items() if x[1]}
-    again = from_toml(to_toml(t), "t.toml")
-    assert (figures(again), limits(again), again.name) == (left, limits(t), t.name)
+    reread = from_toml(to_toml(t), "t.toml")
+    assert (figures(reread), limits(reread), reread.name) == (remaining, limits(t), t.name)
     network(t, ranks)
     if without or degrade:
         assert re.fullmatch(r"t [A-Za-z0-9_.:,=% -]+", t.name)
         assert len(t.name) < 120
     else:
-        assert t is whole
+        assert t is topology
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_neither_order_nor_form_matters(seed: int) -> None:
+def test_order_and_form_of_faults_do_not_matter(seed: int) -> None:
     rng = random.Random(seed)
-    whole = wired(rng)
-    without, degrade, left, lost = random_faults(rng, whole)
-    if not left or len(lost & {str(r) for r in range(whole.nranks)}) > whole.nranks - 2:
+    topology = wired(rng)
+    without, degrade, remaining, lost = random_faults(rng, topology)
+    if not remaining or len(lost & {str(r) for r in range(topology.nranks)}) > topology.nranks - 2:
         return
-    t = degraded(whole, without, degrade)
+    t = degraded(topology, without, degrade)
     for _ in range(2):
         rng.shuffle(without)
         rng.shuffle(degrade)
-        again = degraded(whole, [",".join(without)] if without else [], degrade + degrade)
-        assert (again.name, figures(again), limits(again)) == (t.name, figures(t), limits(t))
+        second = degraded(topology, [",".join(without)] if without else [], degrade + degrade)
+        assert (second.name, figures(second), limits(second)) == (t.name, figures(t), limits(t))
 
 
-def test_the_name_says_it() -> None:
+def test_the_name_states_the_faults() -> None:
     dgx1 = load("dgx1")
     t = degraded(dgx1, ["link:1-0", "rank:6,rank:7"], ["link:3>2=50%"])
     assert t.name == "dgx1 without link:0-1,rank:6-7 degraded link:3to2=50%"
     assert degraded(dgx1, ["link:0>1", "link:1>0"], []).name == "dgx1 without link:0-1"
     assert degraded(dgx1, ["link:0>1"], []).name == "dgx1 without link:0to1"
     assert degraded(dgx1, [], ["link:0>1=1.5GB/s"]).name == "dgx1 degraded link:0to1=1.5GBps"
-    # a link of a missing rank is gone with it, and says nothing more
+    # A link of a removed rank is removed with it, and the name omits it.
     assert degraded(dgx1, ["rank:0,link:0-1"], []).name == "dgx1 without rank:0"
 
 
-def test_long_names_are_cut_and_stay_apart() -> None:
+def test_long_names_are_cut_and_distinct() -> None:
     t = load("full:16")
     links = [f"link:{a}-{b}" for a in range(6) for b in range(a)]
-    one, other = degraded(t, links, []), degraded(t, [*links[:-1], "link:6-7"], [])
-    assert one.name.startswith(f"{t.name} without {len(links)} parts ")
-    assert one.name != other.name
-    assert len(one.name) < 60
+    first, second = degraded(t, links, []), degraded(t, [*links[:-1], "link:6-7"], [])
+    assert first.name.startswith(f"{t.name} without {len(links)} parts ")
+    assert first.name != second.name
+    assert len(first.name) < 60
 
 
-def test_limits_slow_down() -> None:
+def test_limits_can_be_degraded() -> None:
     t = load("dgx2:2")
     name = t.limits[0].name
     half = degraded(t, [], [f"limit:{name}=50%"])
@@ -181,9 +181,9 @@ def test_limits_slow_down() -> None:
     assert degraded(t, [], [f"limit:{name}=1GB/s"]).limits[0].bandwidth_gbs == 1.0
     lone = Limit("a, b=c", np.array([0, 2]), 10.0)
     odd = Topology("o", 2, ("s",), [0, 1, 2, 2], [2, 2, 0, 1], [1.0] * 4, [9.0] * 4, (lone,))
-    both = degraded(odd, [], ["limit:a, b=c=50%,rank:0=50%"])
-    assert both.limits[0].bandwidth_gbs == 5
-    assert both.bandwidth_gbs.tolist() == [4.5, 9, 4.5, 9]
+    slowed = degraded(odd, [], ["limit:a, b=c=50%,rank:0=50%"])
+    assert slowed.limits[0].bandwidth_gbs == 5
+    assert slowed.bandwidth_gbs.tolist() == [4.5, 9, 4.5, 9]
 
 
 def test_dashes_in_names_of_switches() -> None:
@@ -233,9 +233,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("without", "degrade", "words"), WRONG)
-def test_what_cannot_be_is_one_clear_line(without: str, degrade: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as error:
+@pytest.mark.parametrize(("without", "degrade", "message"), WRONG)
+def test_wrong_faults_are_refused_in_one_line(without: str, degrade: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
         degraded(load("dgx1"), [without] if without or not degrade else [], [degrade] if degrade else [])
     assert len(str(error.value).splitlines()) == 1
     assert str(error.value).startswith("--degrade" if degrade else "--without")
@@ -253,7 +253,7 @@ def test_near_switches_and_limits_are_offered() -> None:
         degraded(t, ["link:3-5"], [])
 
 
-def test_nothing_left() -> None:
+def test_faults_that_leave_nothing_are_refused() -> None:
     with pytest.raises(InputError, match="no link is left"):
         degraded(load("star:4"), [f"switch:{load('star:4').switches[0]}"], [])
     two = Topology("two", 3, ("s",), [0, 1], [3, 3], [1.0] * 2, [9.0] * 2, (Limit("x", np.array([0]), 5.0),))
@@ -261,7 +261,7 @@ def test_nothing_left() -> None:
         degraded(two, ["link:0-s"], ["limit:x=50%"])
 
 
-def test_a_group_with_a_dead_rank() -> None:
+def test_a_group_with_a_removed_rank() -> None:
     t = load("dgx1")
     assert live_ranks(t, (3, 5), None, "--group") == (0, 1, 2, 4, 6, 7)
     assert live_ranks(t, (3, 5), (7, 0), "--group") == (7, 0)
@@ -270,7 +270,7 @@ def test_a_group_with_a_dead_rank() -> None:
     assert dead_ranks(t, ["rank:3-4", "link:0-1,rank:3"]) == (3, 4)
 
 
-def test_a_fault_keeps_what_it_says() -> None:
+def test_a_fault_is_parsed() -> None:
     fault = parse_fault(" link:0>1 = 12.5 GB/s ", "--degrade")
     assert (fault.kind, fault.where, fault.percent, fault.gbs) == ("link", "0>1", None, 12.5)
     assert parse_fault("rank:3=.5%", "--degrade").percent == 0.5

@@ -1,4 +1,4 @@
-"""What tools print of made-up machines, in the tools' own forms."""
+"""Dumps of made-up machines in the forms of the tools that print them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ LEGEND = "\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded se
 
 
 def smi(cells: Sequence[Sequence[str]], names: Sequence[str] | None = None, numa: Sequence[int] | None = None) -> str:
-    """`nvidia-smi topo -m` of a square of cells; names: GPUk each unless given."""
+    """Return the text of `nvidia-smi topo -m` for a square of cells.
+
+    Args:
+        cells: Cells by row and column.
+        names: Names of the devices; None: GPU0, GPU1, ...
+        numa: NUMA node of each device; None: the text has no such column.
+    """
     names = names or [f"GPU{i}" for i in range(len(cells))]
-    behind = "\tCPU Affinity\tNUMA Affinity" if numa is not None else ""
-    lines = ["\t" + "\t".join(names) + behind]
+    affinity_titles = "\tCPU Affinity\tNUMA Affinity" if numa is not None else ""
+    lines = ["\t" + "\t".join(names) + affinity_titles]
     for i, (name, row) in enumerate(zip(names, cells, strict=True)):
-        more = f"\t0-7\t{numa[i]}" if numa is not None and i < len(numa) else ""
-        lines.append(name + "\t" + "\t".join(" X " if cell == "X" else cell for cell in row) + more)
+        affinity_cells = f"\t0-7\t{numa[i]}" if numa is not None and i < len(numa) else ""
+        lines.append(name + "\t" + "\t".join(" X " if cell == "X" else cell for cell in row) + affinity_cells)
     return "\n".join(lines) + "\n" + LEGEND
 
 
 def mesh(count: int, cell: str) -> list[list[str]]:
-    """All alike."""
+    """Return a square of equal cells."""
     return [["X" if i == j else cell for j in range(count)] for i in range(count)]
 
 
 def gpu(busid: str, dev: int, links: str = "", sm: int = 90) -> str:
-    """A device on 16 lanes of the fifth generation."""
+    """Return a device on 16 lanes of PCIe 5."""
     return (
         f'<pci busid="{busid}" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">'
         f'<gpu dev="{dev}" sm="{sm}" rank="{dev}">{links}</gpu></pci>'
@@ -32,7 +38,7 @@ def gpu(busid: str, dev: int, links: str = "", sm: int = 90) -> str:
 
 
 def nic(busid: str, name: str, mbps: int) -> str:
-    """A NIC on as many lanes."""
+    """Return a NIC on 16 lanes of PCIe 5."""
     return (
         f'<pci busid="{busid}" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="16">'
         f'<nic><net name="{name}" dev="0" speed="{mbps}" port="1"/></nic></pci>'
@@ -40,23 +46,23 @@ def nic(busid: str, name: str, mbps: int) -> str:
 
 
 def switch(busid: str, *inside: str, speed: str = "32.0 GT/s PCIe") -> str:
-    """A PCIe switch."""
+    """Return a PCIe switch."""
     return f'<pci busid="{busid}" class="0x060400" link_speed="{speed}" link_width="16">{"".join(inside)}</pci>'
 
 
 def cpu(numa: int, *inside: str, vendor: str = "GenuineIntel", model: int = 143, host: str = "") -> str:
-    """A NUMA node."""
-    more = f' host_hash="{host}"' if host else ""
-    return f'<cpu numaid="{numa}" arch="x86_64" vendor="{vendor}" modelid="{model}"{more}>{"".join(inside)}</cpu>'
+    """Return a NUMA node."""
+    host_hash = f' host_hash="{host}"' if host else ""
+    return f'<cpu numaid="{numa}" arch="x86_64" vendor="{vendor}" modelid="{model}"{host_hash}>{"".join(inside)}</cpu>'
 
 
 def system(*cpus: str) -> str:
-    """A whole dump."""
+    """Return a complete dump."""
     return f'<system version="1">\n{chr(10).join(cpus)}\n</system>\n'
 
 
 def rocm(kind: Sequence[Sequence[str]], weight: Sequence[Sequence[int]], numa: Mapping[int, int]) -> str:
-    """`rocm-smi --showtopo`."""
+    """Return the text of `rocm-smi --showtopo`."""
     names = [f"GPU{i}" for i in range(len(kind))]
     text = "====== ROCm System Management Interface ======\nWARNING: a device is asleep\n"
     for title, table in (("Weight between two GPUs", weight), ("Link Type between two GPUs", kind)):

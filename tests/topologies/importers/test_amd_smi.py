@@ -1,4 +1,4 @@
-"""What `amd-smi topology` prints, in its forms, which all say the same."""
+"""Tests of the equivalent forms of `amd-smi topology`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(title: str, cells: Cells) -> str:
 def text(kind: Cells, weight: Cells, gbs: Cells) -> str:
     access = [["ENABLED"] * len(kind)] * len(kind)
     tables = [("ACCESS", access), ("WEIGHT", weight), ("LINK TYPE", kind), ("NUMA BW", gbs), ("DMA", access)]
-    return "\n".join(table(*one) for one in tables) + "\nLegend:\n  SELF = Current GPU\n"
+    return "\n".join(table(*title_and_cells) for title_and_cells in tables) + "\nLegend:\n  SELF = Current GPU\n"
 
 
 def as_json(kind: Cells, weight: Cells, gbs: Cells) -> str:
@@ -55,9 +55,12 @@ def as_csv(kind: Cells, weight: Cells, gbs: Cells) -> str:
     return "\n".join(",".join(row) for row in [head, *rows]) + "\n"
 
 
-def square(count: int, near: str, far: str, own: str, islands: int = 1) -> list[list[str]]:
-    each = count // islands
-    return [[own if a == b else near if a // each == b // each else far for b in range(count)] for a in range(count)]
+def square(count: int, inside: str, across: str, itself: str, islands: int = 1) -> list[list[str]]:
+    island_size = count // islands
+    return [
+        [itself if a == b else inside if a // island_size == b // island_size else across for b in range(count)]
+        for a in range(count)
+    ]
 
 
 FORMS = [text, as_json, as_old_json, as_csv]
@@ -65,31 +68,31 @@ FORMS = [text, as_json, as_old_json, as_csv]
 
 @pytest.mark.parametrize("form", FORMS)
 def test_two_islands_that_share_their_sockets(form: object) -> None:
-    """Within four, two links a pair by their rates; from one four to the other over two hosts' sockets."""
+    """Check two islands of four, whose links have the stated rates, and which share their hosts' sockets."""
     assert callable(form)
     dump = form(
         square(8, "XGMI", "PCIE", "SELF", 2), square(8, "15", "72", "0", 2), square(8, "50000-100000", "N/A", "N/A", 2)
     )
     assert format_of(dump).name == "amd-smi topology"
     machine = read(dump)
-    found = pairs(machine.topology)
-    assert found[0, 3] == found[4, 7] == 100
-    assert found[0, 4] == 16
+    gbs_of = pairs(machine.topology)
+    assert gbs_of[0, 3] == gbs_of[4, 7] == 100
+    assert gbs_of[0, 4] == 16
     assert shared(machine.topology, (0, 4), (3, 7))
     assert any("read" in remark for remark in machine.remarks)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rates_that_are_not_stated(form: object) -> None:
-    """Of a virtual machine weights and rates are 0; eight that are all joined are taken for MI300X."""
+def test_missing_rates(form: object) -> None:
+    """Check a virtual machine, which states no rates: eight devices that are all joined are taken for MI300X."""
     assert callable(form)
     machine = read(form(square(8, "XGMI", "", "SELF"), square(8, "0", "", "0"), square(8, "0-0", "", "N/A")))
     assert set(pairs(machine.topology).values()) == {64.0}
     assert any("assumed" in remark for remark in machine.remarks)
 
 
-def test_two_links_on_the_way_are_none() -> None:
-    """In a ring of four those across have 30 and are joined by others alone."""
+def test_devices_two_links_apart_have_no_link() -> None:
+    """Check a ring of four, where opposite devices are joined only over others and have no link."""
     kind, weight = square(4, "XGMI", "", "SELF"), square(4, "15", "", "0")
     weight[0][2] = weight[2][0] = weight[1][3] = weight[3][1] = "30"
     topology = read(text(kind, weight, square(4, "N/A", "", "N/A"))).topology
@@ -98,7 +101,7 @@ def test_two_links_on_the_way_are_none() -> None:
 
 
 def test_cards_on_one_host() -> None:
-    """Two workstation cards; nothing but PCIe, of one socket."""
+    """Check two workstation cards that are joined only by one socket's PCIe."""
     dump = text(square(2, "PCIE", "", "SELF"), square(2, "40", "", "0"), square(2, "N/A", "", "N/A"))
     topology = read(dump).topology
     assert topology.summary == "2 devices, PCIe"
@@ -109,7 +112,7 @@ OF_TWO = (square(2, "XGMI", "", "SELF"), square(2, "15", "", "0"), square(2, "50
 
 
 @pytest.mark.parametrize(
-    ("dump", "said"),
+    ("dump", "message"),
     [
         (text(*OF_TWO).replace("XGMI", "NVL", 1), "link type 'NVL'"),
         (text(*OF_TWO).replace("XGMI", "PCIE", 1), "the reverse"),
@@ -123,9 +126,9 @@ OF_TWO = (square(2, "XGMI", "", "SELF"), square(2, "15", "", "0"), square(2, "50
         ('[{"gpu": 0, "link_type": 3}]', "no link types"),
     ],
 )
-def test_broken_dumps_are_one_line(dump: str, said: str) -> None:
+def test_broken_dumps_are_refused_in_one_line(dump: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read(dump)
     assert "\n" not in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "must" in str(caught.value)

@@ -1,4 +1,4 @@
-"""A network between nodes, as tools print it: by itself, and with what each host is."""
+"""Tests of networks between nodes, as tools print them, alone and with dumps of the hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCKS = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n"
 
 
 def ib(hosts: int = 4, ports: int = 2, rate: str = "4xNDR") -> str:
-    """Two leaves with as many hosts, two links from each to one spine; an aggregation node in a leaf."""
+    """Return a fabric of two leaves with hosts, two links from each leaf to a spine, and an aggregation node."""
     switches: dict[str, list[str]] = {"S-a0": [], "S-a1": [], "S-b0": []}
     adapters = []
     for host in range(hosts):
@@ -49,20 +49,20 @@ def ib(hosts: int = 4, ports: int = 2, rate: str = "4xNDR") -> str:
     return "#\n# Topology file: generated on Wed\n#\n\n" + "\n".join([*heads, *adapters])
 
 
-def between(topology: Topology, one: str, other: str) -> float:
+def between(topology: Topology, first_switch: str, second_switch: str) -> float:
     number = {name: topology.nranks + i for i, name in enumerate(topology.switches)}
     links = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs.tolist(), strict=True)
-    return next((gbs for a, b, gbs in links if (a, b) == (number[one], number[other])), 0.0)
+    return next((gbs for a, b, gbs in links if (a, b) == (number[first_switch], number[second_switch])), 0.0)
 
 
-def test_told_by_content() -> None:
+def test_formats_of_fabrics_are_recognized() -> None:
     assert format_of(ib()).name == "ibnetdiscover"
     for text in (TREE, BLOCKS):
         assert format_of(text).name == "Slurm's topology.conf"
 
 
 def test_infiniband() -> None:
-    """A rank for each HCA but those of switches, hosts as chassis, parallel links together."""
+    """Check that each HCA of a host is a rank, hosts are nodes, and parallel links are joined."""
     topology = format_of(ib()).read(ib(), "ib").topology
     assert topology.nranks == 8
     assert topology.nodes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -73,18 +73,20 @@ def test_infiniband() -> None:
 
 
 def test_hosts_of_a_fabric_are_nodes(tmp_path: Path) -> None:
-    to = '<nvlink target="03" count="9" tclass="0x068000"/>' * 2
-    node = system(cpu(0, gpu("01", 0, to), gpu("02", 1, to), nic("04", "mlx5_0", 400000), nic("05", "mlx5_1", 400000)))
+    nvlinks = '<nvlink target="03" count="9" tclass="0x068000"/>' * 2
+    node = system(
+        cpu(0, gpu("01", 0, nvlinks), gpu("02", 1, nvlinks), nic("04", "mlx5_0", 400000), nic("05", "mlx5_1", 400000))
+    )
     (tmp_path / "node.xml").write_text(node)
     (tmp_path / "ib.txt").write_text(ib())
-    found = import_files([tmp_path / "ib.txt", tmp_path / "node.xml"], "cluster")
-    topology = found.topology
+    imported = import_files([tmp_path / "ib.txt", tmp_path / "node.xml"], "cluster")
+    topology = imported.topology
     assert topology.nranks == 8
     assert topology.nodes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert {"nvswitch.0", "nvswitch.3", "S-a0", "S-b0"} <= set(topology.switches)
-    again = import_files([tmp_path / "ib.txt"], "cluster", load_machine(tmp_path / "node.xml"))
-    assert again.topology.bandwidth_gbs.tolist() == topology.bandwidth_gbs.tolist()
-    # what leaves two hosts on one leaf goes by one spine: 100 GB/s for four ranks
+    reimported = import_files([tmp_path / "ib.txt"], "cluster", load_machine(tmp_path / "node.xml"))
+    assert reimported.topology.bandwidth_gbs.tolist() == topology.bandwidth_gbs.tolist()
+    # Traffic that leaves two hosts on one leaf goes over one spine: 100 GB/s for four ranks.
     answer = synthesize("alltoall", topology, engine="flow", size="1G", target="none")
     assert answer.gap < 1.2
 
@@ -93,7 +95,7 @@ GUIDS = {"node0": (0xB8CEF60300AA0010, 0xB8CEF60300AA0011), "node3": (0xB8CEF603
 
 
 def stated(text: str) -> str:
-    """A fabric whose HCAs have these GUIDs."""
+    """Return the fabric with these GUIDs in its HCAs."""
     for host, guids in GUIDS.items():
         for port, guid in enumerate(guids):
             head = f'caguid=0x1\nCa\t1 "H-{host[-1]}{port}"'
@@ -102,18 +104,18 @@ def stated(text: str) -> str:
 
 
 def dumped(host: str, count: int, reverse: bool = True) -> str:
-    """A node of that host, NICs in reverse, their GUIDs' bytes as NCCL prints them."""
-    to = f'<nvlink target="03" count="{count}" tclass="0x068000"/>'
+    """Return a node's dump with NICs in reverse order; `reverse`: their GUIDs have NCCL's order of bytes."""
+    nvlink = f'<nvlink target="03" count="{count}" tclass="0x068000"/>'
     nics = [nic(f"0{4 + port}", f"ib{port}", 400000) for port in (1, 0)]
     for port, guid in enumerate(GUIDS[host]):
         text = int.from_bytes(guid.to_bytes(8, "big"), "little" if reverse else "big")
-        nics = [one.replace(f'name="ib{port}"', f'name="ib{port}" guid="{text:#x}"') for one in nics]
-    return system(cpu(0, gpu("01", 0, to), nics[0]), cpu(1, gpu("02", 1, to), nics[1]))
+        nics = [nic_text.replace(f'name="ib{port}"', f'name="ib{port}" guid="{text:#x}"') for nic_text in nics]
+    return system(cpu(0, gpu("01", 0, nvlink), nics[0]), cpu(1, gpu("02", 1, nvlink), nics[1]))
 
 
 @pytest.mark.parametrize("reverse", [True, False])
 def test_nics_are_on_the_ports_of_their_guids(tmp_path: Path, reverse: bool) -> None:
-    """Of unlike nodes each device is on its own leaf, whatever NICs are called; of two dumped nodes only these are."""
+    """Check that devices of unlike nodes are on the leaf of their GUID, and that only dumped nodes are imported."""
     text = stated(ib())
     (tmp_path / "ib.txt").write_text(text)
     for name, host, count in (("first.xml", "node3", 18), ("second.xml", "node0", 9)):
@@ -123,7 +125,7 @@ def test_nics_are_on_the_ports_of_their_guids(tmp_path: Path, reverse: bool) -> 
     assert (topology.nranks, topology.nodes.tolist()) == (4, [0, 0, 1, 1])
     leaf = {name: topology.nranks + i for i, name in enumerate(topology.switches)}
     links = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs, strict=True))
-    assert {(rank, leaf["S-a1"], 50.0) for rank in (0, 1)} <= links  # node3 is on the odd leaf
+    assert {(rank, leaf["S-a1"], 50.0) for rank in (0, 1)} <= links  # Node 3 is on the odd leaf.
     assert {(rank, leaf["S-a0"], 50.0) for rank in (2, 3)} <= links
     assert not {(rank, leaf["S-a0"]) for rank in (0, 1)} & {(a, b) for a, b, _ in links}
     assert {(0, leaf["nvswitch.0"], 450.0), (2, leaf["nvswitch.1"], 225.0)} <= links
@@ -132,12 +134,12 @@ def test_nics_are_on_the_ports_of_their_guids(tmp_path: Path, reverse: bool) -> 
         import_files([tmp_path / name for name in ("ib.txt", "second.xml", "again.xml")])
 
 
-def test_nodes_without_guids_are_known_by_their_files(tmp_path: Path) -> None:
-    """A storage NIC is near to no device: of a host's three ports two are used, by their names."""
-    to = '<nvlink target="09" count="18" tclass="0x068000"/>'
+def test_nodes_without_guids_are_identified_by_their_files(tmp_path: Path) -> None:
+    """Check that nodes are found by file name, and that a storage NIC, which is near no device, is not used."""
+    nvlink = '<nvlink target="09" count="18" tclass="0x068000"/>'
     text = system(
-        cpu(0, gpu("01", 0, to), nic("02", "mlx5_2", 400000)),
-        cpu(1, gpu("03", 1, to), nic("04", "mlx5_0", 400000)),
+        cpu(0, gpu("01", 0, nvlink), nic("02", "mlx5_2", 400000)),
+        cpu(1, gpu("03", 1, nvlink), nic("04", "mlx5_0", 400000)),
         cpu(2, nic("05", "mlx5_1", 400000)),
     )
     for name in ("node1.xml", "node2.xml"):
@@ -146,8 +148,8 @@ def test_nodes_without_guids_are_known_by_their_files(tmp_path: Path) -> None:
     topology = import_files([tmp_path / name for name in ("ib.txt", "node1.xml", "node2.xml")]).topology
     assert topology.nranks == 4
     assert between(topology, "S-a0", "S-b0") == 100
-    each = import_files([tmp_path / "ib.txt", tmp_path / "node1.xml"]).topology
-    assert each.nranks == 8
+    expanded = import_files([tmp_path / "ib.txt", tmp_path / "node1.xml"]).topology
+    assert expanded.nranks == 8
     (tmp_path / "tree.conf").write_text(TREE.replace("n[01-02]", "node[1-2]"))
     tree = import_files([tmp_path / name for name in ("tree.conf", "node1.xml", "node2.xml")]).topology
     assert tree.nranks == 4
@@ -167,19 +169,19 @@ def test_slurm_trees_and_blocks(tmp_path: Path) -> None:
     assert between(cluster, "leaf0", "top") == 2 * 8 * 50
     assert {KINDS[kind] for kind in cluster.link_kind} == {"nvlink", "network"}
     assert cluster.costs == load("dgx-h100").costs
-    blocks = format_of(BLOCKS).read(BLOCKS + "BlockName=b3\n", "b").topology  # an empty one fills a level up
+    blocks = format_of(BLOCKS).read(BLOCKS + "BlockName=b3\n", "b").topology  # An empty block fills a level up.
     assert set(blocks.switches) == {"b1", "b2", "core"}
     odd = TREE.replace("leaf0", "0 leaf".replace(" ", "é")).replace("leaf[0-1]", "0éleaf,leaf1")
     assert "s0_leaf" in format_of(odd).read(odd, "o").topology.switches
 
 
-def test_lists_of_names() -> None:
+def test_lists_of_names_are_expanded_and_sorted() -> None:
     assert expand("n[01-03,7]-x,m", "p") == ["n01-x", "n02-x", "n03-x", "n7-x", "m"]
     assert natural(["mlx5_10", "mlx5_2", "a1"]) == ["a1", "mlx5_2", "mlx5_10"]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (ib().replace("4xNDR", "4xWDR", 1), "is no link"),
         (ib().replace('"S-b0"[400]', '"S-b0"[400](x)', 1).replace("[40]\t", "(40)\t", 1), "and back"),
@@ -195,25 +197,25 @@ def test_lists_of_names() -> None:
         ("SwitchName=a\n", "it must be"),
     ],
 )
-def test_broken_fabrics_are_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_broken_fabrics_are_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     (path := tmp_path / "fabric.conf").write_text(text)
     with pytest.raises(InputError) as caught:
         load(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_does_not_go_together(tmp_path: Path) -> None:
+def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for name, text in (("a.conf", TREE), ("b.conf", BLOCKS), ("ib.txt", ib(ports=3))):
         (tmp_path / name).write_text(text)
     node = load_machine("dgx-h100")
-    for files, beside, said in (
+    for files, node_machine, message in (
         (["a.conf", "b.conf"], None, "one fabric and its nodes"),
         (["ib.txt"], node, "no host has the 8 NICs"),
         (["ib.txt"], load_machine("dgx-h100:2"), "states no NICs"),
     ):
-        with pytest.raises(InputError, match=said):
-            import_files([tmp_path / name for name in files], None, beside)
+        with pytest.raises(InputError, match=message):
+            import_files([tmp_path / name for name in files], None, node_machine)
     (tmp_path / "n.xml").write_text(system(cpu(0, gpu("01", 0))))
     with pytest.raises(InputError, match="is no fabric"):
         import_files([tmp_path / "n.xml"], None, node)

@@ -1,4 +1,4 @@
-"""Whatever a file holds, it is read or refused in one line; what was read keeps its links in the text form."""
+"""Tests that any dump is read or refused in one line, and that a machine keeps its links in the text form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topologies.text.reader import read_machine
 from topologies.text.writer import to_toml
 
 DUMPS = [*(case.dump for case in CASES), *(json.dumps(document) for document in AS_JSON), SLURM, MODEL]
-MUTATIONS = 8  # of each dump
+MUTATIONS = 8  # Of each dump.
 ODD = ["", "X", "NV99", "-1", "9" * 30, "1e308", "NaN", "GPU0", "XGMI", "\x00", "é", "<", "&", "[", "{", '"', "\t", "="]
 
 
@@ -27,33 +27,37 @@ def read(text: str) -> Machine:
 
 
 def is_handled(text: str, reader: Callable[[str], Machine] = read) -> bool:
-    """Whether it was read; any other end than a refusal in one line is an error."""
+    """Return whether the text was read; any end other than a refusal in one line is an error."""
     try:
         machine = reader(text)
     except InputError as error:
-        said = str(error)
-        assert said.isprintable(), said
-        assert len(said) < 1000
+        message = str(error)
+        assert message.isprintable(), message
+        assert len(message) < 1000
         return False
     topology = machine.topology
-    again = read_machine(to_toml(topology, machine.nics, machine.remarks), "again").topology
-    assert (again.nranks, again.nlinks, len(again.limits)) == (topology.nranks, topology.nlinks, len(topology.limits))
+    reread = read_machine(to_toml(topology, machine.nics, machine.remarks), "again").topology
+    assert (reread.nranks, reread.nlinks, len(reread.limits)) == (
+        topology.nranks,
+        topology.nlinks,
+        len(topology.limits),
+    )
     return True
 
 
 def mutated(text: str, chance: random.Random) -> str:
-    """Cut off, with lines that stand twice, are gone or changed places, with other words or numbers."""
+    """Return the text cut off, with lines repeated, removed or exchanged, or with another word or number."""
     lines = text.split("\n")
-    here, there = chance.randrange(len(lines)), chance.randrange(len(lines))
+    source_line, target_line = chance.randrange(len(lines)), chance.randrange(len(lines))
     kind = chance.randrange(6)
     if kind == 0:
         return text[: chance.randrange(len(text))]
     if kind == 1:
-        lines.insert(there, lines[here])
+        lines.insert(target_line, lines[source_line])
     elif kind == 2:
-        del lines[here]
+        del lines[source_line]
     elif kind == 3:
-        lines[here], lines[there] = lines[there], lines[here]
+        lines[source_line], lines[target_line] = lines[target_line], lines[source_line]
     if kind < 4:
         return "\n".join(lines)
     word = chance.choice(list(re.finditer(r"[0-9]+|\w+" if kind == 4 else r"[\w.]+", text)))
@@ -63,10 +67,10 @@ def mutated(text: str, chance: random.Random) -> str:
 def test_mutated_dumps() -> None:
     chance = random.Random(13)
     results = [is_handled(mutated(dump, chance)) for dump in DUMPS for _ in range(MUTATIONS)]
-    assert 0.05 < sum(results) / len(results) < 0.7  # both ends are reached
+    assert 0.05 < sum(results) / len(results) < 0.7  # Some dumps are read and some are refused.
 
 
-def test_the_check_finds_what_it_is_for() -> None:
+def test_the_check_reports_faulty_readers() -> None:
     def fails(_: str) -> Machine:
         raise ValueError("a reader's own")
 

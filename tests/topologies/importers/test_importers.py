@@ -1,4 +1,4 @@
-"""What tools print becomes the machine that it is of: links by count, PCIe with what is shared, NICs by nearness."""
+"""Tests that dumps become the machines that they describe: links by count, shared PCIe, NICs by nearness."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def read(text: str) -> Machine:
 
 
 def pairs(topology: Topology) -> dict[tuple[int, int], float]:
-    """GB/s of the widest way from rank to rank."""
+    """Return the GB/s of the widest path between each pair of ranks."""
     net = network(topology, range(topology.nranks))
-    found: dict[tuple[int, int], float] = {}
+    gbs_of: dict[tuple[int, int], float] = {}
     for a, b, gbs in zip(net.src.tolist(), net.dst.tolist(), net.bandwidth_gbs.tolist(), strict=True):
-        found[a, b] = max(gbs, found.get((a, b), 0.0))
-    return found
+        gbs_of[a, b] = max(gbs, gbs_of.get((a, b), 0.0))
+    return gbs_of
 
 
 def shared(topology: Topology, a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Whether all ways of two pairs of ranks go through something that both use."""
+    """Return whether all paths of two pairs of ranks use a common resource."""
     net = network(topology, range(topology.nranks))
     uses = [
         [set(net.uses(i).tolist()) for i in range(net.nlinks) if (net.src[i], net.dst[i]) == pair] for pair in (a, b)
     ]
-    return all(one & other for one in uses[0] for other in uses[1])
+    return all(first_uses & second_uses for first_uses in uses[0] for second_uses in uses[1])
 
 
-def test_formats_are_told_by_content() -> None:
+def test_formats_are_recognized_by_content() -> None:
     for text, name in (
         (smi(mesh(2, "NV4")), "nvidia-smi topo -m"),
         ("\x1b[4m" + smi(mesh(2, "PHB")), "nvidia-smi topo -m"),
@@ -64,14 +64,14 @@ def test_formats_are_told_by_content() -> None:
 
 
 @pytest.mark.parametrize(("count", "links", "gbs"), [(8, 12, 300.0), (8, 18, 450.0), (16, 6, 150.0), (3, 18, 450.0)])
-def test_more_nvlinks_than_a_device_has_lead_to_switches(count: int, links: int, gbs: float) -> None:
+def test_many_nvlinks_lead_to_switches(count: int, links: int, gbs: float) -> None:
     topology = read(smi(mesh(count, f"NV{links}"))).topology
     assert len(topology.switches) == 1
     out = np.bincount(topology.link_src, weights=topology.bandwidth_gbs)[:count]
     assert out.tolist() == [gbs] * count
 
 
-def test_nvlinks_between_pairs_are_drawn_as_they_are() -> None:
+def test_nvlinks_between_pairs_are_links() -> None:
     cells = mesh(4, "SYS")
     for a, b, links in ((0, 1, 2), (1, 2, 1), (2, 3, 2), (3, 0, 1)):
         cells[a][b] = cells[b][a] = f"NV{links}"
@@ -83,7 +83,7 @@ def test_nvlinks_between_pairs_are_drawn_as_they_are() -> None:
 
 
 def test_islands_meet_over_pcie() -> None:
-    """Their sockets have one way between them, which all share."""
+    """Check that all pairs of two islands share the path between their sockets."""
     cells = mesh(8, "SYS")
     for island in (range(4), range(4, 8)):
         for a in island:
@@ -91,9 +91,9 @@ def test_islands_meet_over_pcie() -> None:
                 if a != b:
                     cells[a][b] = "NV6"
     topology = read(smi(cells, numa=[0] * 4 + [1] * 4)).topology
-    found = pairs(topology)
-    assert found[0, 1] == 150
-    assert found[0, 4] < USUAL_PCIE_GBS
+    gbs_of = pairs(topology)
+    assert gbs_of[0, 1] == 150
+    assert gbs_of[0, 4] < USUAL_PCIE_GBS
     assert shared(topology, (0, 4), (3, 7))
 
 
@@ -103,15 +103,15 @@ def test_rates_of_links_beside_the_matrix(tmp_path: Path) -> None:
         f"GPU {i}: RTX (UUID: x)\n" + "".join(f"\t Link {k}: 14.062 GB/s\n" for k in range(4)) for i in range(2)
     )
     (tmp_path / "s.txt").write_text(status + "\t Link 4: <inactive>\n")
-    found = import_files([tmp_path / "m.txt", tmp_path / "s.txt"], "two")
-    assert pairs(found.topology)[0, 1] == pytest.approx(4 * 14.062)
-    assert any("read" in remark and "RTX" in remark for remark in found.remarks)
+    imported = import_files([tmp_path / "m.txt", tmp_path / "s.txt"], "two")
+    assert pairs(imported.topology)[0, 1] == pytest.approx(4 * 14.062)
+    assert any("read" in remark and "RTX" in remark for remark in imported.remarks)
     with pytest.raises(InputError, match="does not state what joins devices"):
         load(tmp_path / "s.txt")
 
 
 def test_pcie_is_shared_as_it_is() -> None:
-    """Two switches below a bridge each, in two sockets: what leaves a switch is shared, what stays in it is not."""
+    """Check two switches in two sockets: traffic that leaves a switch is shared, traffic within it is not."""
     cells = [
         ["X", "PIX", "SYS", "SYS"], ["PIX", "X", "SYS", "SYS"], ["SYS", "SYS", "X", "PXB"], ["SYS", "SYS", "PXB", "X"],
     ]  # fmt: skip
@@ -121,14 +121,14 @@ def test_pcie_is_shared_as_it_is() -> None:
     assert pairs(topology)[0, 1] == pytest.approx(USUAL_PCIE_GBS)
 
 
-def test_spaces_lost_tabs_and_old_words() -> None:
+def test_spaces_missing_tabs_and_old_words() -> None:
     text = smi(mesh(2, "SOC")).replace("\tGPU0\tGPU1", "GPU0\tGPU1 CPU Affinity")
     assert read(text).topology.nranks == 2
     spaced = smi(mesh(3, "PHB")).replace("\t", "      ")
     assert read(spaced).topology.nlinks == read(smi(mesh(3, "PHB"))).topology.nlinks
 
 
-def test_nics_serve_what_is_near() -> None:
+def test_nics_serve_near_devices() -> None:
     names = ["GPU0", "GPU1", "GPU2", "GPU3", "mlx5_0", "mlx5_1", "NIC2"]
     cells = mesh(7, "SYS")
     for a in range(4):
@@ -152,25 +152,25 @@ def test_nccl_xml_with_switches() -> None:
     assert machine.topology.bandwidth_gbs.tolist() == [450.0] * 4
     assert machine.topology.sms == 132
     assert {KINDS[kind] for kind in machine.topology.link_kind} == {"nvlink"}
-    assert machine.topology.switch_ops == (SwitchOps("nvswitch"),)  # of Hopper
+    assert machine.topology.switch_ops == (SwitchOps("nvswitch"),)  # Hopper's NVSwitch multicasts and reduces.
     assert not read(text.replace('sm="90"', 'sm="80"')).topology.switch_ops
     assert machine.topology.compute_capability == 90
     assert machine.nics is not None
     assert [ranks.tolist() for ranks in machine.nics.sends] == [[0], [1]]
-    assert any(remark.startswith("NICs mlx5_1, mlx5_0:") for remark in machine.remarks)  # ranks are by dev
+    assert any(remark.startswith("NICs mlx5_1, mlx5_0:") for remark in machine.remarks)  # Ranks follow dev.
     assert machine.nics.gbs == 50
 
 
 def test_nccl_xml_without_nvlink() -> None:
-    """A switch's own link is shared by what is below it; sockets by what NCCL assumes; narrow links are narrow."""
+    """Check that devices share their switch's link, that sockets have NCCL's rate, and that narrow links are slow."""
     text = system(
         cpu(0, switch("a", gpu("01", 0), gpu("02", 1), speed="16.0 GT/s PCIe"), gpu("03", 2)), cpu(1, gpu("04", 3))
     )
     topology = read(text).topology
-    found = pairs(topology)
-    assert found[0, 1] == pytest.approx(PCIE5)
-    assert found[0, 2] == pytest.approx(pcie_gbs("16.0 GT/s PCIe", "16"))
-    assert found[2, 3] == pytest.approx(22)
+    gbs_of = pairs(topology)
+    assert gbs_of[0, 1] == pytest.approx(PCIE5)
+    assert gbs_of[0, 2] == pytest.approx(pcie_gbs("16.0 GT/s PCIe", "16"))
+    assert gbs_of[2, 3] == pytest.approx(22)
     assert shared(topology, (0, 2), (1, 3))
     assert {KINDS[kind] for kind in topology.link_kind} == {"pcie"}
 
@@ -189,8 +189,8 @@ def test_links_by_kind_of_device() -> None:
         assert not machine.topology.compute_capability
 
 
-def test_devices_that_differ_and_parts_of_one() -> None:
-    """SMs are stated where all have as many."""
+def test_differing_devices_and_parts_of_a_device() -> None:
+    """Check that SMs are stated only if all devices have the same number."""
     machine = read(system(cpu(0, gpu("01", 0, sm=90), gpu("02", 1, sm=100))))
     assert (machine.topology.sms, machine.topology.compute_capability) == (0, 0)
     assert "devices differ (sm 90, 100): SMs are not stated" in machine.remarks
@@ -199,24 +199,24 @@ def test_devices_that_differ_and_parts_of_one() -> None:
     assert any(remark.startswith("ranks 0, 1 are parts of devices") for remark in parts.remarks)
 
 
-def test_nvlinks_to_nothing_and_grace() -> None:
-    """A VM's links to itself are left out and said; C2C joins a device to its CPU."""
-    own = '<nvlink target="01" count="12" tclass="0x030200"/>'
-    machine = read(system(cpu(0, gpu("01", 0, own), gpu("02", 1))))
+def test_nvlinks_to_the_device_itself_and_grace() -> None:
+    """Check that a VM's links to the device itself are left out with a remark, and that C2C joins device and CPU."""
+    own_links = '<nvlink target="01" count="12" tclass="0x030200"/>'
+    machine = read(system(cpu(0, gpu("01", 0, own_links), gpu("02", 1))))
     assert any("0 to 01" in remark for remark in machine.remarks)
     grace = '<c2c bw="28000" count="8"/>'
     topology = read(system(cpu(0, gpu("01", 0, grace), gpu("02", 1, grace)))).topology
     assert pairs(topology)[0, 1] == 224
 
 
-def test_hosts_of_one_dump_are_chassis() -> None:
+def test_hosts_of_one_dump_are_nodes() -> None:
     text = system(cpu(0, gpu("01", 0, TO_SWITCH), host="0x1"), cpu(0, gpu("01", 0, TO_SWITCH), host="0x2"))
     topology = read(text).topology
     assert topology.nodes.tolist() == [0, 1]
     assert pairs(topology)[0, 1] == 450
 
 
-def test_several_nics_a_device_are_one() -> None:
+def test_several_nics_a_device_are_joined() -> None:
     text = system(
         cpu(0, switch("a", gpu("01", 0, TO_SWITCH), nic("02", "n0", 100000), nic("03", "n1", 100000))),
         cpu(1, switch("b", gpu("04", 1, TO_SWITCH), nic("05", "n2", 100000), nic("06", "n3", 100000))),
@@ -228,15 +228,15 @@ def test_several_nics_a_device_are_one() -> None:
 
 
 def test_rocm_smi_both_forms() -> None:
-    """Two hives, joined by their sockets; the JSON form says the same of the links."""
+    """Check two hives that are joined by their sockets, as text and as JSON."""
     kind = [["0" if a == b else "XGMI" if a // 2 == b // 2 else "PCIE" for b in range(4)] for a in range(4)]
     weight = [[0 if a == b else 15 if a // 2 == b // 2 else 72 for b in range(4)] for a in range(4)]
     topology = read(rocm(kind, weight, {0: 0, 1: 0, 2: 1, 3: 1})).topology
     assert pairs(topology)[0, 1] == 50
     assert shared(topology, (0, 2), (1, 3))
     system_of = {
-        f"(Topology) {what} between DRM devices {a} and {b}": str(table[a][b])
-        for what, table in (("Weight", weight), ("Link type", kind))
+        f"(Topology) {kind_of_table} between DRM devices {a} and {b}": str(table[a][b])
+        for kind_of_table, table in (("Weight", weight), ("Link type", kind))
         for a in range(4)
         for b in range(a + 1, 4)
     }
@@ -244,7 +244,7 @@ def test_rocm_smi_both_forms() -> None:
 
 
 def columns(topology: Topology) -> tuple[list[int], list[int], list[float]]:
-    """Links: from, to, GB/s."""
+    """Return source, target and GB/s of the links."""
     return topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs.tolist()
 
 
@@ -256,8 +256,8 @@ def test_nodes_make_a_cluster(tmp_path: Path) -> None:
     cluster = import_files(files).topology
     assert cluster.nranks == 6
     assert cluster.nlinks == load(f"{files[0]}:3").nlinks
-    one = load_machine(files[0])
-    (tmp_path / "named.toml").write_text(to_toml(replace(one.topology, platform="p5.48xlarge"), one.nics))
+    machine = load_machine(files[0])
+    (tmp_path / "named.toml").write_text(to_toml(replace(machine.topology, platform="p5.48xlarge"), machine.nics))
     assert not [text for text in import_files([files[0], tmp_path / "named.toml"]).remarks if "is not like" in text]
     (tmp_path / "node2.xml").write_text(text.replace('count="9"', 'count="8"'))
     unlike = import_files(files)
@@ -271,17 +271,17 @@ def test_nodes_make_a_cluster(tmp_path: Path) -> None:
 
 
 def test_text_form_keeps_all(tmp_path: Path) -> None:
-    """And says where its figures come from; nothing differs from itself, and what differs is told."""
+    """Check that the text form keeps everything with its sources, and that differences of machines are reported."""
     (tmp_path / "node.txt").write_text(smi(mesh(8, "NV12")))
     machine = load_machine(tmp_path / "node.txt")
-    again = read_machine(to_toml(machine.topology, machine.nics, machine.remarks), "again")
-    assert not compare(machine, again)
-    assert again.remarks == machine.remarks
+    reread = read_machine(to_toml(machine.topology, machine.nics, machine.remarks), "again")
+    assert not compare(machine, reread)
+    assert reread.remarks == machine.remarks
     assert to_toml(machine.topology, None, machine.remarks).startswith("# 25 GB/s an NVLink: assumed")
     named = replace(machine, topology=replace(machine.topology, platform="p4d.24xlarge"))
     assert [line.split(" in ")[0] for line in compare(named, machine)] == ["platform: p4d.24xlarge"]
-    told = compare(machine, load_machine("dgx-h100"))
-    assert any("300 GB/s" in line and "450 GB/s" in line for line in told)
+    differences = compare(machine, load_machine("dgx-h100"))
+    assert any("300 GB/s" in line and "450 GB/s" in line for line in differences)
     assert not [
         line for line in compare(machine, load_machine("dgx-a100")) if line.startswith(("links", "out", "ranks"))
     ]
@@ -292,7 +292,7 @@ XML = system(cpu(0, gpu("01", 0, TO_SWITCH), gpu("02", 1, TO_SWITCH)))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("\n".join(SMI.split("\n")[:3]), "rows for 2 of 3 columns"),
         (SMI.replace("NV4", "NV5", 1), "the reverse"),
@@ -320,9 +320,9 @@ XML = system(cpu(0, gpu("01", 0, TO_SWITCH), gpu("02", 1, TO_SWITCH)))
         ('{"between DRM devices": ', "not JSON"),
     ],
 )
-def test_broken_dumps_are_one_line(text: str, said: str) -> None:
+def test_broken_dumps_are_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read(text)
     assert "\n" not in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "must" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Trees of switches as YAML and JSON: Slurm, topograph, Kubernetes, NetQ."""
+"""Tests of trees of switches as YAML and JSON: Slurm, topograph, Kubernetes, NetQ."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ blocks:
 """
 
 
-def instances(of: dict[str, list[str]], labels: dict[str, dict[str, str]] | None = None) -> dict[str, Any]:
-    rows = [{"id": name, "network_layers": layers} for name, layers in of.items()]
+def instances(layers_of_node: dict[str, list[str]], labels: dict[str, dict[str, str]] | None = None) -> dict[str, Any]:
+    rows = [{"id": name, "network_layers": layers} for name, layers in layers_of_node.items()]
     return {"instances": [row | {"labels": (labels or {}).get(str(row["id"]), {})} for row in rows]}
 
 
-def kubernetes(keys: list[str], of: dict[str, list[str]]) -> dict[str, Any]:
-    data = [{"name": name, "labels": dict(zip(keys, layers, strict=False))} for name, layers in of.items()]
-    return {"apiVersion": "v1", "kind": "List", "items": [{"kind": "Node", "metadata": one} for one in data]}
+def kubernetes(keys: list[str], layers_of_node: dict[str, list[str]]) -> dict[str, Any]:
+    data = [{"name": name, "labels": dict(zip(keys, layers, strict=False))} for name, layers in layers_of_node.items()]
+    return {"apiVersion": "v1", "kind": "List", "items": [{"kind": "Node", "metadata": metadata} for metadata in data]}
 
 
 LAYERS = {"n01": ["leaf0", "top"], "n02": ["leaf0", "top"], "n03": ["leaf1", "top"], "n04": ["leaf1", "top"]}
@@ -97,13 +97,13 @@ def links(topology: Topology) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("document", AS_JSON, ids=range(len(AS_JSON)))
-def test_json_forms_say_the_same(document: dict[str, Any]) -> None:
+def test_json_forms_are_equivalent(document: dict[str, Any]) -> None:
     assert is_tree(read(json.dumps(document)))
     assert is_tree(read(json.dumps(document, indent=2)))
 
 
 @pytest.mark.parametrize("text", [SLURM, MODEL], ids=["slurm", "model"])
-def test_yaml_forms_say_the_same(text: str, tmp_path: Path) -> None:
+def test_yaml_forms_are_equivalent(text: str, tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     assert is_tree(read(text))
     (path := tmp_path / "topology.yaml").write_text(text)
@@ -128,15 +128,15 @@ def test_yaml_needs_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
         read(SLURM)
 
 
-def test_domains_stand_for_switches_that_nobody_names() -> None:
+def test_domains_replace_unnamed_switches() -> None:
     labels = {f"n{i}": {"accelerator.topograph.run/domain": f"3f-{i // 2}.1"} for i in range(4)}
-    found = format_of("{}").read(json.dumps(instances({name: [] for name in [*labels, "head"]}, labels)), "made")
-    assert set(found.topology.switches) == {"s3f-0.1", "s3f-1.1", "core"}
-    assert "1 nodes are left out: they state no switch" in found.remarks
+    machine = format_of("{}").read(json.dumps(instances({name: [] for name in [*labels, "head"]}, labels)), "made")
+    assert set(machine.topology.switches) == {"s3f-0.1", "s3f-1.1", "core"}
+    assert "1 nodes are left out: they state no switch" in machine.remarks
 
 
 def netq(cables: int, hosts: int = 2) -> dict[str, Any]:
-    """Hosts with a cable or several to each of two leaves, which one spine joins by two."""
+    """Return hosts with `cables` to each of two leaves, each of which has two cables to a spine."""
     tier = [("s0", "spine", "switch"), ("l0", "leaf0", "switch"), ("l1", "leaf1", "switch")]
     tier += [(f"h{i}", f"host{i}", "discovered_via_lldp") for i in range(hosts)]
     nodes = [{"id": key, "name": name, "device_type": kind} for key, name, kind in tier]
@@ -149,14 +149,16 @@ def netq(cables: int, hosts: int = 2) -> dict[str, Any]:
 
 
 def test_cables_of_netq(tmp_path: Path) -> None:
-    """A port a cable; as NICs of 50 GB/s, cables between switches have as much."""
+    """Check that a port has one cable, and that cables between switches have the NICs' 50 GB/s."""
     (path := tmp_path / "net.json").write_text(json.dumps([netq(1)]))
-    own = import_files([path]).topology
-    assert (own.nranks, own.nodes.tolist()) == (4, [0, 0, 1, 1])
-    assert between(own, "spine", "leaf1") == 50
-    to = '<nvlink target="09" count="18" tclass="0x068000"/>'
+    fabric_alone = import_files([path]).topology
+    assert (fabric_alone.nranks, fabric_alone.nodes.tolist()) == (4, [0, 0, 1, 1])
+    assert between(fabric_alone, "spine", "leaf1") == 50
+    nvlink = '<nvlink target="09" count="18" tclass="0x068000"/>'
     (node := tmp_path / "node.xml").write_text(
-        system(cpu(0, gpu("01", 0, to), nic("02", "m0", 400000)), cpu(1, gpu("03", 1, to), nic("04", "m1", 400000)))
+        system(
+            cpu(0, gpu("01", 0, nvlink), nic("02", "m0", 400000)), cpu(1, gpu("03", 1, nvlink), nic("04", "m1", 400000))
+        )
     )
     cluster = import_files([path, node]).topology
     assert between(cluster, "spine", "leaf1") == 100
@@ -166,7 +168,7 @@ def test_cables_of_netq(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"instances": 3}', "instances is no list"),
         ('{"instances": [3]}', "instance 1: is no mapping"),
@@ -182,16 +184,16 @@ def test_cables_of_netq(tmp_path: Path) -> None:
         (json.dumps([netq(1, 0)]), "no host is on a switch"),
     ],
 )
-def test_broken_json_is_one_line(text: str, said: str) -> None:
+def test_broken_json_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read(text)
     assert "\n" not in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "must" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (SLURM.replace("leaf[0-1]", "leaf[0-2]"), "leaf2 has no line"),
         (SLURM.replace("switch: leaf1", "switch: leaf0"), "stands twice"),
@@ -207,10 +209,10 @@ def test_broken_json_is_one_line(text: str, said: str) -> None:
         ("kind: \t@\n", "not YAML"),
     ],
 )
-def test_broken_yaml_is_one_line(text: str, said: str) -> None:
+def test_broken_yaml_is_refused_in_one_line(text: str, message: str) -> None:
     pytest.importorskip("yaml")
     with pytest.raises(InputError) as caught:
         read(text)
     assert "\n" not in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "must" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Levels of a topology: found, given and refused."""
+"""Tests of the levels of a topology: found, given and refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAMILIES = "ring:8 line:6 full:8 mesh:6x6 torus:4x4x4 hypercube:4 star:8 fattree
 
 
 def islands(sizes: tuple[int, ...], order: np.ndarray | None = None, noise: float = 0.0) -> Topology:
-    """Full islands of 100 GB/s, whose ranks are joined to the same of all others by 10 GB/s."""
+    """Return complete islands of 100 GB/s, whose ranks have 10 GB/s to the ranks of equal position in other islands."""
     label = np.repeat(np.arange(len(sizes)), sizes)
     place = np.concatenate([np.arange(size) for size in sizes])
     pairs = [(a, b) for a in range(len(label)) for b in range(len(label)) if a != b]
@@ -29,13 +29,13 @@ def islands(sizes: tuple[int, ...], order: np.ndarray | None = None, noise: floa
 @pytest.mark.parametrize("spec", [*machines(), *FAMILIES.split(), "mi250:4", "dgx-h100:4", "ndv2:2"])
 def test_levels_are_nested_parts_of_equal_size_that_hold_every_rank(spec: str) -> None:
     topology = load(spec)
-    found = find_levels(topology)
-    assert sorted(found.ranks.tolist()) == list(range(topology.nranks))
-    assert int(np.prod(found.sizes)) == topology.nranks
-    assert str(parse_levels(str(found), topology)) == str(found)
+    levels = find_levels(topology)
+    assert sorted(levels.ranks.tolist()) == list(range(topology.nranks))
+    assert int(np.prod(levels.sizes)) == topology.nranks
+    assert str(parse_levels(str(levels), topology)) == str(levels)
     if len(set(topology.nodes.tolist())) > 1:
-        node = [level.name for level in found.levels].index("node")
-        assert all(len(set(topology.nodes[part].tolist())) == 1 for part in found.parts(node))
+        node = [level.name for level in levels.levels].index("node")
+        assert all(len(set(topology.nodes[part].tolist())) == 1 for part in levels.parts(node))
 
 
 @pytest.mark.parametrize(
@@ -50,19 +50,19 @@ def test_levels_are_nested_parts_of_equal_size_that_hold_every_rank(spec: str) -
         ("star:8", "gpu:8"),
     ],
 )
-def test_levels_that_one_expects(spec: str, levels: str) -> None:
+def test_expected_levels(spec: str, levels: str) -> None:
     assert str(find_levels(load(spec))) == levels
 
 
 def test_levels_of_shuffled_and_measured_ranks() -> None:
     order = np.random.default_rng(3).permutation(12)
-    found = find_levels(islands((4, 4, 4), order, noise=0.1))
-    assert str(found) == "island:3,gpu:4"
+    levels = find_levels(islands((4, 4, 4), order, noise=0.1))
+    assert str(levels) == "island:3,gpu:4"
     expected = {frozenset(order[4 * i : 4 * i + 4].tolist()) for i in range(3)}
-    assert {frozenset(part.tolist()) for part in found.parts(0)} == expected
+    assert {frozenset(part.tolist()) for part in levels.parts(0)} == expected
 
 
-def test_an_irregular_hierarchy_says_what_is_irregular_and_what_remains() -> None:
+def test_an_irregular_hierarchy_is_refused_with_an_alternative() -> None:
     uneven = islands((4, 3))
     with pytest.raises(InputError, match=r"parts joined at 100 GB/s hold 4, 3 ranks.*--levels gpu:7"):
         find_levels(uneven)
@@ -79,6 +79,6 @@ def test_an_irregular_hierarchy_says_what_is_irregular_and_what_remains() -> Non
         ("", "'' is no level"),
     ],
 )
-def test_levels_given_wrongly(text: str, line: str) -> None:
+def test_wrong_levels_are_refused(text: str, line: str) -> None:
     with pytest.raises(InputError, match=line):
         parse_levels(text, load("dgx-h100:4"))

@@ -1,4 +1,4 @@
-"""Symmetries are symmetries, and the ones to expect are found."""
+"""Tests that symmetries keep the network and that the expected symmetries are found."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from topologies.symmetry.refinement import link_image
 from topologies.topology import Limit, Topology
 
 
-def whole(spec: str) -> Network:
+def network_of(spec: str) -> Network:
     t = load(spec)
     return network(t, range(t.nranks))
 
 
 def keeps(net: Network, p: np.ndarray, image: np.ndarray) -> bool:
-    """Independent check by plain sets: the links' images, and the family of resources as sets of links."""
+    """Check independently, with plain sets, that images of links and of resources (sets of links) are right."""
     if sorted(image.tolist()) != list(range(net.nlinks)):
         return False
-    for link, to in enumerate(image.tolist()):
-        if (p[net.src[link]], p[net.dst[link]]) != (net.src[to], net.dst[to]):
+    for link, image_link in enumerate(image.tolist()):
+        if (p[net.src[link]], p[net.dst[link]]) != (net.src[image_link], net.dst[image_link]):
             return False
-        if (net.alpha_us[link], net.bandwidth_gbs[link]) != (net.alpha_us[to], net.bandwidth_gbs[to]):
+        if (net.alpha_us[link], net.bandwidth_gbs[link]) != (net.alpha_us[image_link], net.bandwidth_gbs[image_link]):
             return False
     members: list[set[int]] = [set() for _ in range(net.nresources)]
     for link in range(net.nlinks):
@@ -40,18 +40,18 @@ def keeps(net: Network, p: np.ndarray, image: np.ndarray) -> bool:
     return before == after
 
 
-def test_all_found_hold(any_spec: str) -> None:
-    net = whole(any_spec)
-    found = automorphisms(net, [range(net.nranks)], limit=60)
-    assert np.array_equal(found[0], np.arange(net.nranks))
-    assert len({p.tobytes() for p in found}) == len(found)
-    step = max(1, len(found) * net.nlinks // 3000)
-    for p in found[::step]:
+def test_all_symmetries_hold(any_spec: str) -> None:
+    net = network_of(any_spec)
+    permutations = automorphisms(net, [range(net.nranks)], limit=60)
+    assert np.array_equal(permutations[0], np.arange(net.nranks))
+    assert len({p.tobytes() for p in permutations}) == len(permutations)
+    step = max(1, len(permutations) * net.nlinks // 3000)
+    for p in permutations[::step]:
         assert keeps(net, p, link_image(net, p))
 
 
 def test_classes_are_kept() -> None:
-    net = whole("torus:4x4")
+    net = network_of("torus:4x4")
     for p in automorphisms(net, [[5], [0, 1, 2], range(8, 16)]):
         assert p[5] == 5
         assert set(p[:3].tolist()) == {0, 1, 2}
@@ -60,7 +60,7 @@ def test_classes_are_kept() -> None:
 
 @pytest.mark.parametrize("spec", ["dgx1", "z52", "hypercube:3", "torus:2x4", "line:6", "mesh:2x3", "fattree:3x2x2"])
 def test_group_against_brute_force(spec: str) -> None:
-    net = whole(spec)
+    net = network_of(spec)
     n = net.nranks
     colour = np.zeros((n, n))
     colour[net.src, net.dst] = net.bandwidth_gbs * 1000 + net.alpha_us
@@ -91,7 +91,7 @@ def test_group_against_brute_force(spec: str) -> None:
     ],
 )  # fmt: skip
 def test_free_subgroup(spec: str, order: int) -> None:
-    net = whole(spec)
+    net = network_of(spec)
     group = free_subgroup(automorphisms(net, [range(net.nranks)]), range(net.nranks))
     assert len(group) == order
     assert np.array_equal(group[0], np.arange(net.nranks))
@@ -106,9 +106,9 @@ def test_free_subgroup(spec: str, order: int) -> None:
 
 
 def test_free_on_members_only() -> None:
-    net = whole("star:7")
-    found = automorphisms(net, [[0, 2, 4], [1, 3, 5, 6]])
-    group = free_subgroup(found, [0, 2, 4])
+    net = network_of("star:7")
+    permutations = automorphisms(net, [[0, 2, 4], [1, 3, 5, 6]])
+    group = free_subgroup(permutations, [0, 2, 4])
     assert len(group) == 3
     for p in group[1:]:
         assert all(p[m] != m for m in (0, 2, 4))
@@ -116,24 +116,24 @@ def test_free_on_members_only() -> None:
 
 @pytest.mark.parametrize("root", range(4))
 def test_root_keeps_its_place(root: int) -> None:
-    net = whole("ring:6")
-    others = [r for r in range(6) if r != root]
-    assert len(automorphisms(net, [[root], others])) == 2
+    net = network_of("ring:6")
+    other_ranks = [r for r in range(6) if r != root]
+    assert len(automorphisms(net, [[root], other_ranks])) == 2
 
 
 def test_planted_wrong_permutations_are_refused() -> None:
     for spec in ("ring:6", "dgx1", "fattree:3x2x2", "ndv2:2", "line:4"):
-        net = whole(spec)
+        net = network_of(spec)
         p = np.arange(net.nranks)
         p[[0, 2]] = p[[2, 0]]
         with pytest.raises(ValueError, match="not an automorphism"):
             link_image(net, p)
     for bad in ([0, 0, 1], [0, 1], [0, 1, 3], [0.0, 1.0, 2.0]):
         with pytest.raises(ValueError, match="not a permutation"):
-            link_image(whole("ring:3"), np.array(bad))
+            link_image(network_of("ring:3"), np.array(bad))
 
 
-def test_figures_and_capacities_count() -> None:
+def test_figures_and_capacities_break_symmetries() -> None:
     src, dst = np.array([0, 1, 2, 3]), np.array([1, 2, 3, 0])
     alpha, gbs = np.ones(4), np.full(4, 10.0)
     plain = network(Topology("x", 4, (), src, dst, alpha, gbs), range(4))
@@ -162,7 +162,7 @@ def test_equal_ports_are_matched_consistently() -> None:
 
 
 def test_work_budget_and_limit() -> None:
-    net = whole("star:8")
+    net = network_of("star:8")
     assert len(automorphisms(net, [], limit=5)) == 5
     assert len(automorphisms(net, [], budget_s=0.0)) == 1
     assert automorphisms(network(load("star:8"), [3]), [])[0].tolist() == [0]
@@ -175,7 +175,7 @@ def test_work_budget_and_limit() -> None:
 
 
 def test_list_reaches_every_image() -> None:
-    net = whole("gb200-nvl72")
+    net = network_of("gb200-nvl72")
     assert {int(p[0]) for p in automorphisms(net, [range(72)], limit=200)} == set(range(72))
 
 
@@ -187,11 +187,11 @@ def test_random_graphs(n: int, data: st.DataObject) -> None:
     rates = data.draw(st.lists(st.sampled_from([1.0, 2.0]), min_size=len(chosen), max_size=len(chosen)))
     src, dst = np.array([a for a, _ in chosen]), np.array([b for _, b in chosen])
     net = network(Topology("g", n, (), src, dst, np.ones(len(src)), np.array(rates)), range(n))
-    found = automorphisms(net, [range(n)])
+    permutations_found = automorphisms(net, [range(n)])
     shuffle = np.array(data.draw(st.permutations(range(n))))
     twin = network(Topology("g", n, (), shuffle[src], shuffle[dst], np.ones(len(src)), np.array(rates)), range(n))
-    assert len(found) == len(automorphisms(twin, [range(n)]))
-    for p in found[:10]:
+    assert len(permutations_found) == len(automorphisms(twin, [range(n)]))
+    for p in permutations_found[:10]:
         assert keeps(net, p, link_image(net, p))
-    group = free_subgroup(found, range(n))
+    group = free_subgroup(permutations_found, range(n))
     assert n % len(group) == 0

@@ -1,4 +1,4 @@
-"""Translations keep the network and crowd nothing, those to expect are found, and no larger group of them exists."""
+"""Tests of translations: they keep the network and fit its capacities, and no larger group of them exists."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from topologies.symmetry.translations import (
 from topologies.topology import Limit, Topology
 
 
-def whole(spec: str | Topology) -> Network:
+def network_of(spec: str | Topology) -> Network:
     t = load(spec) if isinstance(spec, str) else spec
     return network(t, range(t.nranks))
 
 
-def products(found: Translations) -> list[tuple[int, ...]]:
-    return list(product(*(range(e) for _, e in found)))
+def products(translations: Translations) -> list[tuple[int, ...]]:
+    return list(product(*(range(e) for _, e in translations)))
 
 
-def order(found: Translations) -> int:
-    return prod(e for _, e in found)
+def order(translations: Translations) -> int:
+    return prod(e for _, e in translations)
 
 
 def plain(n: int, stride: int, extent: int) -> list[int]:
-    """The translation, digit by digit."""
+    """Return the translation as a permutation, computed digit by digit."""
     return [(r // (stride * extent) * extent + (r // stride + 1) % extent) * stride + r % stride for r in range(n)]
 
 
@@ -68,39 +68,43 @@ def plain(n: int, stride: int, extent: int) -> list[int]:
         ("mesh:2x3", ((3, 2),)),
     ],
 )
-def test_expected(spec: str, expected: Translations) -> None:
-    assert find_translations(whole(spec)) == expected
+def test_expected_translations(spec: str, expected: Translations) -> None:
+    assert find_translations(network_of(spec)) == expected
 
 
-def test_all_found_keep_the_network_and_crowd_nothing(any_spec: str) -> None:
-    net = whole(any_spec)
-    found = find_translations(net)
+def test_translations_keep_the_network_and_its_capacities(any_spec: str) -> None:
+    net = network_of(any_spec)
+    translations = find_translations(net)
     ranks, links = np.arange(net.nranks), np.arange(net.nlinks)
-    for at, (stride, extent) in enumerate(found):
-        by = [int(i == at) for i in range(len(found))]
-        p = translate(found, ranks, by)
+    for position, (stride, extent) in enumerate(translations):
+        shifts = [int(i == position) for i in range(len(translations))]
+        p = translate(translations, ranks, shifts)
         assert p.tolist() == plain(net.nranks, stride, extent)
-        assert sorted(translate_links(net, found, links, by)) == links.tolist()
-        link_image(net, p)  # raises where p is no automorphism
-    if found:
-        assert_orbits(net, found)
+        assert sorted(translate_links(net, translations, links, shifts)) == links.tolist()
+        link_image(net, p)  # Raises if p is no automorphism.
+    if translations:
+        assert_orbits(net, translations)
 
 
-def assert_orbits(net: Network, found: Translations) -> None:
-    """Against all translates of all links, one by one."""
-    classes = orbits(net, found)
-    every = products(found)
-    every = random.Random(0).sample(every, min(len(every), 24)) if net.nlinks * len(every) > 50_000 else every
-    moved = np.array([translate_links(net, found, np.arange(net.nlinks), by) for by in every])
-    assert (classes.link_class[moved] == classes.link_class).all()
-    assert (np.bincount(classes.link_class) == order(found)).all()
-    assert len({tuple(column) for column in moved.T.tolist()}) == net.nlinks  # no two links move together
-    base = set(representatives(found, net.nranks).tolist())
+def assert_orbits(net: Network, translations: Translations) -> None:
+    """Check the orbits against all translates of all links."""
+    classes = orbits(net, translations)
+    all_shifts = products(translations)
+    all_shifts = (
+        random.Random(0).sample(all_shifts, min(len(all_shifts), 24))
+        if net.nlinks * len(all_shifts) > 50_000
+        else all_shifts
+    )
+    translates = np.array([translate_links(net, translations, np.arange(net.nlinks), shifts) for shifts in all_shifts])
+    assert (classes.link_class[translates] == classes.link_class).all()
+    assert (np.bincount(classes.link_class) == order(translations)).all()
+    assert len({tuple(column) for column in translates.T.tolist()}) == net.nlinks  # No two links have the same images.
+    base = set(representatives(translations, net.nranks).tolist())
     assert set(net.src[classes.link_first].tolist()) <= base
     assert (classes.link_class[classes.link_first] == np.arange(len(classes.link_first))).all()
 
     uses = {tuple(row) for row in classes.uses.tolist()}
-    told = set()
+    kinds_seen = set()
     for resource in range(net.nresources):
         kind = int(classes.resource_class[resource])
         users = net.link_of_use[net.uses_idx == resource]
@@ -110,11 +114,11 @@ def assert_orbits(net: Network, found: Translations) -> None:
         assert net.capacity_gbs[classes.resource_first[kind]] == net.capacity_gbs[resource]
         room = net.capacity_gbs[resource] * (1 + 1e-9) / classes.times[kind]
         assert (net.bandwidth_gbs[users] <= room).all()
-        told.add(kind)
-        if resource > 40:  # enough of them
+        kinds_seen.add(kind)
+        if resource > 40:  # Forty resources suffice.
             break
     if net.nresources <= 40:
-        assert told == set(range(len(classes.resource_first)))
+        assert kinds_seen == set(range(len(classes.resource_first)))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -124,48 +128,50 @@ def test_translations_of_digits_act_freely_and_commute(seed: int) -> None:
     parts = [rng.choice((1, 2, 3, 4)) for _ in range(rng.choice((1, 3, 5)))]
     strides = np.cumprod([1, *parts]).tolist()
     n = strides[-1]
-    found = tuple((s, e) for s, e in zip(strides, parts, strict=False) if e > 1 and rng.random() < 0.7)
+    translations = tuple((s, e) for s, e in zip(strides, parts, strict=False) if e > 1 and rng.random() < 0.7)
     ranks = np.arange(n)
-    moved = np.array([translate(found, ranks, by) for by in products(found)])
-    assert all(len(set(row.tolist())) == n for row in moved)
-    assert all(len(set(column.tolist())) == order(found) for column in moved.T)
-    base = representatives(found, n)
-    assert len(base) * order(found) == n
-    assert set(base.tolist()) == set(moved.min(axis=0).tolist())
-    number = elements(found, ranks)
+    translates = np.array([translate(translations, ranks, shifts) for shifts in products(translations)])
+    assert all(len(set(row.tolist())) == n for row in translates)
+    assert all(len(set(column.tolist())) == order(translations) for column in translates.T)
+    base = representatives(translations, n)
+    assert len(base) * order(translations) == n
+    assert set(base.tolist()) == set(translates.min(axis=0).tolist())
+    number = elements(translations, ranks)
     for rank in ranks.tolist():
-        by, rest = [], int(number[rank])
-        for _, e in found:
-            rest, digit = divmod(rest, e)
-            by.append(digit)
-        assert translate(found, np.array([rank]), [-d for d in by])[0] in base
-        there_and_back = translate(found, translate(found, np.array([rank]), by), [-d for d in by])
+        shifts, remainder = [], int(number[rank])
+        for _, e in translations:
+            remainder, digit = divmod(remainder, e)
+            shifts.append(digit)
+        assert translate(translations, np.array([rank]), [-d for d in shifts])[0] in base
+        there_and_back = translate(
+            translations, translate(translations, np.array([rank]), shifts), [-d for d in shifts]
+        )
         assert there_and_back[0] == rank
 
 
 def circulant(rng: random.Random) -> Topology:
-    """Random links that some translations keep, on up to 16 ranks, now and then with shared limits."""
+    """Return random links on up to 16 ranks that some translations keep, sometimes with shared limits or a fault."""
     n = rng.choice((4, 6, 8, 9, 12, 16))
     divisors = [d for d in range(1, n + 1) if n % d == 0]
     chosen = []
-    at = 1
-    while at < n and rng.random() < 0.8:
-        s = rng.choice([d for d in divisors if d % at == 0])
+    span = 1
+    while span < n and rng.random() < 0.8:
+        s = rng.choice([d for d in divisors if d % span == 0])
         if s < n:
             e = rng.choice([d for d in divisors if d > 1 and n % (s * d) == 0])
             chosen.append((s, e))
-            at = s * e
-    found = tuple(chosen)
+            span = s * e
+    translations = tuple(chosen)
     rates = {}
     limits: list[tuple[set[tuple[int, int]], float]] = []
     for _ in range(rng.randint(1, 4)):
         u, v = rng.sample(range(n), 2)
-        orbit = [tuple(translate(found, np.array([u, v]), by).tolist()) for by in products(found)]
+        orbit = [tuple(translate(translations, np.array([u, v]), shifts).tolist()) for shifts in products(translations)]
         rates.update(dict.fromkeys(orbit, rng.choice((10.0, 20.0))))
         if rng.random() < 0.4:
-            held = orbit if rng.random() < 0.7 else orbit[: rng.randint(1, len(orbit))]
-            limits.append((set(held), rng.choice((10.0, 20.0, 40.0, 1000.0))))
-    if rng.random() < 0.3:  # a fault
+            limited_pairs = orbit if rng.random() < 0.7 else orbit[: rng.randint(1, len(orbit))]
+            limits.append((set(limited_pairs), rng.choice((10.0, 20.0, 40.0, 1000.0))))
+    if rng.random() < 0.3:  # A missing link.
         rates.pop(rng.choice(sorted(rates)))
     if not rates:
         rates = {(0, 1): 10.0}
@@ -180,22 +186,26 @@ def circulant(rng: random.Random) -> Topology:
 
 
 def keeps(net: Network, p: list[int]) -> bool:
-    """Plain sets; these networks have one link a pair."""
+    """Return whether a permutation keeps the network, by plain sets; these networks have one link a pair."""
     links = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
-    to = [links.get((p[u], p[v]), -1) for u, v in links]
-    if -1 in to or any(net.bandwidth_gbs[i] != net.bandwidth_gbs[j] for i, j in enumerate(to)):
+    image_links = [links.get((p[u], p[v]), -1) for u, v in links]
+    if -1 in image_links or any(net.bandwidth_gbs[i] != net.bandwidth_gbs[j] for i, j in enumerate(image_links)):
         return False
     members: list[set[int]] = [set() for _ in range(net.nresources)]
     for link in range(net.nlinks):
         for r in net.uses(link).tolist():
             members[r].add(link)
     before = Counter((frozenset(m), c) for m, c in zip(members, net.capacity_gbs, strict=True))
-    return before == Counter((frozenset(to[i] for i in m), c) for m, c in zip(members, net.capacity_gbs, strict=True))
+    return before == Counter(
+        (frozenset(image_links[i] for i in m), c) for m, c in zip(members, net.capacity_gbs, strict=True)
+    )
 
 
-def has_room(net: Network, found: Translations) -> bool:
-    """No link class uses a resource unevenly or beyond its capacity, from all translates."""
-    kind = np.min([translate_links(net, found, np.arange(net.nlinks), by) for by in products(found)], axis=0)
+def has_room(net: Network, translations: Translations) -> bool:
+    """Return whether each link class uses each resource evenly and within its capacity, from all translates."""
+    kind = np.min(
+        [translate_links(net, translations, np.arange(net.nlinks), shifts) for shifts in products(translations)], axis=0
+    )
     for r in range(net.nresources):
         users = [link for link in range(net.nlinks) if r in net.uses(link)]
         counts = Counter(kind[users].tolist())
@@ -209,25 +219,25 @@ def has_room(net: Network, found: Translations) -> bool:
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_no_chain_of_translations_is_larger(seed: int) -> None:
-    net = whole(circulant(random.Random(seed)))
+    net = network_of(circulant(random.Random(seed)))
     n = net.nranks
-    found = find_translations(net)
-    assert all(keeps(net, plain(n, s, e)) for s, e in found)
-    assert not found or has_room(net, found)
-    ends = [1, *(s * e for s, e in found)]
-    assert all(s % end == 0 for (s, _), end in zip(found, ends, strict=False))
+    translations = find_translations(net)
+    assert all(keeps(net, plain(n, s, e)) for s, e in translations)
+    assert not translations or has_room(net, translations)
+    ends = [1, *(s * e for s, e in translations)]
+    assert all(s % end == 0 for (s, _), end in zip(translations, ends, strict=False))
     divisors = [d for d in range(1, n + 1) if n % d == 0]
     edges = [(s, e) for s in divisors for e in divisors if e > 1 and n % (s * e) == 0]
     good = [edge for edge in edges if keeps(net, plain(n, *edge)) and has_room(net, (edge,))]
     chains: list[Translations] = [()]
     for chain in chains:
-        at = chain[-1][0] * chain[-1][1] if chain else 1
-        chains += [(*chain, edge) for edge in good if edge[0] % at == 0]
-    assert order(found) == max(order(chain) for chain in chains if not chain or has_room(net, chain))
+        span = chain[-1][0] * chain[-1][1] if chain else 1
+        chains += [(*chain, edge) for edge in good if edge[0] % span == 0]
+    assert order(translations) == max(order(chain) for chain in chains if not chain or has_room(net, chain))
 
 
 def altered(spec: str, link: int, **figures: float) -> Topology:
-    """One link with other figures, or none left of it where none are given."""
+    """Return a topology with other figures for one link, or without the link if no figures are given."""
     t = load(spec)
     columns = {c: getattr(t, c).copy() for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs")}
     for name, figure in figures.items():
@@ -239,21 +249,21 @@ def altered(spec: str, link: int, **figures: float) -> Topology:
 
 @pytest.mark.parametrize("spec", ["ring:8", "torus:4x4", "hypercube:3", "full:6", "star:5"])
 @pytest.mark.parametrize("figures", [{}, {"bandwidth_gbs": 49.0}, {"alpha_us": 0.8}])
-def test_one_other_link_breaks_every_translations(spec: str, figures: dict[str, float]) -> None:
-    """Each of these groups moves every link; only nodes without the faulty link would leave some."""
-    assert find_translations(whole(altered(spec, 3, **figures))) == ()
+def test_an_altered_link_breaks_all_translations(spec: str, figures: dict[str, float]) -> None:
+    """Check groups that move every link, so that an altered link leaves no translation."""
+    assert find_translations(network_of(altered(spec, 3, **figures))) == ()
 
 
 def test_a_slower_dimension_leaves_the_others() -> None:
     t = load("torus:4x5")
     gbs = t.bandwidth_gbs.copy()
     row = (t.link_src // 5 == 0) & (t.link_dst // 5 == 0)
-    gbs[row] = 10.0  # all links within one row: only translations along the rows are left
-    assert find_translations(whole(replace(t, bandwidth_gbs=gbs))) == ((1, 5),)
+    gbs[row] = 10.0  # The links of one row, which leaves only translations along the rows.
+    assert find_translations(network_of(replace(t, bandwidth_gbs=gbs))) == ((1, 5),)
 
 
 def nic_of_two(spec: str, capacity: float) -> Topology:
-    """Ranks 2i and 2i+1 leave their pair through one NIC."""
+    """Return a topology in which ranks 2i and 2i+1 leave their pair through one NIC."""
     t = load(spec)
     leaves = t.link_src // 2 != t.link_dst // 2
     limits = [Limit(f"nic{i}", np.flatnonzero(leaves & (t.link_src // 2 == i)), capacity) for i in range(t.nranks // 2)]
@@ -264,42 +274,42 @@ def nic_of_two(spec: str, capacity: float) -> Topology:
     ("capacity", "expected", "times"),
     [(50.0, 4, {1}), (75.0, 4, {1}), (100.0, 8, {1, 2}), (125.0, 8, {1, 2})],
 )
-def test_copies_of_a_send_do_not_crowd_a_shared_nic(capacity: float, expected: int, times: set[int]) -> None:
-    net = whole(nic_of_two("full:8", capacity))
-    found = find_translations(net)
-    assert order(found) == expected
-    assert set(orbits(net, found).times.tolist()) == times
+def test_copies_of_a_send_fit_a_shared_nic(capacity: float, expected: int, times: set[int]) -> None:
+    net = network_of(nic_of_two("full:8", capacity))
+    translations = find_translations(net)
+    assert order(translations) == expected
+    assert set(orbits(net, translations).times.tolist()) == times
     if expected == 4:
         with pytest.raises(ValueError, match="crowd"):
             orbits(net, ((1, 2), (2, 4)))
 
 
-def test_many_crowded_groups_hide_none_that_has_room() -> None:
-    """Each of the 32 groups of order 128 exchanges ranks behind one NIC."""
-    assert order(find_translations(whole(nic_of_two("full:128", 50.0)))) == 64
+def test_a_fitting_group_is_found_among_many_that_do_not_fit() -> None:
+    """Check a network with 32 groups of order 128 that exchange ranks behind one NIC."""
+    assert order(find_translations(network_of(nic_of_two("full:128", 50.0)))) == 64
 
 
-def test_a_resource_that_classes_use_unequally_is_not_shared_by_copies() -> None:
-    """All four links one way and every other link back share: four copies of the ones, two of the others."""
+def test_unequal_use_of_a_resource_breaks_translations() -> None:
+    """Check a limit over four links of one class and two of another."""
     t = load("ring:4")
     ahead = (t.link_dst - t.link_src) % 4 == 1
     limits = [Limit(f"l{i}", np.flatnonzero(ahead | (t.link_src % 2 == i)), 1000.0) for i in range(2)]
-    assert find_translations(whole(replace(t, limits=tuple(limits)))) == ((2, 2),)
+    assert find_translations(network_of(replace(t, limits=tuple(limits)))) == ((2, 2),)
 
 
 def test_a_limit_over_everything_is_shared_by_all_copies() -> None:
     t = load("ring:6,bw=10")
-    net = whole(replace(t, limits=(Limit("power", np.arange(t.nlinks), 60.0),)))
+    net = network_of(replace(t, limits=(Limit("power", np.arange(t.nlinks), 60.0),)))
     assert find_translations(net) == ((1, 6),)
     classes = orbits(net, ((1, 6),))
     limit = classes.resource_class[net.resource_names.index("power")]
     assert classes.times[limit] == 6
-    net = whole(replace(t, limits=(Limit("power", np.arange(t.nlinks), 20.0),)))
-    assert find_translations(net) == ((3, 2),)  # room for two copies of a send
+    net = network_of(replace(t, limits=(Limit("power", np.arange(t.nlinks), 20.0),)))
+    assert find_translations(net) == ((3, 2),)  # There is room for two copies of a send.
 
 
 def test_translations_that_do_not_hold_have_no_orbits() -> None:
-    net = whole("mesh:3x4")
+    net = network_of("mesh:3x4")
     with pytest.raises(ValueError, match="do not keep"):
         orbits(net, ((1, 4),))
     with pytest.raises(ValueError, match="do not keep"):
@@ -312,10 +322,10 @@ def test_ranks_without_links_have_no_translations() -> None:
     assert find_translations(network(t, [3])) == ()
 
 
-def test_the_group_has_its_own_order() -> None:
+def test_translations_follow_the_order_of_the_group() -> None:
     t = load("torus:4x4")
     assert find_translations(network(t, [4, 5, 6, 7])) == ((1, 4),)
-    assert find_translations(network(t, [4, 6, 5, 7])) == ((1, 2), (2, 2))  # round is now 0, 2, 1, 3
+    assert find_translations(network(t, [4, 6, 5, 7])) == ((1, 2), (2, 2))  # The ring is now 0, 2, 1, 3.
     t = load("ring:5")
     assert find_translations(network(t, [0, 2, 4, 1, 3])) == ((1, 5),)
     assert find_translations(network(t, [0, 2, 1, 3, 4])) == ()

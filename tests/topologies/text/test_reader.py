@@ -1,4 +1,4 @@
-"""Whatever is wrong with the text, the answer is one line that says what, where and what would be right."""
+"""Tests that wrong text is refused in one line with the place and what would be right."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def refused(text: str) -> str:
     return line
 
 
-def test_the_good_one_is_good() -> None:
+def test_the_right_text_is_read() -> None:
     assert from_toml(GOOD + NIC, "f.toml").nlinks == 8
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('name = "x"\n', "", "name: missing"),
         ('name = "x"', "name = 3", "f.toml:1: name: 3 is no text"),
@@ -100,13 +100,13 @@ def test_the_good_one_is_good() -> None:
         ("ranks = 4", "ranks = 4\nranks = 4", "not TOML"),
     ],
 )
-def test_one_wrong_thing(old: str, new: str, said: str) -> None:
+def test_one_wrong_line(old: str, new: str, message: str) -> None:
     assert old in GOOD
-    assert said in refused(GOOD.replace(old, new, 1))
+    assert message in refused(GOOD.replace(old, new, 1))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("count = 2", "count = 3", "do not divide"),
         ("count = 2", "count = 0", "out of range"),
@@ -125,9 +125,9 @@ def test_one_wrong_thing(old: str, new: str, said: str) -> None:
         ("[nic]", "[[nic]]", "begun by a line [nic]"),
     ],
 )
-def test_one_wrong_thing_about_nics(old: str, new: str, said: str) -> None:
+def test_one_wrong_line_about_nics(old: str, new: str, message: str) -> None:
     assert old in NIC
-    assert said in refused(GOOD + NIC.replace(old, new, 1))
+    assert message in refused(GOOD + NIC.replace(old, new, 1))
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_bad_matrices(matrix: str) -> None:
     assert "matrix" in refused(MATRIX.format(matrix))
 
 
-def test_too_many_links_are_refused_before_they_are_made() -> None:
+def test_too_many_links_are_refused_early() -> None:
     text = 'name = "x"\nranks = 1000000\n[[links]]\nfrom = "0-999999"\nto = "0-999999"\ngbs = 1\nalpha_us = 0\n'
     assert "too many links" in refused(text)
 
 
 @pytest.mark.parametrize("text", ["", "[" * 9000, "a = " + "[" * 9000, "\x00", "\ufeff", "x = 2020-13-45", "🤖"])
-def test_no_topology_at_all(text: str) -> None:
+def test_texts_that_are_no_topologies(text: str) -> None:
     refused(text)
 
 
@@ -163,7 +163,7 @@ PIECES = [
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
-def test_mutated_text_never_breaks(seed: int) -> None:
+def test_mutated_text_is_read_or_refused(seed: int) -> None:
     rng = random.Random(seed)
     names = machines()
     text = GOOD + NIC if rng.random() < 0.5 else to_toml(load(rng.choice(names)))

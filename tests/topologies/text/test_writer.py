@@ -1,4 +1,4 @@
-"""What is written reads back as the same topology."""
+"""Tests that a written topology is read back as the same topology."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from topologies.topology import Limit, Topology
 def test_text_round_trip(any_spec: str) -> None:
     topology = load(any_spec)
     text = to_toml(topology)
-    again = from_toml(text, "again")
-    assert same(topology, again)
-    assert to_toml(again) == text
+    reread = from_toml(text, "again")
+    assert same(topology, reread)
+    assert to_toml(reread) == text
 
 
 @pytest.mark.parametrize("name", machines())
 def test_a_saved_machine_can_be_joined(name: str) -> None:
-    """NICs are written too: two nodes of the saved machine are two nodes of the machine."""
+    """Check that NICs are written, so that two nodes of the saved machine equal two nodes of the machine."""
     machine = load_machine(name)
-    again = read_machine(to_toml(machine.topology, machine.nics), "again")
-    assert (again.nics is None) == (machine.nics is None)
+    reread = read_machine(to_toml(machine.topology, machine.nics), "again")
+    assert (reread.nics is None) == (machine.nics is None)
     if machine.nics is not None:
-        one, other = join(machine, 2, "two"), join(again, 2, "two")
-        assert same(one, other)
-        assert (one.alpha_assumed, one.sms) == (other.alpha_assumed, other.sms)
+        joined, rejoined = join(machine, 2, "two"), join(reread, 2, "two")
+        assert same(joined, rejoined)
+        assert (joined.alpha_assumed, joined.sms) == (rejoined.alpha_assumed, rejoined.sms)
 
 
 @pytest.mark.parametrize("fabrics", [0, 1, 2, 3, 4])
 def test_nics_of_any_kind_round_trip(fabrics: int) -> None:
-    """Ranks that send by one NIC and receive by another, a rank without, and every number of fabrics."""
+    """Check ranks that send and receive by different NICs, a rank without NIC, and all numbers of fabrics."""
     sends, receives = ([0, 1], [2], [4], [5]), ([2], [0, 1], [5], [4])
     nics = Nics(tuple(map(np.array, sends)), tuple(map(np.array, receives)), 12.5, 1.25, fabrics % 2 == 0, fabrics)
     topology = load("ring:6")
     text = to_toml(topology, nics)
-    again = read_machine(text, "again")
-    assert again.nics is not None
-    assert to_toml(again.topology, again.nics) == text
-    assert same(join(Machine(topology, nics), 3, "three"), join(again, 3, "three"))
-    assert (again.nics.assumed, again.nics.fabrics) == (nics.assumed, nics.fabrics)
+    reread = read_machine(text, "again")
+    assert reread.nics is not None
+    assert to_toml(reread.topology, reread.nics) == text
+    assert same(join(Machine(topology, nics), 3, "three"), join(reread, 3, "three"))
+    assert (reread.nics.assumed, reread.nics.fabrics) == (nics.assumed, nics.fabrics)
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,7 +61,7 @@ def test_any_topology_round_trips(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(pairs), unique=True, max_size=30)) if pairs else []
     figure = st.floats(1e-9, 1e9)
     count = len(chosen)
-    few = data.draw(st.lists(figure, min_size=1, max_size=3))
+    sample_figures = data.draw(st.lists(figure, min_size=1, max_size=3))
     limits = tuple(
         Limit(
             f"limit {i}",
@@ -73,15 +73,15 @@ def test_any_topology_round_trips(data: st.DataObject) -> None:
     t = Topology(
         "t", nranks, tuple(switches), np.array([a for a, _ in chosen], dtype=int),
         np.array([b for _, b in chosen], dtype=int),
-        np.array([data.draw(st.sampled_from([0.0, *few])) for _ in chosen]),
-        np.array([data.draw(st.sampled_from(few)) for _ in chosen]), limits,
+        np.array([data.draw(st.sampled_from([0.0, *sample_figures])) for _ in chosen]),
+        np.array([data.draw(st.sampled_from(sample_figures)) for _ in chosen]), limits,
         nodes=np.array(data.draw(st.lists(st.integers(0, nranks - 1), min_size=nranks, max_size=nranks))),
         sms=data.draw(st.integers(0, 4096)), summary=data.draw(st.text()), source=data.draw(st.text()),
     )  # fmt: skip
     text = to_toml(t)
-    again = from_toml(text, "again")
-    assert to_toml(again) == text
+    reread = from_toml(text, "again")
+    assert to_toml(reread) == text
     for name in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes"):
-        assert np.array_equal(getattr(t, name), getattr(again, name))
-    assert [x.links.tolist() for x in t.limits] == [x.links.tolist() for x in again.limits]
-    assert (t.switches, t.sms, t.summary, t.source) == (again.switches, again.sms, again.summary, again.source)
+        assert np.array_equal(getattr(t, name), getattr(reread, name))
+    assert [x.links.tolist() for x in t.limits] == [x.links.tolist() for x in reread.limits]
+    assert (t.switches, t.sms, t.summary, t.source) == (reread.switches, reread.sms, reread.summary, reread.source)
