@@ -79,7 +79,7 @@ def check_whole(folder: Path) -> None:
     assert set(files(folder)) == {*names, INDEX}
 
 
-def said(saved: Saved, word: str) -> str:
+def remarks_with(saved: Saved, word: str) -> str:
     return next((remark for remark in saved.remarks if word in remark), "")
 
 
@@ -89,10 +89,10 @@ def test_a_worse_answer_changes_nothing_unless_it_replaces(target: str, tmp_path
     before, times_before = files(tmp_path), times(tmp_path)
     second = save(answer(target, "route"), tmp_path, target)
     assert files(tmp_path) == before
-    assert not said(second, "kept")
+    assert not remarks_with(second, "kept")
     saved = save(answer(target, "baseline"), tmp_path, target)
     assert worse(times_before, times(tmp_path)) == []
-    assert "of the library, no slower: up to " in said(saved, "kept")
+    assert "of the library, no slower: up to " in remarks_with(saved, "kept")
     assert saved.rows[0]["kept"]
     assert saved.rows[0].keys() - {"kept"} >= second.rows[0].keys() - {"kept"}
     assert all(before[name] == data for name, data in files(tmp_path).items() if name != INDEX and name in before)
@@ -134,7 +134,7 @@ def test_a_schedule_is_not_replaced_by_a_slower_one(tmp_path: Path) -> None:
     assert existing.read_bytes() == data
     assert saved.rows[0]["kept"]
     assert saved.rows[0]["time_us"] == pytest.approx(large.time_us(1 << 24))
-    assert "kept 1 file of the library" in said(saved, "kept")
+    assert "kept 1 file of the library" in remarks_with(saved, "kept")
     save(poor, tmp_path / "poor", NONE, anew=True)
     assert existing.read_bytes() == slow
     (tmp_path / "good" / "schedules" / best.name).write_bytes(slow)
@@ -186,13 +186,13 @@ def plant(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
-def test_a_file_that_was_changed_is_thrown_out(target: str, tmp_path: Path) -> None:
+def test_a_changed_file_is_removed(target: str, tmp_path: Path) -> None:
     save(answer(target, "route"), tmp_path, target)
     first = load_index(tmp_path)[0]
     plant(first)
     changed = first.path.read_bytes()
     saved = save(answer(target, "baseline"), tmp_path, target)
-    assert said(saved, "thrown out").startswith(f"thrown out: {first.file}: wrong: ")
+    assert remarks_with(saved, "thrown out").startswith(f"thrown out: {first.file}: wrong: ")
     assert changed not in files(tmp_path).values()
     check_whole(tmp_path)
     assert times(tmp_path)
@@ -206,14 +206,14 @@ def test_a_file_that_was_changed_is_thrown_out(target: str, tmp_path: Path) -> N
         ("nothing there", lambda _: ""),
     ],
 )
-def test_a_file_that_is_not_what_its_entry_says_is_thrown_out(key: str, changed: object, tmp_path: Path) -> None:
+def test_a_file_that_contradicts_its_entry_is_removed(key: str, changed: object, tmp_path: Path) -> None:
     target = "executor-nccl"
     save(answer(target, "route"), tmp_path, target)
     first = load_index(tmp_path)[0]
     text = first.path.read_text()
     first.path.write_text(changed(text))  # type: ignore[operator]
     assert first.path.read_text() != text, key
-    assert first.file in said(save(answer(target, "baseline"), tmp_path, target), "thrown out")
+    assert first.file in remarks_with(save(answer(target, "baseline"), tmp_path, target), "thrown out")
     check_whole(tmp_path)
 
 
@@ -222,7 +222,7 @@ def test_a_missing_file_is_no_obstacle(tmp_path: Path) -> None:
     save(answer(target, "route"), tmp_path, target)
     first = load_index(tmp_path)[0]
     first.path.unlink()
-    assert "no such file" in said(save(answer(target, "baseline"), tmp_path, target), "thrown out")
+    assert "no such file" in remarks_with(save(answer(target, "baseline"), tmp_path, target), "thrown out")
     check_whole(tmp_path)
 
 
@@ -237,7 +237,7 @@ def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) ->
         results.append(synthesize("allgather", fast, target=target, budget=10, engine="route").found)
     save(results[0], tmp_path / "out", target)
     saved = save(results[1], tmp_path / "out", target)
-    assert "another network or pattern of this name gave way" in said(saved, "gave way")
+    assert "another network or pattern of this name gave way" in remarks_with(saved, "gave way")
     save(results[1], tmp_path / "alone", target)
     assert files(tmp_path / "out") == files(tmp_path / "alone")
 
@@ -253,17 +253,17 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
     before, index = files(tmp_path), tmp_path / INDEX
     for result in results:
         saved = save(result, tmp_path, "msccl")
-        assert not said(saved, "thrown out")
+        assert not remarks_with(saved, "thrown out")
     assert files(tmp_path) == before
     entry = load_index(tmp_path)[0]
     stated = entry.values["goal"]["required"][0]
     index.write_text(index.read_text().replace(f'"required": [[{stated[0]},', f'"required": [[{stated[0] + 1},', 1))
     other_pattern = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
-    assert "another goal" in said(save(results[1], tmp_path, "msccl"), "thrown out")
+    assert "another goal" in remarks_with(save(results[1], tmp_path, "msccl"), "thrown out")
     saved = save(
         synthesize(other_pattern, "full:3", target="msccl", budget=10, engine="route").found, tmp_path, "msccl"
     )
-    assert said(saved, "gave way")
+    assert remarks_with(saved, "gave way")
 
 
 def test_files_beyond_requested_limits_are_replaced(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_files_beyond_requested_limits_are_replaced(tmp_path: Path) -> None:
     small_result = answer(target, "route", sms=2)
     assert most > 2
     saved = save(small_result, tmp_path, target, sms=2)
-    assert "beyond the limits asked for gave way" in said(saved, "gave way")
+    assert "beyond the limits asked for gave way" in remarks_with(saved, "gave way")
     assert max(entry.values["threadblocks"] for entry in load_index(tmp_path)) <= 2
     check_whole(tmp_path)
 

@@ -220,7 +220,7 @@ def test_verdicts() -> None:
 
 @pytest.mark.parametrize("make", [chain_broadcast, chain_reduce])
 def test_the_root_of_a_large_file_is_found(make: Callable[[int, int], Program], tmp_path: Path) -> None:
-    """Trying all of them would take too long, and would do so for any hostile file."""
+    """Check that the root is found without trying all ranks, which would take too long."""
     program = finer(make(48, 47), 400 // make(48, 47).nchunks_per_loop)
     path = tmp_path / "a.xml"
     path.write_text(xml_text(program, TARGETS["executor-nccl"]))

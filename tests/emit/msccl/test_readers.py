@@ -77,7 +77,7 @@ def test_accepted_spellings(old: str) -> None:
 
 
 def test_a_wait_ends_with_the_next_signalling_step() -> None:
-    """Readers wait for a flag that is at least the step's: one with hasdep 0 is as good as the next with 1."""
+    """Check that a wait for a step with hasdep 0 ends with the next step that has hasdep 1."""
     silent = WAITING.replace('hasdep="1"', 'hasdep="0"', 1)
     assert silent != WAITING
     reading = read(silent)

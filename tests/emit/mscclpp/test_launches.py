@@ -68,7 +68,7 @@ def _only_neighbours(plan: Json, pairs: list[tuple[int, int, str]]) -> Json:
 
 
 def test_a_port_that_still_reads_what_the_third_launch_overwrites() -> None:
-    """Rank 3 sends on from packets on a port, and ends; rank 2, which puts them there, hears nothing of rank 0."""
+    """Check a port that forwards packets while the rank that writes them does not wait for rank 0."""
     plan, root = plan_and_root("broadcast")
     ahead = _only_neighbours(plan, [(2, 3, "memory"), (3, 0, "port"), (0, 1, "memory")])
     report = check_plan(json.dumps(ahead), root=root)

@@ -149,8 +149,8 @@ def test_sums_of_many_are_one_operation() -> None:
             assert len(unpacked) == (3 if protocol == "LL" else 0)  # The other ranks' results.
 
 
-def test_packets_are_unpacked_where_something_else_needs_them() -> None:
-    """Rank 1 uses what came both for a sum and, after that sum, as what the sum is sent with."""
+def test_packets_are_unpacked_for_a_second_use() -> None:
+    """Check packets that rank 1 uses both for a sum and, after it, for sending the sum."""
     steps = {
         0: [Step("s", "i", 0, "s", 0, 1), Step("s", "i", 0, "s", 1, 1), Step("r", "i", 0, "o", 0, 1)],
         1: [
@@ -186,7 +186,7 @@ def test_right_random_programs_become_right_plans(seed: int) -> None:
 
 
 def _changed(program: Program, rng: random.Random) -> Program:
-    """Exchange steps, drop dependencies, or move buffers and offsets, at up to three places."""
+    """Apply up to three changes: exchange steps, drop dependencies, or move buffers and offsets."""
     program = replace(program, gpus=[replace(gpu, s_chunks=gpu.s_chunks + 2) for gpu in program.gpus])
     for _ in range(rng.randint(1, 3)):
         places = [(r, t, x) for r, t, x, _ in program.steps()]
@@ -223,7 +223,7 @@ def _repeated(gpu: Gpu, times: int) -> Gpu:
 
 
 def test_a_message_to_a_busy_place_goes_through_scratch() -> None:
-    """Rank 0 sends twice into one cell; rank 1 uses the first before it takes the second."""
+    """Check two sends into one cell, whose first content is used before the second arrives."""
     first = [Step("s", "i", 0, "o", 0, 1), Step("s", "i", 1, "o", 0, 1)]
     second = [Step("r", "i", 0, "o", 0, 1), Step("cpy", "o", 0, "o", 1, 1), Step("r", "i", 1, "o", 0, 1)]
     gpus = [Gpu(2, 2, 0, [ThreadBlock(1, -1, 0, first)]), Gpu(2, 2, 0, [ThreadBlock(-1, 0, 0, second)])]
@@ -277,7 +277,7 @@ def test_sizes_and_limits_of_messages() -> None:
 
 
 def test_ranks_without_input_or_output_get_equal_buffers() -> None:
-    """Ranks 0 and 2 exchange over rank 1, a relay: it calls with buffers like theirs, of which it uses nothing."""
+    """Check a relay, whose buffers are like those of the other ranks although it uses none of them."""
     ends = [[Step("s", "i", 0, "s", 0, 1)], [Step("r", "i", 0, "o", 0, 1)]]
     over = [
         [Step("r", "i", 0, "s", 0, 1), Step("s", "s", 0, "o", 0, 1)],
