@@ -48,7 +48,8 @@ def test_written_traces_are_read_back(trace_format: object, name: str, tmp_path:
     assert verdict.program == replace(program, name=verdict.program.name if verdict.program else "")
     ranks, _ = (goal if trace_format.name == "goal" else chakra).read(path)  # type: ignore[attr-defined]
     assert [
-        [replace(operation, block=-1, step=-1) for operation in own] for own in operations_of(program, size)
+        [replace(operation, block=-1, step=-1) for operation in operations]
+        for operations in operations_of(program, size)
     ] == ranks
 
 
@@ -56,28 +57,28 @@ def test_written_traces_are_read_back(trace_format: object, name: str, tmp_path:
 def test_operations_follow_the_steps_and_their_order(name: str) -> None:
     program = RIGHT[name]
     ranks = operations_of(program, chunks_of(program) * 8)
-    for rank, own in enumerate(ranks):
+    for rank, operations in enumerate(ranks):
         gpu = program.gpus[rank]
         steps = [(tb, at) for tb, block in enumerate(gpu.threadblocks) for at in range(len(block.steps))]
         for kind, ops in ((SEND, SENDS), (RECV, RECEIVES)):
-            steps_of_kind = [(operation.block, operation.step) for operation in own if operation.kind == kind]
+            steps_of_kind = [(operation.block, operation.step) for operation in operations if operation.kind == kind]
             assert steps_of_kind == [(tb, at) for tb, at in steps if gpu.threadblocks[tb].steps[at].op in ops]
-        awaited = _all_before(own)
-        for position, operation in enumerate(own):
+        awaited = _all_before(operations)
+        for position, operation in enumerate(operations):
             if operation.block < 0:
                 continue
             step = gpu.threadblocks[operation.block].steps[operation.step]
-            for earlier_position, candidate in enumerate(own):
+            for earlier_position, candidate in enumerate(operations):
                 earlier = candidate.block == operation.block and candidate.step < operation.step
                 named = (candidate.block, candidate.step) == (step.dep_tb, step.dep_step)
                 assert not (earlier or named) or earlier_position in awaited[position]
 
 
-def _all_before(own: list[Operation]) -> list[set[int]]:
+def _all_before(operations: list[Operation]) -> list[set[int]]:
     """Return for each operation all operations that must end before it."""
-    awaited: list[set[int]] = [set() for _ in own]
-    for _ in own:
-        for position, operation in enumerate(own):
+    awaited: list[set[int]] = [set() for _ in operations]
+    for _ in operations:
+        for position, operation in enumerate(operations):
             for dependency in operation.after:
                 awaited[position] |= {dependency} | awaited[dependency]
     return awaited
@@ -95,8 +96,8 @@ def test_a_nop_passes_its_dependency_on() -> None:
     send = ThreadBlock(1, -1, 0, [Step("nop", dep_tb=0, dep_step=0), Step("nop"), Step("s", "i", 0, "o", 0, 1)])
     program = ring_allgather(2)
     gpu = replace(program.gpus[0], threadblocks=[two, send])
-    own = operations_of(with_gpu(program, 0, gpu), 16)[0]
-    assert [(operation.kind, operation.after) for operation in own] == [(CALC, ()), (SEND, (0,))]
+    operations = operations_of(with_gpu(program, 0, gpu), 16)[0]
+    assert [(operation.kind, operation.after) for operation in operations] == [(CALC, ()), (SEND, (0,))]
     idle = operations_of(with_gpu(program, 0, replace(gpu, threadblocks=[])), 16)[0]
     assert [(operation.kind, operation.after) for operation in idle] == [(CALC, ())]
 
@@ -111,22 +112,22 @@ def test_sizes_are_whole_chunks() -> None:
 
 def drop_dependency(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
     """Yield traces in which an operation lacks one of its dependencies."""
-    for rank, own in enumerate(ranks):
-        for position, operation in enumerate(own):
+    for rank, operations in enumerate(ranks):
+        for position, operation in enumerate(operations):
             for dependency in operation.after:
                 yield rank, changed(ranks, rank, position, after=tuple(x for x in operation.after if x != dependency))
 
 
 def change_size(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
-    for rank, own in enumerate(ranks):
-        for position, operation in enumerate(own):
+    for rank, operations in enumerate(ranks):
+        for position, operation in enumerate(operations):
             if operation.kind != CALC:
                 yield rank, changed(ranks, rank, position, bytes=operation.bytes + 1)
 
 
 def change_peer(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
-    for rank, own in enumerate(ranks):
-        for position, operation in enumerate(own):
+    for rank, operations in enumerate(ranks):
+        for position, operation in enumerate(operations):
             if operation.kind != CALC:
                 yield (
                     rank,
@@ -135,23 +136,23 @@ def change_peer(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
 
 
 def change_tag(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
-    for rank, own in enumerate(ranks):
-        for position, operation in enumerate(own):
+    for rank, operations in enumerate(ranks):
+        for position, operation in enumerate(operations):
             if operation.kind != CALC:
                 yield rank, changed(ranks, rank, position, tag=operation.tag + 7)
 
 
 def leave_out(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
     """Yield traces without the last operation of a rank."""
-    for rank, own in enumerate(ranks):
-        if len(own) > 1:
-            yield rank, [*ranks[:rank], own[:-1], *ranks[rank + 1 :]]
+    for rank, operations in enumerate(ranks):
+        if len(operations) > 1:
+            yield rank, [*ranks[:rank], operations[:-1], *ranks[rank + 1 :]]
 
 
 def changed(ranks: Ranks, rank: int, position: int, **fields: object) -> Ranks:
-    own = list(ranks[rank])
-    own[position] = replace(own[position], **fields)  # type: ignore[arg-type]
-    return [*ranks[:rank], own, *ranks[rank + 1 :]]
+    operations = list(ranks[rank])
+    operations[position] = replace(operations[position], **fields)  # type: ignore[arg-type]
+    return [*ranks[:rank], operations, *ranks[rank + 1 :]]
 
 
 FAULTS: dict[str, Callable[[Ranks], Iterator[tuple[int, Ranks]]]] = {

@@ -25,9 +25,9 @@ def test_an_answer_states_gap_engine_and_proof() -> None:
 
 
 def test_a_quarter_of_the_groups_covers_collectives_and_sizes() -> None:
-    every = dgx1_questions()
-    assert sorted(q.number for q in every) == list(range(len(every)))
-    sample = every[::4]
+    all_questions = dgx1_questions()
+    assert sorted(q.number for q in all_questions) == list(range(len(all_questions)))
+    sample = all_questions[::4]
     for values, drawn in ((COLLECTIVES, [q.collective for q in sample]), (SIZES, [q.size for q in sample])):
         assert min(map(drawn.count, values)) > len(sample) / len(values) / 2
 

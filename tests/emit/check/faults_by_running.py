@@ -239,8 +239,8 @@ def fresh_source(right: Right, rng: random.Random) -> Planted | None:
     """Make a step read scratch that no step writes."""
     for (r, t, x), s in steps_of(right.program, rng, READS_SRC):
         gpu = right.program.gpus[r]
-        more = with_gpu(right.program, r, replace(gpu, s_chunks=gpu.s_chunks + s.count))
-        changed = with_step(more, r, t, x, src_buf="s", src_off=gpu.s_chunks)
+        larger_program = with_gpu(right.program, r, replace(gpu, s_chunks=gpu.s_chunks + s.count))
+        changed = with_step(larger_program, r, t, x, src_buf="s", src_off=gpu.s_chunks)
         return _seen("read before write", right, changed)
     return None
 
@@ -250,8 +250,8 @@ def written_elsewhere(right: Right, rng: random.Random) -> Planted | None:
     changed = []
     for (r, t, x), s in steps_of(right.program, rng, WRITES_DST - READS_DST):
         gpu = right.program.gpus[r]
-        more = with_gpu(right.program, r, replace(gpu, s_chunks=gpu.s_chunks + s.count))
-        changed.append(with_step(more, r, t, x, dst_buf="s", dst_off=gpu.s_chunks))
+        larger_program = with_gpu(right.program, r, replace(gpu, s_chunks=gpu.s_chunks + s.count))
+        changed.append(with_step(larger_program, r, t, x, dst_buf="s", dst_off=gpu.s_chunks))
     return _first("read before write", right, changed)
 
 

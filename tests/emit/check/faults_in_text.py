@@ -16,7 +16,7 @@ _NCCL = frozenset({"executor-nccl", "rccl"})
 _MSCCL = frozenset({"msccl"})
 
 # By fault: a pattern, the text that replaces it once, and the readers that do not accept the result.
-TEXT_FAULTS: dict[str, tuple[str, str, frozenset[str]]] = {
+WAYS: dict[str, tuple[str, str, frozenset[str]]] = {
     "no outofplace": (r' outofplace="\d"', "", _NCCL),
     "no minBytes": (r' minBytes="\d+"', "", _NCCL),
     "no maxBytes": (r' maxBytes="\d+"', "", _NCCL),
@@ -48,7 +48,7 @@ def changed_texts(
     fault: str, rights: Sequence[Right], number: int, seed: int = 0
 ) -> list[tuple[Right, str, str, frozenset[str]]]:
     """Return (program, right text, faulty text, readers that do not accept it) of files with a fault."""
-    pattern, new, refusing = TEXT_FAULTS[fault]
+    pattern, new, refusing = WAYS[fault]
     rng = random.Random(f"{fault} {seed}")
     results: list[tuple[Right, str, str, frozenset[str]]] = []
     for right in rng.sample(rights, len(rights)):

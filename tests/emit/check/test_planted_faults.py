@@ -14,7 +14,7 @@ from emit.program import FIFO_DEPTH, RECEIVES, SENDS, Gpu, Program, Step, Thread
 from tests.emit.check.against_runs import differences
 from tests.emit.check.equivalent_programs import finer
 from tests.emit.check.fault_kinds import PLANTERS, planted
-from tests.emit.check.faults_in_text import READERS, TEXT_FAULTS, changed_texts
+from tests.emit.check.faults_in_text import READERS, WAYS, changed_texts
 from tests.emit.check.planted_fault import Planted
 from tests.emit.random_programs import sample
 from tests.emit.right_programs import Right, right_programs
@@ -132,7 +132,7 @@ def test_a_given_goal_protects_the_input_of_an_out_of_place_call() -> None:
     assert check(replace(program, inplace=True, outofplace=False), goal).ok
 
 
-@pytest.mark.parametrize("text_fault", TEXT_FAULTS)
+@pytest.mark.parametrize("text_fault", WAYS)
 def test_text_faults_are_reported_for_readers_that_refuse_them(text_fault: str) -> None:
     cases = changed_texts(text_fault, RIGHTS, 2)
     assert cases

@@ -158,9 +158,11 @@ def test_the_index_states_a_custom_goal(tmp_path: Path) -> None:
     assert state_goal(stated_goal) == state_goal(goal)
     assert verify_file(path, stated_goal).status == "right"
     # The program does not meet a goal that requires more.
-    more = state_goal(goal)
-    more["required"] = [[*column, value] for column, value in zip(more["required"], (0, "o", 1, 0, 4), strict=True)]
-    assert verify_file(path, goal_stated(more, "")).status == "wrong"
+    stricter = state_goal(goal)
+    stricter["required"] = [
+        [*column, value] for column, value in zip(stricter["required"], (0, "o", 1, 0, 4), strict=True)
+    ]
+    assert verify_file(path, goal_stated(stricter, "")).status == "wrong"
 
 
 def test_ranges_end_where_a_reader_cannot_allocate(tmp_path: Path) -> None:

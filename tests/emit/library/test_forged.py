@@ -67,8 +67,8 @@ def put(**values: Any) -> Change:
     return lambda folder: edit(folder, lambda rows: rows[0].update(values))
 
 
-def scale(*keys: str, by: float) -> Change:
-    return lambda folder: edit(folder, lambda rows: rows[0].update({key: rows[0][key] * by for key in keys}))
+def scale(*keys: str, factor: float) -> Change:
+    return lambda folder: edit(folder, lambda rows: rows[0].update({key: rows[0][key] * factor for key in keys}))
 
 
 def without(key: str) -> Change:
@@ -130,10 +130,10 @@ def unknown_network(folder: Path) -> None:
 
 
 PLAIN: dict[str, Change] = {
-    "time": scale("time_us", by=0.5),
-    "time and bound": scale("time_us", "bound_us", by=0.5),
-    "gap": scale("gap", by=1.5),
-    "higher bound": scale("bound_us", by=1.01),
+    "time": scale("time_us", factor=0.5),
+    "time and bound": scale("time_us", "bound_us", factor=0.5),
+    "gap": scale("gap", factor=1.5),
+    "higher bound": scale("bound_us", factor=1.01),
     "bound := time": lambda folder: edit(
         folder, lambda rows: rows[0].update(bound_us=rows[0]["time_us"], gap=1.0, optimal=True, proof="x")
     ),
@@ -166,8 +166,8 @@ PLAIN: dict[str, Change] = {
     **{f"without {key}": without(key) for key in ("worst", "curve", "gap", "bound_us", "shown_bytes", "time_us")},
 }
 COSTS: dict[str, Change] = {
-    "time": scale("time_us", "bound_us", by=0.5),
-    "gap": scale("gap", by=1.5),
+    "time": scale("time_us", "bound_us", factor=0.5),
+    "gap": scale("gap", factor=1.5),
     "no costs": lambda folder: edit(folder, lambda rows: [row.pop("costs") for row in rows]),
     "source": lambda folder: edit(folder, lambda rows: rows[0]["costs"].update(source="mine")),
     "protocols": lambda folder: edit(folder, lambda rows: rows[0]["costs"].update(protocols=["LL"])),

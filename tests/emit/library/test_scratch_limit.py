@@ -99,7 +99,7 @@ def test_files_beyond_the_first_four_are_reported(result: SearchResult, tmp_path
     """Check that more files than the four that Microsoft's msccl loads from a list are reported."""
     served = next(candidate for candidate in result.ranges if candidate.contender.execution is not None)
     five = [replace(served, low=1 << e, high=(1 << e + 1) - 1, shown=1 << e) for e in range(10, 15)]
-    four = save(replace(result, ranges=five[:4]), tmp_path / "four", "msccl", scratch_limit=1 << 20)
-    assert not any("loads only" in remark for remark in four.remarks)
-    more = save(replace(result, ranges=five), tmp_path / "five", "msccl", scratch_limit=1 << 20)
-    assert any("loads only 4 files" in remark for remark in more.remarks)
+    saved_four = save(replace(result, ranges=five[:4]), tmp_path / "four", "msccl", scratch_limit=1 << 20)
+    assert not any("loads only" in remark for remark in saved_four.remarks)
+    saved_five = save(replace(result, ranges=five), tmp_path / "five", "msccl", scratch_limit=1 << 20)
+    assert any("loads only 4 files" in remark for remark in saved_five.remarks)

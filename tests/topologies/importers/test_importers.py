@@ -176,13 +176,13 @@ def test_nccl_xml_without_nvlink() -> None:
 
 
 def test_links_by_kind_of_device() -> None:
-    to = '<nvlink target="{}" count="2" tclass="0x030200"/>'
+    link = '<nvlink target="{}" count="2" tclass="0x030200"/>'
     for sm, gbs in ((70, 50.0), (90, 50.0), (100, 100.0)):
-        text = system(cpu(0, gpu("01", 0, to.format("02"), sm), gpu("02", 1, to.format("01"), sm)))
+        text = system(cpu(0, gpu("01", 0, link.format("02"), sm), gpu("02", 1, link.format("01"), sm)))
         assert pairs(read(text).topology)[0, 1] == gbs
-    to = '<xgmi target="{}" count="1" tclass="0x038000"/>'
+    link = '<xgmi target="{}" count="1" tclass="0x038000"/>'
     for gcn, gbs, name in (("910", 50.0, "gfx90a"), ("gfx942:sramecc+", 64.0, "gfx942"), ("gfx906", 46.0, "gfx906")):
-        text = system(cpu(0, gpu("01", 0, to.format("02"), 304), gpu("02", 1, to.format("01"), 304)))
+        text = system(cpu(0, gpu("01", 0, link.format("02"), 304), gpu("02", 1, link.format("01"), 304)))
         machine = read(text.replace(' rank="', f' gcn="{gcn}" rank="'))
         assert pairs(machine.topology)[0, 1] == gbs
         assert (machine.topology.sms, machine.topology.gcn) == (304, name)
