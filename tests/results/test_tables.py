@@ -83,7 +83,7 @@ def test_points_of_an_all_reduce_cover_both_phases() -> None:
 
 
 def test_parts_of_an_all_reduce_are_known() -> None:
-    _, output = sccl_tables.measured("allreduce", "ring:4", "--budget", "4s")
+    _, output = sccl_tables.measured("allreduce", "ring:4", "--engine", "ksync", "--budget", "60s")
     assert {claim["part"] for claim in output["k_synchronous"]} == {points.HALF, points.ONE_GO}
     assert points.points(output)
     with pytest.raises(ValueError, match="not known here"):
@@ -100,7 +100,7 @@ def test_marks() -> None:
 
 
 def test_lines_of_a_collective() -> None:
-    timed, output = sccl_tables.measured("allgather", "ring:4", "--budget", "4s")
+    timed, output = sccl_tables.measured("allgather", "ring:4", "--engine", "ksync", "--budget", "60s")
     lines = sccl_tables.lines("allgather", "ring:4", timed.seconds, output)
     assert lines[0][:2] == ["allgather", "(2,2,3)"]
     assert lines[0][-1] == "–"

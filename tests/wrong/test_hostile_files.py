@@ -343,3 +343,32 @@ def test_a_refusal_is_never_long() -> None:
     completed = run(f"synth topo check ring:{'9' * 50_000}")
     assert completed.returncode == 2
     assert len(completed.stderr) < 3000
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link", "a folder"])
+def test_a_failure_record_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
+    """Check that such a folder is not taken for one of a healthy network, nor left out of a check."""
+    failure = tmp_path / "faults" / "link-0-1"
+    failure.mkdir(parents=True)
+    (tmp_path / "index.json").write_bytes(index_text([]))
+    {
+        "a pipe": os.mkfifo,
+        "a link": lambda path: path.symlink_to("nothing"),
+        "a folder": Path.mkdir,
+    }[kind](failure / "fault.json")
+    refused(lambda: read_fault(failure))
+    answer = CliRunner().invoke(cli, ["library", "check", str(tmp_path)])
+    assert answer.exit_code == 1
+    assert "link-0-1/fault.json: wrong: " in answer.output
+
+
+def test_long_names_of_failures_are_shortened(tmp_path: Path) -> None:
+    fault = Fault((f"link:0-{'9' * 5000}",), "ring:4", frozenset(), frozenset())
+    (tmp_path / "faults" / "a").mkdir(parents=True)
+    (tmp_path / "faults" / "a" / "fault.json").write_bytes(fault.text())
+    assert len(refused(lambda: folder_without(tmp_path, ["link:1-2"]))) < 1000
+
+
+def test_long_names_of_devices_are_shortened() -> None:
+    text = smi([["X", "NV1"], ["NV1", "X"]], ["GPU0", f"GPU{'9' * 5000}"])
+    assert len(refused(lambda: read_nvidia_smi(text, "a.txt"))) < 1000
