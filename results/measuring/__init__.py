@@ -1,1 +1,4 @@
-"""What the scripts share; nothing here is run by itself, but `sccl_like` by `exact_rows`."""
+"""Modules that several scripts share.
+
+Two of them run as processes of their own: `exact_rows` starts `sccl_like`, `shaped_placements` starts `shaped_ranks`.
+"""

@@ -1,7 +1,7 @@
-"""What a rank does in a case of `results.scripts.lost_ranks`: its group, its calls, and how it fails.
+"""The ranks of a case of `results.scripts.lost_ranks`: their groups, their calls, and the failure.
 
-Ranks are forked from a process that has imported PyTorch, and end as an interpreter does: an error goes to
-`sys.excepthook`, then atexit's functions run.
+Ranks are forked from a process that has imported PyTorch. They end as an interpreter does: an error goes to
+`sys.excepthook`, then the functions of atexit run.
 """
 
 from __future__ import annotations
@@ -24,17 +24,27 @@ import torch.distributed as dist
 import runtime.torch.process_group  # noqa: F401 - registers the back end
 from runtime.torch.failures.presence import presence
 
-LONG_S = 60.0  # a time-out that no case waits for
+LONG_S = 60.0  # No case waits so long for this time-out.
 TIMED_OUT = ("stopped", "stopped amid a large message", "computes past the time-out", "never comes to the start",
              "waits for a message that is not sent")  # fmt: skip
 LARGE = 4 << 20  # elements
-# the rank for which others wait: with it the culprit, or rank 0 while the culprit has all it needs
+# The rank that joins the call 2.5 s late, so that other ranks wait for it while the culprit fails or ends.
 LATE = {"interrupted in a call": 0, "killed in a call": 0, "ends after its part": 1}
 
 
 @dataclass(frozen=True)
 class Case:
-    """fault: of the last rank; call: what all make; group: "all", or "two" (the first and the last rank)."""
+    """A case: one rank fails while the others make calls.
+
+    Attributes:
+        fault: What the culprit does.
+        ranks: Number of ranks.
+        mode: Mode of the back end, a name of `lost_ranks.MODES`.
+        call: The call that all ranks make.
+        is_async: True if the call is made with async_op.
+        group: "all", or "two" (the first and the last rank).
+        elements: Elements of the tensor.
+    """
 
     fault: str
     ranks: int
@@ -46,22 +56,33 @@ class Case:
 
     @property
     def culprit(self) -> int:
+        """Return the rank that fails: the last one, unless the fault names rank 0."""
         return 0 if self.fault.startswith("rank 0") else self.ranks - 1
 
     @property
     def timeout_s(self) -> float:
-        """Of its groups."""
+        """Return the time-out of the case's process groups in seconds."""
         return 3.0 if self.fault in TIMED_OUT else LONG_S
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the back end, besides SYNTH_LIBRARY; Gloo aborts processes whose sizes differ."""
+        """Return the environment variables of the back end, besides SYNTH_LIBRARY.
+
+        Gloo aborts processes whose sizes differ, so SYNTH_CHECK compares them first.
+        """
         checks = {"SYNTH_CHECK": "1"} if self.mode == "auto" and self.fault.startswith("calls another") else {}
         return {"SYNTH_BACKEND": self.mode.split(",", 1)[0]} | checks
 
 
 def run_rank(case: Case, rank: int, address: str, results: str) -> None:
-    """Be a rank of the case; never returns. results: a file that gets a line of JSON for each event."""
+    """Run a rank of the case and exit the process; never return.
+
+    Args:
+        case: The case.
+        rank: Rank of this process.
+        address: Address of the store for `init_process_group`.
+        results: File that gets a line of JSON for each event.
+    """
     code = 0
     try:
         _Rank(case, rank, results).go(address)
@@ -81,11 +102,13 @@ class _Rank:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def note(self, event: str, text: str = "") -> None:
+        """Record an event and its time in the file of results."""
         line = json.dumps({"at": time.monotonic(), "event": event, "text": text}) + "\n"
         with open(self._results, "a") as file:
             file.write(line)
 
     def go(self, address: str) -> None:
+        """Create the groups, then make the calls of this rank or fail."""
         case = self.case
         if "start" in case.fault:
             self._start(address)
@@ -95,11 +118,11 @@ class _Rank:
         every = list(range(case.ranks))
         self.a, self.b = (dist.new_group(every, timeout=limit) for _ in range(2))
         self.two = dist.new_group([0, case.ranks - 1], timeout=limit)
-        self.rest = dist.new_group(every[1:-1], timeout=limit) if case.ranks > 2 else None
+        self.middle = dist.new_group(every[1:-1], timeout=limit) if case.ranks > 2 else None
         group = self.two if case.group == "two" else self.a
         inside = self.rank in (0, case.ranks - 1) or case.group == "all"
-        for each in (self.a, self.b, *((self.two,) if self.rank in (0, case.ranks - 1) else ())):
-            dist.all_reduce(torch.ones(3), group=each)
+        for group_of_rank in (self.a, self.b, *((self.two,) if self.rank in (0, case.ranks - 1) else ())):
+            dist.all_reduce(torch.ones(3), group=group_of_rank)
         self.note("ready")
         if not inside:
             self._try(self._work_on)
@@ -132,7 +155,7 @@ class _Rank:
             raise
 
     def _call(self, group: Any, name: str | None = None, elements: int | None = None, **named: Any) -> None:
-        """The case's call, or another."""
+        """Make the case's call, or the call of another name."""
         name, n = name or self.case.call, dist.get_world_size(group)
         x = torch.ones(elements or self.case.elements, **named)
         work: Any = None
@@ -152,33 +175,33 @@ class _Rank:
             work = dist.all_to_all_single(torch.empty_like(x), x, group=group, async_op=wait)
         elif name == "barrier":
             work = dist.barrier(group, async_op=wait)
-        elif name == "chain":  # each receives from the one before it
+        elif name == "chain":  # Each rank receives from the rank before it.
             work = dist.irecv(x, (self.rank - 1) % n, group=group)
-        elif name == "circle":  # and sends to the one after it
+        elif name == "circle":  # Each rank also sends to the rank after it.
             sent = dist.isend(x, (self.rank + 1) % n, group=group)
             dist.irecv(torch.empty_like(x), (self.rank - 1) % n, group=group).wait()
             sent.wait()
-        elif name == "future":  # as DDP waits
+        elif name == "future":  # DDP waits like this.
             future = dist.all_reduce(x, group=group, async_op=True).get_future()
             try:
                 future.wait()
-            except RuntimeError as error:  # torch puts the place of a callback's error after it
+            except RuntimeError as error:  # PyTorch appends the place of a callback's error.
                 raise RuntimeError(str(error).partition("\n\nAt:\n")[0]) from error
         if work is not None:
             work.wait()
 
     def _work_on(self) -> None:
-        """What a rank does that is in no group with the one that fails: nothing may happen to it."""
+        """Make calls in a group without the culprit; nothing may happen to this rank."""
         for _ in range(20):
-            dist.all_reduce(torch.ones(self.case.elements), group=self.rest)
+            dist.all_reduce(torch.ones(self.case.elements), group=self.middle)
             time.sleep(0.1)
 
     def _others(self, group: Any) -> None:
-        """What ranks do that do not fail by themselves."""
+        """Make the calls of a rank that does not fail by itself."""
         fault = self.case.fault
         if fault == "groups in opposite order":
-            for each in (self.a, self.b):
-                self._call(each)
+            for next_group in (self.a, self.b):
+                self._call(next_group)
         elif fault == "calls in another group":
             self._call(self.a)
         elif "large message" in fault:
@@ -190,13 +213,14 @@ class _Rank:
             self._call(group)
 
     def _fail(self, group: Any) -> None:
-        """What the culprit does."""
+        """Make this rank fail as the case says."""
         fault = self.case.fault
         pid = os.getpid()
         if "large message" in fault:
             sign = signal.SIGKILL if fault.startswith("killed") else signal.SIGSTOP
 
             def strike() -> None:
+                """Send the signal to this process amid the calls."""
                 time.sleep(1.0)
                 self.note("fault")
                 os.kill(pid, sign)
@@ -250,7 +274,7 @@ class _Rank:
             time.sleep(self.case.timeout_s + 3)
             self._try(lambda: self._call(group))
         elif fault == "groups in opposite order":
-            self._try(lambda: [self._call(each) for each in (self.b, self.a)])
+            self._try(lambda: [self._call(next_group) for next_group in (self.b, self.a)])
         elif fault == "waits for a message that is not sent":
             self._try(lambda: dist.recv(torch.ones(3), 0, group=group))
         elif fault == "comes late, within the time-out":
@@ -262,10 +286,10 @@ class _Rank:
             self._differ(fault, group)
 
     def _differ(self, fault: str, group: Any) -> None:
-        many = self.case.elements
+        elements = self.case.elements
         different: dict[str, Callable[[], None]] = {
             "calls another collective": lambda: self._call(group, "all_gather"),
-            "calls another size": lambda: self._call(group, elements=many // 2),
+            "calls another size": lambda: self._call(group, elements=elements // 2),
             "calls another type": lambda: self._call(group, dtype=torch.float64),
             "calls another reduction": lambda: self._call(group, "maximum"),
             "calls in another group": lambda: self._call(self.b),
@@ -273,7 +297,7 @@ class _Rank:
         self._try(different[fault])
 
     def _start(self, address: str) -> None:
-        """Cases of groups that are being made."""
+        """Run the cases that fail while groups are being created."""
         fault = self.case.fault
         if fault == "never comes to the start":
             if self.fails:
@@ -286,7 +310,7 @@ class _Rank:
             if self.fails:
                 self._strike(0.5, signal.SIGKILL)
             self._try(lambda: dist.new_group(list(range(self.case.ranks))))
-        else:  # killed amid the start: others know its process, and wait for its connections
+        else:  # The culprit is killed amid the start: other ranks know its process and wait for its connections.
             if self.fails:
                 threading.Thread(target=self._strike_when_met, daemon=True).start()
             self._try(lambda: self._join(address))

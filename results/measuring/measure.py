@@ -1,7 +1,7 @@
-"""What the scripts of this folder share: timing whole commands, and writing tables.
+"""Helpers of all scripts: run and time whole commands, and write tables.
 
 A script `results/scripts/NAME.py` makes `results/tables/NAME.md`. Nothing in a table is typed by hand, except
-figures that others published, which are constants that name their source.
+figures that others published. These are constants that name their source.
 """
 
 from __future__ import annotations
@@ -21,13 +21,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "results" / "tables"
-os.environ.setdefault("SYNTH_CACHE", "none")  # a figure is of what is found, not of what was kept
+os.environ.setdefault("SYNTH_CACHE", "none")  # A table states what a search finds, not what the cache kept.
 SOLVERS = ("z3-solver", "ortools", "highspy", "pulp")
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A command's end: wall seconds, exit code (None: killed at the limit), what it printed."""
+    """The end of a command.
+
+    Attributes:
+        seconds: Wall time in seconds.
+        code: Exit code; None if the command was killed at the time limit.
+        out: Standard output.
+        err: Standard error.
+    """
 
     seconds: float
     code: int | None
@@ -36,17 +43,24 @@ class Timed:
 
 
 def run(command: Sequence[str], limit_s: float = 600.0) -> Timed:
-    """Run a command in a fresh process, from start to exit."""
-    begun = time.monotonic()
+    """Run a command in a fresh process and return its wall time, exit code and output."""
+    start_s = time.monotonic()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        return Timed(time.monotonic() - begun, None, "")
-    return Timed(time.monotonic() - begun, done.returncode, done.stdout, done.stderr)
+        return Timed(time.monotonic() - start_s, None, "")
+    return Timed(time.monotonic() - start_s, process.returncode, process.stdout, process.stderr)
 
 
 def median_run(command: Sequence[str], times: int = 3, limit_s: float = 600.0, once_over_s: float = 60.0) -> Timed:
-    """The run of median wall time; one run only where the first takes more than `once_over_s`."""
+    """Run a command several times and return the run of median wall time.
+
+    Args:
+        command: Command line.
+        times: Number of runs.
+        limit_s: Time limit of a run in seconds.
+        once_over_s: A command whose first run takes more than so many seconds is run only once.
+    """
     runs = [run(command, limit_s)]
     while len(runs) < times and runs[0].seconds <= once_over_s:
         runs.append(run(command, limit_s))
@@ -54,24 +68,25 @@ def median_run(command: Sequence[str], times: int = 3, limit_s: float = 600.0, o
 
 
 def synth(*arguments: object) -> list[str]:
-    """The command line of `synth` in the environment of this Python."""
+    """Return a command line of `synth` in the environment of this Python."""
     return [str(Path(sys.executable).parent / "synth"), *map(str, arguments)]
 
 
 def geometric_mean(values: Iterable[float]) -> float:
+    """Return the geometric mean of positive numbers."""
     return math.exp(statistics.fmean(math.log(v) for v in values))
 
 
 def machine() -> str:
-    """Cores, processor, Python and solvers, in one line."""
-    found = []
+    """Return this machine's cores, processor, Python and solver versions in one line."""
+    solver_versions = []
     for name in SOLVERS:
         try:
-            found.append(f"{name} {version(name)}")
+            solver_versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{cores} cores ({_processor()}), Python {platform.python_version()}, {', '.join(found)}"
+    return f"{cores} cores ({_processor()}), Python {platform.python_version()}, {', '.join(solver_versions)}"
 
 
 def _processor() -> str:
@@ -83,24 +98,24 @@ def _processor() -> str:
 
 
 def seconds_words(seconds: float) -> str:
-    """`0.61`, `7.3`, `125`."""
+    """Format seconds with two or three digits: `0.61`, `7.3`, `125`."""
     return f"{seconds:.2f}" if seconds < 2 else f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
 
 
 def grid(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     lines = [list(titles), ["---"] * len(titles), *([str(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(cell.replace("|", "∣") for cell in line) + " |" for line in lines)
 
 
 def page(script: str, title: str, parts: Iterable[str]) -> str:
-    """A table's whole text: title, command and machine, then the parts."""
-    made = f"Made by `python -m results.scripts.{Path(script).stem}` on {machine()}."
-    return "\n\n".join([f"# {title}", made, *parts]) + "\n"
+    """Return the text of a table file: its title, the command that makes it, the machine, and the parts."""
+    origin = f"Made by `python -m results.scripts.{Path(script).stem}` on {machine()}."
+    return "\n\n".join([f"# {title}", origin, *parts]) + "\n"
 
 
 def write(script: str, text: str) -> Path:
-    """Put the text among the tables, whole or not at all, and print it."""
+    """Write the text to the script's table file, whole or not at all, and print it."""
     path = TABLES / f"{Path(script).stem}.md"
     save(path, text)
     print(text, end="")
@@ -108,7 +123,7 @@ def write(script: str, text: str) -> Path:
 
 
 def save(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file, whole or not at all."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as part:
         part.write(text)
     os.chmod(part.name, 0o644)

@@ -1,4 +1,4 @@
-"""Points (C,S,R) of a Pareto set, read from what `synth --json` prints, with what is proved of each."""
+"""Points (C, S, R) of a Pareto set, read from the output of `synth --json`, with the proof of each point."""
 
 from __future__ import annotations
 
@@ -8,83 +8,99 @@ from fractions import Fraction
 from typing import Any
 
 Shape = tuple[int, int, int]
-# What a claim's part may be: the whole, an all-reduce in one go, or each half of one done in two.
+# Part of a claim: the whole collective, a direct all-reduce, or each phase of a split all-reduce.
 WHOLE, ONE_GO, HALF = "", "sums exchanged", "each half"
 
 
 @dataclass(frozen=True)
 class Point:
-    """Chunks, steps, rounds, and what is proved of them."""
+    """A point of a Pareto set and what is proved of it.
+
+    Attributes:
+        shape: Chunks a rank, steps and rounds (C, S, R).
+        proof: What is proved of the point, in words.
+    """
 
     shape: Shape
     proof: str = ""
 
     @property
     def steps(self) -> int:
+        """Return the number of steps."""
         return self.shape[1]
 
     @property
     def ratio(self) -> Fraction:
-        """Rounds a chunk."""
+        """Return the number of rounds a chunk."""
         return Fraction(self.shape[2], self.shape[0])
 
-    def beats(self, other: Point) -> bool:
-        """As few steps and as few rounds a chunk, and fewer of one of them."""
+    def beats(self, rival: Point) -> bool:
+        """Return True if this point has no more steps and no more rounds a chunk than another, and less of one."""
         return (
-            self.steps <= other.steps
-            and self.ratio <= other.ratio
-            and (self.steps, self.ratio) != (other.steps, other.ratio)
+            self.steps <= rival.steps
+            and self.ratio <= rival.ratio
+            and (self.steps, self.ratio) != (rival.steps, rival.ratio)
         )
 
 
 def words(shape: Shape) -> str:
+    """Format a point as `(C,S,R)`."""
     return f"({','.join(map(str, shape))})"
 
 
 def proof_words(claim: dict[str, Any]) -> str:
-    """What a claim of `k_synchronous` says of its point."""
+    """Describe in words what a claim of `k_synchronous` proves of its point."""
     if claim["proved"]:
         return f"fewest rounds a chunk in {claim['steps']} steps {claim['proof']}"
     return f"not proved; {claim['steps']} steps need at least {claim['least_rounds_a_chunk']} rounds a chunk"
 
 
-def points(said: dict[str, Any]) -> list[Point]:
-    """The Pareto set in (steps, rounds a chunk): what the claims found and what the algorithms shown come to."""
-    ranks = len(said["group"])
-    found = []
-    for claim in said["k_synchronous"]:
+def points(answer: dict[str, Any]) -> list[Point]:
+    """Return the Pareto set in (steps, rounds a chunk) of all claims and algorithms of an answer.
+
+    Args:
+        answer: The parsed output of `synth --json`.
+
+    Raises:
+        ValueError: If a claim is about a part of an all-reduce that this function does not know.
+    """
+    ranks = len(answer["group"])
+    candidates = []
+    for claim in answer["k_synchronous"]:
         if not claim["rounds"]:
             continue
         shape, note = (claim["chunks"], claim["steps"], claim["rounds"]), ""
         if claim["part"] not in (WHOLE, ONE_GO, HALF):
-            raise ValueError(f"a claim about the part {claim['part']!r}, which is not known here")
-        if claim["part"] == HALF:  # its chunk is a rank's share
+            raise ValueError(
+                f"a claim is about the unknown part {claim['part']!r}; add it to results/measuring/points.py"
+            )
+        if claim["part"] == HALF:  # A chunk of a phase is a rank's share of the buffer.
             shape, note = (
                 (shape[0] * ranks, shape[1] * 2, shape[2] * 2),
-                "as reducescatter and allgather, each: ",
+                "reducescatter and allgather, each: ",
             )
-        found.append(Point(shape, note + proof_words(claim)))
-    proved = {point.shape for point in found}
-    for row in said["algorithms"]:
+        candidates.append(Point(shape, note + proof_words(claim)))
+    proved = {point.shape for point in candidates}
+    for row in answer["algorithms"]:
         shape = (row["chunks"], row["steps"], row["rounds"])
         if shape not in proved:
-            found.append(Point(shape, f"constructed ({row['engine']}), nothing proved in this model"))
-    return pareto(found)
+            candidates.append(Point(shape, f"constructed by engine {row['engine']}; nothing is proved in this model"))
+    return pareto(candidates)
 
 
-def pareto(found: Sequence[Point]) -> list[Point]:
-    """The points that no other beats, one for each (steps, rounds a chunk), by rising steps."""
-    kept: dict[tuple[int, Fraction], Point] = {}
-    for point in found:
-        if not any(other.beats(point) for other in found):
-            kept.setdefault((point.steps, point.ratio), point)
-    return sorted(kept.values(), key=lambda p: p.steps)
+def pareto(candidates: Sequence[Point]) -> list[Point]:
+    """Return the points that no other point beats, one for each (steps, rounds a chunk), by rising steps."""
+    best_points: dict[tuple[int, Fraction], Point] = {}
+    for point in candidates:
+        if not any(rival.beats(point) for rival in candidates):
+            best_points.setdefault((point.steps, point.ratio), point)
+    return sorted(best_points.values(), key=lambda p: p.steps)
 
 
-def mark(published: Shape, found: Iterable[Point]) -> str:
-    """Whether a set has a published point (same), one that beats it (better), or neither (not reached)."""
-    there, ours = Point(published), list(found)
-    if any((p.steps, p.ratio) == (there.steps, there.ratio) for p in ours):
+def mark(published: Shape, candidates: Iterable[Point]) -> str:
+    """Return "same" or "better: …" if a set reaches or beats a published point, else "not reached"."""
+    target, ours = Point(published), list(candidates)
+    if any((p.steps, p.ratio) == (target.steps, target.ratio) for p in ours):
         return "same"
-    better = [p for p in ours if p.beats(there)]
+    better = [p for p in ours if p.beats(target)]
     return f"better: {words(better[0].shape)}" if better else "not reached"

@@ -1,13 +1,13 @@
-"""A peer to measure against: SCCL's encoding (Cai et al., PPoPP 2021, section 3) written again from the paper, in Z3.
+"""A reference solver: SCCL's encoding (Cai et al., PPoPP 2021, section 3), written again from the paper in Z3.
 
     python -m results.measuring.sccl_like allgather dgx1 --chunks 6 --steps 3 --rounds 7
 
-It shares nothing with synth, the machines included, so that its verdicts check synth's. As in the paper: for every
-chunk and rank an integer, the step by which the chunk is there; for every chunk and link a boolean, that it is sent
-there; for every step its rounds, counted by a boolean for each after the first (integers, as in the paper, were five
-times slower and more); a bandwidth constraint for every step and set of links. It leaves nothing out that the paper
-describes, and adds nothing: no pruning by distance and no symmetry. A schedule that it finds is replayed before it
-says `sat`.
+It shares nothing with synth, the machines included, so that its verdicts check synth's. The variables are the paper's:
+for every chunk and rank an integer, the step by which the rank has the chunk; for every chunk and link a boolean, true
+if the chunk is sent over the link; for every step its rounds. The rounds are counted by a boolean for each one after
+the first, because integers, as in the paper, were at least five times slower. Every step and set of links has a
+bandwidth constraint. The encoding leaves out nothing that the paper describes and adds nothing: no pruning by distance
+and no symmetry. A schedule is replayed before the verdict is `sat`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ _DGX1_DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
 
 @dataclass(frozen=True)
 class Machine:
-    """Ranks, links, and for each set of links how many chunks it carries a round."""
+    """A network of ranks.
+
+    Attributes:
+        nranks: Number of ranks.
+        links: Directed links.
+        bandwidth: Sets of links, each with the number of chunks that it carries a round.
+    """
 
     nranks: int
     links: tuple[Pair, ...]
@@ -35,7 +41,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Demand:
-    """Chunks: where each is before, and where it must be after."""
+    """The chunks of a collective.
+
+    Attributes:
+        before: The rank that has each chunk before.
+        after: The ranks that must have each chunk after.
+    """
 
     before: tuple[int, ...]
     after: tuple[tuple[int, ...], ...]
@@ -43,7 +54,13 @@ class Demand:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`sat` with sends (chunk, link, step), `unsat`, or `unknown`."""
+    """The verdict on a question.
+
+    Attributes:
+        status: `sat`, `unsat` or `unknown`.
+        sends: Sends of a schedule (chunk, link, step), if `sat`.
+        rounds: Rounds of each step, if `sat`.
+    """
 
     status: str
     sends: tuple[tuple[int, Pair, int], ...] = ()
@@ -51,7 +68,12 @@ class Outcome:
 
 
 def machine(name: str) -> Machine:
-    """`dgx1`, `ring:N`, `full:N`, or `hub:N` (every rank has one way in and one way out, to all others)."""
+    """Return a machine by name.
+
+    Args:
+        name: `dgx1`, `ring:N`, `full:N`, or `hub:N`, in which every rank has one port in and one port out to all
+            others.
+    """
     kind, _, number = name.partition(":")
     n = int(number) if number else 8
     if kind == "dgx1":
@@ -61,22 +83,28 @@ def machine(name: str) -> Machine:
     elif kind in ("full", "hub"):
         weights = {(i, j): 1 for i in range(n) for j in range(i)}
     else:
-        raise SystemExit(f"sccl_like: machine {name!r} is not known; it is dgx1, ring:N, full:N or hub:N")
-    both = {**weights, **{(v, u): w for (u, v), w in weights.items()}}
-    links = tuple(sorted(both))
+        raise SystemExit(f"sccl_like: unknown machine {name!r}; use dgx1, ring:N, full:N or hub:N")
+    weight_of_link = {**weights, **{(v, u): w for (u, v), w in weights.items()}}
+    links = tuple(sorted(weight_of_link))
     if kind == "hub":
-        ways = [tuple(p for p in links if p[end] == rank) for end in (0, 1) for rank in range(n)]
-        return Machine(n, links, tuple((way, 1) for way in ways))
-    return Machine(n, links, tuple(((link,), both[link]) for link in links))
+        ports = [tuple(p for p in links if p[end] == rank) for end in (0, 1) for rank in range(n)]
+        return Machine(n, links, tuple((port_links, 1) for port_links in ports))
+    return Machine(n, links, tuple(((link,), weight_of_link[link]) for link in links))
 
 
 def demand(collective: str, nranks: int, chunks: int) -> Demand:
-    """`chunks` is a rank's (allgather, gather), a pair's (alltoall) or the buffer's (broadcast); the root is 0."""
+    """Return the demand of a collective.
+
+    Args:
+        collective: One of COLLECTIVES. The root is rank 0.
+        nranks: Number of ranks.
+        chunks: Chunks of a rank (allgather, gather), of a pair of ranks (alltoall) or of the buffer (broadcast).
+    """
     everyone = tuple(range(nranks))
     before: list[int] = []
     after: list[tuple[int, ...]] = []
     for source in range(1 if collective == "broadcast" else nranks):
-        goals = [(other,) for other in everyone] if collective == "alltoall" else [everyone]
+        goals = [(rank,) for rank in everyone] if collective == "alltoall" else [everyone]
         goals = [(0,)] if collective == "gather" else goals
         for goal in goals:
             before += [source] * chunks
@@ -84,28 +112,28 @@ def demand(collective: str, nranks: int, chunks: int) -> Demand:
     return Demand(tuple(before), tuple(after))
 
 
-def solve(network: Machine, wanted: Demand, steps: int, rounds: int, limit_s: float) -> Outcome:
-    """Decide whether the demand can be met in so many steps and rounds."""
+def solve(network: Machine, requirement: Demand, steps: int, rounds: int, limit_s: float) -> Outcome:
+    """Decide whether the demand can be met in a number of steps and rounds."""
     import z3
 
     solver = z3.Solver()
     solver.set("timeout", int(limit_s * 1000))
-    nchunks, ranks = len(wanted.before), range(network.nranks)
+    nchunks, ranks = len(requirement.before), range(network.nranks)
     time = [[z3.Int(f"time_{c}_{n}") for n in ranks] for c in range(nchunks)]
     send = [{link: z3.Bool(f"send_{c}_{link[0]}_{link[1]}") for link in network.links} for c in range(nchunks)]
     further = [[z3.Bool(f"round_{s}_{k}") for k in range(rounds - steps)] for s in range(steps)]
     for c in range(nchunks):
         for n in ranks:
-            came = [send[c][link] for link in network.links if link[1] == n]
-            if n == wanted.before[c]:
+            arrivals = [send[c][link] for link in network.links if link[1] == n]
+            if n == requirement.before[c]:
                 solver.add(time[c][n] == 0)
-                solver.add(z3.Not(z3.Or(came)))
+                solver.add(z3.Not(z3.Or(arrivals)))
                 continue
             solver.add(time[c][n] >= 1, time[c][n] <= steps + 1)
-            if n in wanted.after[c]:
+            if n in requirement.after[c]:
                 solver.add(time[c][n] <= steps)
-            solver.add(z3.AtMost(*came, 1))
-            solver.add(z3.Implies(time[c][n] <= steps, z3.Or(came)))
+            solver.add(z3.AtMost(*arrivals, 1))
+            solver.add(z3.Implies(time[c][n] <= steps, z3.Or(arrivals)))
         for (source, target), sent in send[c].items():
             solver.add(z3.Implies(sent, time[c][source] < time[c][target]))
     for step in range(steps):
@@ -128,49 +156,53 @@ def solve(network: Machine, wanted: Demand, steps: int, rounds: int, limit_s: fl
     return Outcome("sat", sends, tuple(1 + sum(z3.is_true(model.eval(extra)) for extra in row) for row in further))
 
 
-def wrong(network: Machine, wanted: Demand, steps: int, rounds: int, found: Outcome) -> str:
-    """What is wrong with a schedule, or nothing; a replay that knows nothing of the encoding."""
-    if len(found.rounds) != steps or sum(found.rounds) != rounds or min(found.rounds) < 1:
-        return f"rounds {found.rounds} are not {rounds} in {steps} steps"
-    here = [{rank} for rank in wanted.before]
+def wrong(network: Machine, requirement: Demand, steps: int, rounds: int, outcome: Outcome) -> str:
+    """Return what is wrong with a schedule, or "" if it is right; this replay knows nothing of the encoding."""
+    if len(outcome.rounds) != steps or sum(outcome.rounds) != rounds or min(outcome.rounds) < 1:
+        return f"the rounds {outcome.rounds} do not add up to {rounds} in {steps} steps"
+    holders = [{rank} for rank in requirement.before]
     for step in range(steps):
-        now = [(chunk, link) for chunk, link, at in found.sends if at == step]
+        now = [(chunk, link) for chunk, link, at in outcome.sends if at == step]
         for chunk, (source, _) in now:
-            if source not in here[chunk]:
+            if source not in holders[chunk]:
                 return f"step {step}: rank {source} sends chunk {chunk}, which it does not hold"
         for links, carries in network.bandwidth:
             load = sum(link in links for _, link in now)
-            if load > carries * found.rounds[step]:
-                return f"step {step}: {load} chunks over {links}"
+            if load > carries * outcome.rounds[step]:
+                return f"step {step}: {load} chunks over {links}, which carry {carries} a round"
         for chunk, (_, target) in now:
-            here[chunk].add(target)
-    for chunk, goals in enumerate(wanted.after):
-        if not here[chunk].issuperset(goals):
-            return f"chunk {chunk} does not come to {sorted(set(goals) - here[chunk])}"
+            holders[chunk].add(target)
+    for chunk, goals in enumerate(requirement.after):
+        if not holders[chunk].issuperset(goals):
+            return f"chunk {chunk} does not reach the ranks {sorted(set(goals) - holders[chunk])}"
     return ""
 
 
 def decide(collective: str, name: str, chunks: int, steps: int, rounds: int, limit_s: float = 150.0) -> str:
-    """`sat`, `unsat` or `unknown`; raises ArithmeticError if a schedule that Z3 gave is not right."""
+    """Return `sat`, `unsat` or `unknown`.
+
+    Raises:
+        ArithmeticError: If a schedule that Z3 returns is wrong.
+    """
     network = machine(name)
-    wanted = demand(collective, network.nranks, chunks)
-    found = solve(network, wanted, steps, rounds, limit_s)
-    fault = wrong(network, wanted, steps, rounds, found) if found.status == "sat" else ""
+    requirement = demand(collective, network.nranks, chunks)
+    outcome = solve(network, requirement, steps, rounds, limit_s)
+    fault = wrong(network, requirement, steps, rounds, outcome) if outcome.status == "sat" else ""
     if fault:
         raise ArithmeticError(fault)
-    return found.status
+    return outcome.status
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the verdict of one question."""
+    """Print the verdict on one question."""
     parser = argparse.ArgumentParser(description="SCCL's encoding in Z3")
     parser.add_argument("collective", nargs="?", default="allgather", choices=COLLECTIVES)
     parser.add_argument("machine", nargs="?", default="dgx1", help="dgx1, ring:N, full:N, hub:N")
     for option, example in (("--chunks", 2), ("--steps", 2), ("--rounds", 3)):
         parser.add_argument(option, type=int, default=example)
     parser.add_argument("--limit", type=float, default=150.0, help="seconds")
-    asked = parser.parse_args(arguments)
-    print(decide(asked.collective, asked.machine, asked.chunks, asked.steps, asked.rounds, asked.limit))
+    options = parser.parse_args(arguments)
+    print(decide(options.collective, options.machine, options.chunks, options.steps, options.rounds, options.limit))
 
 
 if __name__ == "__main__":

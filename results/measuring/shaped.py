@@ -1,7 +1,7 @@
-"""Networks of namespaces on one host: veth pairs as links, each direction held to its rate by tc tbf.
+"""Networks of namespaces on one host: veth pairs are links, and tc tbf holds each direction to its rate.
 
-Vertices from `ranks` on are switches: namespaces that only forward. What has no link of its own is routed by the
-shortest way, as IP does. Needs root, ip and tc.
+Vertices from `ranks` on are switches: namespaces that only forward. Messages between vertices without a common link
+take the shortest path, by IP routes. Needs root, ip and tc.
 """
 
 from __future__ import annotations
@@ -14,25 +14,29 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-MTU = 9000  # bytes; with fewer packets two cores keep up with all links at once
-GOODPUT = (MTU - 52) / (MTU + 14)  # of what tbf counts, TCP's payload
-# Megabytes queued in front of a slow link hold up the acknowledgements of the other direction.
+MTU = 9000  # Bytes. With fewer packets, two cores keep up with all links at once.
+GOODPUT = (MTU - 52) / (MTU + 14)  # Share of TCP's payload in the bytes that tbf counts.
+# Long queues in front of a slow link delay the acknowledgements of the other direction.
 QUEUES = ("net.ipv4.tcp_limit_output_bytes=32768", "net.ipv4.tcp_slow_start_after_idle=0")
-# Where several connections meet at a switch, its queue has room for all that they have on the way.
+# With small windows, a switch's queue has room for all bytes in flight of the connections that meet there.
 SMALL_WINDOWS = ("net.ipv4.tcp_rmem=4096 65536 262144", "net.ipv4.tcp_wmem=4096 65536 262144")
-Links = dict[tuple[int, int], float]  # pair of vertices → Mbit/s each way
+Links = dict[tuple[int, int], float]  # Pair of vertices → Mbit/s each way.
 
 
 def missing() -> list[str]:
-    """What this host lacks."""
+    """Return the tools and rights that this host lacks."""
     lacks = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     return lacks + (["root"] if os.geteuid() else [])
 
 
 def topology(ranks: int, links: Links, alpha_us: float) -> str:
-    """As synth reads it. alpha_us: of a message; half of it on each link of a rank, none between switches.
+    """Return the text of a topology file that describes the network.
 
-    Between two ranks that are joined directly it is that link's.
+    Args:
+        ranks: Number of ranks; vertices from this number on are switches.
+        links: Rate of each link in Mbit/s each way.
+        alpha_us: Latency of a message in µs. Each link of a rank has half of it, links between switches have none, and
+            a link between two ranks has all of it.
     """
     above = sorted({v for pair in links for v in pair if v >= ranks})
     lines = [
@@ -58,14 +62,19 @@ def topology(ranks: int, links: Links, alpha_us: float) -> str:
 
 
 def command(*words: object) -> None:
+    """Run a command and raise CalledProcessError if it fails."""
     subprocess.run([str(word) for word in words], check=True, capture_output=True)
 
 
 @contextmanager
 def built(ranks: int, links: Links, burst_kb: int = 32, settings: tuple[str, ...] = ()) -> Iterator[list[str]]:
-    """The names of the ranks' namespaces; they are gone afterwards.
+    """Build the network, yield the names of the ranks' namespaces, and remove the network afterwards.
 
-    burst_kb: what an idle link passes at once. settings: more for sysctl.
+    Args:
+        ranks: Number of ranks.
+        links: Rate of each link in Mbit/s each way.
+        burst_kb: Kilobytes that an idle link passes at once.
+        settings: Further settings for sysctl.
     """
     vertices = 1 + max(v for pair in links for v in pair)
     spaces = [f"synth-{os.getpid()}-{v}" for v in range(vertices)]
@@ -75,7 +84,9 @@ def built(ranks: int, links: Links, burst_kb: int = 32, settings: tuple[str, ...
             command("ip", "netns", "add", space)
             inside = ("ip", "-n", space)
             command(*inside, "link", "set", "lo", "up")
-            command(*inside, "link", "add", "me", "type", "veth", "peer", "name", "myself")  # holds the address
+            command(
+                *inside, "link", "add", "me", "type", "veth", "peer", "name", "myself"
+            )  # This device has the rank's address.
             command(*inside, "addr", "add", f"10.77.0.{r + 1}/32", "dev", "me")
             command(*inside, "link", "set", "me", "mtu", MTU, "up")
             command("ip", "netns", "exec", space, "sysctl", "-qw", "net.ipv4.ip_forward=1",
@@ -84,10 +95,10 @@ def built(ranks: int, links: Links, burst_kb: int = 32, settings: tuple[str, ...
         for (a, b), rate in links.items():
             command("ip", "link", "add", f"e{b}", "netns", spaces[a], "type", "veth",
                     "peer", "name", f"e{a}", "netns", spaces[b])  # fmt: skip
-            for one, other in ((a, b), (b, a)):
-                near[one].append(other)
-                command("ip", "-n", spaces[one], "link", "set", f"e{other}", "mtu", MTU, "up")
-                command("tc", "-n", spaces[one], "qdisc", "add", "dev", f"e{other}", "root", "tbf",
+            for near_end, far_end in ((a, b), (b, a)):
+                near[near_end].append(far_end)
+                command("ip", "-n", spaces[near_end], "link", "set", f"e{far_end}", "mtu", MTU, "up")
+                command("tc", "-n", spaces[near_end], "qdisc", "add", "dev", f"e{far_end}", "root", "tbf",
                         "rate", f"{rate}mbit", "burst", f"{burst_kb}kb", "limit", "4mb")  # fmt: skip
         for r in range(vertices):
             for goal, first in first_steps(r, near).items():
@@ -100,20 +111,20 @@ def built(ranks: int, links: Links, burst_kb: int = 32, settings: tuple[str, ...
 
 
 def first_steps(rank: int, near: dict[int, list[int]]) -> dict[int, int]:
-    """Goal → the neighbour by way of which it is reached in the fewest steps."""
-    first = {other: other for other in near[rank]}
+    """Return the neighbour through which each goal is reached in the fewest steps, by goal."""
+    first = {neighbour: neighbour for neighbour in near[rank]}
     ready = deque(near[rank])
     while ready:
-        at = ready.popleft()
-        for other in near[at]:
-            if other != rank and other not in first:
-                first[other] = first[at]
-                ready.append(other)
+        vertex = ready.popleft()
+        for neighbour in near[vertex]:
+            if neighbour != rank and neighbour not in first:
+                first[neighbour] = first[vertex]
+                ready.append(neighbour)
     return first
 
 
 def started(spaces: list[str], words: list[object], about: dict[str, str]) -> list[subprocess.Popen[bytes]]:
-    """The same command as a rank in each namespace, begun."""
+    """Start the same command as a rank in each namespace and return the processes."""
     plain = dict(os.environ) | about | {
         "GLOO_SOCKET_IFNAME": "me",
         "OMP_NUM_THREADS": "1",
@@ -132,19 +143,27 @@ def started(spaces: list[str], words: list[object], about: dict[str, str]) -> li
 
 
 def everywhere(spaces: list[str], words: list[object], about: dict[str, str]) -> None:
-    """The same command as a rank in each namespace, until all have ended; SystemExit if one fails."""
+    """Run the same command as a rank in each namespace.
+
+    Raises:
+        SystemExit: If a rank fails.
+    """
     wait_for(started(spaces, words, about))
 
 
 def wait_for(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Until all have ended. Where one fails the others are ended too. Raises SystemExit."""
+    """Wait until all ranks have ended; if one fails, kill the others.
+
+    Raises:
+        SystemExit: If a rank fails.
+    """
     try:
         while any(process.poll() is None for process in ranks):
             if any(process.poll() for process in ranks):
                 break
             time.sleep(0.1)
         if any(process.poll() != 0 for process in ranks):
-            raise SystemExit(f"a rank failed: {ranks[0].args!r}")
+            raise SystemExit(f"A rank of this command failed: {ranks[0].args!r}")
     finally:
         for process in ranks:
             with suppress(ProcessLookupError):

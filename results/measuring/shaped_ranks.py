@@ -1,4 +1,4 @@
-"""A rank on a shaped network: runs the programs of MSCCL XMLs by the torch back end's executor, over Gloo's messages.
+"""A rank on a shaped network: runs the programs of MSCCL XML files with the torch back end's executor over Gloo.
 
 python -m results.measuring.shaped_ranks FOLDER BYTES TURNS
 """
@@ -24,23 +24,26 @@ PINGS = 40
 
 
 class Within:
-    """Messages between the ranks of a group, over those of the whole job."""
+    """The messages of a process group, sent over the process group of the whole job."""
 
     def __init__(self, messages: Any, ranks: Sequence[int]) -> None:
         self.messages, self.ranks = messages, ranks
 
     def send(self, tensors: list[Any], peer: int, tag: int) -> Any:
+        """Start to send tensors to a rank of the group."""
         return self.messages.send(tensors, self.ranks[peer], tag)
 
     def recv(self, tensors: list[Any], peer: int, tag: int) -> Any:
+        """Start to receive tensors from a rank of the group."""
         return self.messages.recv(tensors, self.ranks[peer], tag)
 
     def allgather(self, outputs: Sequence[list[Any]], inputs: list[Any]) -> Any:
-        raise NotImplementedError  # no program gathers
+        """Raise NotImplementedError, since no program gathers."""
+        raise NotImplementedError
 
 
 def worker(folder: Path, size_bytes: int, turns: int) -> None:
-    """One rank: tells what a message takes, waits for the plan, runs every program of every case, turn after turn.
+    """Measure the latency of a message, wait for the plan, and run every program of every case `turns` times.
 
     The folder holds alpha.json (µs of a message, written first), plan.json (waited for: cases, each with programs, each
     with files: ranks and name), and at the end measured.json: the same with the seconds of every run.
@@ -51,7 +54,7 @@ def worker(folder: Path, size_bytes: int, turns: int) -> None:
     messages: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
 
     def together(do: Callable[[], None]) -> float:
-        """Seconds from a moment at which all ranks begin until the last of them has ended; one host has one clock."""
+        """Return the seconds from a common start of all ranks until the last one has ended; one host has one clock."""
         dist.barrier()
         begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
         dist.broadcast(begin, 0)
@@ -62,7 +65,7 @@ def worker(folder: Path, size_bytes: int, turns: int) -> None:
         return float(took)
 
     def around() -> None:
-        """A small message to the next rank, again and again, at the same time as all others."""
+        """Send small messages to the next rank, again and again, while all ranks do so."""
         for _ in range(PINGS):
             out, into = torch.zeros(1), torch.zeros(1)
             coming, going = messages.recv([into], (me - 1) % world, 1), messages.send([out], (me + 1) % world, 1)
@@ -79,17 +82,19 @@ def worker(folder: Path, size_bytes: int, turns: int) -> None:
     for case in cases:
         parts = []
         for program in case["programs"]:
-            ranks, name = next(own for own in program["files"] if me in own[0])
+            ranks, name = next(files for files in program["files"] if me in files[0])
             parts.append((rank_program(read_msccl(folder / name), ranks.index(me)), ranks))
         for _ in range(turns):
-            for at, (part, ranks) in enumerate(parts):
+            for place, (part, ranks) in enumerate(parts):
                 values = torch.full((size_bytes // 4,), float(me % 7))
-                # ranks see no call's messages for another's
-                transport = Transport(Within(messages, ranks), ranks, ranks.index(me), FIRST_TAG | (at << 15), "case")
+                # A tag of its own for each program keeps the messages of its call apart from those of other calls.
+                transport = Transport(
+                    Within(messages, ranks), ranks, ranks.index(me), FIRST_TAG | (place << 15), "case"
+                )
                 seconds = together(partial(run, part, values, values, size_bytes // 4, "sum", transport))
-                case["programs"][at]["seconds"].append(seconds)
+                case["programs"][place]["seconds"].append(seconds)
                 if not bool((values == sum(rank % 7 for rank in ranks)).all()):
-                    raise SystemExit(f"rank {me}: wrong elements: {case['programs'][at]}")
+                    raise SystemExit(f"Rank {me} has wrong elements after the program {case['programs'][place]}")
     if me == 0:
         (folder / "measured.json").write_text(json.dumps(cases))
     dist.barrier()

@@ -1,1 +1,1 @@
-"""A script makes the table of its name: `python -m results.scripts.NAME`."""
+"""Scripts that make the tables: `python -m results.scripts.NAME` writes `results/tables/NAME.md`."""

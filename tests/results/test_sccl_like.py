@@ -83,7 +83,7 @@ TWO = Machine(2, ((0, 1), (1, 0)), ((((0, 1),), 1), (((1, 0),), 1)))
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        (Outcome("sat", ((0, (0, 1), 0),), (1,)), "chunk 1 does not come to [0]"),
+        (Outcome("sat", ((0, (0, 1), 0),), (1,)), "chunk 1 does not reach the ranks [0]"),
         (Outcome("sat", ((0, (1, 0), 0), (1, (1, 0), 0)), (1,)), "does not hold"),
         (Outcome("sat", ((0, (0, 1), 0), (1, (1, 0), 0)), (2,)), "rounds"),
         (Outcome("sat", ((0, (0, 1), 0), (1, (1, 0), 0)), (1,)), ""),
