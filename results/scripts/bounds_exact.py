@@ -1,12 +1,13 @@
-"""Every bound we claim against random small problems solved exactly by a model of their own: is any refuted?
+"""Check every bound against random small problems that another model solves exactly: is any claim refuted?
 
     python -m results.scripts.bounds_exact [--count 20000] [--seed 0] [--minutes M] [--processes N] [--one NUMBER]
                                            [--plant KIND]
 
 makes bounds_exact.md. Problems have 2 to 5 ranks and are drawn by seed and number: directed rings through ranks and
-switches with links across, limits over some, groups with relays; all collectives and random patterns; 1 to 3 chunks a
-block; message sizes from those that latencies decide to those that bytes decide; some with an executor's costs, some
-with a switch that multicasts and reduces. What is refuted is printed with its number; `--one` solves that again.
+switches with links across, limits over some links, and groups with relays. They cover all collectives and random
+patterns, 1 to 3 chunks a block, and message sizes that are ruled by latency or by bandwidth. Some have an executor's
+costs, and some a switch that multicasts and reduces. Each refuted claim is printed with the number of its problem;
+`--one` solves that problem again.
 """
 
 from __future__ import annotations
@@ -43,21 +44,28 @@ from topologies.costs import Costs, Protocol
 from topologies.errors import InputError
 from topologies.topology import Limit, SwitchOps, Topology
 
-CHUNK_US = 12.0  # that the smallest chunk holds a link of 1 GB/s: every rate below divides it
+CHUNK_US = 12.0  # The smallest chunk holds a link of 1 GB/s for so long; every rate below divides it.
 RATES = (1.0, 2.0, 3.0, 4.0, 6.0, 12.0)
-MOST_SENDS = 160  # chunks × carriers, with sums' second halves
+MOST_SENDS = 160  # Chunks × carriers; twice as many for reducing collectives.
 ROUND_OFF = 1 + 1e-9
-PLANTED = 1.01  # of a claim that is raised to see it refuted
-COARSE = replace(DEFAULT, window_slots=(8, 20), window_tries=2)  # a fault shows with few slots too
+PLANTED = 1.01  # A planted claim is raised by this factor, to see it refuted.
+COARSE = replace(DEFAULT, window_slots=(8, 20), window_tries=2)  # A fault shows with few slots too.
 SEARCH_S = 5.0
-PRETENDED = 1.1
-ONE_OF = 2  # problems for which windows of time are looked for: they take longer than all others
-OTHER_SIZES = (0.01, 0.3, 5.0, 1000.0)  # of the message size, at which the schedule's time counts too
+PRETENDED = 1.1  # Windows of time search below the exact time × this factor, to provoke claims that are too high.
+ONE_OF = 2  # One problem in so many is bounded by windows of time too, which take longer than all other methods.
+OTHER_SIZES = (0.01, 0.3, 5.0, 1000.0)  # Multiples of the message size at which claims are compared too.
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A problem of one chunk a block, the chunks that its schedules are to have, and the message size in bytes."""
+    """A problem with one chunk a block, as it was drawn.
+
+    Attributes:
+        problem: The problem.
+        chunks: Number of chunks a block that its schedules have.
+        size_bytes: Message size in bytes.
+        sort: How it was drawn: plain, relays, pattern, costs or switch ops.
+    """
 
     problem: Problem
     chunks: int
@@ -67,14 +75,19 @@ class Drawn:
 
 @dataclass
 class Count:
-    """What came of some problems.
+    """The results of a number of problems.
 
     Attributes:
-        sorts: problems by sort. claims: by kind of bound, what it claims at the size that was solved.
-        met: where the best schedule takes that long. seen: where 1 % more would have been refuted.
-        slopes, slopes_met: likewise of the bounds on very large messages.
-        proved: problems of which the solver proved that no schedule of these chunks is faster.
-        refuted: one line each. skipped: drawn, but too large or not in whole units.
+        sorts: Number of problems of each sort.
+        claims: Number of claims of each kind of bound at the solved size.
+        met: Number of claims of each kind that the best schedule meets.
+        seen: Number of claims of each kind that would be refuted if they were 1 % higher.
+        gaps: Time / bound at the solved size.
+        slopes: Number of bounds on very large messages that were checked.
+        slopes_met: Number of them that a packing of trees meets.
+        proved: Problems for which the solver proved that no schedule of these chunks is faster.
+        refuted: One line for each refuted claim.
+        skipped: Problems that were too large or not in whole units.
     """
 
     sorts: Counter[str] = field(default_factory=Counter)
@@ -88,9 +101,9 @@ class Count:
     refuted: list[str] = field(default_factory=list)
     skipped: int = 0
 
-    def add(self, other: Count) -> None:
-        """Those of another count too."""
-        for name, value in vars(other).items():
+    def add(self, addend: Count) -> None:
+        """Add the results of another count."""
+        for name, value in vars(addend).items():
             own = getattr(self, name)
             if isinstance(own, Counter):
                 own.update(value)
@@ -99,16 +112,18 @@ class Count:
 
 
 def drawn(seed: int, number: int) -> Drawn | None:
-    """The problem of a number; None where it cannot be, or is too large."""
+    """Return the problem of a number; None if it is invalid or too large."""
     rng = random.Random(f"{seed} {number}")
     sort = rng.choices(("plain", "relays", "pattern", "costs", "switch ops"), (4, 3, 2, 2, 2))[0]
     topology = _star(rng) if sort == "switch ops" else _network(rng)
     if sort == "costs":
         topology = with_costs(topology, _costs(rng))
-    most = topology.nranks if sort != "relays" else max(2, topology.nranks - 1)
-    members = rng.sample(range(topology.nranks), rng.randint(2, most) if sort in ("relays", "costs") else most)
-    others = [r for r in range(topology.nranks) if r not in members]
-    relays = rng.sample(others, rng.randint(0, len(others)))
+    most_members = topology.nranks if sort != "relays" else max(2, topology.nranks - 1)
+    members = rng.sample(
+        range(topology.nranks), rng.randint(2, most_members) if sort in ("relays", "costs") else most_members
+    )
+    outsiders = [r for r in range(topology.nranks) if r not in members]
+    relays = rng.sample(outsiders, rng.randint(0, len(outsiders)))
     try:
         if sort == "pattern":
             with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +145,7 @@ def drawn(seed: int, number: int) -> Drawn | None:
 
 
 def _network(rng: random.Random) -> Topology:
-    """Ranks and switches on a directed ring in random order, more links across, limits over some of them."""
+    """Return a random network: a directed ring through ranks and switches, more links across, and limits over some."""
     nranks, nswitches = rng.randint(2, 5), rng.choice((0, 0, 1, 2))
     order = list(range(nranks + nswitches))
     rng.shuffle(order)
@@ -144,15 +159,21 @@ def _network(rng: random.Random) -> Topology:
     alpha = np.array([float(rng.choice(alphas)) for _ in src]) * rng.choice((1, 10, 100))
     limits = []
     for i in range(rng.choice((0, 0, 1, 2))):
-        held = np.array(sorted(rng.sample(range(len(src)), rng.randint(1, len(src)))))
-        limits.append(Limit(f"limit{i}", held, max(1.0, round(float(gbs[held].sum()) * rng.choice((0.3, 0.5, 0.8))))))
+        limited_links = np.array(sorted(rng.sample(range(len(src)), rng.randint(1, len(src)))))
+        limits.append(
+            Limit(
+                f"limit{i}",
+                limited_links,
+                max(1.0, round(float(gbs[limited_links].sum()) * rng.choice((0.3, 0.5, 0.8)))),
+            )
+        )
     names = tuple(f"s{i}" for i in range(nswitches))
     nodes = np.array([rng.randrange(min(2, nranks)) for _ in range(nranks)])
     return Topology("random", nranks, names, src, dst, alpha, gbs, tuple(limits), nodes=nodes)
 
 
 def _star(rng: random.Random) -> Topology:
-    """Ranks on a switch that multicasts and reduces, some pairs with links of their own."""
+    """Return ranks on a switch that multicasts and reduces; some pairs have direct links."""
     ranks = rng.randint(3, 4)
     pairs = [(r, ranks) for r in range(ranks)] + [(ranks, r) for r in range(ranks)]
     pairs += [(a, b) for a in range(ranks) for b in range(ranks) if a != b and rng.random() < 0.2]
@@ -164,7 +185,7 @@ def _star(rng: random.Random) -> Topology:
 
 
 def _costs(rng: random.Random) -> Costs:
-    """Two protocols: a quick one for small messages, and one that uses the whole bandwidth."""
+    """Return two protocols: one with low latency for small messages, and one that uses the whole bandwidth."""
     quick = Protocol(float(rng.choice((0, 3))), latency_us={"other": 1.0}, efficiency={"other": 0.5})
     whole = Protocol(
         float(rng.choice((0, 6))), latency_us={"other": 4.0}, gap_us={"other": float(rng.choice((0, 1, 3)))}
@@ -172,9 +193,17 @@ def _costs(rng: random.Random) -> Costs:
     return Costs({"LL": quick, "Simple": whole}, "drawn at random")
 
 
-def bounded(one: Drawn, best: Exact, algorithm: Algorithm, workers: Workers, *, windows: bool) -> Bound:
-    """Everything that is claimed of a problem of one protocol, by all that finds bounds."""
-    problem, size = one.problem, one.size_bytes
+def bounded(case: Drawn, best: Exact, algorithm: Algorithm, workers: Workers, *, windows: bool) -> Bound:
+    """Return the bound of a problem under one protocol, with the witnesses of all methods that find bounds.
+
+    Args:
+        one: The drawn problem.
+        best: Its exact solution.
+        algorithm: The best schedule.
+        workers: Processes of the solvers.
+        windows: If True, also search for witnesses by windows of time.
+    """
+    problem, size = case.problem, case.size_bytes
     bound = prove(problem)
     loads = partial(resource_loads_us, algorithm.problem, timed(algorithm.problem, algorithm.schedule, size))
     for better in tighten(
@@ -182,143 +211,158 @@ def bounded(one: Drawn, best: Exact, algorithm: Algorithm, workers: Workers, *, 
     ):  # fmt: skip
         bound = better
     if windows:
-        # as if more time were reached, so that it is tried to claim too much
+        # Pretend that the best known time is longer, so that a faulty search would claim too much.
         for better in refute(problem, bound, size, best.time_us * PRETENDED, workers, now() + SEARCH_S, COARSE):
             bound = better
     return bound
 
 
 def solved(seed: int, number: int, workers: Workers, planted: str = "") -> Count:
-    """One problem, and what of its bounds is refuted; planted: a kind of bound whose claims are raised by 1 %."""
-    count, one = Count(), drawn(seed, number)
-    if one is None:
+    """Solve one problem exactly and count which claims of its bounds hold.
+
+    Args:
+        seed: Seed of all problems.
+        number: Number of the problem.
+        workers: Processes of the solvers.
+        planted: Kind of bound whose claims are raised by 1 %, to see that they are refuted.
+    """
+    count, case = Count(), drawn(seed, number)
+    if case is None:
         count.skipped = 1
         return count
     times: list[float] = []
-    names = one.problem.protocols or [""]
+    names = case.problem.protocols or [""]
     for name in names:
-        each = replace(one, problem=one.problem.under(name)) if name else one
+        under_protocol = replace(case, problem=case.problem.under(name)) if name else case
         try:
-            refined = each.problem.with_chunks(each.chunks)
-            best = exact(refined, each.size_bytes)
+            refined = under_protocol.problem.with_chunks(under_protocol.chunks)
+            best = exact(refined, under_protocol.size_bytes)
         except NotWhole:
             best = None
         if best is None or (not len(best.schedule)):
             count.skipped = 1
             return count
         algorithm = Algorithm(refined, best.schedule, "exact")
-        replayed = algorithm.time_us(each.size_bytes)
+        replayed = algorithm.time_us(under_protocol.size_bytes)
         if replayed > best.time_us * (1 + 1e-9) or (best.proved and replayed < best.time_us * (1 - 1e-9)):
-            count.refuted.append(f"{number}: the replay takes {replayed:.6g} µs, the model says {best.time_us:.6g}")
-        bound = bounded(each, best, algorithm, workers, windows=number % ONE_OF == 0)
-        _compare(count, number, each, bound, algorithm, planted)
+            count.refuted.append(f"{number}: the replay takes {replayed:.6g} µs, the exact model {best.time_us:.6g} µs")
+        bound = bounded(under_protocol, best, algorithm, workers, windows=number % ONE_OF == 0)
+        _compare(count, number, under_protocol, bound, algorithm, planted)
         times.append(best.time_us)
         count.proved += best.proved and name == names[0]
-    claim = prove(one.problem).at(one.size_bytes)[0]
+    claim = prove(case.problem).at(case.size_bytes)[0]
     if claim > min(times) * ROUND_OFF:
-        count.refuted.append(f"{number}: over all protocols {claim:.6g} µs, a schedule takes {min(times):.6g}")
-    count.sorts[one.sort] += 1
+        count.refuted.append(
+            f"{number}: the claim over all protocols is {claim:.6g} µs, a schedule takes {min(times):.6g} µs"
+        )
+    count.sorts[case.sort] += 1
     return count
 
 
-def _compare(count: Count, number: int, one: Drawn, bound: Bound, algorithm: Algorithm, planted: str) -> None:
-    """Every witness at every size, and the slope for large messages."""
+def _compare(count: Count, number: int, case: Drawn, bound: Bound, algorithm: Algorithm, planted: str) -> None:
+    """Compare every witness with the schedule at every size, and the bound for large messages with a tree packing."""
     factors = dict.fromkeys(KINDS, 1.0) | ({planted: PLANTED} if planted else {})
-    for size in (one.size_bytes, *(one.size_bytes * part for part in OTHER_SIZES)):
+    for size in (case.size_bytes, *(case.size_bytes * part for part in OTHER_SIZES)):
         time_us = algorithm.time_us(size)
         for kind, factor in factors.items():
             claimed = max((w.at(size) * factor for w in bound.witnesses if w.kind == kind), default=None)
             if claimed is None:
                 continue
             if claimed > time_us * ROUND_OFF:
-                what = f"{one.problem.collective.name}, {one.problem.nranks} ranks, {size:.6g} bytes ({one.sort})"
-                count.refuted.append(
-                    f"{number}: {kind} claims {claimed:.8g} µs, a schedule takes {time_us:.8g}: {what}"
+                question = (
+                    f"{case.problem.collective.name}, {case.problem.nranks} ranks, {size:.6g} bytes ({case.sort})"
                 )
-            if size == one.size_bytes:
+                count.refuted.append(
+                    f"{number}: {kind} claims {claimed:.8g} µs, a schedule takes {time_us:.8g} µs: {question}"
+                )
+            if size == case.size_bytes:
                 count.claims[kind] += 1
                 count.met[kind] += claimed * ROUND_OFF**1000 >= time_us
                 count.seen[kind] += claimed * PLANTED > time_us * ROUND_OFF
-        if size == one.size_bytes:
+        if size == case.size_bytes:
             count.gaps.append(time_us / bound.at(size)[0])
-    packed = packed_us_per_byte(one.problem)
+    packed = packed_us_per_byte(case.problem)
     if packed is not None:
         claimed = bound.per_byte_us
         count.slopes += 1
         count.slopes_met += claimed * (1 + 1e-6) >= packed
         if claimed > packed * (1 + 1e-7):
             count.refuted.append(
-                f"{number}: {claimed:.8g} µs a byte claimed of large messages, trees take {packed:.8g}"
+                f"{number}: {claimed:.8g} µs a byte claimed of large messages, a packing of trees takes {packed:.8g} µs"
             )
 
 
-_kept: list[Workers] = []  # of a process, for all its problems
+_process_workers: list[Workers] = []  # The solvers' processes, shared by all problems of this process.
 
 
-def _some(numbers: range, seed: int, planted: str, until: float) -> Count:
-    """The problems of some numbers, in a process of its own."""
-    if not _kept:
-        _kept.append(Workers())
+def _count_range(numbers: range, seed: int, planted: str, until: float) -> Count:
+    """Count the results of a range of problems in this process."""
+    if not _process_workers:
+        _process_workers.append(Workers())
     count = Count()
     for number in numbers:
         if time.time() < until:
-            count.add(solved(seed, number, _kept[0], planted))
+            count.add(solved(seed, number, _process_workers[0], planted))
     return count
 
 
 def counts(count: int, seed: int, until: float, processes: int, planted: str = "") -> Iterator[Count]:
-    """What came of so many problems, some at a time."""
+    """Yield the counts of all problems, in parts of 20 that separate processes solve."""
     parts = [range(first, min(first + 20, count)) for first in range(0, count, 20)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(partial(_some, seed=seed, planted=planted, until=until), parts)
+        yield from pool.imap(partial(_count_range, seed=seed, planted=planted, until=until), parts)
 
 
 def text(total: Count, seed: int) -> str:
-    """The page."""
-    done, gaps = sum(total.sorts.values()), np.sort(total.gaps)
+    """Return the page."""
+    nproblems, gaps = sum(total.sorts.values()), np.sort(total.gaps)
     sorts = ", ".join(f"{total.sorts[sort]} {sort}" for sort in sorted(total.sorts))
     refuted = f"**{len(total.refuted)} claims refuted**" if total.refuted else "No claim refuted"
     about = (
-        f"{done} random problems of 2 to 5 ranks (seed {seed}; {sorts}), each solved by constraint programming over its"
-        f" sends, which shares no code with bounds or engines; of {total.proved} the solver proved that no schedule of"
-        " these chunks is faster. Each schedule is replayed and timed by our clock, which agreed. Besides at the size"
-        " that was solved, every claim is held against the schedule's time at four others. Of networks whose links"
-        " share nothing the bound for large messages is held against the least that a packing of trees takes"
-        f" ({total.slopes}). Windows of time are looked for in one problem of {ONE_OF}."
+        f"{nproblems} random problems of 2 to 5 ranks (seed {seed}; {sorts}). Constraint programming over the sends"
+        f" solves each one; it shares no code with bounds or engines. For {total.proved} of them the solver proved"
+        " that no schedule of these chunks is faster. Each schedule is replayed, and our timing agrees with the"
+        " solver's. Every claim is compared with the schedule's time at the solved size and at four other sizes. On"
+        " networks whose links share nothing, the bound for large messages is compared with the least time that a"
+        f" packing of trees takes ({total.slopes} problems). One problem of {ONE_OF} is bounded by windows of time too."
     )
-    figure = f"{refuted}. Time / bound: median {gaps[len(gaps) // 2]:.3f}, least {gaps[0]:.9f}."
+    figure = f"{refuted}. Time / bound has the median {gaps[len(gaps) // 2]:.3f} and the minimum {gaps[0]:.9f}."
     rows = [[kind, total.claims[kind], total.met[kind], total.seen[kind]] for kind in KINDS if total.claims[kind]]
     rows.append(["µs a byte of large messages", total.slopes, total.slopes_met, total.slopes_met])
-    titles = ("kind of bound", "claims", "met by a schedule", "refuted if they were 1 % higher")
+    titles = ("kind of bound", "claims", "met by a schedule", "refuted if 1 % higher")
     parts = [about, figure, grid(titles, rows), *(f"- {line}" for line in total.refuted)]
     return page(__file__, "Bounds against small problems solved exactly", parts)
 
 
 def main() -> None:
+    """Solve the problems, and write the table; exit with 1 if a claim is refuted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--count", type=int, default=20_000, help="problems that are drawn")
+    parser.add_argument("--count", type=int, default=20_000, help="number of random problems")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=120.0, help="after which no further one is begun")
+    parser.add_argument("--minutes", type=float, default=120.0, help="time limit; no problem is begun after it")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--one", type=int, metavar="NUMBER", help="this problem only, and no table")
-    parser.add_argument("--plant", choices=list(KINDS), help="raise this kind's claims by 1 %%, and see them refuted")
-    asked = parser.parse_args()
-    total, until = Count(), time.time() + 60 * asked.minutes
-    if asked.one is not None:
+    parser.add_argument("--one", type=int, metavar="NUMBER", help="solve this problem only, and write no table")
+    parser.add_argument(
+        "--plant", choices=list(KINDS), help="raise the claims of this kind by 1 %%, to see them refuted"
+    )
+    options = parser.parse_args()
+    total, until = Count(), time.time() + 60 * options.minutes
+    if options.one is not None:
         with Workers() as workers:
-            total = solved(asked.seed, asked.one, workers, asked.plant or "")
-        print(drawn(asked.seed, asked.one), *total.refuted, sep="\n")
+            total = solved(options.seed, options.one, workers, options.plant or "")
+        print(drawn(options.seed, options.one), *total.refuted, sep="\n")
         raise SystemExit(bool(total.refuted))
-    for count in counts(asked.count, asked.seed, until, asked.processes, asked.plant or ""):
+    for count in counts(options.count, options.seed, until, options.processes, options.plant or ""):
         total.add(count)
         for line in count.refuted:
             print(line, flush=True)
-    if asked.plant:
+    if options.plant:
         print(
-            f"{asked.plant} raised by 1 %: {len(total.refuted)} claims refuted of {sum(total.sorts.values())} problems"
+            f"{options.plant} raised by 1 %: {len(total.refuted)} claims refuted in"
+            f" {sum(total.sorts.values())} problems"
         )
     else:
-        write(__file__, text(total, asked.seed))
+        write(__file__, text(total, options.seed))
     if total.refuted:
         raise SystemExit(1)
 

@@ -1,10 +1,11 @@
-"""How near the optimum answers are on questions that nobody tuned for, drawn by a seed.
+"""Measure how near the optimum answers are on questions that nobody tuned for, drawn by a seed.
 
     python -m results.scripts.census [--count N] [--seed N] [--every N] [--only NUMBER …] [--budget S] [--dgx1-groups]
 
-makes census.md. Machines, clusters of two nodes, tori, meshes, hypercubes and random irregular networks; random groups,
-half of them with all other ranks as relays; six collectives, five sizes. `--dgx1-groups` asks, instead of what a seed
-draws, for all groups of a DGX-1 up to its symmetry with relays (census-dgx1.md); each fourth takes some ten minutes.
+makes census.md. The questions are about machines, clusters of two nodes, tori, meshes, hypercubes and random irregular
+networks; random groups, half of them with all other ranks as relays; six collectives and five sizes. `--dgx1-groups`
+asks instead for all groups of a DGX-1 up to its symmetry, with relays (census-dgx1.md). With `--every 4` that takes
+some ten minutes.
 """
 
 from __future__ import annotations
@@ -38,14 +39,24 @@ MACHINES = ("dgx1", "dgx-a100", "dgx-h100", "ndv2", "mi250", "mi300x", "z52", "g
 CLUSTERS = ("dgx-a100:2", "dgx-h100:2", "ndv2:2", "mi250:2")
 GRIDS = ("torus:3x3", "torus:4x4", "torus:2x3x2", "mesh:3x3", "mesh:3x4", "mesh:2x5", "mesh:4x4", "ring:7", "fattree:4")
 CUBES = ("hypercube:3", "hypercube:4")
-RANDOM = "random"  # and the number of the question
-_MOST_RANKS = 12  # of a group
+RANDOM = "random"  # The network is drawn by the number of the question.
+_MOST_RANKS = 12  # Largest group.
 _NEAR = 1.05
 
 
 @dataclass(frozen=True)
 class Question:
-    """spec: as of `--topo`, or a random network by the question's number."""
+    """A question of the census.
+
+    Attributes:
+        number: Number of the question.
+        seed: Seed of all questions.
+        spec: Topology as for `--topo`, or "random": a random network of the question's number.
+        group: Ranks of the process group.
+        relay: "none", or "all" if all other ranks may relay.
+        collective: Name of the collective.
+        size: Message size in bytes.
+    """
 
     number: int
     seed: int
@@ -57,18 +68,28 @@ class Question:
 
     @property
     def topology(self) -> Topology:
+        """Return the topology of the question."""
         return random_network(self.seed, self.number) if self.spec == RANDOM else load(self.spec)
 
     @property
     def name(self) -> str:
-        """`dgx1 {0,3,5} + relays`."""
+        """Return the topology, group and relays in words: `dgx1 {0,3,5} + relays`."""
         relays = " + relays" if self.relay == "all" else ""
         return f"{self.spec} {{{','.join(map(str, self.group))}}}{relays}"
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What came of it: time / bound, what found the algorithm, what proves the bound, seconds, and what moved last."""
+    """The answer to a question.
+
+    Attributes:
+        question: The question.
+        gap: Time / bound.
+        engine: Engine that found the algorithm.
+        proof: Kind of bound that proves the gap.
+        seconds: Wall time of the search in seconds.
+        moved: What improved last (algorithm or bound), as `next_minute` names it.
+    """
 
     question: Question
     gap: float
@@ -79,7 +100,10 @@ class Answered:
 
 
 def random_network(seed: int, number: int) -> Topology:
-    """6–12 ranks, joined both ways by a random tree and as many links again; unlike bandwidths and latencies."""
+    """Return 6 to 12 ranks, joined both ways by a random tree and up to as many further links.
+
+    Bandwidths and latencies differ.
+    """
     rng = random.Random(f"{seed} network {number}")
     ranks = rng.randint(6, 12)
     pairs = {(rng.randrange(i), i) for i in range(1, ranks)}
@@ -94,7 +118,7 @@ def random_network(seed: int, number: int) -> Topology:
 
 
 def question(seed: int, number: int) -> Question:
-    """The question of a number; sizes and collectives take turns, all else is drawn."""
+    """Return the question of a number; sizes and collectives rotate with the number, all else is random."""
     rng = random.Random(f"{seed} question {number}")
     kinds: tuple[tuple[str, ...], ...] = (MACHINES, CLUSTERS, GRIDS, CUBES, (RANDOM,), (RANDOM,))
     spec = rng.choice(rng.choice(kinds))
@@ -107,7 +131,7 @@ def question(seed: int, number: int) -> Question:
     try:
         make_problem(topology, drawn.collective, group, () if relay == "none" else _others(topology, group))
     except InputError:
-        relay = "all"  # not joined without
+        relay = "all"  # The group is not connected without relays.
     return Question(number, seed, spec, group, relay, drawn.collective, drawn.size)
 
 
@@ -131,44 +155,45 @@ def groups_up_to_symmetry(topo: str, least: int = 2) -> list[tuple[int, ...]]:
 
 
 def dgx1_questions() -> list[Question]:
-    """All groups of a DGX-1 up to its symmetry, with relays, the collectives in turn, at every size; shuffled.
+    """Return all groups of a DGX-1 up to its symmetry, with relays and at every size; the collectives rotate.
 
-    In order, each fourth would be of every second collective only.
+    The list is shuffled. In order, each fourth question would be of every second collective only.
     """
     groups = groups_up_to_symmetry("dgx1")
-    asked = [(group, size) for group in groups for size in SIZES]
-    found = [
+    groups_and_sizes = [(group, size) for group in groups for size in SIZES]
+    questions = [
         Question(number, 0, "dgx1", group, "all" if len(group) < 8 else "none", COLLECTIVES[number % 6], size)
-        for number, (group, size) in enumerate(asked)
+        for number, (group, size) in enumerate(groups_and_sizes)
     ]
-    random.Random(0).shuffle(found)
-    return found
+    random.Random(0).shuffle(questions)
+    return questions
 
 
-def answered(asked: Question, budget_s: float, workers: Workers) -> Answered:
-    """Ask; what fails is a defect and ends the script."""
+def answered(question: Question, budget_s: float, workers: Workers) -> Answered:
+    """Return the answer to a question; an error is a defect and ends the script."""
     begun = time.monotonic()
     answer = synthesize(
-        asked.collective,
-        asked.topology,
-        asked.group,
-        relay=asked.relay,
-        size=asked.size,
+        question.collective,
+        question.topology,
+        question.group,
+        relay=question.relay,
+        size=question.size,
         budget=budget_s,
         workers=workers,
     )
-    found = answer.found
-    (served,) = found.ranges
+    result = answer.found
+    (served,) = result.ranges
     row = answer.algorithms[0]
-    proof, moved = found.bound.at(asked.size)[1].kind, next_minute(found, answer.algorithms)["moved"]
-    return Answered(asked, row["gap"], served.algorithm.engine, proof, time.monotonic() - begun, moved)
+    proof, moved = result.bound.at(question.size)[1].kind, next_minute(result, answer.algorithms)["moved"]
+    return Answered(question, row["gap"], served.algorithm.engine, proof, time.monotonic() - begun, moved)
 
 
 def summary(name: str, answers: Sequence[Answered]) -> tuple[str, ...]:
-    """A row: median, p90, p95 and largest gap, and how many are near."""
+    """Return a row: median, p90, p95 and largest gap, and the share of gaps near 1."""
     gaps = sorted(a.gap for a in answers)
 
     def part(share: float) -> str:
+        """Return the gap that a share of the answers does not exceed."""
         return f"{gaps[min(len(gaps) - 1, int(share * len(gaps)))]:.3f}"
 
     near = sum(gap <= _NEAR for gap in gaps) / len(gaps)
@@ -184,19 +209,19 @@ def summary(name: str, answers: Sequence[Answered]) -> tuple[str, ...]:
 
 
 def table(answers: Sequence[Answered], key: Callable[[Answered], str], title: str) -> str:
-    """Summaries of the answers by a key, all together last."""
+    """Return the table of summaries of the answers by a key; the last row is of all answers."""
     groups: dict[str, list[Answered]] = {}
-    for one in answers:
-        groups.setdefault(key(one), []).append(one)
-    rows = [summary(name, some) for name, some in groups.items()]
+    for answered in answers:
+        groups.setdefault(key(answered), []).append(answered)
+    rows = [summary(name, members) for name, members in groups.items()]
     titles = (title, "questions", "median gap", "p90", "p95", "largest", f"within {_NEAR:g}")
     return grid(titles, [*rows, summary("all", answers)])
 
 
 def worst(answers: Sequence[Answered], count: int = 10) -> str:
-    """The largest gaps, and what stands in the way."""
+    """Return the table of the largest gaps, with the algorithm and the bound of each."""
     first = sorted(answers, key=lambda a: -a.gap)[:count]
-    titles = ("number", "question", "collective", "size", "gap", "algorithm", "bound", "moved last")
+    titles = ("number", "question", "collective", "size", "gap", "engine", "bound", "improved last")
     return grid(titles, [
         (a.question.number, a.question.name, a.question.collective, format_size(a.question.size), f"{a.gap:.3f}",
          a.engine, a.proof, a.moved) for a in first
@@ -204,39 +229,41 @@ def worst(answers: Sequence[Answered], count: int = 10) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Ask all, and write the table."""
+    """Ask all questions, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--count", type=int, default=240, help="questions that are drawn")
+    parser.add_argument("--count", type=int, default=240, help="number of random questions")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER")
-    parser.add_argument("--budget", type=float, default=8.0, help="seconds a question")
+    parser.add_argument("--budget", type=float, default=8.0, help="seconds for each question")
     parser.add_argument("--dgx1-groups", action="store_true", help="all groups of a DGX-1 instead")
     parser.add_argument("--dry", action="store_true", help="write no table")
-    given = parser.parse_args(arguments)
-    asked = dgx1_questions() if given.dgx1_groups else [question(given.seed, number) for number in range(given.count)]
-    chosen = [q for q in asked[:: given.every] if not given.only or q.number in given.only]
+    options = parser.parse_args(arguments)
+    questions = (
+        dgx1_questions() if options.dgx1_groups else [question(options.seed, number) for number in range(options.count)]
+    )
+    chosen = [q for q in questions[:: options.every] if not options.only or q.number in options.only]
     answers: list[Answered] = []
     with Workers(processes(AUTO)) as workers:
-        for one in chosen:
-            answers.append(a := answered(one, given.budget, workers))
-            print(f"{one.number:4d} {a.gap:.3f} {a.seconds:5.1f} s {one.collective} {format_size(one.size)}"
-                  f" {one.name}: {a.engine}, {a.proof} {a.moved}", flush=True)  # fmt: skip
-    whose = "groups of a DGX-1 up to its symmetry" if given.dgx1_groups else f"questions of seed {given.seed}"
-    over = sum(a.seconds > given.budget * _NEAR for a in answers)
+        for query in chosen:
+            answers.append(a := answered(query, options.budget, workers))
+            print(f"{query.number:4d} {a.gap:.3f} {a.seconds:5.1f} s {query.collective} {format_size(query.size)}"
+                  f" {query.name}: {a.engine}, {a.proof} {a.moved}", flush=True)  # fmt: skip
+    kind = "groups of a DGX-1 up to its symmetry" if options.dgx1_groups else f"questions of seed {options.seed}"
+    over = sum(a.seconds > options.budget * _NEAR for a in answers)
     parts = [
-        f"{len(answers)} of {len(asked)} {whose}, {given.budget:g} s each; gap: time / proved bound. {over} answers"
-        f" took over {_NEAR:g} × the budget.",
+        f"{len(answers)} of {len(questions)} {kind}, with a budget of {options.budget:g} s each. A gap is time /"
+        f" proved bound. {over} answers took more than {_NEAR:g} × the budget.",
         table(answers, lambda a: format_size(a.question.size), "size"),
         table(sorted(answers, key=lambda a: a.question.collective), lambda a: a.question.collective, "collective"),
-        table(answers, lambda a: "with relays" if a.question.relay == "all" else "without", "relays"),
-        "The worst:",
+        table(answers, lambda a: "with relays" if a.question.relay == "all" else "without relays", "relays"),
+        "The largest gaps:",
         worst(answers),
     ]
     text = page(__file__, "Gaps on questions drawn by a seed", parts)
-    if given.dry:
+    if options.dry:
         print(text)
-    elif given.dgx1_groups:
+    elif options.dgx1_groups:
         save(TABLES / "census-dgx1.md", text)
     else:
         write(__file__, text)
