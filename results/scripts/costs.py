@@ -1,9 +1,9 @@
-"""An executor's costs: our files against the bound with them, protocols by size beside NCCL's, messages per NIC.
+"""Compare our files with the bound, protocols with NCCL's, and all-to-alls between nodes, all with an executor's costs.
 
     python -m results.scripts.costs [--budget S] [--every N] [--only TOPOLOGY …]
 
-makes costs.md. Every question is asked once with `--costs machine`; what serves each size is a program, timed under its
-protocol, and the bound is the least over all protocols that the machine's links allow.
+makes costs.md. Every question is asked once with `--costs machine`. A program serves each size and is timed under its
+protocol. The bound is the least over all protocols that the machine's links allow.
 """
 
 from __future__ import annotations
@@ -34,17 +34,29 @@ from topologies.topology import Topology
 MACHINES = ("dgx-a100", "dgx-h100", "dgx1")
 COLLECTIVES = ("allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "reduce", "scatter", "gather")
 SIZES = tuple(1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), 2))
-LARGE, MOST_LARGE, MOST_MIDDLE = 64 << 20, 1.10, 1.30  # bytes; time / bound to reach from there, and below
+LARGE, MOST_LARGE, MOST_MIDDLE = 64 << 20, 1.10, 1.30  # Bytes; goals of time / bound from this size on, and below.
 RINGED = ("allreduce", "allgather", "reducescatter")
-WINDOW_S = 6.0  # for the bound of a protocol at a size that is missed
-WITHIN = 2.0  # times NCCL's switch point, or its part
+WINDOW_S = 6.0  # Seconds for the bound of a protocol at a size that misses its goal.
+WITHIN = 2.0  # Goal: our switch points are within this factor of NCCL's.
 ACROSS_OF, NODES = "dgx-a100", (2, 4, 8)
 ACROSS = tuple(1 << e for e in range(14, 29, 2))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One question: by size time / bound and the protocol; or why there is none."""
+    """The result of a question.
+
+    Attributes:
+        spec: Name of the topology.
+        collective: Name of the collective.
+        gaps: Time / bound at each of SIZES.
+        protocols: Protocol of the program that serves each of SIZES, or why a schedule has no program.
+        ended: Why the search stopped early, or "".
+        refused: Why there is no answer, or "".
+        missed: Sizes with a gap that is too large: size in bytes, time of the file / bound, time of the fastest
+            schedule /
+            bound, and the bound at this size / the bound before.
+    """
 
     spec: str
     collective: str
@@ -57,47 +69,52 @@ class Row:
     ] = ()  # size; file, fastest schedule / bound; bound / that of no size
 
     def cells(self) -> tuple[object, ...]:
-        """Of the table."""
+        """Return the cells of the table."""
         shown = [f"{gap:.3f} {name}" for gap, name in zip(self.gaps, self.protocols, strict=True)]
         return self.spec, self.collective, *(shown or ["–"] * len(SIZES)), self.refused or self.ended
 
 
 def answered(spec: str, collective: str, budget_s: float, workers: Workers) -> Row:
-    """One question with costs on; where it is far from the bound, that is looked for at this very size once more."""
+    """Ask one question with costs on.
+
+    Where the gap is too large, search a better bound at this very size.
+    """
     try:
-        found = synthesize(collective, spec, costs="machine", budget=budget_s, target="auto", workers=workers).found
+        result = synthesize(collective, spec, costs="machine", budget=budget_s, target="auto", workers=workers).found
     except InputError as error:
         return Row(spec, collective, refused=str(error))
     gaps, names, missed = [], [], []
     for size in SIZES:
-        served = found.fastest(size)
-        made, time_us, bound_us = served.contender.execution, served.time_us(size), found.bound.at(size)[0]
+        offer = result.fastest(size)
+        execution, time_us, bound_us = offer.contender.execution, offer.time_us(size), result.bound.at(size)[0]
         if time_us > bound_us * allowed(size):
-            better_us = max(bound_us, refuted(found.problem, found.bound, size, time_us, workers))
+            better_us = max(bound_us, refuted(result.problem, result.bound, size, time_us, workers))
             if time_us > better_us * allowed(size):
-                schedule_us = fastest_schedule_us(found, size)
+                schedule_us = fastest_schedule_us(result, size)
                 missed.append((size, time_us / better_us, schedule_us / better_us, better_us / bound_us))
             bound_us = better_us
         gaps.append(max(1.0, time_us / bound_us))
         names.append(
-            made.program.protocol if isinstance(made, Lowered) else f"schedule, {served.contender.refused[:60]}"
+            execution.program.protocol
+            if isinstance(execution, Lowered)
+            else f"schedule, {offer.contender.refused[:60]}"
         )
-    return Row(spec, collective, tuple(gaps), tuple(names), found.ended, missed=tuple(missed))
+    return Row(spec, collective, tuple(gaps), tuple(names), result.ended, missed=tuple(missed))
 
 
-def fastest_schedule_us(found: SearchResult, size: int) -> float:
-    """Of all schedules that were found, whether they became programs or not, in µs."""
-    contenders = [*(served.contender for served in found.ranges), *found.others, *found.refused]
-    return min(one.algorithm.time_us(size) for one in contenders)
+def fastest_schedule_us(result: SearchResult, size: int) -> float:
+    """Return the time in µs of the fastest schedule of a search, whether it became a program or not."""
+    contenders = [*(served.contender for served in result.ranges), *result.others, *result.refused]
+    return min(contender.algorithm.time_us(size) for contender in contenders)
 
 
 def allowed(size: int) -> float:
-    """What time / bound is to be at most."""
+    """Return the largest time / bound that counts as reached at a size."""
     return MOST_LARGE if size >= LARGE else MOST_MIDDLE
 
 
 def refuted(problem: Problem, bound: Bound, size: int, reached_us: float, workers: Workers) -> float:
-    """The bound at one size by windows of time too, the least over all protocols, in µs."""
+    """Return the least bound in µs over all protocols at one size, after a search by windows of time."""
     until = now() + WINDOW_S * max(1, len(problem.protocols))
     for better in refute(problem, bound, size, reached_us, workers, until):
         bound = better
@@ -105,7 +122,7 @@ def refuted(problem: Problem, bound: Bound, size: int, reached_us: float, worker
 
 
 def switch_points(times_us: Callable[[float], dict[str, float]]) -> Iterator[tuple[str, str, float]]:
-    """(protocol before, after, bytes) wherever another takes the least time, to a hundredth."""
+    """Yield (protocol before, protocol after, bytes) wherever another protocol becomes the fastest, to 1 %."""
     grid_bytes = [SMALLEST * 2 ** (step / 64) for step in range(64 * 20 + 1)]
     before = ""
     for size in grid_bytes:
@@ -117,37 +134,42 @@ def switch_points(times_us: Callable[[float], dict[str, float]]) -> Iterator[tup
 
 
 def ring_points(collective: str) -> list[tuple[object, ...]]:
-    """Where the ring changes its protocol on 8 A100: in our model, and where NCCL's own cost model does."""
+    """Return where the ring changes its protocol on 8 A100, in our model and in NCCL's own cost model."""
     topology = with_costs(load("dgx-a100"))
     rings = {name: ring_of(under(topology, name), collective) for name in protocols_of(topology)}
     nccl = nccl_model(load("dgx-a100"), range(8))
 
-    def theirs(size: float) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for one in nccl.candidates(collective, size):
-            if one.algorithm == "ring":
-                found[one.protocol] = one.time_us
-        return found
+    def nccl_times_us(size: float) -> dict[str, float]:
+        """Return NCCL's time of the ring in µs by protocol."""
+        time_of_protocol: dict[str, float] = {}
+        for candidate in nccl.candidates(collective, size):
+            if candidate.algorithm == "ring":
+                time_of_protocol[candidate.protocol] = candidate.time_us
+        return time_of_protocol
 
-    own = {(a, b): size for a, b, size in switch_points(lambda s: {n: one.time_us(s) for n, one in rings.items()})}
-    their = {(a, b): size for a, b, size in switch_points(theirs)}
+    our_switches = {
+        (a, b): size for a, b, size in switch_points(lambda s: {n: ring.time_us(s) for n, ring in rings.items()})
+    }
+    nccl_switches = {(a, b): size for a, b, size in switch_points(nccl_times_us)}
     rows = []
-    for pair in sorted({*own, *their}):
-        here, there = own.get(pair), their.get(pair)
-        ratio = here / there if here and there else None
-        said = "–" if ratio is None else f"{ratio:.2f} ×"
-        shown = [format_size(int(size)) if size else "never" for size in (here, there)]
-        rows.append((collective, " → ".join(pair), *shown, said, ratio is not None and 1 / WITHIN <= ratio <= WITHIN))
+    for pair in sorted({*our_switches, *nccl_switches}):
+        our_bytes, nccl_bytes = our_switches.get(pair), nccl_switches.get(pair)
+        ratio = our_bytes / nccl_bytes if our_bytes and nccl_bytes else None
+        ratio_text = "–" if ratio is None else f"{ratio:.2f} ×"
+        shown = [format_size(int(size)) if size else "never" for size in (our_bytes, nccl_bytes)]
+        rows.append(
+            (collective, " → ".join(pair), *shown, ratio_text, ratio is not None and 1 / WITHIN <= ratio <= WITHIN)
+        )
     return rows
 
 
 def ring_of(topology: Topology, collective: str) -> Algorithm:
-    """The ring of a library."""
+    """Return the ring algorithm of a library."""
     return baseline_named(make_problem(topology, collective), "ring", LARGEST)[0]
 
 
 def own_points(row: Row) -> str:
-    """Which protocols our files have, by size."""
+    """Describe which protocols our files have, by size."""
     changes = [(SIZES[0], row.protocols[0])] if row.protocols else []
     for size, before, name in zip(SIZES[1:], row.protocols, row.protocols[1:], strict=False):
         if name != before:
@@ -156,10 +178,10 @@ def own_points(row: Row) -> str:
 
 
 def across(nodes: int) -> Iterator[tuple[object, ...]]:
-    """Direct and two-step all-to-all between nodes, with the costs that are stated and without gaps."""
+    """Yield rows of direct and two-step all-to-all between nodes, with the stated costs and with costs without gaps."""
     topology = with_costs(load(f"{ACROSS_OF}:{nodes}"))
     assert topology.costs is not None
-    without = {name: replace(one, gap_us={}) for name, one in topology.costs.protocols.items()}
+    without = {name: replace(protocol, gap_us={}) for name, protocol in topology.costs.protocols.items()}
     plain = with_costs(topology, Costs(without, "without gaps"))
     times = {
         (label, name): fastest_of(on, name)
@@ -167,59 +189,65 @@ def across(nodes: int) -> Iterator[tuple[object, ...]]:
         for name in ("direct", "two-level")
     }
     for size in ACROSS:
-        direct, two, direct_free, two_free = (
+        direct, two_step, direct_free, two_step_free = (
             times[key](size)
             for key in (("gaps", "direct"), ("gaps", "two-level"), ("none", "direct"), ("none", "two-level"))
         )
         yield (
-            f"{nodes} × 8", format_size(size), format_time(direct), format_time(two), f"{direct / two:.2f} ×",
-            f"{direct_free / two_free:.2f} ×",
+            f"{nodes} × 8", format_size(size), format_time(direct), format_time(two_step), f"{direct / two_step:.2f} ×",
+            f"{direct_free / two_step_free:.2f} ×",
         )  # fmt: skip
 
 
 def fastest_of(topology: Topology, name: str) -> Callable[[float], float]:
-    """The least time over protocols of a library's algorithm."""
-    made = [
+    """Return a function from bytes to the least time in µs over all protocols of a library's algorithm."""
+    algorithms = [
         algorithm
         for protocol in protocols_of(topology)
-        for one in ((name, f"{name} in turns") if name == "direct" else (name,))
-        for algorithm in baseline_named(make_problem(under(topology, protocol), "alltoall"), one, 1 << 20)
+        for variant in ((name, f"{name} in turns") if name == "direct" else (name,))
+        for algorithm in baseline_named(make_problem(under(topology, protocol), "alltoall"), variant, 1 << 20)
     ]
-    return lambda size: min(one.time_us(size) for one in made)
+    return lambda size: min(variant.time_us(size) for variant in algorithms)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Ask, and write the table."""
+    """Ask the questions, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--budget", type=float, default=60.0, help="seconds a search")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
     parser.add_argument("--only", nargs="+", metavar="TOPOLOGY")
-    given = parser.parse_args(arguments)
-    asked = [(m, c) for m in MACHINES for c in COLLECTIVES if not given.only or m in given.only][:: given.every]
+    options = parser.parse_args(arguments)
+    questions = [(m, c) for m in MACHINES for c in COLLECTIVES if not options.only or m in options.only][
+        :: options.every
+    ]
     rows = []
-    with Workers() as workers, suppress(KeyboardInterrupt):  # what is there is written
-        for spec, collective in asked:
-            rows.append(answered(spec, collective, given.budget, workers))
+    with Workers() as workers, suppress(KeyboardInterrupt):  # Rows measured before an interrupt are written.
+        for spec, collective in questions:
+            rows.append(answered(spec, collective, options.budget, workers))
             print(rows[-1], flush=True)
     points = [row for collective in RINGED for row in ring_points(collective)]
     trips = [row for nodes in NODES for row in across(nodes)]
-    write(__file__, page(__file__, "What an executor costs", _parts(rows, points, trips, given.budget)))
+    write(__file__, page(__file__, "What an executor costs", _parts(rows, points, trips, options.budget)))
 
 
 def _parts(
     rows: Sequence[Row], points: Sequence[tuple[object, ...]], trips: Sequence[tuple[object, ...]], budget_s: float
 ) -> Iterator[str]:
+    """Yield the parts of the page."""
     whole = len(MACHINES) * len(COLLECTIVES)
     if len(rows) < whole:
-        yield f"A sample: {len(rows)} of {whole} questions."
-    titles = ["network", "collective", *(format_size(size) for size in SIZES), "ended"]
-    held = [(size, gap) for row in rows for size, gap in zip(SIZES, row.gaps, strict=False)]
-    for what, most, gaps in (
-        (f"from {format_size(LARGE)}", MOST_LARGE, [gap for size, gap in held if size >= LARGE]),
-        (f"below {format_size(LARGE)}", MOST_MIDDLE, [gap for size, gap in held if size < LARGE]),
+        yield f"This is a sample: {len(rows)} of {whole} questions."
+    titles = ["network", "collective", *(format_size(size) for size in SIZES), "search stopped by"]
+    size_gaps = [(size, gap) for row in rows for size, gap in zip(SIZES, row.gaps, strict=False)]
+    for sizes, limit, gaps in (
+        (f"from {format_size(LARGE)}", MOST_LARGE, [gap for size, gap in size_gaps if size >= LARGE]),
+        (f"below {format_size(LARGE)}", MOST_MIDDLE, [gap for size, gap in size_gaps if size < LARGE]),
     ):
-        good = sum(gap <= most for gap in gaps)
-        yield f"Time / bound {what}: {good} of {len(gaps)} at most {most:.2f}, the worst {max(gaps, default=1.0):.3f}."
+        good = sum(gap <= limit for gap in gaps)
+        yield (
+            f"Time / bound {sizes}: {good} of {len(gaps)} are at most {limit:.2f}; the largest is"
+            f" {max(gaps, default=1.0):.3f}."
+        )
     missed = [
         (
             row.spec, row.collective, format_size(size), f"{file:.3f}", f"{schedule:.3f}", f"{raised:.3f}",
@@ -230,30 +258,30 @@ def _parts(
     ]  # fmt: skip
     if missed:
         yield (
-            f"Where it is not reached, in {budget_s:g} s a question on a machine that others used too. The bound was"
-            " then looked for at this very size by windows of time, which raised it by the part in the last column but"
-            " one. At fault is the program where the fastest schedule that was found is near enough, without an"
-            " executor's threadblocks and slots."
+            f"These sizes miss the goal, with {budget_s:g} s a question on a shared machine. The bound was then"
+            " searched again at this very size by windows of time, which raised it by the factor in column *raised"
+            " by*. The program is at fault if the fastest schedule, without an executor's threadblocks and slots,"
+            " reaches the goal."
         )
         heads = ("network", "collective", "size", "file / bound", "schedule / bound", "raised by", "at fault")
         yield grid(heads, missed)
-    yield f"Time of our file / bound, both with the machine's costs, by message size; {budget_s:g} s a question."
+    yield f"Time of our file / bound by message size, both with the machine's costs, with {budget_s:g} s a question:"
     yield grid(titles, [row.cells() for row in rows])
-    yield "Which protocol serves which sizes: " + "; ".join(
+    yield "Protocols by message size: " + "; ".join(
         f"{row.spec} {row.collective}: {own_points(row)}" for row in rows if row.protocols
     )
     yield (
-        "Where a ring on 8 A100 changes its protocol, in our model and in NCCL's own cost model; to reach: within a"
-        f" factor of {WITHIN:g}."
+        "The ring on 8 A100 changes its protocol at these message sizes, in our model and in NCCL's own cost model."
+        f" The goal is a factor of at most {WITHIN:g}."
     )
-    yield grid(("collective", "change", "ours", "NCCL's", "ours / NCCL's", "reached"), points)
+    yield grid(("collective", "protocols", "ours", "NCCL's", "ours / NCCL's", "reached"), points)
     yield (
-        f"All-to-all between nodes of {ACROSS_OF}, a library's direct and two-step algorithms, each by its fastest"
-        " protocol:"
-        " direct sends a NIC as many messages as there are GPUs elsewhere, in two steps one for each other node. The"
-        " last column is the same without gaps between messages: what is left of the advantage without its reason."
+        f"All-to-all between nodes of {ACROSS_OF} by a library's direct and two-step algorithms, each by its fastest"
+        " protocol. With the direct algorithm a NIC sends one message to each GPU of other nodes; in two steps it"
+        " sends one to each other node. The last column is the same ratio without gaps between messages, which are the"
+        " reason of the advantage."
     )
-    yield grid(("GPUs", "message", "direct", "two-step", "direct / two-step", "without gaps"), trips)
+    yield grid(("GPUs", "message", "direct", "two-step", "direct / two-step", "the same without gaps"), trips)
 
 
 if __name__ == "__main__":

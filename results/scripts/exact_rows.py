@@ -1,9 +1,9 @@
-"""Single questions of the k-synchronous model, beside msccl-tools and beside a peer that runs here.
+"""Compare single questions of the k-synchronous model with msccl-tools and with a reference solver that runs here.
 
     python -m results.scripts.exact_rows
 
-makes exact_rows.md. Wall time of whole commands in fresh processes, median of 3 (one run over 60 s). The peer is
-SCCL's encoding in Z3 (sccl_like.py), stopped after 60 s.
+makes exact_rows.md. Times are wall times of whole commands in fresh processes, the median of 3 runs (one run over
+60 s). The reference is SCCL's encoding in Z3 (sccl_like.py); it is stopped after 60 s.
 """
 
 from __future__ import annotations
@@ -36,12 +36,20 @@ PEER_MACHINES = {
     "dgx2": "hub:16",
     "ring:4": "ring:4",
 }
-LONG_S = 2.0  # rows whose published time is above this count in the mean
+LONG_S = 2.0  # Only rows whose published time is above this count in the mean.
 
 
 @dataclass(frozen=True)
 class Row:
-    """A question, and what is published of it: seconds (or that there was no answer in so many) and verdict."""
+    """A question and its published result.
+
+    Attributes:
+        collective: Name of the collective.
+        topo: Name of the topology.
+        chunks, steps, rounds: The point (C, S, R).
+        published_s: Published seconds of the answer; the time limit if the published verdict is "none".
+        published: Published verdict: sat, unsat or none.
+    """
 
     collective: str
     topo: str
@@ -49,14 +57,16 @@ class Row:
     steps: int
     rounds: int
     published_s: float
-    published: str = "sat"  # sat, unsat, none
+    published: str = "sat"
 
     @property
     def shape(self) -> str:
+        """Format the point as `(C,S,R)`."""
         return f"({self.chunks},{self.steps},{self.rounds})"
 
 
 def _rows(collective: str, topo: str, shapes: str, seconds: str, verdict: str = "sat") -> list[Row]:
+    """Return rows of one collective and topology from lists of points and of seconds."""
     rows = []
     for shape, published_s in zip(shapes.split(), seconds.split(), strict=True):
         chunks, steps, rounds = map(int, shape.split(","))
@@ -64,7 +74,7 @@ def _rows(collective: str, topo: str, shapes: str, seconds: str, verdict: str = 
     return rows
 
 
-# msccl-tools on a machine of the same kind: the published figures, "Measured here", the first table (±50 %)
+# Published figures of msccl-tools on a machine of the same kind (±50 %).
 ROWS = [
     *_rows(
         "allgather",
@@ -90,7 +100,16 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Measured:
-    """A row with our verdict (sat, unsat, none, or what is wrong) and seconds, and the peer's where it runs."""
+    """A row with our verdict and the reference's.
+
+    Attributes:
+        row: The question.
+        verdict: Our verdict: sat, unsat, none, failed or wrong.
+        words: Our verdict as the table states it.
+        seconds: Wall time of our command in seconds.
+        peer: The reference's verdict; empty if it does not know the collective.
+        peer_s: Wall time of the reference in seconds.
+    """
 
     row: Row
     verdict: str
@@ -101,28 +120,29 @@ class Measured:
 
     @property
     def ratio(self) -> float:
+        """Return the published seconds divided by ours."""
         return self.row.published_s / self.seconds
 
 
 def verdict(row: Row, timed: Timed) -> tuple[str, str]:
-    """What a command with --json came to: one word, and how the table says it."""
+    """Return the verdict of a command with --json in one word, and as the table states it."""
     try:
-        said: dict[str, Any] = json.loads(timed.out)
+        output: dict[str, Any] = json.loads(timed.out)
     except ValueError:
         return "failed", f"failed: {timed.err.strip()[-200:] or timed.code}"
-    if said["impossible"]:
-        return "unsat", "proved impossible: " + said["impossible"].partition(": ")[2]
-    if not said["algorithms"]:
-        return "none", "no answer in the budget"
-    found = said["algorithms"][0]
-    if found["chunks"] != row.chunks or found["steps"] > row.steps or found["rounds"] > row.rounds:
-        return "wrong", f"wrong shape ({found['chunks']},{found['steps']},{found['rounds']})"
-    checked = run(synth("verify", found["file"]))
+    if output["impossible"]:
+        return "unsat", "proved impossible: " + output["impossible"].partition(": ")[2]
+    if not output["algorithms"]:
+        return "none", "no answer within the budget"
+    algorithm = output["algorithms"][0]
+    if algorithm["chunks"] != row.chunks or algorithm["steps"] > row.steps or algorithm["rounds"] > row.rounds:
+        return "wrong", f"wrong shape ({algorithm['chunks']},{algorithm['steps']},{algorithm['rounds']})"
+    checked = run(synth("verify", algorithm["file"]))
     return ("sat", "found, verified") if checked.code == 0 else ("wrong", f"synth verify: {checked.out.strip()[:120]}")
 
 
 def ours(row: Row, times: int) -> tuple[str, str, float]:
-    """Verdict, its words and seconds of the whole command."""
+    """Run our command; return its verdict, the verdict in words, and the seconds of the whole command."""
     with tempfile.TemporaryDirectory() as folder:
         shape = ("--chunks", row.chunks, "--steps", row.steps, "--rounds", row.rounds)
         timed = median_run(synth(row.collective, "--topo", row.topo, *shape, "--json", "--out", folder), times)
@@ -131,32 +151,32 @@ def ours(row: Row, times: int) -> tuple[str, str, float]:
 
 
 def peer(row: Row, times: int, limit_s: float) -> tuple[str, float]:
-    """The peer's verdict (sat, unsat, none; empty where it does not know the collective) and seconds."""
+    """Run the reference; return its verdict (sat, unsat, none; empty for an unknown collective) and seconds."""
     if row.collective not in COLLECTIVES:
         return "", 0.0
     shape = ("--chunks", row.chunks, "--steps", row.steps, "--rounds", row.rounds, "--limit", limit_s)
-    asked = [row.collective, PEER_MACHINES[row.topo], *map(str, shape)]
-    timed = median_run([sys.executable, "-m", "results.measuring.sccl_like", *asked], times, limit_s + 10)
+    arguments = [row.collective, PEER_MACHINES[row.topo], *map(str, shape)]
+    timed = median_run([sys.executable, "-m", "results.measuring.sccl_like", *arguments], times, limit_s + 10)
     word = timed.out.strip() or "failed"
     return ("none" if timed.code is None or word == "unknown" else word), min(timed.seconds, limit_s)
 
 
 def measured(rows: Sequence[Row], times: int = 3, peer_limit_s: float = PEER_LIMIT_S) -> list[Measured]:
-    """All of ours, then all of the peer's, which are long."""
-    mine = []
+    """Measure all rows with our command, then all rows with the reference, whose runs are long."""
+    our_rows = []
     for row in rows:
-        mine.append(Measured(row, *ours(row, times)))
-        print(mine[-1], file=sys.stderr, flush=True)
-    both = []
-    for m in mine:
+        our_rows.append(Measured(row, *ours(row, times)))
+        print(our_rows[-1], file=sys.stderr, flush=True)
+    rows_with_reference = []
+    for m in our_rows:
         word, seconds = peer(m.row, times, peer_limit_s)
-        both.append(replace(m, peer=word, peer_s=seconds))
-        print(both[-1], file=sys.stderr, flush=True)
-    return both
+        rows_with_reference.append(replace(m, peer=word, peer_s=seconds))
+        print(rows_with_reference[-1], file=sys.stderr, flush=True)
+    return rows_with_reference
 
 
 def table(all_rows: list[Measured]) -> str:
-    """One line a row."""
+    """Return the table, one line for each row."""
     titles = [
         "collective",
         "topology",
@@ -164,10 +184,10 @@ def table(all_rows: list[Measured]) -> str:
         "synth",
         "s",
         "msccl-tools s",
-        "ratio",
-        "peer",
-        "peer s",
-        "ratio",
+        "msccl-tools / synth",
+        "reference",
+        "reference s",
+        "reference / synth",
     ]
     lines = []
     for m in all_rows:
@@ -191,49 +211,50 @@ def table(all_rows: list[Measured]) -> str:
 
 
 def summary(all_rows: list[Measured]) -> str:
-    """The goals and what came of them."""
+    """Return the goals and the results as a list."""
     long = [m for m in all_rows if m.row.published_s > LONG_S]
     answered = [m for m in long if m.row.published != "none"]
     slowest = min(all_rows, key=lambda m: m.ratio)
     slower = [f"{m.row.collective} {m.row.topo} {m.row.shape}" for m in all_rows if m.ratio < 1]
-    asked = [m for m in all_rows if m.peer]
-    beside = [m for m in asked if m.peer_s > LONG_S]
-    worst = min(asked, key=lambda m: m.peer_s / m.seconds)
+    compared = [m for m in all_rows if m.peer]
+    long_compared = [m for m in compared if m.peer_s > LONG_S]
+    worst = min(compared, key=lambda m: m.peer_s / m.seconds)
     pairs = [m for m in all_rows if m.row.collective == "alltoall" and m.row.chunks == 3]
-    against = [
-        f"{m.row.collective} {m.row.topo} {m.row.shape}: synth {m.verdict}, {who} {said}"
+    disagreements = [
+        f"{m.row.collective} {m.row.topo} {m.row.shape}: synth {m.verdict}, {solver} {their_verdict}"
         for m in all_rows
-        for who, said in (("msccl-tools", m.row.published), ("peer", m.peer))
-        if m.verdict not in ("sat", "unsat") or (said in ("sat", "unsat") and said != m.verdict)
+        for solver, their_verdict in (("msccl-tools", m.row.published), ("reference", m.peer))
+        if m.verdict not in ("sat", "unsat") or (their_verdict in ("sat", "unsat") and their_verdict != m.verdict)
     ]
     return "\n".join(
         [
-            f"- against msccl-tools, {len(long)} rows above {LONG_S:g} s (no answer counted as its limit):"
-            f" **{geometric_mean(m.ratio for m in long):.1f} ×** in geometric mean, goal 15 ×;"
-            f" {geometric_mean(m.ratio for m in answered):.1f} × over the {len(answered)} that it answered",
+            f"- against msccl-tools, on {len(long)} rows above {LONG_S:g} s (a missing answer counts as its time"
+            f" limit): **{geometric_mean(m.ratio for m in long):.1f} ×** in geometric mean, goal 15 ×;"
+            f" {geometric_mean(m.ratio for m in answered):.1f} × over the {len(answered)} rows that it answered",
             f"- smallest ratio over all {len(all_rows)} rows: **{slowest.ratio:.2f}** ({slowest.row.collective}"
-            f" {slowest.row.topo} {slowest.row.shape}), goal none below 1; below 1: {'; '.join(slower) or 'none'}",
+            f" {slowest.row.topo} {slowest.row.shape}), goal: none below 1; below 1: {'; '.join(slower) or 'none'}",
             "- alltoall with 3 chunks a pair, goal under 10 s each: "
             + ", ".join(f"{m.row.shape} {seconds_words(m.seconds)} s" for m in pairs),
-            f"- against the peer: {geometric_mean(m.peer_s / m.seconds for m in beside):.1f} × in geometric mean over"
-            f" the {len(beside)} rows where it takes more than {LONG_S:g} s; smallest ratio"
-            f" {worst.peer_s / worst.seconds:.2f} ({worst.row.collective} {worst.row.topo} {worst.row.shape})",
-            f"- verdicts that differ, or rows without one: {'; '.join(dict.fromkeys(against)) or 'none'}",
+            f"- against the reference: {geometric_mean(m.peer_s / m.seconds for m in long_compared):.1f} × in"
+            f" geometric mean over the {len(long_compared)} rows where it takes more than {LONG_S:g} s; the smallest"
+            f" ratio is {worst.peer_s / worst.seconds:.2f} ({worst.row.collective} {worst.row.topo} {worst.row.shape})",
+            f"- verdicts that differ, or rows without one: {'; '.join(dict.fromkeys(disagreements)) or 'none'}",
         ]
     )
 
 
 def main() -> None:
-    done = measured(ROWS)
+    """Measure all rows, and write the table."""
+    rows = measured(ROWS)
     notes = (
-        "Whole commands in fresh processes, median of 3; `synth COLLECTIVE --topo T --chunks C --steps S --rounds R`."
-        " msccl-tools: times taken elsewhere on a machine of the same kind (the project's published figures, ±50 %)."
-        " Peer: SCCL's encoding written again in Z3 (`results/measuring/sccl_like.py`), the same machine and Z3,"
-        f" stopped at {PEER_LIMIT_S:g} s, one run where it takes over 60 s; the ratios are theirs / ours."
+        "Wall times of whole commands in fresh processes, median of 3: `synth COLLECTIVE --topo T --chunks C --steps S"
+        " --rounds R`. msccl-tools: published times, measured on a machine of the same kind (±50 %). Reference: SCCL's"
+        " encoding written again in Z3 (`results/measuring/sccl_like.py`), on this machine with the same Z3, stopped"
+        f" after {PEER_LIMIT_S:g} s, and run once if it takes over 60 s. Ratios are their time / ours."
     )
     write(
         __file__,
-        page(__file__, "Exact questions, (chunks, steps, rounds)", [notes, summary(done), table(done)]),
+        page(__file__, "Exact questions, (chunks, steps, rounds)", [notes, summary(rows), table(rows)]),
     )
 
 

@@ -1,10 +1,10 @@
-"""What the table says is what the file does: the files of many questions, read back and timed beside their table.
+"""Check that files do what the table states: read the files of many questions back, and time them.
 
     python -m results.scripts.files [--budget S] [--again S] [--every N] [--only TOPOLOGY …]
 
-makes files.md. Every question is asked twice, for programs and for schedules alone; each file that was written is read
-again and timed by its own steps at the ends of its range and where the table shows it. What then misses a figure is
-asked once more with the time that a command has by default, and both rows stand.
+makes files.md. Every question is asked twice, for programs and for schedules only. Each file that was written is read
+again and timed by its own steps, at the ends of its range and at the size that the table shows. A question that misses
+a figure is asked once more with the time that a command has by default; the table has both rows.
 """
 
 from __future__ import annotations
@@ -32,48 +32,60 @@ MACHINES = (
     "torus:4x4", "mesh:3x3", "ring:8", "hypercube:3", "fattree:4x4x2", "dragonfly:2x2x2",
 )  # fmt: skip
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
-MOST_RANKS = 8  # of groups of 2 and more
-TRUE, NEAR, EXACT = 1.005, 1.02, 1.01  # file / table; a file's gap where its schedule's is EXACT
+MOST_RANKS = 8  # Largest group besides all ranks.
+# Goals: file / table at most TRUE; a file's gap at most NEAR where its schedule's gap is at most EXACT.
+TRUE, NEAR, EXACT = 1.005, 1.02, 1.01
 
 
 @dataclass(frozen=True)
 class Row:
-    """One question: gaps at LARGEST of the schedule and of the file, and how far the files are from the table."""
+    """The result of a question.
+
+    Attributes:
+        question: Collective, topology and group.
+        files: Number of files.
+        schedule_gap: Time / bound of the fastest schedule at LARGEST.
+        file_gap: Time / bound of the fastest file at LARGEST.
+        off: Largest ratio of the file's and the table's time, either way.
+        beaten: Largest ratio of the time of the file that serves a size and of the library's fastest file for it.
+        refused: Why no file was written, or "".
+        budget_s: Budget in seconds.
+    """
 
     question: str
     files: int
     schedule_gap: float
     file_gap: float
-    off: float  # worst file / table, either way
-    beaten: float  # worst time of the file that serves a size / that of the library's fastest for it
+    off: float
+    beaten: float
     refused: str = ""
     budget_s: float = 0.0
 
     @property
     def misses(self) -> bool:
-        """Whether it is short of a figure that was asked for."""
+        """Return True if the row does not reach one of the figures."""
         slow = self.schedule_gap <= EXACT and self.file_gap > NEAR
         return not self.files or self.off > TRUE or self.beaten > TRUE or slow
 
     def cells(self) -> tuple[object, ...]:
-        """Of the table."""
+        """Return the cells of the table."""
         numbers = f"{self.schedule_gap:.3f}", f"{self.file_gap:.3f}", f"{self.off:.4f}", f"{self.beaten:.4f}"
         return self.question, f"{self.budget_s:g}", self.files, *numbers, self.refused
 
 
 def questions() -> list[tuple[str, str, tuple[int, ...] | None]]:
-    """Topology, collective and group (None: all) of everything asked, groups of 2..8 beside the whole."""
-    asked: list[tuple[str, str, tuple[int, ...] | None]] = []
+    """Return topology, collective and group of all questions; a group is None for all ranks, or has 2 to 8 ranks."""
+    questions: list[tuple[str, str, tuple[int, ...] | None]] = []
     for spec in MACHINES:
         ranks = load(spec).nranks
         for collective in COLLECTIVES:
-            asked.append((spec, collective, None))
-            asked += [(spec, collective, tuple(range(k))) for k in range(2, min(ranks, MOST_RANKS + 1))]
-    return asked
+            questions.append((spec, collective, None))
+            questions += [(spec, collective, tuple(range(k))) for k in range(2, min(ranks, MOST_RANKS + 1))]
+    return questions
 
 
 def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: float) -> Row | None:
-    """One question; None where its group is not connected."""
+    """Return the row of one question; None if its group is not connected."""
     topology = load(spec)
     name = f"{collective} {spec}" + ("" if group is None else f" 0-{len(group) - 1}")
     try:
@@ -94,10 +106,10 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
     beaten = []
     for size in (1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())):
         for form in (True, False):
-            # a file of another protocol is not for messages of this size
+            # A file of another protocol is not for messages of this size.
             of_form = [entry for entry in entries if entry.inplace == form]
             own = next((entry for entry in of_form if entry.serves(size)), None)
-            if own is None:  # nothing divides it: the executor's own algorithm serves
+            if own is None:  # No file's chunks divide this size, so the executor's own algorithm serves it.
                 continue
             able = [e for e in of_form if e.protocol == own.protocol and size % e.divides == 0]
             beaten.append(times[own.file].time_us(size) / min(times[entry.file].time_us(size) for entry in able))
@@ -106,12 +118,15 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
     return Row(name, len(entries), schedule_gap, large_us / bound, max(off), max(beaten, default=1.0))
 
 
-def _off(entry: Entry, predictor: Predictor, found: SearchResult) -> Iterator[float]:
-    """Of a file's times those over the table's, either way; calls of the other form have the index as their table."""
+def _off(entry: Entry, predictor: Predictor, result: SearchResult) -> Iterator[float]:
+    """Yield the ratios of a file's times and the table's, each as a number of at least 1.
+
+    For calls of the other form (in place or not) the index takes the place of the table.
+    """
     shown = entry.values["shown_bytes"]
     table_us = {shown: entry.values["time_us"]}
-    if entry.inplace == forms(found.problem)[0]:
-        served = found.fastest(entry.min_bytes)
+    if entry.inplace == forms(result.problem)[0]:
+        served = result.fastest(entry.min_bytes)
         table_us = {
             size: served.time_us(size) for size in (max(entry.min_bytes, SMALLEST), shown, entry.max_bytes or LARGEST)
         }
@@ -121,7 +136,7 @@ def _off(entry: Entry, predictor: Predictor, found: SearchResult) -> Iterator[fl
 
 
 def _reached(values: Sequence[float], most: float) -> tuple[int, int, str]:
-    """How many are small enough, of how many, and the worst."""
+    """Return how many values are at most `most`, the number of values, and the largest value."""
     return sum(value <= most for value in values), len(values), f"{max(values, default=float('nan')):.4f}"
 
 
@@ -129,8 +144,8 @@ def _predictor(entry: Entry, topology: Topology) -> Predictor:
     return Predictor(read_msccl(entry.path), topology, entry.communicator)
 
 
-def _asked(question: tuple[str, str, tuple[int, ...] | None], *budgets_s: float) -> Iterator[Row]:
-    """Its rows, one a budget until none of the figures is missed; none where the group is not connected."""
+def _measure_with_budgets(question: tuple[str, str, tuple[int, ...] | None], *budgets_s: float) -> Iterator[Row]:
+    """Yield the rows of a question, one for each budget until no figure is missed; none for an unconnected group."""
     for budget_s in budgets_s:
         row = measured(*question, budget_s)
         if row is None:
@@ -143,31 +158,33 @@ def _asked(question: tuple[str, str, tuple[int, ...] | None], *budgets_s: float)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds a search")
-    parser.add_argument("--again", type=float, default=30.0, help="seconds a search of what misses a figure")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of a search")
+    parser.add_argument(
+        "--again", type=float, default=30.0, help="seconds of the second search of a question that misses a goal"
+    )
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
     parser.add_argument("--only", nargs="+", metavar="TOPOLOGY")
-    given = parser.parse_args(arguments)
-    asked = [one for one in questions() if not given.only or one[0] in given.only][:: given.every]
+    options = parser.parse_args(arguments)
+    chosen = [question for question in questions() if not options.only or question[0] in options.only][:: options.every]
     every: list[Row] = []
-    rows: list[Row] = []  # the last of each question
-    for one in asked:
-        mine = []
-        for row in _asked(one, given.budget, given.again):
-            mine.append(row)
+    rows: list[Row] = []  # The last row of each question.
+    for question in chosen:
+        rows_of_question = []
+        for row in _measure_with_budgets(question, options.budget, options.again):
+            rows_of_question.append(row)
             print(row, flush=True)
-        every += mine
-        rows += mine[-1:]
-    held = [row for row in rows if row.files]
-    good = [row.file_gap for row in held if row.schedule_gap <= EXACT]
-    off, beaten = [row.off for row in held], [row.beaten for row in held]
+        every += rows_of_question
+        rows += rows_of_question[-1:]
+    rows_with_files = [row for row in rows if row.files]
+    good = [row.file_gap for row in rows_with_files if row.schedule_gap <= EXACT]
+    off, beaten = [row.off for row in rows_with_files], [row.beaten for row in rows_with_files]
     summary = grid(
-        ("what", "reached", "of", "worst"),
+        ("goal", "reached", "of", "worst"),
         (
-            ("questions with a file", len(held), len(rows), ""),
+            ("questions with a file", len(rows_with_files), len(rows), ""),
             (f"file / table ≤ {TRUE}", *_reached(off, TRUE)),
             (f"serving file / library's fastest ≤ {TRUE}", *_reached(beaten, TRUE)),
-            (f"gap of the file at 1 GiB ≤ {NEAR} where the schedule's is ≤ {EXACT}", *_reached(good, NEAR)),
+            (f"file's gap at 1 GiB ≤ {NEAR} where the schedule's gap is ≤ {EXACT}", *_reached(good, NEAR)),
         ),
     )
     titles = (
@@ -178,15 +195,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "file's gap",
         "file / table",
         "serving / fastest",
-        "no file",
+        "why no file",
     )
     table = grid(titles, [row.cells() for row in every])
     about = (
-        f"Budget {given.budget:g} s a search, {given.again:g} s where a figure was missed: the summary counts the last."
+        f"A search has {options.budget:g} s. A question that misses a goal is asked again with {options.again:g} s;"
+        " the summary counts the last row."
     )
-    if given.every > 1:
-        about += f" Every {given.every}. question."
-    write(__file__, page(__file__, "What the table says is what the file does", [about, summary, table]))
+    if options.every > 1:
+        about += f" This is a sample: each {options.every}. question."
+    write(__file__, page(__file__, "Files against the table: their times, and gaps", [about, summary, table]))
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ def test_rows_are_measured_and_summarized() -> None:
         exact_rows.Measured(exact_rows.Row("alltoall", "dgx1", 3, 2, 8, 150, "none"), "none", "no", 9.0),
     ]
     long = [exact_rows.Measured(exact_rows.Row("allgather", "dgx1", 6, 3, 7, 8.0), "unsat", "no", 2.0, "sat", 32.0)] * 2
-    summary = exact_rows.summary([*further_rows, *long])
-    assert "(3,2,8) 9.0 s" in summary
-    assert "allgather dgx1 (6,3,7): synth unsat, peer sat" in summary
+    said = exact_rows.summary([*many, *long])
+    assert "(3,2,8) 9.0 s" in said
+    assert "allgather dgx1 (6,3,7): synth unsat, reference sat" in said
 
 
 @pytest.mark.parametrize(

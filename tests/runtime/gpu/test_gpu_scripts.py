@@ -80,7 +80,7 @@ def test_emulated(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["emulated.py", "--budget", "5s"])
     emulated.main()
     text = (written / "gpu-thread-ripper-tm-emulated.md").read_text()
-    assert "Executed on a GPU: Thread Ripper" in text
+    assert "The programs ran on a GPU: Thread Ripper" in text
     row = next(line for line in text.splitlines() if line.startswith("| allgather · ring:4"))
     predicted, due, measured = (float(cell) for cell in row.split("|")[7:10])
     assert predicted == pytest.approx(due, rel=0.01)
