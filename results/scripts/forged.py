@@ -1,9 +1,9 @@
-"""Forged libraries and caches: what changes its meaning while every digest is right, and what the checks say of it.
+"""Forge libraries and caches so that every digest is right but the meaning differs, and report what the checks say.
 
     python -m results.scripts.forged [--every N]
 
-makes forged.md. Each field of each entry is changed in each way that its type allows; besides there are the forgeries
-of the tests, made by hand.
+makes forged.md. Each field of each entry is changed in each way that its type allows. The forgeries that the tests
+make by hand are added.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ LIBRARIES = {
     "without a proof": "reducescatter --topo dgx1 --group 0,1,2,3 --engine route --size 64K --target executor-nccl",
     "groups": "allgather --topo ring:4 --groups 0,1;2,3 --size 1M --proof",
 }
-_NEITHER = ("kept", "answer")  # what a build notes for itself
+_NEITHER = ("kept", "answer")  # Fields that only a later build reads.
 _OPTIONAL = ("vs_baseline", "libraries", "curve", "proof_file", "schedule", "isomorphic_groups", "sends", "engine")
 
 
 def changed(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield other values of a field, each with a word for the change."""
     if isinstance(value, bool):
-        yield "turned", not value
+        yield "negated", not value
     elif isinstance(value, int | float):
         yield "halved", value / 2 if isinstance(value, float) else value // 2
         yield "doubled", value * 2
@@ -57,21 +57,23 @@ def changed(value: Any) -> Iterator[tuple[str, Any]]:
         yield "an escape", value + "\x1b[2J"
     elif isinstance(value, list) and value:
         yield "cut short", value[:-1]
-        for word, other in changed(value[-1]):
-            yield f"last one {word}", [*value[:-1], other]
+        for word, value_after in changed(value[-1]):
+            yield f"last one {word}", [*value[:-1], value_after]
     elif isinstance(value, dict):
-        for key, own in value.items():
-            for word, other in changed(own):
-                yield f"{key} {word}", {**value, key: other}
+        for key, member in value.items():
+            for word, value_after in changed(member):
+                yield f"{key} {word}", {**value, key: value_after}
     if value is not None:
         yield "null", None
 
 
 def verdict(folder: Path, before: set[tuple[str, str]], key: str = "") -> str:
-    """Return what the check says of a library, beside what it said of the honest one.
+    """Return what the check says of a forged library: refused, not proved or accepted.
 
     Args:
-        key: The field that was changed. Where the check names it as not proved, it is not taken for true.
+        folder: Folder of the library.
+        before: What the check names as not proved in the honest library.
+        key: The changed field. If the check names it as not proved, the change does not count as accepted.
     """
     try:
         report = check_library(folder, load_index(folder))
@@ -79,25 +81,26 @@ def verdict(folder: Path, before: set[tuple[str, str]], key: str = "") -> str:
         return "refused"
     if report.wrong:
         return "refused"
-    names_key = any(key in what.split(", ") for what in report.unproved)
+    names_key = any(key in statement.split(", ") for statement in report.unproved)
     return "not proved" if names_key or unproved(report) - before else "accepted"
 
 
 def unproved(report: Report) -> set[tuple[str, str]]:
-    return {(what, name) for what, names in report.unproved.items() for name in names}
+    """Return pairs of an unproved statement and the name of a file to which it belongs."""
+    return {(statement, name) for statement, names in report.unproved.items() for name in names}
 
 
 def claims_less(key: str, word: str) -> bool:
-    """Return whether a change leaves out what need not be stated, or states a bound below the one that is proved."""
-    left_out = word in ("null", "left out", "cut short") and key in _OPTIONAL
-    return left_out or (key == "curve" and word == "last one last one halved")
+    """Return True if a change omits an optional field, or states a bound below the proved one."""
+    omitted = word in ("null", "left out", "cut short") and key in _OPTIONAL
+    return omitted or (key == "curve" and word == "last one last one halved")
 
 
 def forge(honest: Path, every: int) -> Iterator[tuple[str, str]]:
     """Yield each forgery of a library's entries with the check's verdict."""
     report = check_library(honest, load_index(honest))
     if report.wrong:
-        sys.exit(f"the honest library {honest.name} is wrong: {report.wrong[0]}")
+        sys.exit(f"The library {honest.name} is wrong before it is forged: {report.wrong[0]}")
     before = unproved(report)
     rows = json.loads((honest / INDEX).read_bytes())["algorithms"]
     number = 0
@@ -112,6 +115,7 @@ def forge(honest: Path, every: int) -> Iterator[tuple[str, str]]:
                 folder = Path(shutil.copytree(honest, Path(name) / "lib"))
 
                 def change(forged: list[dict[str, Any]], key: str = key, value: Any = value) -> None:
+                    """Change or delete the field of the first entry."""
                     if value is ...:
                         del forged[0][key]
                     else:
@@ -119,14 +123,15 @@ def forge(honest: Path, every: int) -> Iterator[tuple[str, str]]:
 
                 try:
                     edit(folder, change)
-                except (OSError, KeyError, TypeError):  # a file of this name is not there
+                except (OSError, KeyError, TypeError):  # No file has the forged name.
                     yield f"{key}: {word}", "refused"
                     continue
-                found = verdict(folder, before, key)
-                yield f"{key}: {word}", "claims less" if found == "accepted" and claims_less(key, word) else found
+                outcome = verdict(folder, before, key)
+                yield f"{key}: {word}", "claims less" if outcome == "accepted" and claims_less(key, word) else outcome
 
 
 def by_hand(honest: Path, forgeries: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each forgery that the tests make by hand with the check's verdict."""
     before = unproved(check_library(honest, load_index(honest)))
     for name, change in forgeries.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -136,10 +141,10 @@ def by_hand(honest: Path, forgeries: dict[str, Any]) -> Iterator[tuple[str, str]
 
 
 def of_cache(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield each forgery of a kept answer with what the command made of it."""
+    """Yield each forgery of a cached answer with what the command does with it."""
     cache = Cache(folder / "cache")
-    asked = synth(*caches.ASKED, "--cache", cache.folder)
-    run([*asked, "--out", str(folder / "first")])
+    command = synth(*caches.ASKED, "--cache", cache.folder)
+    run([*command, "--out", str(folder / "first")])
     [path] = list((folder / "cache").glob("??/*"))
     data = cache.get(path.name)
     assert data is not None
@@ -147,8 +152,8 @@ def of_cache(folder: Path) -> Iterator[tuple[str, str]]:
         about, files = unpack(data, "answer")
         change(about, files)
         cache.put(path.name, pack(about, files))
-        done = run([*asked, "--out", str(folder / "forged")])
-        yield name, "refused" if "is not believed" in done.err and done.code == 0 else f"accepted (exit {done.code})"
+        ended = run([*command, "--out", str(folder / "forged")])
+        yield name, "refused" if "is not believed" in ended.err and ended.code == 0 else f"accepted (exit {ended.code})"
         shutil.rmtree(folder / "forged", ignore_errors=True)
 
 
@@ -166,37 +171,44 @@ def of_answers(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
+    """Forge the libraries, caches and answers, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="only every Nth change of a field")
+    parser.add_argument("--every", type=int, default=1, help="only every N-th change of a field")
     every = parser.parse_args().every
     rows: list[tuple[str, Counter[str]]] = []
     accepted: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for kind, words in LIBRARIES.items():
-            done = run([*synth(*words.split()), "--budget", "3s", "--out", str(folder / kind)])
-            if done.code != 0:
-                sys.exit(f"{kind}: {done.err}")
+            ended = run([*synth(*words.split()), "--budget", "3s", "--out", str(folder / kind)])
+            if ended.code != 0:
+                sys.exit(f"The library {kind!r} cannot be built: {ended.err}")
         parts = [(f"fields of an index, {kind}", forge(folder / kind, every)) for kind in LIBRARIES]
-        parts += [("a library, by hand", by_hand(folder / "XML", PLAIN))]
-        parts += [("a library with costs, by hand", by_hand(folder / "with costs", COSTS))]
+        parts += [("a library, forged by hand", by_hand(folder / "XML", PLAIN))]
+        parts += [("a library with costs, forged by hand", by_hand(folder / "with costs", COSTS))]
         os.makedirs(folder / "kept")
         parts += [("answers of the cache", of_cache(folder / "kept")), ("answers of workers", of_answers(folder))]
         for title, forgeries in parts:
             counts: Counter[str] = Counter()
-            for what, found in forgeries:
-                counts[found] += 1
-                if found.startswith("accepted"):
-                    accepted.append(f"- {title}: {what}")
+            for forgery, outcome in forgeries:
+                counts[outcome] += 1
+                if outcome.startswith("accepted"):
+                    accepted.append(f"- {title}: {forgery}")
             rows.append((title, counts))
     names = ("refused", "not proved", "claims less", "accepted")
-    table = grid(("what is forged", "forgeries", *names), [(t, c.total(), *(c[n] for n in names)) for t, c in rows])
-    listed = "\n".join(accepted) or "None was accepted."
-    about = (
-        "*not proved*: the check names the field as one that no file proves. *claims less*: what need not be stated is"
-        " left out, or a bound below the proved one is stated. Accepted:"
+    table = grid(
+        ("what is forged", "forgeries", *names),
+        [
+            (title_of_row, outcomes.total(), *(outcomes[outcome_name] for outcome_name in names))
+            for title_of_row, outcomes in rows
+        ],
     )
-    write(__file__, page(__file__, "Forged libraries, caches and answers", [table, about, listed]))
+    accepted_lines = "\n".join(accepted) or "none."
+    about = (
+        "*not proved*: the check reports that no file proves the field. *claims less*: an optional field is"
+        " omitted, or the stated bound is below the proved one. Accepted forgeries:"
+    )
+    write(__file__, page(__file__, "Forged libraries, caches and answers", [table, about, accepted_lines]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Hostile files put to every reader: each is read or refused in one line, in bounded time and memory.
+"""Feed hostile files to every reader, and check that each is read or refused in one line, in bounded time and memory.
 
     python -m results.scripts.fuzz [--minutes 10]
 
-makes fuzz.md. What fails is kept in results/fuzz-failures/, one file each, with what happened beside it.
+makes fuzz.md. Inputs that fail are kept in results/fuzz-failures/, one file each, with a text file of what happened.
 """
 
 from __future__ import annotations
@@ -39,13 +39,23 @@ from tests.fuzz.trying import (
 )
 
 KEPT = ROOT / "results" / "fuzz-failures"
-AT_ONCE = 200  # inputs of a format before the next one's turn
-PATIENCE_S = 15.0  # beyond the limit, for one that does not hear its alarm
+AT_ONCE = 200  # Inputs of a format before those of the next format.
+PATIENCE_S = 15.0  # Seconds beyond the limit after which a child that ignores its alarm is killed.
 
 
 @dataclass
 class Row:
-    """What came of the inputs of one format."""
+    """The results of the inputs of one format.
+
+    Attributes:
+        form: The format.
+        counts: Number of inputs by status.
+        slowest_s: Seconds of the slowest input.
+        slowest: Name of the slowest input.
+        peak: Largest resident memory while reading, in bytes.
+        start: Largest resident memory of a child before its first input, in bytes.
+        failures: One line for each failure.
+    """
 
     form: Format
     counts: Counter[str] = field(default_factory=Counter)
@@ -57,43 +67,44 @@ class Row:
 
 
 def named_inputs(form: Format) -> list[str]:
-    """Valid files, what is no file, and those made by hand."""
+    """Return the names of valid files, of things that are not files, and of the inputs made by hand."""
     seeds = [f"valid {x}" for x in range(len(form.seeds()))]
     return [*seeds, *no_files(), *NASTY.get(form.name, {})]
 
 
-def made(form: Format, what: str) -> object:
-    """The input of a name, or of a number."""
-    if what.startswith("valid "):
-        return form.seeds()[int(what.split()[1])]
-    if what in no_files():
-        return no_files()[what]
-    if what.isdigit():
-        return hostile(form, int(what))
-    return NASTY[form.name][what]()
+def input_named(form: Format, name: str) -> object:
+    """Return the input of a name or of a number."""
+    if name.startswith("valid "):
+        return form.seeds()[int(name.split()[1])]
+    if name in no_files():
+        return no_files()[name]
+    if name.isdigit():
+        return hostile(form, int(name))
+    return NASTY[form.name][name]()
 
 
 def child(form: Format, todo: list[str], pipe: int) -> None:
-    """Put the inputs to the reader, each told before and after."""
+    """Feed the inputs to the reader, and write to the pipe before and after each."""
     folder = folder_for(form)
     limit_memory()
 
     def tell(*words: object) -> None:
+        """Write words to the pipe as a line of JSON."""
         os.write(pipe, (json.dumps(words) + "\n").encode())
 
     tell("start", resident())
-    for what in todo:
-        tell("try", what)
-        data = made(form, what)
+    for name in todo:
+        tell("try", name)
+        data = input_named(form, name)
         path, size = place(form, folder, data)  # type: ignore[arg-type]
         del data
         outcome = tried(form, path, size)
-        tell("done", what, outcome.status, outcome.seconds, outcome.words[:400], outcome.peak)
+        tell("done", name, outcome.status, outcome.seconds, outcome.words[:400], outcome.peak)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def warm(form: Format) -> None:
-    """Load and compile what reading needs, which is no input's doing."""
+    """Load and compile what reading needs, so that this is not counted for an input."""
     folder = folder_for(form)
     for seed in form.seeds():
         tried(form, *place(form, folder, seed))
@@ -101,16 +112,16 @@ def warm(form: Format) -> None:
 
 
 def resident() -> int:
-    """Bytes that this process has in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def run_some(row: Row, todo: list[str]) -> None:
-    """Put inputs to a reader in child processes, a new one after each that dies or hangs."""
+    """Feed inputs to a reader in child processes; a new child replaces each one that dies or hangs."""
     while todo:
         reading, writing = os.pipe()
         with warnings.catch_warnings():
-            # from 3.12 on Python warns where libraries have threads; these are idle here
+            # Since 3.12 Python warns of a fork in a process with threads. The threads of libraries are idle here.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
@@ -127,15 +138,15 @@ def run_some(row: Row, todo: list[str]) -> None:
         os.close(reading)
         _, status = os.waitpid(pid, 0)
         if status and current is None:
-            raise SystemExit(f"{row.form.name}: a child died between inputs")
+            raise SystemExit(f"{row.form.name}: a child process died between two inputs")
         if current is not None:
-            fail(row, current, "hangs" if status else "ends without a word")
+            fail(row, current, "hangs" if status else "ends without an answer")
             finished.add(current)
-        todo = [what for what in todo if what not in finished]
+        todo = [name for name in todo if name not in finished]
 
 
 def listen(row: Row, reading: int, pid: int) -> tuple[str | None, set[str]]:
-    """Take what a child tells until it ends; the input that it did not come back from, and those that it did."""
+    """Read a child's lines until it ends; return the input that it did not finish, and those that it did."""
     current: str | None = None
     finished: set[str] = set()
     buffer = b""
@@ -148,60 +159,61 @@ def listen(row: Row, reading: int, pid: int) -> tuple[str | None, set[str]]:
             return current, finished
         *lines, buffer = (buffer + data).split(b"\n")
         for line in lines:
-            kind, *rest = json.loads(line)
+            kind, *values = json.loads(line)
             if kind == "start":
-                row.start = max(row.start, int(rest[0]))
+                row.start = max(row.start, int(values[0]))
             elif kind == "try":
-                current = rest[0]
+                current = values[0]
             else:
-                take(row, *rest)
-                finished.add(rest[0])
+                take(row, *values)
+                finished.add(values[0])
                 current = None
 
 
-def take(row: Row, what: str, status: str, seconds: float, words: str, peak: int) -> None:
+def take(row: Row, input_name: str, status: str, seconds: float, words: str, peak: int) -> None:
     """Count an outcome."""
-    if what.startswith("valid ") and status != "accepted":
-        status, words = "failed", f"a valid file was not read: {words}"
+    if input_name.startswith("valid ") and status != "accepted":
+        status, words = "failed", f"a valid file was refused: {words}"
     if status == "failed" or peak > MEMORY:
-        fail(row, what, words if status == "failed" else f"{peak >> 20} MB in memory")
+        fail(row, input_name, words if status == "failed" else f"{peak >> 20} MiB of memory")
     else:
         row.counts[status] += 1
     if seconds > row.slowest_s:
-        row.slowest_s, row.slowest = seconds, f"damaged file {what}" if what.isdigit() else what
+        row.slowest_s, row.slowest = seconds, f"damaged file {input_name}" if input_name.isdigit() else input_name
     row.peak = max(row.peak, peak)
 
 
-def fail(row: Row, what: str, words: str) -> None:
-    """Count a failure and keep what caused it."""
+def fail(row: Row, input_name: str, words: str) -> None:
+    """Count a failure and keep its input."""
     row.counts["failed"] += 1
-    row.failures.append(f"{row.form.name}, {what}: {words}")
+    row.failures.append(f"{row.form.name}, {input_name}: {words}")
     print(row.failures[-1], file=sys.stderr, flush=True)
-    data = made(row.form, what)
+    data = input_named(row.form, input_name)
     if isinstance(data, bytes):
         KEPT.mkdir(exist_ok=True)
-        name = f"{row.form.name}-{what}".replace(" ", "-").replace("/", "-")
+        name = f"{row.form.name}-{input_name}".replace(" ", "-").replace("/", "-")
         (KEPT / name).write_bytes(data[: LARGE * 4])
         (KEPT / f"{name}.txt").write_text(words + "\n")
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--minutes", type=float, default=10.0)
-    minutes = asked.parse_args().minutes
-    begun = time.monotonic()
+    """Feed files for some minutes, and write the table; exit with an error if one fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    minutes = parser.parse_args().minutes
+    start_s = time.monotonic()
     rows = [Row(form) for form in FORMATS.values()]
     for row in rows:
         warm(row.form)
     for row in rows:
         run_some(row, named_inputs(row.form))
     numbers = itertools.count()
-    while time.monotonic() - begun < minutes * 60:
+    while time.monotonic() - start_s < minutes * 60:
         low = next(numbers) * AT_ONCE
         for row in rows:
-            if time.monotonic() - begun < minutes * 60:
+            if time.monotonic() - start_s < minutes * 60:
                 run_some(row, [str(x) for x in range(low, low + AT_ONCE)])
-    taken = (time.monotonic() - begun) / 60
+    spent_minutes = (time.monotonic() - start_s) / 60
     table = [
         (
             row.form.name,
@@ -221,18 +233,19 @@ def main() -> None:
         __file__,
         "Hostile files",
         [
-            f"{total} files in {taken:.1f} minutes: valid ones with bits flipped, cut, spliced, numbers and words "
-            f"changed, parts repeated, nested or left out, values of JSON and members of zips replaced; files made "
-            f"by hand to be nasty (entities in entities, 40 000 brackets, a few lines that state what would fill the "
-            f"memory, as much of the smallest thing as fits the largest file that is read); pipes, directories and "
-            f"endless devices. Each is put to the command's own code in a process that can get "
-            f"{MEMORY >> 20} MiB more than it has at its start. *Failed* is whatever is neither read nor refused in "
-            f"one printable line: an exception, more than {SECONDS:g} s of the processor ({SECONDS_LARGE:g} s "
-            f"where the file has over 1 MiB), memory refused by the system, or more than {MEMORY >> 20} MiB resident.",
+            f"{total} files in {spent_minutes:.1f} minutes. Valid files were damaged: bits flipped, files cut and"
+            " spliced, numbers and words changed, parts repeated, nested or left out, values of JSON and members of"
+            " zips replaced. Other files were made by hand: entities in entities, 40 000 brackets, a few lines whose"
+            " content would fill the memory, as many of the smallest element as fit into the largest file that is"
+            " read; also pipes, directories and endless devices. The command's own code reads each file in a process"
+            f" that can get {MEMORY >> 20} MiB more than it has at its start. A file *failed* if it is neither read"
+            f" nor refused in one printable line: by an exception, more than {SECONDS:g} s of processor time"
+            f" ({SECONDS_LARGE:g} s for files over 1 MiB), memory refused by the system, or more than {MEMORY >> 20}"
+            " MiB resident.",
             f"**{len(failures)} failed.**",
             grid(
                 (
-                    "format", "files", "accepted", "refused", "failed", "slowest", "MB at start", "MB at most",
+                    "format", "files", "accepted", "refused", "failed", "slowest", "MiB at start", "peak MiB",
                 ),
                 table,
             ),
@@ -241,7 +254,7 @@ def main() -> None:
     )  # fmt: skip
     write(__file__, text)
     if failures:
-        raise SystemExit(f"{len(failures)} failures, kept in {KEPT.name}")
+        raise SystemExit(f"{len(failures)} inputs failed; they are kept in results/{KEPT.name}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The GPU interpreter on the GPUs of this machine: tests, bandwidth, latency as a graph, several GPUs.
+"""Measure the GPU interpreter on the GPUs of this machine: tests, bandwidth, latency as a graph, several GPUs.
 
     python -m results.scripts.gpu [--largest 256M-in-bytes]
 
-makes gpu-NAME.md, NAME the GPU's. Needs CuPy and a GPU; without them it ends with one line and writes nothing.
-emulated.py beside it is the same for networks that a GPU takes the time of.
+makes gpu-NAME.md; NAME is the GPU's. Needs CuPy and a GPU; without them the script prints one line and writes nothing.
+emulated.py measures the same interpreter at the speed of an emulated network.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ CASES = (
     ("halving_doubling", "instances=4"),
 )
 SMALL = 8 << 10
-CHECKED = 1 << 20  # bytes of the messages whose results are looked at
+CHECKED = 1 << 20  # Bytes of the messages whose results are checked.
 TIMES = 20
 
 
 def programs() -> Iterator[tuple[str, Program]]:
-    """All-reduces of 8 ranks, by hand."""
-    for name, asked in CASES:
-        ir = load_script(EXAMPLES / f"{name}.py", [f"ranks={RANKS}", asked]).instructions()
-        yield f"{name} {asked}", compile_instructions(ir, "executor-nccl").program
+    """Yield hand-written all-reduces of 8 ranks, each with its name and settings."""
+    for name, setting in CASES:
+        ir = load_script(EXAMPLES / f"{name}.py", [f"ranks={RANKS}", setting]).instructions()
+        yield f"{name} {setting}", compile_instructions(ir, "executor-nccl").program
 
 
 def timed_us(cp: Any, once: Any, times: int = TIMES) -> float:
-    """Median time on the GPU's clock of what `once` queues on the current stream."""
-    found = []
-    for turn in range(times + 3):
-        begun, ended = cp.cuda.Event(), cp.cuda.Event()
-        begun.record()
+    """Return the median time in µs, on the GPU's clock, of the work that `once` queues on the current stream."""
+    times_us = []
+    for repetition in range(times + 3):
+        start, end = cp.cuda.Event(), cp.cuda.Event()
+        start.record()
         once()
-        ended.record()
-        ended.synchronize()
-        if turn >= 3:
-            found.append(1e3 * cp.cuda.get_elapsed_time(begun, ended))
-    return statistics.median(found)
+        end.record()
+        end.synchronize()
+        if repetition >= 3:
+            times_us.append(1e3 * cp.cuda.get_elapsed_time(start, end))
+    return statistics.median(times_us)
 
 
 def copy_rate(cp: Any, size_bytes: int) -> float:
-    """GB/s read plus GB/s written of the GPU's own copy."""
+    """Return GB/s read plus GB/s written of the GPU's own copy."""
     source, target = (cp.zeros(size_bytes, dtype=np.uint8) for _ in range(2))
     return 2 * size_bytes / timed_us(cp, lambda: cp.copyto(target, source)) / 1e3
 
@@ -78,24 +78,24 @@ def executor(program: Program, protocol: str) -> GpuExecutor:
     return GpuExecutor(changed, depth=None if enough else FIFO_DEPTH[program.protocol])
 
 
-def prepared(cp: Any, made: GpuExecutor, size_bytes: int) -> Launch:
-    """Ready to be launched in place on zeros: the time does not depend on the values."""
+def prepared(cp: Any, ready_executor: GpuExecutor, size_bytes: int) -> Launch:
+    """Return a launch in place on zeros; the time does not depend on the values."""
     buffers = [cp.zeros(size_bytes // 4, dtype=np.float32) for _ in range(RANKS)]
-    launch = made.prepare(buffers, buffers)
+    launch = ready_executor.prepare(buffers, buffers)
     assert launch is not None
     launch.kept = (*launch.kept, buffers)
     return launch
 
 
 def over_several(largest: int, count: int) -> str:
-    """All-reduce with the ranks spread over GPUs of this process, 2 and as many as there are."""
+    """Measure all-reduces with the ranks spread over 2 and over all GPUs of this process; return the table."""
     rows: list[list[object]] = []
     for number in sorted({2, min(count, RANKS)}):
         for title, program in programs():
             try:
-                made = GpuExecutor(program, devices=range(number))
-                small = measure(program, None, CHECKED, made)
-                row = measure(program, None, largest, made)
+                spread = GpuExecutor(program, devices=range(number))
+                small = measure(program, None, CHECKED, spread)
+                row = measure(program, None, largest, spread)
             except InputError as error:
                 rows.append([number, title, str(error), "", ""])
                 continue
@@ -106,10 +106,10 @@ def over_several(largest: int, count: int) -> str:
 
 
 def as_graph_us(cp: Any, launch: Launch) -> float:
-    """Time of one launch, where a graph of 20 is replayed."""
+    """Return the time in µs of one launch in a replayed graph of 20 launches."""
     stream = cp.cuda.Stream(non_blocking=True)
     with stream:
-        launch.go()  # loaded before it is captured
+        launch.go()  # The kernel must be loaded before it is captured.
         stream.synchronize()
         stream.begin_capture()
         for _ in range(20):
@@ -119,7 +119,7 @@ def as_graph_us(cp: Any, launch: Launch) -> float:
 
 
 def tests(sanitizer: str | None) -> str:
-    """What pytest says of the tests that need a GPU, under NVIDIA's sanitizer where it is installed."""
+    """Run the tests that need a GPU, under NVIDIA's sanitizer if it is given; return what pytest prints."""
     command = [
         sys.executable,
         "-m",
@@ -131,60 +131,66 @@ def tests(sanitizer: str | None) -> str:
     ]
     if sanitizer:
         command = [sanitizer, "--error-exitcode", "9", *command]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    words = ended.stdout.strip().splitlines()[-3:]
-    return f"exit code {ended.returncode}: " + "; ".join(words)
+    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    words = process.stdout.strip().splitlines()[-3:]
+    return f"exit code {process.returncode}: " + "; ".join(words)
 
 
 def main() -> None:
+    """Measure, and write the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--largest", type=int, default=256 << 20, help="bytes a rank")
-    asked = parser.parse_args()
+    parser.add_argument("--largest", type=int, default=256 << 20, help="bytes of each rank")
+    options = parser.parse_args()
     try:
         cp = cupy()
     except InputError as error:
-        print(f"results/scripts/gpu.py: nothing measured: {error}", file=sys.stderr)
+        print(f"results/scripts/gpu.py cannot measure: {error}", file=sys.stderr)
         return
     name = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
     rate = copy_rate(cp, 1 << 30)
-    least = 2 * RANKS * asked.largest
+    moved_bytes = 2 * RANKS * options.largest
     rows = []
     for title, program in programs():
         try:
             simple, ll = executor(program, "Simple"), executor(program, "LL")
             wrong = sum(measure(program, None, CHECKED, e).wrong for e in (simple, ll))
-            launch = prepared(cp, simple, asked.largest)
-            large = timed_us(cp, launch.go)
+            launch = prepared(cp, simple, options.largest)
+            large_us = timed_us(cp, launch.go)
             launch.check()
-            small = prepared(cp, ll, SMALL)
-            short = as_graph_us(cp, small)
-            small.check()
+            graph_launch = prepared(cp, ll, SMALL)
+            graph_us = as_graph_us(cp, graph_launch)
+            graph_launch.check()
         except InputError as error:
             rows.append([title, str(error), "", "", "", ""])
             continue
-        share = least / large / 1e3 / rate
-        rows.append([title, wrong, f"{large:.1f}", f"{least / large / 1e3:.0f}", f"{share:.0%}",
-                     f"{short:.2f}"])  # fmt: skip
+        share = moved_bytes / large_us / 1e3 / rate
+        rows.append([title, wrong, f"{large_us:.1f}", f"{moved_bytes / large_us / 1e3:.0f}", f"{share:.0%}",
+                     f"{graph_us:.2f}"])  # fmt: skip
     sanitizer = shutil.which("compute-sanitizer")
     count = int(cp.cuda.runtime.getDeviceCount())
     parts = [
-        f"GPU: {name}. All-reduce of float32, {RANKS} ranks on it, in place. Copy rate of the GPU (read and written):"
-        f" {rate:.0f} GB/s. *Moved*: every input read once and every output written once, {least} bytes, over the"
-        f" time; *share*: of the copy rate. *Graph*: a launch of {SMALL} bytes a rank among 20 of a replayed graph.",
+        f"GPU: {name}. It runs all-reduces of float32 with {RANKS} ranks, in place. The GPU's copy rate (read and"
+        f" written) is {rate:.0f} GB/s. *Moved*: {moved_bytes} bytes, every input read once and every output written"
+        " once, over the time. *Share*: *moved* over the copy rate. *Graph*: time of one of the 20 launches of a"
+        f" replayed graph, with {SMALL} bytes a rank.",
         grid(
             [
                 "algorithm",
                 "#wrong",
-                f"Simple, {asked.largest} B, µs",
+                f"Simple, {options.largest} B, µs",
                 "moved, GB/s",
                 "share",
                 "LL, graph, µs",
             ],
             rows,
         ),
-        over_several(asked.largest, count) if count > 1 else "There is one GPU here: none was spread over several.",
-        f"Tests on the GPU: {tests(None)}.",
-        f"Under compute-sanitizer: {tests(sanitizer)}." if sanitizer else "compute-sanitizer is not installed here.",
+        over_several(options.largest, count)
+        if count > 1
+        else "This machine has one GPU, so no run is spread over several GPUs.",
+        f"Tests on the GPU ended with {tests(None)}.",
+        f"The same tests under compute-sanitizer ended with {tests(sanitizer)}."
+        if sanitizer
+        else "compute-sanitizer is not installed.",
     ]
     script = f"gpu-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-').lower()}"
     write(script, page("gpu.py", "The GPU interpreter", parts))
