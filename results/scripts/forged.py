@@ -57,12 +57,12 @@ def changed(value: Any) -> Iterator[tuple[str, Any]]:
         yield "an escape", value + "\x1b[2J"
     elif isinstance(value, list) and value:
         yield "cut short", value[:-1]
-        for word, value_after in changed(value[-1]):
-            yield f"last one {word}", [*value[:-1], value_after]
+        for word, altered in changed(value[-1]):
+            yield f"last one {word}", [*value[:-1], altered]
     elif isinstance(value, dict):
         for key, member in value.items():
-            for word, value_after in changed(member):
-                yield f"{key} {word}", {**value, key: value_after}
+            for word, altered in changed(member):
+                yield f"{key} {word}", {**value, key: altered}
     if value is not None:
         yield "null", None
 

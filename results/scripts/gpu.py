@@ -72,7 +72,7 @@ def copy_rate(cp: Any, size_bytes: int) -> float:
 
 
 def executor(program: Program, protocol: str) -> GpuExecutor:
-    """With as many slots as the protocol has, or, where the program needs them, as the one it was compiled for."""
+    """Return an executor with the protocol's number of slots, or with the program's own number if it needs more."""
     changed = replace(program, protocol=protocol)
     enough = check(changed, target=None).ok
     return GpuExecutor(changed, depth=None if enough else FIFO_DEPTH[program.protocol])

@@ -1,10 +1,10 @@
-"""Algorithms written by hand: our compiler's programs beside those of msccl-tools, and beside ours without passes.
+"""Compare algorithms written by hand: our compiler's programs, those of msccl-tools, and ours without passes.
 
     python -m results.scripts.handwritten [FOLDER]
 
-makes handwritten.md. FOLDER holds msccl-tools' XML files, and FOLDER/instances-R what its scripts make with R times
-the instances; they are measured anew and kept in handwritten.json. Without it the kept figures stand, each with the
-checksum of the file that they were read from.
+makes handwritten.md. FOLDER holds msccl-tools' XML files, and FOLDER/instances-R the output of its scripts with R times
+the instances. The script measures them and saves the figures in handwritten.json. Without FOLDER it uses the saved
+figures, each with the checksum of the file that it was read from.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from results.measuring.measure import ROOT, TABLES, grid, page, save, seconds_wo
 EXAMPLES = ROOT / "examples"
 KEPT = TABLES / "handwritten.json"
 GOAL_S = 0.5
-INSTANCES = (2, 4, 8)  # times those of the settings
+INSTANCES = (2, 4, 8)  # Multiples of the instances in the settings.
 TIMED = ("allpairs", {"passes": 2, "instances": 4})
-# msccl-tools' file, our example of the same algorithm, and its settings
+# msccl-tools' file, our example of the same algorithm, and the example's settings.
 PAIRS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("ms__allreduce_a100_ring_8_1_1_LL128.xml", "ring", {}),
     ("az__allreduce_1step_8_1.xml", "allpairs", {"passes": 1}),
@@ -56,7 +56,14 @@ OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class Shape(NamedTuple):
-    """What a program takes: steps in all, the most threadblocks of a rank, nops in all, channels."""
+    """The resources of a program.
+
+    Attributes:
+        steps: Number of steps of all ranks.
+        threadblocks: Largest number of threadblocks of a rank.
+        nops: Number of nops of all ranks.
+        channels: Number of channels.
+    """
 
     steps: int
     threadblocks: int
@@ -65,7 +72,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(program: Program) -> Shape:
-    """Its figures."""
+    """Return the resources of a program."""
     return Shape(
         program.nsteps,
         max(len(gpu.threadblocks) for gpu in program.gpus),
@@ -75,90 +82,96 @@ def shape_of(program: Program) -> Shape:
 
 
 def instructions_of(example: str, settings: Mapping[str, Any]) -> Instructions:
-    """An example's instructions."""
-    asked = [f"{name}={value}" for name, value in settings.items()]
-    return load_script(EXAMPLES / f"{example}.py", asked).instructions()
+    """Return the instructions of an example with some settings."""
+    options = [f"{name}={value}" for name, value in settings.items()]
+    return load_script(EXAMPLES / f"{example}.py", options).instructions()
 
 
 def target_of(ir: Instructions) -> str:
-    """Who can load it."""
+    """Return the target that can load the algorithm."""
     return "msccl" if ir.header.collective == "custom" else "executor-nccl"
 
 
-def right(ir: Instructions, off: tuple[str, ...] = ()) -> Program:
-    """Compiled and checked."""
+def right(ir: Instructions, disabled_passes: tuple[str, ...] = ()) -> Program:
+    """Return the program of the instructions, compiled without the disabled passes and checked."""
     target = target_of(ir)
-    program = compile_instructions(ir, target, without=off).program
+    program = compile_instructions(ir, target, without=disabled_passes).program
     check(program, ir.goal, target=target).raise_if_wrong()
     return program
 
 
 def kept_name(name: str, times: int) -> str:
-    """The key, and the path in FOLDER, of msccl-tools' file with so many times the instances."""
+    """Return the key and path in FOLDER of msccl-tools' file with so many times the instances."""
     return name if times == 1 else f"instances-{times}/{name}"
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """The peer's figures, read from its files."""
-    kept = {}
+    """Read the figures of msccl-tools' files."""
+    figures = {}
     for name in (kept_name(name, times) for times in (1, *INSTANCES) for name, _, _ in PAIRS):
         data = (folder / name).read_bytes()
-        kept[name] = {
+        figures[name] = {
             "sha256": hashlib.sha256(data).hexdigest(),
             **shape_of(read_msccl(folder / name))._asdict(),
         }
-    return kept
+    return figures
 
 
-def instances(kept: Mapping[str, Any]) -> tuple[list[list[str]], list[str], list[str]]:
-    """A row an algorithm and number of instances; those that cost more than so many times one, and more than theirs."""
-    rows, dearer, more = [], [], []
+def instances(figures: Mapping[str, Any]) -> tuple[list[list[str]], list[str], list[str]]:
+    """Return how programs with more instances compare with single ones and with msccl-tools'.
+
+    Returns:
+        A row for each algorithm and number of instances, the algorithms that cost more than so many times one instance,
+        and
+        the algorithms that cost more than msccl-tools'.
+    """
+    rows, dearer, larger = [], [], []
     for name, example, settings in PAIRS:
-        one = shape_of(right(instructions_of(example, settings)))
+        single = shape_of(right(instructions_of(example, settings)))
         for times in INSTANCES:
-            asked = {**settings, "instances": times * settings.get("instances", 1)}
-            ours = shape_of(right(instructions_of(example, asked)))
-            theirs = Shape(*(kept[kept_name(name, times)][field] for field in Shape._fields))
-            what = words(example, asked)
-            if ours.steps > times * one.steps or ours.threadblocks > times * one.threadblocks:
-                dearer.append(what)
+            multiplied = {**settings, "instances": times * settings.get("instances", 1)}
+            ours = shape_of(right(instructions_of(example, multiplied)))
+            theirs = Shape(*(figures[kept_name(name, times)][field] for field in Shape._fields))
+            command = words(example, multiplied)
+            if ours.steps > times * single.steps or ours.threadblocks > times * single.threadblocks:
+                dearer.append(command)
             if any(a > b for a, b in zip(ours, theirs, strict=True)):
-                more.append(what)
-            figures = (f"{a} / {times * b} / {c}" for a, b, c in zip(ours, one, theirs, strict=True))
-            rows.append([f"`{what}`", *figures])
-    return rows, dearer, more
+                larger.append(command)
+            cells = (f"{a} / {times * b} / {c}" for a, b, c in zip(ours, single, theirs, strict=True))
+            rows.append([f"`{command}`", *cells])
+    return rows, dearer, larger
 
 
 def emission() -> tuple[float, int]:
-    """Seconds from the script to the checked text (the best of five), and its steps."""
+    """Return the seconds from a script to the checked text of a program (the best of five), and the program's steps."""
     best = float("inf")
     steps = 0
     for _ in range(5):
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         ir = instructions_of(*TIMED)
         program = compile_instructions(ir).program
-        write_msccl(program, ir.goal)  # checks it
-        best = min(best, time.perf_counter() - begun)
+        write_msccl(program, ir.goal)  # The writer checks the program.
+        best = min(best, time.perf_counter() - start_s)
         steps = program.nsteps
     return best, steps
 
 
 def words(example: str, settings: Mapping[str, Any]) -> str:
-    """As on the command line."""
+    """Format an example and its settings as on the command line."""
     return " ".join([f"examples/{example}.py", *(f"--set {k}={v}" for k, v in settings.items())])
 
 
-def text(kept: Mapping[str, Any]) -> str:
-    """The page."""
+def text(figures: Mapping[str, Any]) -> str:
+    """Return the page."""
     rows = []
-    more, fewer = [], 0
+    larger, fewer = [], 0
     for name, example, settings in PAIRS:
-        theirs = Shape(*(kept[name][field] for field in Shape._fields))
+        theirs = Shape(*(figures[name][field] for field in Shape._fields))
         ir = instructions_of(example, settings)
         ours = shape_of(right(ir))
         if any(a > b for a, b in zip(ours, theirs, strict=True)):
-            more.append(name)
-        fewer += ours != theirs and name not in more
+            larger.append(name)
+        fewer += ours != theirs and name not in larger
         rows.append(
             [
                 f"`{words(example, settings)}`",
@@ -169,32 +182,36 @@ def text(kept: Mapping[str, Any]) -> str:
     plain = []
     for example, settings in [*((e, s) for _, e, s in PAIRS), *OTHERS]:
         ir = instructions_of(example, settings)
-        none, all_ = shape_of(right(ir, tuple(PASSES))), shape_of(right(ir))
-        plain.append([f"`{words(example, settings)}`", *(f"{a} / {b}" for a, b in zip(all_, none, strict=True))])
-    several, dearer, more_of_several = instances(kept)
+        without_passes, with_passes = shape_of(right(ir, tuple(PASSES))), shape_of(right(ir))
+        plain.append(
+            [f"`{words(example, settings)}`", *(f"{a} / {b}" for a, b in zip(with_passes, without_passes, strict=True))]
+        )
+    instance_rows, dearer, larger_instances = instances(figures)
     seconds, steps = emission()
     parts = [
-        "Each shipped algorithm compiled (`synth compile`), beside msccl-tools' file of the same algorithm: ours /"
-        " theirs. Both are counted from the programs; ours pass the check in every order, also with a slot"
-        " for every chunk (msccl-tools' recursive doubling does not).",
-        f"More of anything in: **{', '.join(more) or 'none'}** (goal: none). Fewer of something in **{fewer} of"
-        f" {len(PAIRS)}** (goal: half).",
+        "Each algorithm in examples/ is compiled (`synth compile`) and compared with msccl-tools' file of the same"
+        " algorithm: ours / theirs. Both are counted from the programs. Ours pass the check in every order, also with"
+        " a slot for every chunk (msccl-tools' recursive doubling does not).",
+        f"Ours needs more of a resource in: **{', '.join(larger) or 'none'}** (goal: none). It needs less of one and"
+        f" more of none in **{fewer} of {len(PAIRS)}** (goal: half).",
         grid(["algorithm", "msccl-tools", "steps", "threadblocks a rank", "nops", "channels"], rows),
-        f"With {', '.join(map(str, INSTANCES))} times the instances: ours / as many times ours above / msccl-tools'."
-        f" More steps or threadblocks than so many times one: **{', '.join(dearer) or 'none'}** (goal: none)."
-        f" More of anything than msccl-tools: **{', '.join(more_of_several) or 'none'}** (goal: none).",
-        grid(["algorithm", "steps", "threadblocks a rank", "nops", "channels"], several),
-        f"From the script to the checked XML, `{words(*TIMED)}`, {steps} steps: **{seconds_words(seconds)} s** (goal"
-        f" {GOAL_S:g} s; {GOAL_S / seconds:.1f} × faster).",
-        "The same algorithms with all passes / with none (`--without-pass`):",
+        f"With {', '.join(map(str, INSTANCES))} times the instances: ours / so many times our figure above /"
+        " msccl-tools'. More steps or threadblocks than so many times one instance:"
+        f" **{', '.join(dearer) or 'none'}** (goal: none). More of a resource than msccl-tools:"
+        f" **{', '.join(larger_instances) or 'none'}** (goal: none).",
+        grid(["algorithm", "steps", "threadblocks a rank", "nops", "channels"], instance_rows),
+        f"Time from the script to the checked XML of `{words(*TIMED)}`, {steps} steps: **{seconds_words(seconds)} s**"
+        f" (goal {GOAL_S:g} s; {GOAL_S / seconds:.1f} × faster).",
+        "The same algorithms with all passes / without passes (`--without-pass`):",
         grid(["algorithm", "steps", "threadblocks a rank", "nops", "channels"], plain),
     ]
-    if more or dearer or more_of_several or 2 * fewer < len(PAIRS) or seconds > GOAL_S:
+    if larger or dearer or larger_instances or 2 * fewer < len(PAIRS) or seconds > GOAL_S:
         parts.insert(1, "**A goal is not reached.**")
     return page(__file__, "Algorithms written by hand", parts)
 
 
 def main() -> None:
+    """Measure, and write the table."""
     if len(sys.argv) > 1:
         save(KEPT, json.dumps(measured(Path(sys.argv[1])), indent=1) + "\n")
     write(__file__, text(json.loads(KEPT.read_text())))

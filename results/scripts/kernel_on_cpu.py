@@ -1,4 +1,4 @@
-"""Random programs through the host executor and through the GPU's kernel on CPU threads, under the thread sanitizer.
+"""Run random programs on the host executor and in the GPU's kernel on CPU threads, under the thread sanitizer.
 
     python -m results.scripts.kernel_on_cpu [--programs 10000] [--seed 1]
 
@@ -29,7 +29,7 @@ PROTOCOLS = ("Simple", "LL")
 
 
 def outcome(executor: Executor, right: Right, program: Program, size_bytes: int, kind: str, op: str) -> str:
-    """right, wrong, report (of the sanitizer) or refused, with why."""
+    """Return "right", "wrong", "report" (of the sanitizer), or "crash: …" or "refused: …" with the reason."""
     try:
         row = measure(program, right.goal, size_bytes, executor, Settings(kind, op, iterations=1, warmup=0))
     except SanitizerReport as error:
@@ -40,7 +40,7 @@ def outcome(executor: Executor, right: Right, program: Program, size_bytes: int,
 
 
 def drawn(rights: list[Right], rng: random.Random) -> tuple[Right, Program, str]:
-    """A right program or a changed one, and what the check says of it: right, race, or else."""
+    """Return a right program or a changed one, and the verdict of the check: "right", "race" or "else"."""
     right = rng.choice(rights)
     program = right.program if rng.random() < 0.5 else changed(right, rng, 1)
     report = check(program, right.goal, target=None)
@@ -49,26 +49,27 @@ def drawn(rights: list[Right], rng: random.Random) -> tuple[Right, Program, str]
 
 
 def main() -> None:
+    """Run the programs, and write the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    rng = random.Random(asked.seed)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
     rights = right_programs()
     counts: dict[str, Counter[str]] = {protocol: Counter() for protocol in PROTOCOLS}
-    seen: list[str] = []
+    surprises: list[str] = []
     reasons: Counter[str] = Counter()
     number = 0
     with tempfile.TemporaryDirectory() as folder:
         binary = built(Path(folder), "thread")
-        while number < asked.programs:
-            right, program, said = drawn(rights, rng)
-            if said == "else":
+        while number < options.programs:
+            right, program, verdict = drawn(rights, rng)
+            if verdict == "else":
                 continue
             protocol = rng.choice(PROTOCOLS)
             kind, op = rng.choice(list(TYPES)), rng.choice(REDUCTIONS)
             size_bytes = rng.randrange(1, rng.choice([64, 512, 4096]) * TYPES[kind].itemsize)
-            more = {
+            settings = {
                 "threads": rng.randint(1, 2),
                 "launches": rng.randint(1, 2),
                 "slot_bytes": rng.choice([128, 400, 4096]),
@@ -77,44 +78,44 @@ def main() -> None:
             }
             number += 1
             tally = counts[protocol]
-            case = f"{right.name} {kind} {op} {size_bytes} B {protocol} {more}"
+            case = f"{right.name} {kind} {op} {size_bytes} B {protocol} {settings}"
             try:
-                executor = ShimExecutor(replace(program, protocol=protocol), right.goal, binary, **more)
+                executor = ShimExecutor(replace(program, protocol=protocol), right.goal, binary, **settings)
             except InputError as error:
                 tally["not encoded"] += 1
-                seen.append(f"{case}: {error}")
+                surprises.append(f"{case}: {error}")
                 continue
-            got = outcome(executor, right, program, size_bytes, kind, op)
-            if said == "race":
+            kernel = outcome(executor, right, program, size_bytes, kind, op)
+            if verdict == "race":
                 tally["racing"] += 1
-                tally["racing, reported"] += got == "report"
+                tally["racing, reported"] += kernel == "report"
                 continue
             host = outcome(HostExecutor(program, right.goal), right, program, size_bytes, kind, op)
             tally["executed"] += 1
-            tally[got.split(":")[0]] += 1
-            tally["unlike the host"] += got.split(":")[0] != host.split(":")[0]
-            if got == host and got.startswith("refused: "):
-                reasons[got.removeprefix("refused: ")] += 1
-            elif got != "right" or host != "right":
-                seen.append(f"{case}: kernel {got}; host {host}")
+            tally[kernel.split(":")[0]] += 1
+            tally["unlike the host"] += kernel.split(":")[0] != host.split(":")[0]
+            if kernel == host and kernel.startswith("refused: "):
+                reasons[kernel.removeprefix("refused: ")] += 1
+            elif kernel != "right" or host != "right":
+                surprises.append(f"{case}: kernel {kernel}; host {host}")
     titles = ("executed", "right", "wrong", "report", "refused", "crash", "unlike the host", "not encoded",
               "racing", "racing, reported")  # fmt: skip
     rows = [[protocol, *(counts[protocol][title] for title in titles)] for protocol in PROTOCOLS]
     text = (
-        f"{number} programs of seed {asked.seed}, drawn from {len(rights)} right ones, half of them changed in one"
-        " place; each with a random type, reduction, size, slot size, one or two threads a block, one or two"
-        " launches on the same slots, its ranks spread over one to three launches at once (as over so many GPUs),"
-        " out of place and in place as it allows. What the check calls right must be"
-        " right on the host and in the kernel, without a report. *racing*: programs in which the check finds a"
-        " race, and of how many the sanitizer reports one in the size drawn (where chunks are empty there is"
-        " nothing to race for). No GPU took part."
+        f"{number} programs (seed {options.seed}) are drawn from {len(rights)} right ones, and half of them are"
+        " changed in one place. Each has a random type, reduction, size, slot size, one or two threads a block, one or"
+        " two launches on the same slots, and its ranks in one to three concurrent launches (as on so many GPUs), out"
+        " of place and in place where the program allows it. A program that passes the check must be right on the host"
+        " and in the kernel, without a report of the sanitizer. *racing*: programs in which the check finds a race."
+        " *racing, reported*: how many of them the sanitizer reports at the drawn size (empty chunks cannot race). No"
+        " GPU took part."
     )
     parts = [text, grid(["protocol", *titles], rows)]
     if reasons:
-        told = "\n".join(f"- {count} times: {reason}" for reason, count in sorted(reasons.items()))
-        parts.append(f"Refused by both, in the same words:\n\n{told}")
-    if seen:
-        parts.append("Not right in both:\n\n" + "\n".join(f"- {line}" for line in seen[:40]))
+        reason_lines = "\n".join(f"- {count} times: {reason}" for reason, count in sorted(reasons.items()))
+        parts.append(f"Refused by the host and the kernel, with the same reason:\n\n{reason_lines}")
+    if surprises:
+        parts.append("Not right on the host or in the kernel:\n\n" + "\n".join(f"- {line}" for line in surprises[:40]))
     write("kernel_on_cpu.py", page("kernel_on_cpu.py", "The GPU's kernel on CPU threads", parts))
 
 

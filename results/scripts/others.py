@@ -1,8 +1,8 @@
-"""MSCCL XMLs of other makers: what `verify` says of each, and which readers take it, beside what these readers do.
+"""Compare `verify` with real readers on MSCCL XML files of other makers: its verdict, and which readers take each file.
 
     python -m results.scripts.others FOLDER [--reader TARGET=COMMAND …]
 
-makes others.md. COMMAND FILE runs the real reader of a target on a file and exits with 0 if that takes it.
+makes others.md. `COMMAND FILE` runs the real reader of a target on a file, and exits with 0 if the reader takes it.
 """
 
 from __future__ import annotations
@@ -29,30 +29,44 @@ TAKES, REFUSES = "takes", "refuses"
 
 @dataclass(frozen=True)
 class Row:
-    """One file: its verdict, the first line of why, what readers ignore, and by reader ours and its own answer."""
+    """The result of one file.
+
+    Attributes:
+        name: Name of the file.
+        status: Our verdict.
+        why: First line of the reason; empty if the file is right.
+        remarks: What readers ignore in the file.
+        ours: Why each reader refuses the file by our rules, by name of the reader; "" if it takes the file.
+        theirs: True if the real reader takes the file, by name of the reader; only readers with a command.
+        seconds: Seconds of the verdict.
+    """
 
     name: str
     status: str
     why: str
     remarks: tuple[str, ...]
-    ours: Mapping[str, str]  # reader → "" where it takes the file, else why not
-    theirs: Mapping[str, bool]  # reader → whether it takes the file, where it was asked
+    ours: Mapping[str, str]
+    theirs: Mapping[str, bool]
     seconds: float
 
     def differs(self, reader: str) -> bool:
+        """Return True if the real reader and our rules disagree."""
         return reader in self.theirs and self.theirs[reader] == bool(self.ours[reader])
 
 
 def measured(path: Path, commands: Mapping[str, str]) -> Row:
-    """A file's row."""
-    begun = time.perf_counter()
+    """Verify a file, run the real readers on it, and return its row."""
+    start_s = time.perf_counter()
     verdict = verify(path)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start_s
     try:
         reading = read(path)
-        against = refusals(reading, reading.program)
-        broken = [f for f in verdict.findings if f.kind == "inconsistent"]  # which no reader takes
-        ours = {name: first_of((*against[name], *broken)) if against[name] or broken else "" for name in READERS}
+        refusals_of = refusals(reading, reading.program)
+        inconsistent = [f for f in verdict.findings if f.kind == "inconsistent"]  # No reader takes such a file.
+        ours = {
+            name: first_of((*refusals_of[name], *inconsistent)) if refusals_of[name] or inconsistent else ""
+            for name in READERS
+        }
         remarks = reading.remarks
     except InputError as error:
         why = str(error).removeprefix(f"{path}").removeprefix(f"{path.name}").strip(": ")
@@ -66,16 +80,16 @@ def measured(path: Path, commands: Mapping[str, str]) -> Row:
 
 
 def counts(rows: Sequence[Row], commands: Mapping[str, str]) -> list[tuple[object, ...]]:
-    """A row a reader: how many files it takes by ours and by itself, and how they agree."""
+    """Return a row for each reader: how many files it takes by our rules and in reality, and where they disagree."""
     table: list[tuple[object, ...]] = []
     for name in READERS:
-        took = sum(not row.ours[name] for row in rows)
+        ntaken = sum(not row.ours[name] for row in rows)
         if name not in commands:
-            table.append((name, took, len(rows) - took, "not asked", "", ""))
+            table.append((name, ntaken, len(rows) - ntaken, "not run", "", ""))
             continue
         stricter = sum(row.differs(name) and row.theirs[name] for row in rows)
         laxer = sum(row.differs(name) and not row.theirs[name] for row in rows)
-        table.append((name, took, len(rows) - took, sum(row.theirs[name] for row in rows), stricter, laxer))
+        table.append((name, ntaken, len(rows) - ntaken, sum(row.theirs[name] for row in rows), stricter, laxer))
     return table
 
 
@@ -84,14 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--reader", action="append", default=[], metavar="TARGET=COMMAND")
-    given = parser.parse_args(arguments)
-    if given.folder is None:
-        print("no FOLDER of others' files: the table stays")
+    options = parser.parse_args(arguments)
+    if options.folder is None:
+        print("No FOLDER is given, so the table stays as it is.")
         return
-    commands = dict(one.split("=", 1) for one in given.reader)
-    files = sorted(path for path in given.folder.glob("*.xml") if path.is_file())
+    commands = dict(argument.split("=", 1) for argument in options.reader)
+    files = sorted(path for path in options.folder.glob("*.xml") if path.is_file())
     if not files:
-        raise SystemExit(f"{given.folder}: has no .xml files")
+        raise SystemExit(f"{options.folder} has no .xml files")
     rows = [measured(path, commands) for path in files]
     statuses = Counter(row.status for row in rows)
     summary = ", ".join(f"{number} {status}" for status, number in statuses.most_common())
@@ -109,16 +123,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     slowest = max(rows, key=lambda row: row.seconds)
     parts = [
         f"{len(rows)} files: {summary}. The slowest takes {slowest.seconds:.1f} s ({slowest.name}).",
-        grid(("reader", "ours takes", "ours refuses", "it takes", "refused by ours alone", "by it alone"),
-             counts(rows, commands)),
-        "A file is *refused by ours alone* where the reader parses it and the executor cannot run it: what it dies of "
-        "when it runs, or refuses at launch, is listed.",
-        "## Where ours and the reader differ",
-        grid(("file", "reader", "it", "ours"), different) if different else "Nowhere.",
+        grid(("reader", "synth takes", "synth refuses", "reader takes", "refused by synth only",
+              "refused by the reader only"), counts(rows, commands)),
+        "A file is *refused by synth only* if the reader parses it and the executor cannot run it: the next table"
+        " states why it fails at launch or while it runs.",
+        "## Where synth and the reader differ",
+        grid(("file", "reader", "the reader", "synth"), different) if different else "Nowhere.",
         "## Files",
         grid(("file", "verdict", "taken by", "remarks"), listed),
-        "## Why not right",
-        grid(("file", "first finding"), reasons) if reasons else "All are.",
+        "## Why files are not right",
+        grid(("file", "first finding"), reasons) if reasons else "All files are right.",
     ]  # fmt: skip
     write(__file__, page(__file__, "Files of other makers", parts))
 

@@ -73,8 +73,8 @@ def test_a_run_counts_for_the_library_that_it_names() -> None:
 
 def test_the_farthest_run_is_reported() -> None:
     runs = [run_at(1.2), run_at(1.7) | {"library": "NCCL"}]
-    run_points = [point for number, run in enumerate(runs, 1) for point in points(number, run)]
-    assert "up to 1.7 times what came (run 2)" in why(runs, run_points)
+    found = [point for number, run in enumerate(runs, 1) for point in points(number, run)]
+    assert "up to 1.7 times the measured bandwidth (run 2)" in why(runs, found)
 
 
 @pytest.mark.parametrize(("library", "spec"), [(name, spec) for name, specs in SWITCHING.items() for spec in specs])
