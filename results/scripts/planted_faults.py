@@ -1,8 +1,8 @@
-"""Faults planted in right programs of many makers: whether the check finds each, and where it says that it is.
+"""Plant faults in right programs of many makers, and check whether the check finds each, and at the right place.
 
     python -m results.scripts.planted_faults [FILE.xml ...]
 
-makes planted_faults.md. FILES are right MSCCL XMLs of other makers, to plant faults in as well.
+makes planted_faults.md. The files are right MSCCL XML files of other makers, in which faults are planted as well.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from topologies.errors import InputError
 from topologies.load import load
 
 Json = dict[str, Any]
-EACH = 40  # programs a way of planting
-RANDOM = 6000  # programs changed at random
+EACH = 40  # Programs for each method of planting.
+RANDOM = 6000  # Programs that are changed at random.
 DEPTHS = (1, 2, 3, 8)
 STEPS = 20_000
 GOAL_S = 2.0
@@ -56,7 +56,7 @@ LARGE = (
 
 
 def others(files: Sequence[str]) -> Iterator[Right]:
-    """Right programs of other makers."""
+    """Yield the right programs among files of other makers."""
     for file in files:
         program = read_msccl(file)
         report = check(program, target=None, split=False)
@@ -65,53 +65,63 @@ def others(files: Sequence[str]) -> Iterator[Right]:
 
 
 def faults(rights: Sequence[Right]) -> list[tuple[object, ...]]:
-    """A row a way of planting."""
+    """Return a row for each method of planting: programs, faults found, and faults located."""
     rows: list[tuple[object, ...]] = []
-    for kind, ways in PLANTERS.items():
-        # to see what a run does every step is held back in turn, so those programs must be short
+    for kind, methods in PLANTERS.items():
+        # A run holds back each step in turn to show the fault, so these programs must be short.
         short = [right for right in rights if right.program.nsteps <= MOST_STEPS]
-        for way in ways:
-            made = found = named = 0
+        for method in methods:
+            nplanted = nfound = nlocated = 0
             names = set()
-            for right, fault in planted(kind, way, short if kind in SEEN else rights, EACH):
-                made += 1
+            for right, fault in planted(kind, method, short if kind in SEEN else rights, EACH):
+                nplanted += 1
                 names.add(right.name)
                 report = check(fault.program, fault.goal, fault.depth, target=fault.target)
-                found += any(f.kind == fault.kind for f in report.findings)
-                named += any(fault.named_by(f) for f in report.findings)
-            rows.append((kind, way, made, len(names), found, named))
+                nfound += any(f.kind == fault.kind for f in report.findings)
+                nlocated += any(fault.named_by(f) for f in report.findings)
+            rows.append((kind, method, nplanted, len(names), nfound, nlocated))
     return rows
 
 
 def faults_in_text(rights: Sequence[Right]) -> list[tuple[object, ...]]:
-    """A row a way of planting in a file's text: for each reader that does not take it found or not, others accused."""
+    """Return a row for each method of planting a fault in a file's text.
+
+    A row counts the readers that refuse the file, how many of these refusals the check finds, and how often it accuses
+    a
+    reader that takes the file.
+    """
     rows: list[tuple[object, ...]] = []
-    for way in WAYS:
-        made = found = accused_too = 0
-        for right, text, faulty, refusing in changed_texts(way, rights, EACH // 4):
+    for method in WAYS:
+        nplanted = nfound = accused_too = 0
+        for right, text, faulty, refusing in changed_texts(method, rights, EACH // 4):
             for reader in READERS:
                 after = verify(faulty, right.goal, None, reader).exit_code
-                made += reader in refusing
-                found += reader in refusing and after > 0
+                nplanted += reader in refusing
+                nfound += reader in refusing and after > 0
                 accused_too += reader not in refusing and after > verify(text, right.goal, None, reader).exit_code
-        rows.append((way, ", ".join(sorted(WAYS[way][2])), made, found, accused_too))
+        rows.append((method, ", ".join(sorted(WAYS[method][2])), nplanted, nfound, accused_too))
     return rows
 
 
 def accused(rights: Sequence[Right]) -> list[tuple[object, ...]]:
-    """A row a maker: right programs, and how many the check accuses."""
+    """Return a row for each maker: its right programs, and how many the check accuses."""
     rows: list[tuple[object, ...]] = []
     for origin in dict.fromkeys(right.origin for right in rights):
-        mine = [right for right in rights if right.origin == origin]
-        wrong = sum(not check(r.program, r.goal, target=None, split=r.origin != STRANGERS).ok for r in mine)
-        words = sorted({right.program.collective for right in mine})
-        protocols = sorted({right.program.protocol for right in mine})
-        rows.append((origin, ", ".join(words), ", ".join(protocols), len(mine), wrong))
+        members = [right for right in rights if right.origin == origin]
+        wrong = sum(
+            not check(
+                right_program.program, right_program.goal, target=None, split=right_program.origin != STRANGERS
+            ).ok
+            for right_program in members
+        )
+        words = sorted({right.program.collective for right in members})
+        protocols = sorted({right.program.protocol for right in members})
+        rows.append((origin, ", ".join(words), ", ".join(protocols), len(members), wrong))
     return rows
 
 
 def compared(rights: Sequence[Right]) -> list[tuple[object, ...]]:
-    """A row a number of FIFO slots: random programs, and on how many the check and the runs differ."""
+    """Return a row for each number of FIFO slots: random programs, and how often the check and the runs differ."""
     small = [right for right in rights if right.program.nsteps <= MOST_STEPS // 2]
     rows: list[tuple[object, ...]] = []
     for depth in DEPTHS:
@@ -119,11 +129,11 @@ def compared(rights: Sequence[Right]) -> list[tuple[object, ...]]:
         counts: Counter[str] = Counter()
         for right, program in sample(small, RANDOM // len(DEPTHS), depth):
             split = rng.random() < 0.7
-            told = differences(program, right.goal, depth, split)
-            if told is None:
+            difference = differences(program, right.goal, depth, split)
+            if difference is None:
                 counts["not run"] += 1
                 continue
-            counts["differ"] += bool(told)
+            counts["differ"] += bool(difference)
             report = check(program, right.goal, depth, target=None, split=split)
             counts["right" if report.ok else "wrong"] += 1
         rows.append((depth, counts["not run"], counts["wrong"], counts["right"], counts["differ"]))
@@ -131,7 +141,7 @@ def compared(rights: Sequence[Right]) -> list[tuple[object, ...]]:
 
 
 def large() -> Iterator[tuple[str, Program]]:
-    """Programs of 16 ranks and about STEPS instructions: many chunks, in lowered and in hand-built programs."""
+    """Yield programs of 16 ranks and about STEPS instructions, lowered and hand-built, with many chunks."""
     for name, program in (
         ("hand-built ring all-reduce", ring_allreduce(16, STEPS // (16 * 31))),
         ("hand-built all-pairs all-reduce", allpairs_allreduce(16)),
@@ -139,11 +149,11 @@ def large() -> Iterator[tuple[str, Program]]:
     ):
         yield name, finer(program, max(1, round(STEPS / program.nsteps)))
     for spec, collective in LARGE:
-        seen = set()
+        engines_used = set()
         for algorithm in baseline(make_problem(load(spec), collective)):
-            if algorithm.engine in seen:
+            if algorithm.engine in engines_used:
                 continue
-            seen.add(algorithm.engine)
+            engines_used.add(algorithm.engine)
             try:
                 program, _ = lower(algorithm, "large", "LL128")
             except InputError:
@@ -155,99 +165,109 @@ def large() -> Iterator[tuple[str, Program]]:
 
 
 def plans() -> Iterator[tuple[Json, int]]:
-    """Right plans of packets on one node and on two, each with its root."""
+    """Yield right plans of packets on one node and on two, each with its root."""
     for program in SMALL.values():
         if program.collective not in ("gather", "scatter"):
             for nodes in (1, 2):
-                made = replace(program, protocol="LL", max_bytes=LL_MOST_BYTES)
-                where = [nodes * rank // program.nranks for rank in range(program.nranks)]
-                yield json.loads(write_plan(made, nodes=where)), program.root
+                packet_program = replace(program, protocol="LL", max_bytes=LL_MOST_BYTES)
+                node_of_rank = [nodes * rank // program.nranks for rank in range(program.nranks)]
+                yield json.loads(write_plan(packet_program, nodes=node_of_rank)), program.root
 
 
 def plan_faults() -> list[tuple[object, ...]]:
-    """A row a kind of fault of an execution plan: planted, found by its check, and with one finding alone."""
+    """Return a row for each kind of fault of an execution plan: the number planted and found.
+
+    The last row counts the right plans, and how many of them the check accuses.
+    """
     rows: list[tuple[object, ...]] = []
     rights = list(plans())
     for kind, spoil in LATER_FAULTS.items():
-        reports = [check_plan(json.dumps(one), root=root) for plan, root in rights for one in spoil(plan)]
+        reports = [check_plan(json.dumps(spoilt), root=root) for plan, root in rights for spoilt in spoil(plan)]
         rows.append((kind, len(reports), sum(not report.ok for report in reports)))
     rows.append(("none", len(rights), sum(not check_plan(json.dumps(plan), root=root).ok for plan, root in rights)))
     return rows
 
 
 def times() -> list[tuple[object, ...]]:
-    """A row a large program: seconds of its check, and their ratio to the goal."""
+    """Return a row for each large program: seconds of its check, and their ratio to the goal."""
     rows: list[tuple[object, ...]] = []
     for name, program in large():
-        taken = []
+        seconds_of_runs = []
         for _ in range(3):
-            begun = time.perf_counter()
+            start_s = time.perf_counter()
             report = check(program, fifo_depth=STEPS, target=None)
-            taken.append(time.perf_counter() - begun)
+            seconds_of_runs.append(time.perf_counter() - start_s)
         blocks = sum(len(gpu.threadblocks) for gpu in program.gpus)
-        seconds = statistics.median(taken)
+        seconds = statistics.median(seconds_of_runs)
         rows.append((name, program.nsteps, blocks, report.status, f"{seconds:.3f}", f"{seconds / GOAL_S:.3f}"))
     return rows
 
 
 def main(files: Sequence[str]) -> None:
-    strangers = list(others(files))
-    rights = [*right_programs(), *strangers]
+    """Check all programs with and without faults, and write the table; exit with an error if the check is wrong."""
+    file_programs = list(others(files))
+    rights = [*right_programs(), *file_programs]
     rows = faults(rights)
     by_kind = {kind: [sum(int(str(r[x])) for r in rows if r[0] == kind) for x in (2, 4, 5)] for kind in PLANTERS}
     planted_all, found_all, named_all = (sum(sums[x] for sums in by_kind.values()) for x in range(3))
     fewest = min(by_kind, key=lambda kind: by_kind[kind][0])
-    texts = faults_in_text(rights)
-    clean = accused(rights)
-    checked = compared(rights)
-    timed = times()
-    later = plan_faults()
-    slowest = max(timed, key=lambda row: float(str(row[4])))
-    given = f", and {len(strangers)} files of other makers ({', '.join(r.name for r in strangers)})"
+    text_rows = faults_in_text(rights)
+    right_rows = accused(rights)
+    random_rows = compared(rights)
+    time_rows = times()
+    plan_rows = plan_faults()
+    slowest = max(time_rows, key=lambda row: float(str(row[4])))
+    files_text = f", {len(file_programs)} of them files of other makers ({', '.join(r.name for r in file_programs)})"
     text = page(
         __file__,
         "Faults planted in right programs",
         [
-            f"Each fault is certain: made so (an offset beyond the end, an end of a connection taken away), or seen "
-            f"to happen by an executor that shares nothing with the check and decides for all orders by holding one "
-            f"transmission back. *Named*: a finding of this kind names the rank, threadblock, step and cell where the "
-            f"fault is, as far as it has them: of a race either of the two steps, of a wrong result the cell and the "
-            f"step that wrote it last, of a deadlock a circle of stopped steps, of what is unpaired either end. "
-            f"Planted in {len(rights)} right programs{given if strangers else ''}.",
-            f"**{planted_all} planted, {found_all} found, {named_all} named; at least {by_kind[fewest][0]} of a kind "
-            f"({fewest}).**",
-            grid(("kind", "planted by", "programs", "from so many right ones", "found", "named"), rows),
+            "Each fault is certain: by construction (an offset beyond the end, a missing end of a connection), or"
+            " because an executor observed it. The executor shares nothing with the check, and decides for all orders"
+            " by holding one transmission back. *Located*: a finding of this kind names the rank, threadblock, step"
+            " and cell of the fault, if it has them: for a race one of the two steps, for a wrong result the cell and"
+            " the step that wrote it last, for a deadlock a cycle of stopped steps, for an unpaired connection one of"
+            f" its ends. The faults are planted in {len(rights)} right programs{files_text if file_programs else ''}.",
+            f"**{planted_all} planted, {found_all} found, {named_all} located; at least {by_kind[fewest][0]} of each"
+            f" kind ({fewest}).**",
+            grid(("kind", "planted by", "programs", "distinct right programs", "found", "located"), rows),
             "## Execution plans of MSCCL++, launch after launch",
-            "What the first launch, a small message or a single plan does not show. A launch that runs ahead, and one "
-            "scratch for all, are faults only where a rank does not hear of those that it writes to.",
-            grid(("kind", "planted", "found"), later),
+            "These faults do not show in the first launch, with a small message or with a single plan. A launch that"
+            " runs ahead, and one scratch for all launches, are faults only if a rank receives no signal from the"
+            " ranks that it writes to.",
+            grid(("kind", "planted", "found"), plan_rows),
             "## Faults in the text of files",
-            "Each is refused by the readers named, for whom `verify --target` must find it, and by no other.",
-            grid(("planted", "not taken by", "files × readers", "found", "others that are accused"), texts),
+            "The named readers refuse each of these files, and `verify --target` must refuse it for them and for no"
+            " other reader.",
+            grid(("planted", "refused by", "files × readers", "found", "other readers accused"), text_rows),
             "## Right programs",
-            grid(("made by", "collectives", "protocols", "right programs", "accused"), clean),
-            "## The other way round: programs changed at random",
-            f"One to three random changes; the check and the runs must agree on deadlock, on races and their cells, "
-            f"and without races on each wrong cell and each read of what nothing wrote (the first {MAX_OF_A_KIND} of a "
-            f"kind). "
-            f"*Not run*: the numbers contradict each other, which the check finds without running.",
-            grid(("FIFO slots", "not run", "wrong", "right", "check and runs differ"), checked),
+            grid(("maker", "collectives", "protocols", "right programs", "accused"), right_rows),
+            "## Programs changed at random",
+            "Each program has one to three random changes. The check and the runs must agree on deadlocks, on races"
+            " and their cells, and without races on each wrong cell and each read of an unwritten cell (the first"
+            f" {MAX_OF_A_KIND} of each kind). *Not run*: the numbers of the program contradict each other, which the"
+            " check finds without a run.",
+            grid(("FIFO slots", "not run", "wrong", "right", "check and runs differ"), random_rows),
             "## Time",
-            f"16 ranks, about {STEPS} instructions; the slowest takes {slowest[4]} s, {slowest[5]} of the "
-            f"{GOAL_S:g} s that it may.",
-            grid(("program", "instructions", "threadblocks", "status", "seconds", "of 2 s"), timed),
-            f"Slots of a FIFO by protocol: {', '.join(f'{p} {d}' for p, d in FIFO_DEPTH.items())}.",
+            f"The programs have 16 ranks and about {STEPS} instructions. The slowest check takes {slowest[4]} s,"
+            f" {slowest[5]} of the goal of {GOAL_S:g} s.",
+            grid(("program", "instructions", "threadblocks", "status", "seconds", "seconds / goal"), time_rows),
+            f"FIFO slots by protocol: {', '.join(f'{p} {d}' for p, d in FIFO_DEPTH.items())}.",
         ],
     )
-    if strangers:
+    if file_programs:
         text = text.replace("planted_faults.py`", "planted_faults.py FILE.xml …`", 1)
     write(__file__, text)
     if found_all < planted_all or named_all < planted_all or by_kind[fewest][0] < 20:
-        raise SystemExit("a planted fault was not found, or too few were planted")
-    if any(row[2] != row[3] or row[4] for row in texts):
-        raise SystemExit("a fault in the text was not found, or a reader that takes it was said not to")
-    if any(row[-1] for row in clean) or any(row[-1] for row in checked):
-        raise SystemExit("a right program was accused, or the check and the runs differ")
+        raise SystemExit(
+            "planted_faults: a planted fault was not found or not located, or too few were planted; see the table"
+        )
+    if any(row[2] != row[3] or row[4] for row in text_rows):
+        raise SystemExit(
+            "planted_faults: a fault in a text was not found, or a reader that takes a file was accused; see the table"
+        )
+    if any(row[-1] for row in right_rows) or any(row[-1] for row in random_rows):
+        raise SystemExit("planted_faults: a right program was accused, or the check and the runs differ; see the table")
 
 
 if __name__ == "__main__":
