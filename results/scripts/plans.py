@@ -187,7 +187,8 @@ def examine(row: Row, algorithm: Algorithm, group: Sequence[int], runs: int, tex
         algorithm: The algorithm.
         group: Ranks of the process group.
         runs: Number of random runs of each plan.
-        text_of_name: Text of each plan by name, over all calls, to find names that occur twice; plans in switches are left out.
+        text_of_name: Text of each plan by name, over all calls, to find names that occur twice; plans in switches are
+            left out.
     """
     problem = algorithm.problem
     root, n = problem.collective.root, problem.nranks

@@ -1,9 +1,10 @@
-"""Random small networks put to every engine and every bound: exceptions, wrong schedules and refuted bounds.
+"""Give random small networks to every engine and bound, and report exceptions, wrong schedules and refuted bounds.
 
     python -m results.scripts.random_networks [--count N] [--seed N] [--minutes M] [--one NUMBER]
 
 makes random_networks.md. A network has 2 to 5 ranks, directed links whose latencies and bandwidths may be far apart,
-limits, and switches that may multicast and reduce. Each engine is asked by itself, so that no defect is contained.
+limits, and switches that may multicast and reduce. Each engine is called directly, so that no search contains its
+errors.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ from tests.synth.engines.known import Known
 from topologies.errors import InputError
 from topologies.topology import SwitchOps, Topology
 
-_LEAST_S, _EXACT_S = 0.4, 2.0  # for a constructive engine, and for one that asks solvers
-_MOST_ANSWERS = 8  # of an engine to one question
-_EXACT_EVERY = 25  # of the questions, that solvers are asked
-_SEARCH_EVERY = 10  # of the questions, that a whole search is asked
+_LEAST_S, _EXACT_S = 0.4, 2.0  # Seconds of a constructive engine, and of an engine with solvers.
+_MOST_ANSWERS = 8  # Limit of an engine's answers to one question.
+_EXACT_EVERY = 25  # Each so many questions, engines with solvers are called.
+_SEARCH_EVERY = 10  # Each so many questions, a whole search is run.
 _ROUNDING = 1e-7
 _FIGURES = (1e-9, 1e-3, 0.1, 1.0, 1 / 3, 25.0, 300.0, 1e4, 1e9)
 
 
 def stretched(rng: random.Random, topology: Topology) -> Topology:
-    """Return a topology with latencies and bandwidths that may be far apart, and switches that do more than forward."""
+    """Return a topology with latencies and bandwidths that may be far apart, and switches that multicast and reduce."""
     gbs, alpha = topology.bandwidth_gbs, topology.alpha_us
     if rng.random() < 0.3:
         gbs = gbs * [rng.choice(_FIGURES) for _ in gbs]
     if rng.random() < 0.3:
         alpha = alpha * [rng.choice(_FIGURES) for _ in alpha]
-    parts = [rng.choice((0.2, 0.5, 1.0)) for _ in topology.limits]
+    shares = [rng.choice((0.2, 0.5, 1.0)) for _ in topology.limits]
     limits = tuple(
-        replace(one, bandwidth_gbs=float(gbs[one.links].sum()) * part)
-        for one, part in zip(topology.limits, parts, strict=True)
+        replace(limit, bandwidth_gbs=float(gbs[limit.links].sum()) * share)
+        for limit, share in zip(topology.limits, shares, strict=True)
     )
-    able = [name for name in topology.switches if rng.random() < 0.7]
-    ops = tuple(SwitchOps(name, rng.choice((0.0, 1.0)), rng.choice((0.5, 1.0))) for name in able)
+    capable = [name for name in topology.switches if rng.random() < 0.7]
+    ops = tuple(SwitchOps(name, rng.choice((0.0, 1.0)), rng.choice((0.5, 1.0))) for name in capable)
     return replace(topology, bandwidth_gbs=gbs, alpha_us=alpha, limits=limits, switch_ops=ops)
 
 
@@ -63,60 +64,70 @@ def drawn(seed: int, number: int) -> tuple[Problem, int | None]:
     """Return the question of a number, and its message size in bytes; None for all sizes.
 
     Raises:
-        InputError: The draw is no possible question.
+        InputError: If the draw is no valid question.
     """
     rng = random.Random(f"{seed}:{number}")
     topology = stretched(rng, random_topology(rng, 5))
     group = rng.sample(range(topology.nranks), rng.randint(2, topology.nranks))
-    others = [rank for rank in range(topology.nranks) if rank not in group]
+    outsiders = [rank for rank in range(topology.nranks) if rank not in group]
     collective = random_collective(rng, len(group), None)
     root = rng.choice(group) if collective in ROOTED else None
     size = rng.choice((None, 1, 1 << 10, 1 << 20, 1 << 30, 1 << 50))
-    return make_problem(topology, collective, group, others, root=root), size
+    return make_problem(topology, collective, group, outsiders, root=root), size
 
 
 def ask(engine: Engine, problem: Problem, size: int | None, bound: Bound, workers: Workers) -> int:
-    """Return how many schedules an engine has, each replayed and held against the bound; raise whatever it raises."""
+    """Return the number of schedules that an engine yields; -1 if it does not accept the problem.
+
+    Each schedule is replayed and compared with the bound. Errors of the engine are raised as they are.
+
+    Raises:
+        AssertionError: If a schedule is faster than the bound.
+    """
     options, answers = Options(size, budget_s=_LEAST_S if engine.constructive else _EXACT_S), 0
     if engine.accepts(problem, options):
         return -1
     sizes = (1 << 30, 1 << 10) if size is None else (size,)
-    known = Known({})
-    request = Request(options, sizes, now() + options.budget_s, workers, known, bound, solvers=engine.solvers)
+    known_answers = Known({})
+    request = Request(options, sizes, now() + options.budget_s, workers, known_answers, bound, solvers=engine.solvers)
     with suppress(TimeUp, InputError), compiled_interrupts():
         for answer in limited(
             now() + 2 * options.budget_s, partial(list, islice(engine.solve(problem, request), _MOST_ANSWERS))
         ):
             if not isinstance(answer, Candidate | Algorithm):
                 continue
-            one, schedule = answer.problem, answer.schedule
-            if isinstance(answer, Candidate) and one.quotient is not None and problem.quotient is None:
-                one, schedule = expand(one, schedule)
-            made = Algorithm(one, schedule, answer.engine)
+            answered_problem, schedule = answer.problem, answer.schedule
+            if isinstance(answer, Candidate) and answered_problem.quotient is not None and problem.quotient is None:
+                answered_problem, schedule = expand(answered_problem, schedule)
+            algorithm = Algorithm(answered_problem, schedule, answer.engine)
             answers += 1
-            for at in sizes:
-                if made.time_us(at) < bound.at(at)[0] * (1 - _ROUNDING):
-                    raise AssertionError(f"{made.time_us(at)} µs at {at} bytes, below its bound {bound.at(at)[0]} µs")
+            for size_bytes in sizes:
+                if algorithm.time_us(size_bytes) < bound.at(size_bytes)[0] * (1 - _ROUNDING):
+                    raise AssertionError(
+                        f"{algorithm.time_us(size_bytes)} µs at {size_bytes} bytes is below the bound of"
+                        f" {bound.at(size_bytes)[0]} µs"
+                    )
     return answers
 
 
 def main() -> None:
+    """Ask all questions, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--one", type=int)
-    asked = parser.parse_args()
-    until = time.monotonic() + 60 * asked.minutes
+    options = parser.parse_args()
+    until = time.monotonic() + 60 * options.minutes
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     failures: dict[str, str] = {}
     questions = 0
     with Workers(("cpsat", "linear")) as workers:
-        for number in range(asked.count) if asked.one is None else (asked.one,):
+        for number in range(options.count) if options.one is None else (options.one,):
             if time.monotonic() > until:
                 break
             with suppress(InputError):
-                problem, size = drawn(asked.seed, number)
+                problem, size = drawn(options.seed, number)
                 questions += 1
                 bound = Bound(())
                 try:
@@ -135,29 +146,30 @@ def main() -> None:
                         note(engine.name, number, error, counts, failures)
                 if number % _SEARCH_EVERY == 0:
                     try:
-                        found = search(problem, Options(size, budget_s=_EXACT_S), workers)
+                        result = search(problem, Options(size, budget_s=_EXACT_S), workers)
                         counts["the whole search"]["asked"] += 1
-                        counts["the whole search"]["schedules"] += len(found.ranges)
-                        for defect in found.defects:
+                        counts["the whole search"]["schedules"] += len(result.ranges)
+                        for defect in result.defects:
                             note("the whole search", number, RuntimeError(defect.line), counts, failures)
                     except InputError:
                         counts["the whole search"]["not for it"] += 1
                     except Exception as error:
                         note("the whole search", number, error, counts, failures)
     columns = ("asked", "not for it", "schedules", "failures")
-    rows = [(name, *(str(each[column]) for column in columns)) for name, each in counts.items()]
+    rows = [(name, *(str(count[column]) for column in columns)) for name, count in counts.items()]
     about = (
-        f"{questions} questions of seed {asked.seed}: random directed networks of 2 to 5 ranks with limits, switches"
-        " that multicast and reduce, and figures up to 18 powers of ten apart. Every schedule was replayed and held"
-        f" against the bound. Exact engines were asked every {_EXACT_EVERY}th question, the whole search every"
-        f" {_SEARCH_EVERY}th. The questions are a sample: `--minutes` says for how long they are drawn."
+        f"{questions} questions (seed {options.seed}) are about random directed networks of 2 to 5 ranks with limits,"
+        " switches that multicast and reduce, and figures up to 18 powers of ten apart. Every schedule was replayed"
+        f" and compared with the bound. Engines with solvers were called for every {_EXACT_EVERY}th question, the"
+        f" whole search for every {_SEARCH_EVERY}th. The questions are a sample: `--minutes` limits the time in which"
+        " they are drawn."
     )
-    listed = (
+    failure_lines = (
         "\n".join(f"- {line}" for line in failures.values()) or "No exception, no wrong schedule, no refuted bound."
     )
-    if asked.one is None:
-        write(__file__, page(__file__, "Random small networks", [about, grid(("part", *columns), rows), listed]))
-    print(listed)
+    if options.one is None:
+        write(__file__, page(__file__, "Random small networks", [about, grid(("part", *columns), rows), failure_lines]))
+    print(failure_lines)
 
 
 def note(
