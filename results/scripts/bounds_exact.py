@@ -197,7 +197,7 @@ def bounded(case: Drawn, best: Exact, algorithm: Algorithm, workers: Workers, *,
     """Return the bound of a problem under one protocol, with the witnesses of all methods that find bounds.
 
     Args:
-        one: The drawn problem.
+        case: The drawn problem.
         best: Its exact solution.
         algorithm: The best schedule.
         workers: Processes of the solvers.

@@ -8,9 +8,9 @@ can be mounted, else a limit on file sizes), and two builds into one library and
 end with the bytes of an undisturbed build. For a sample, give smaller --kills and --disks (0: none). Further options
 take minutes of two cores each:
 
-    --full      the four nodes of dgx-h100:4, all groups of 2 to 8 ranks in a node, all collectives and targets
-    --large     1,024 GPUs, dgx-h100:128, five collectives
-    --dask      instead (cluster_library-dask.md): the four nodes on two workers of Dask and on one, both in the least
+    --full      the four nodes of dgx-h100:4, all groups of 2 to 8 ranks in a node, all collectives and targets --large
+    1,024 GPUs, dgx-h100:128, five collectives --dask      instead (cluster_library-dask.md): the four nodes on two
+    workers of Dask and on one, both in the least
                 budget class, and builds of which a worker is killed
 
 Times are wall times and processor times; processor times say more on a busy machine. Memory is the largest resident

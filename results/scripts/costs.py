@@ -54,8 +54,7 @@ class Row:
         ended: Why the search stopped early, or "".
         refused: Why there is no answer, or "".
         missed: Sizes with a gap that is too large: size in bytes, time of the file / bound, time of the fastest
-            schedule /
-            bound, and the bound at this size / the bound before.
+            schedule / bound, and the bound at this size / the bound before.
     """
 
     spec: str

@@ -139,8 +139,7 @@ def ranking(runs: list[Found]) -> tuple[int, int, int, int]:
 
     Returns:
         The number of pairs whose predictions differ, how many of them are measured in this order, the number of sizes,
-        and
-        at how many of them the schedule predicted to be fastest is measured as fastest.
+        and at how many of them the schedule predicted to be fastest is measured as fastest.
     """
     pairs = in_order = sizes = same = 0
     by_size: dict[tuple[str, int], list[Found]] = defaultdict(list)

@@ -115,7 +115,7 @@ def forge(honest: Path, every: int) -> Iterator[tuple[str, str]]:
                 folder = Path(shutil.copytree(honest, Path(name) / "lib"))
 
                 def change(forged: list[dict[str, Any]], key: str = key, value: Any = value) -> None:
-                    """Change or delete the field of the first entry."""
+                    """Set or delete the field of the first entry."""
                     if value is ...:
                         del forged[0][key]
                     else:
@@ -171,7 +171,7 @@ def of_answers(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    """Forge the libraries, caches and answers, and write the table."""
+    """Check forged libraries, caches and answers, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, help="only every N-th change of a field")
     every = parser.parse_args().every

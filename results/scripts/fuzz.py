@@ -84,7 +84,7 @@ def input_named(form: Format, name: str) -> object:
 
 
 def child(form: Format, todo: list[str], pipe: int) -> None:
-    """Feed the inputs to the reader, and write to the pipe before and after each."""
+    """Call the reader with each input, and write to the pipe before and after each."""
     folder = folder_for(form)
     limit_memory()
 
@@ -117,7 +117,7 @@ def resident() -> int:
 
 
 def run_some(row: Row, todo: list[str]) -> None:
-    """Feed inputs to a reader in child processes; a new child replaces each one that dies or hangs."""
+    """Call a reader with inputs in child processes; a new child replaces each one that dies or hangs."""
     while todo:
         reading, writing = os.pipe()
         with warnings.catch_warnings():
@@ -197,7 +197,7 @@ def fail(row: Row, input_name: str, words: str) -> None:
 
 
 def main() -> None:
-    """Feed files for some minutes, and write the table; exit with an error if one fails."""
+    """Call the readers with files for some minutes, and write the table; exit with an error if one fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     minutes = parser.parse_args().minutes

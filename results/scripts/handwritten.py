@@ -122,8 +122,7 @@ def instances(figures: Mapping[str, Any]) -> tuple[list[list[str]], list[str], l
 
     Returns:
         A row for each algorithm and number of instances, the algorithms that cost more than so many times one instance,
-        and
-        the algorithms that cost more than msccl-tools'.
+        and the algorithms that cost more than msccl-tools'.
     """
     rows, dearer, larger = [], [], []
     for name, example, settings in PAIRS:

@@ -205,8 +205,7 @@ def _of_amd(text: str, machine: Machine) -> list[str]:
     """Return how a machine differs from the tables of amd-smi.
 
     It has as many ranks as rows of link types. What leaves a rank is the sum of its cells' second rates; without rates,
-    it
-    is 64 or 50 GB/s for each link.
+    it is 64 or 50 GB/s for each link.
     """
     tables = {
         title: [line.split()[1:] for line in body.splitlines() if re.match(r"[0-9a-f]{4}:\S+\s+\S", line)]

@@ -1,13 +1,13 @@
-"""Ranks that are killed, stopped, interrupted, end early or call differently: what every other rank says, and when.
+"""Make ranks fail (kill, stop, interrupt, end early, call differently), and check the messages of all other ranks.
 
     python -m results.scripts.lost_ranks [--every N]
 
 makes lost_ranks.md. Each case forks 2 to 4 ranks of torch.distributed on this machine, and one of them fails
-(`results.measuring.failing_ranks`). A rank passes where its error is one line that names whom or what it must, within
-2 s of the moment at which that can be known: the later one of the fault and its own call's begin, the begin of the last
-of calls that differ or wait for each other, or the time-out where the culprit lives. Nobody may hang, and nobody be
-called lost but those whose process has ended without a word. Faults of our own are planted in the back end, and must be
-found. Needs PyTorch.
+(`results.measuring.failing_ranks`). A rank passes if its error is one line that names the right rank or cause, within
+2 s of the time at which it can be known. This time is the later one of the fault and the begin of the rank's own call;
+for calls that differ or wait for each other it is the begin of the last one, and for a culprit that lives it is the
+time-out. No rank may hang. Only ranks whose process has ended without a message may be called lost. The script also
+plants faults in the back end; the verdicts must find them. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import Any
 
 from results.measuring.measure import grid, page, run, synth, write
 
-SOON_S = 2.0  # after the moment at which it can be known
-HANGS_S = 15.0  # after the time-out, where there is one
+SOON_S = 2.0  # Allowed seconds from the time at which a fault can be known to the message.
+HANGS_S = 15.0  # A rank hangs if it has not ended so many seconds later, or after the time-out.
 MODES = ("synth", "auto", "synth, library")
 DEAD = ("killed", "killed in a call", "killed amid a large message", "rank 0, which serves the store, is killed",
         "leaves by os._exit", "killed at the start of a second group", "killed amid the start")  # fmt: skip
@@ -73,92 +73,109 @@ CALLS = {
 
 @dataclass(frozen=True)
 class Seen:
-    """How a rank fared. events: what it noted; ended: its process came to an end; killed: by a signal."""
+    """The events of a rank and its end.
+
+    Attributes:
+        events: Events that the rank recorded.
+        ended: True if its process ended.
+        killed: True if a signal ended it.
+    """
 
     events: list[dict[str, Any]]
     ended: bool
     killed: bool
 
     def at(self, event: str) -> float | None:
-        return next((each["at"] for each in self.events if each["event"] == event), None)
+        """Return the time of the first event of a name; None without such an event."""
+        return next((record["at"] for record in self.events if record["event"] == event), None)
 
 
 def cases() -> list[Any]:
-    """Each fault, for three turns or its calls: 2 to 4 ranks, each mode, at once or later, all or a sub-group."""
-    from results.measuring.failing_ranks import Case  # needs PyTorch
+    """Return the cases: each fault three times or more, for 2 to 4 ranks, all modes, calls, and groups."""
+    from results.measuring.failing_ranks import Case  # This import needs PyTorch.
 
-    found = []
+    all_cases = []
     for i, fault in enumerate(SAYS):
-        for turn in range(max(3, len(CALLS.get(fault, ())))):
-            ranks, mode = 2 + (turn + i) % 3, MODES[(turn + 2 * i) % 3]
+        for repetition in range(max(3, len(CALLS.get(fault, ())))):
+            ranks, mode = 2 + (repetition + i) % 3, MODES[(repetition + 2 * i) % 3]
             if fault == "ends after its part":
                 ranks = max(ranks, 3)
             calls = CALLS.get(fault, ("all_reduce",))
-            call = calls[turn % len(calls)]
-            alone = fault in ("killed", "stopped", "raises an error", "destroys its groups", "killed in a call")
-            group = "two" if alone and ranks == 4 and call != "chain" else "all"
-            found.append(Case(fault, ranks, mode, call, (turn + i) % 2 == 1, group, (1000, 30_000, 10)[turn % 3]))
-    return found
+            call = calls[repetition % len(calls)]
+            in_subgroup = fault in ("killed", "stopped", "raises an error", "destroys its groups", "killed in a call")
+            group = "two" if in_subgroup and ranks == 4 and call != "chain" else "all"
+            all_cases.append(
+                Case(fault, ranks, mode, call, (repetition + i) % 2 == 1, group, (1000, 30_000, 10)[repetition % 3])
+            )
+    return all_cases
 
 
 def known_at(case: Any, rank: int, ranks: Sequence[Seen]) -> float:
-    """When this rank could know, by `time.monotonic`."""
-    from results.measuring.failing_ranks import TIMED_OUT  # needs PyTorch
+    """Return the time (of `time.monotonic`) at which this rank could know of the fault."""
+    from results.measuring.failing_ranks import TIMED_OUT  # This import needs PyTorch.
 
     begins = ranks[rank].at("begins") or 0.0
     fault = ranks[case.culprit].at("fault")
     if case.fault in TIMED_OUT and not (rank == case.culprit and "computes" in case.fault):
         return max(begins, fault or 0.0) + float(case.timeout_s)
     if case.fault.startswith("calls another") or SAYS[case.fault] == ELSEWHERE:
-        return max(each.at("begins") or 0.0 for each in ranks)
+        return max(fate.at("begins") or 0.0 for fate in ranks)
     return max(begins, fault or 0.0)
 
 
 def verdict(case: Any, rank: int, ranks: Sequence[Seen]) -> tuple[str, float]:
-    """What is wrong about this rank, "" where nothing is; and the seconds after the moment it could be known."""
-    mine, says = ranks[rank], SAYS[case.fault].format(case.culprit)
-    dead = {r for r, each in enumerate(ranks) if each.killed or (r == case.culprit and case.fault in DEAD)}
-    if not mine.ended:
+    """Return what is wrong about a rank ("" for nothing), and the seconds from when it could know to its message."""
+    fate, expected = ranks[rank], SAYS[case.fault].format(case.culprit)
+    dead = {r for r, other_rank in enumerate(ranks) if other_rank.killed or (r == case.culprit and case.fault in DEAD)}
+    if not fate.ended:
         return "hangs", 0.0
-    fails = next((each for each in mine.events if each["event"] == "fails"), None)
+    fails = next((other_rank for other_rank in fate.events if other_rank["event"] == "fails"), None)
     if fails is None:
         return _without_error(case, rank, ranks), 0.0
     text, seconds = fails["text"], max(0.0, fails["at"] - known_at(case, rank, ranks))
-    accused = {int(r) for each in re.findall(r"lost: rank ([\d, ]+)", text) for r in each.split(",") if r.strip()}
+    accused = {
+        int(r) for other_rank in re.findall(r"lost: rank ([\d, ]+)", text) for r in other_rank.split(",") if r.strip()
+    }
     if accused - dead:
         return "falsely accuses", seconds
-    if not says or not _is_concerned(case, rank):
+    if not expected or not _is_concerned(case, rank):
         return "fails for nothing", seconds
     gave_up = rank == case.culprit and "the others gave up waiting for this rank" in text
-    if "\n" in text or not (re.search(says, text) or gave_up):
+    if "\n" in text or not (re.search(expected, text) or gave_up):
         return "does not name it", seconds
     return "late" if seconds > SOON_S else "", seconds
 
 
 def _without_error(case: Any, rank: int, ranks: Sequence[Seen]) -> str:
-    """Of a rank whose call did not fail."""
-    mine, fault = ranks[rank], ranks[case.culprit].at("fault")
-    interrupted = mine.at("interrupted")
+    """Return what is wrong about a rank whose call did not fail."""
+    fate, fault = ranks[rank], ranks[case.culprit].at("fault")
+    interrupted = fate.at("interrupted")
     if interrupted is not None and fault is not None:
         return "" if rank == case.culprit and interrupted < fault + SOON_S else "late"
-    if mine.at("begins") is None:
+    if fate.at("begins") is None:
         return "" if rank == case.culprit else "did not begin"
     if rank == case.culprit and case.fault in DEAD:
         return ""
     right = not SAYS[case.fault] or not _is_concerned(case, rank)
-    return "" if right and mine.at("passes") is not None else "does not fail"
+    return "" if right and fate.at("passes") is not None else "does not fail"
 
 
 def _is_concerned(case: Any, rank: int) -> bool:
-    """Whether this rank must say something."""
+    """Return True if the fault must make this rank's call fail."""
     if case.fault == "waits for a message that is not sent":
         return bool(rank == case.culprit)
     return case.group == "all" or rank in (0, case.ranks - 1)
 
 
 def run_case(case: Any, libraries: dict[int, Path], plant: Callable[[], None] | None = None) -> list[Seen]:
-    """Fork its ranks, wait for their ends, and read what they noted. plant: called in each before it begins."""
-    from results.measuring.failing_ranks import run_rank  # needs PyTorch
+    """Run the ranks of a case as forked processes, wait for their ends, and return what they recorded.
+
+    Args:
+        case: The case.
+        libraries: Folder of a library by number of ranks.
+        plant: Function that each rank calls before it begins.
+    """
+    from results.measuring.failing_ranks import run_rank  # This import needs PyTorch.
 
     with _folder() as folder:
         address = f"file://{folder}/store"
@@ -181,16 +198,19 @@ def run_case(case: Any, libraries: dict[int, Path], plant: Callable[[], None] | 
                 run_rank(case, rank, address, f"{folder}/{rank}")
             children.append(child)
         codes = _wait(children, case)
-        seen = []
+        fates_of_ranks = []
         for rank, code in enumerate(codes):
             path = Path(folder, str(rank))
             events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-            seen.append(Seen(events, code is not None, code is not None and os.WIFSIGNALED(code)))
-        return seen
+            fates_of_ranks.append(Seen(events, code is not None, code is not None and os.WIFSIGNALED(code)))
+        return fates_of_ranks
 
 
 def _wait(children: Sequence[int], case: Any) -> list[int | None]:
-    """Each one's status; None where it did not end. One that is stopped goes on when the others have ended."""
+    """Return the status of each rank; None if it did not end.
+
+    A stopped rank is continued when all other ranks have ended.
+    """
     codes: list[int | None] = [None] * len(children)
     until = time.monotonic() + HANGS_S + (2 * case.timeout_s if case.timeout_s < HANGS_S else 0)
     going = False
@@ -212,28 +232,36 @@ def _wait(children: Sequence[int], case: Any) -> list[int | None]:
 
 
 def plants() -> dict[str, tuple[Any, str, Callable[[], None]]]:
-    """Faults of our own in the back end: a case, the verdict that must be found, and what plants it."""
-    from results.measuring.failing_ranks import Case  # needs PyTorch
+    """Return faults that are planted in the back end.
+
+    By name, each has a case, the expected verdict, and a function that plants it.
+    """
+    from results.measuring.failing_ranks import Case  # This import needs PyTorch.
     from runtime.torch.failures import lost
     from runtime.torch.failures.causes import Cause, Waiting
     from runtime.torch.failures.lost import FailureWatch
 
     def accuse() -> None:
-        lost.find_cause = lambda *given: Cause(f"lost: rank {min(given[-1])} (it does not answer)")
+        """Call a live rank lost."""
+        lost.find_cause = lambda *arguments: Cause(f"lost: rank {min(arguments[-1])} (it does not answer)")
 
     def be_silent() -> None:
+        """Return no cause for any failure."""
         FailureWatch._find_cause = lambda *_: ""  # type: ignore[method-assign]
 
     def be_late() -> None:
-        before = FailureWatch._find_cause
+        """Set a delay before each cause."""
+        find_cause = FailureWatch._find_cause
 
         def later(watch: FailureWatch, waiting: Waiting, late: bool) -> str:
+            """Return the cause after a delay."""
             time.sleep(SOON_S + 0.5)
-            return before(watch, waiting, late)
+            return find_cause(watch, waiting, late)
 
         FailureWatch._find_cause = later  # type: ignore[method-assign]
 
     def hang() -> None:
+        """Keep waits from ending."""
         FailureWatch._end_waits = lambda _: None  # type: ignore[method-assign]
 
     return {
@@ -245,24 +273,27 @@ def plants() -> dict[str, tuple[Any, str, Callable[[], None]]]:
 
 
 def _messages(ranks: Sequence[Seen]) -> str:
-    """What ranks said, those that said the same together."""
-    said: dict[str, list[str]] = {}
-    for rank, seen in enumerate(ranks):
-        last = next((e for e in reversed(seen.events) if e["event"] in ("fails", "passes", "interrupted")), None)
+    """Return the ranks' messages, with the ranks that sent each one."""
+    ranks_of_text: dict[str, list[str]] = {}
+    for rank, fate in enumerate(ranks):
+        last = next((e for e in reversed(fate.events) if e["event"] in ("fails", "passes", "interrupted")), None)
         text = "–" if last is None else last["event"] if last["event"] != "fails" else _cause(last["text"])
-        said.setdefault(text.replace("|", "/"), []).append(str(rank))
-    return "; ".join(f"{', '.join(who)}: {text}" for text, who in said.items() if text != "–")
+        ranks_of_text.setdefault(text.replace("|", "/"), []).append(str(rank))
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in ranks_of_text.items() if text != "–")
 
 
 def _cause(text: str) -> str:
-    """What stands after the error of the wrapped back end, where there is such."""
+    """Return the part of a message after the error of the wrapped back end, if it has such a part."""
     _, _, after = text.partition("; ")
     return text if after.startswith("it must be") or not after else after
 
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """A folder that goes at the end; not tempfile's, whose exit function the forked ranks would run, too."""
+    """Yield a temporary folder and remove it afterwards.
+
+    It is not tempfile's context manager, because the forked ranks would run that one's exit function too.
+    """
     folder = tempfile.mkdtemp()
     try:
         yield folder
@@ -272,72 +303,76 @@ def _folder() -> Iterator[str]:
 
 @contextmanager
 def _libraries() -> Iterator[dict[int, Path]]:
-    """By ranks, a library of all-reduces for so many."""
+    """Yield folders of libraries of all-reduces, by number of ranks."""
     with _folder() as folder:
-        made = {}
+        folder_of_ranks = {}
         for ranks in (2, 3, 4):
-            made[ranks] = Path(folder, str(ranks))
-            done = run(synth("allreduce", "--topo", f"full:{ranks}", "--budget", "5s", "--out", made[ranks]))
-            if done.code != 0:
-                raise RuntimeError(done.err)
-        yield made
+            folder_of_ranks[ranks] = Path(folder, str(ranks))
+            process = run(
+                synth("allreduce", "--topo", f"full:{ranks}", "--budget", "5s", "--out", folder_of_ranks[ranks])
+            )
+            if process.code != 0:
+                raise RuntimeError(process.err)
+        yield folder_of_ranks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases, and write the table; 1 where one fails or a planted fault is not found."""
+    """Run the cases, and write the table; return 1 if one fails or a planted fault is not found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th case only")
-    parser.add_argument("--only", metavar="FAULT", help="cases whose fault has this in its name, and no table")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="run each N-th case only")
+    parser.add_argument("--only", metavar="FAULT", help="run the cases whose fault contains this, and write no table")
+    options = parser.parse_args(arguments)
     if find_spec("torch") is None:
-        print("lost_ranks needs PyTorch: pip install 'synth-collectives[torch]'", file=sys.stderr)
+        print("lost_ranks needs PyTorch; install it with: pip install 'synth-collectives[torch]'", file=sys.stderr)
         return 2
-    import torch  # slow, and optional
+    import torch  # The import is slow and optional.
 
     torch.set_num_threads(1)
-    every = [case for case in cases() if given.only is None or given.only in case.fault][:: given.every]
-    rows, wrong, worst = [], 0, 0.0
+    chosen_cases = [case for case in cases() if options.only is None or options.only in case.fault][:: options.every]
+    rows, nwrong, worst = [], 0, 0.0
     with _libraries() as libraries:
-        for case in every:
+        for case in chosen_cases:
             ranks = run_case(case, libraries)
-            found = [verdict(case, rank, ranks) for rank in range(case.ranks)]
-            faults = sorted({f"rank {rank} {text}" for rank, (text, _) in enumerate(found) if text})
-            seconds = max(late for _, late in found)
-            wrong, worst = wrong + bool(faults), max(worst, seconds)
-            how = f"{case.call}{', async' if case.is_async else ''}{', group of two' if case.group == 'two' else ''}"
+            verdicts = [verdict(case, rank, ranks) for rank in range(case.ranks)]
+            faults = sorted({f"rank {rank} {text}" for rank, (text, _) in enumerate(verdicts) if text})
+            seconds = max(late for _, late in verdicts)
+            nwrong, worst = nwrong + bool(faults), max(worst, seconds)
+            call_text = (
+                f"{case.call}{', async' if case.is_async else ''}{', group of two' if case.group == 'two' else ''}"
+            )
             rows.append(
                 (
                     case.fault,
                     case.ranks,
                     case.mode,
-                    how,
+                    call_text,
                     _messages(ranks),
                     f"{seconds:.2f}",
                     "; ".join(faults) or "right",
                 )
             )
             print(*rows[-1], sep=" | ", flush=True)
-        if given.only is not None:
-            return int(wrong > 0)
+        if options.only is not None:
+            return int(nwrong > 0)
         planted = []
         for name, (case, expected, plant) in plants().items():
             ranks = run_case(case, libraries, plant)
-            found = {verdict(case, rank, ranks)[0] for rank in range(case.ranks)}
-            planted.append((name, case.fault, ", ".join(sorted(found - {""})) or "nothing", expected in found))
+            verdicts = {verdict(case, rank, ranks)[0] for rank in range(case.ranks)}
+            planted.append((name, case.fault, ", ".join(sorted(verdicts - {""})) or "nothing", expected in verdicts))
             print(*planted[-1], sep=" | ", flush=True)
     about = (
-        f"{len(every)} of {len(cases())} cases, PyTorch {torch.__version__}: {len(every) - wrong} right. The latest"
-        f" word came {worst:.2f} s after the moment at which it could be known. The culprit is the last rank unless the"
-        " fault says another; in mode auto, where Gloo runs the calls, SYNTH_CHECK=1 compares those that differ:"
-        " Gloo ends a process whose message is longer than it should be, and takes a sum for a maximum. Loopback, so no"
-        " partitions of a network."
+        f"{len(chosen_cases) - nwrong} of {len(chosen_cases)} cases are right (all cases: {len(cases())}; PyTorch"
+        f" {torch.__version__}). The latest message came {worst:.2f} s after the fault could be known. The culprit is"
+        " the last rank unless the fault names rank 0. In mode auto Gloo runs the calls, and SYNTH_CHECK=1 compares"
+        " calls that may differ: Gloo ends a process whose message is too long, and does not notice a sum instead of a"
+        " maximum. All ranks use loopback, so no network is partitioned."
     )
-    titles = ("fault", "ranks", "mode", "call", "said, by rank", "s after", "verdict")
+    titles = ("fault", "ranks", "mode", "call", "messages by rank", "delay of the last message, s", "verdict")
     missed = sum(not row[-1] for row in planted)
     rows_of_plants = [(*row[:3], "yes" if row[3] else "NO") for row in planted]
-    checks = grid(("planted in the back end", "case", "found", "as it must"), rows_of_plants)
+    checks = grid(("planted in the back end", "fault of the case", "verdict", "as expected"), rows_of_plants)
     write(__file__, page(__file__, "Ranks that fail", [about, grid(titles, rows), "## Planted faults", checks]))
-    return int(wrong + missed > 0)
+    return int(nwrong + missed > 0)
 
 
 if __name__ == "__main__":

@@ -199,8 +199,7 @@ def calls(runs: Sequence[dict[str, Any]], all_points: Sequence[Point]) -> Iterat
     """Yield a row for each run that begins with small messages, and one for all of them.
 
     A row has the published and the model's time of the smallest message, their difference, and the errors without and
-    with
-    this difference.
+    with this difference.
     """
     groups = [[point for point in all_points if point.run == number] for number in range(1, len(runs) + 1)]
     small_runs = [

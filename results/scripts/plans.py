@@ -64,8 +64,7 @@ class Row:
         topology: Name of the topology.
         collective: Name of the collective, with its relays.
         counts: Numbers of plans, of plans under LL, of plans that are right in all runs, of plans whose offsets stay
-            within
-            32 bits, and of faults planted and found.
+            within 32 bits, and of faults planted and found.
         reasons: Reasons for which plans are not written, with their numbers.
         wrong: One line for each wrong plan.
     """

@@ -87,8 +87,7 @@ def faults_in_text(rights: Sequence[Right]) -> list[tuple[object, ...]]:
     """Return a row for each method of planting a fault in a file's text.
 
     A row counts the readers that refuse the file, how many of these refusals the check finds, and how often it accuses
-    a
-    reader that takes the file.
+    a reader that takes the file.
     """
     rows: list[tuple[object, ...]] = []
     for method in WAYS:

@@ -125,8 +125,7 @@ def groups_of(shape: str, ranks: int, groups: int, nranks: int) -> list[Group]:
 
     Args:
         shape: "contiguous" for consecutive ranks, "strided" for every (nranks / ranks)-th rank, or "random" for a
-            random
-            order of all ranks that is drawn with `SEED`.
+            random order of all ranks that is drawn with `SEED`.
         ranks: Number of ranks of a group.
         groups: Number of groups.
         nranks: Number of ranks of the network.

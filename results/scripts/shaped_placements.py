@@ -1,12 +1,12 @@
-"""Reduction programs of all placements executed on shaped networks: predicted against measured times.
+"""Run reduction programs of all placements on shaped networks, and compare predicted with measured times.
 
     sudo python -m results.scripts.shaped_placements [--every N] [--only NAME …] [--programs 12] [--turns 2]
 
-makes shaped_placements.md; an hour for all. Each rank is a process in a network namespace of its own, switches are
+makes shaped_placements.md; all of it takes an hour. Each rank is a process in its own network namespace, switches are
 namespaces too, and tc tbf holds every link to its rate. Programs are written as MSCCL XML, read again, and run by the
-torch back end's executor over Gloo's messages, in all groups of a request at once. Rates are low, so that the network
-is what takes time, not the processes. Needs root, ip and tc, and PyTorch; where one is missing it says so and writes
-nothing.
+torch back end's executor over Gloo's messages, in all groups of a request concurrently. Rates are low, so that the
+network takes the time, not the processes. Needs root, ip and tc, and PyTorch; without one of them the script says so
+and writes nothing.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from topologies.text.reader import from_toml
 from topologies.topology import Topology
 
 RANKS = 16
-AXES = ((4, 4), (2, 2, 4))  # sizes of the two sets of axes
-# Levels, and Mbit/s of a link of each part of them, to the switch of the part above
+AXES = ((4, 4), (2, 2, 4))  # Sizes of the two sets of axes.
+# Levels, and for each level the Mbit/s of the link from a part to the switch of the part above it.
 NETWORKS: dict[str, tuple[tuple[tuple[str, int], ...], tuple[float, ...]]] = {
     "racks, steep": ((("rack", 2), ("node", 2), ("gpu", 4)), (16, 24, 32)),
     "racks, NICs slowest": ((("rack", 2), ("node", 2), ("gpu", 4)), (32, 16, 24)),
@@ -54,66 +54,74 @@ NETWORKS: dict[str, tuple[tuple[tuple[str, int], ...], tuple[float, ...]]] = {
     "nodes of 4, NICs slow": ((("node", 4), ("gpu", 4)), (16, 48)),
     "nodes of 8": ((("node", 2), ("gpu", 8)), (32, 32)),
 }
-SIZE = 1 << 20  # bytes a group
-LEAST_BYTES = 1 << 15  # of a message on average: of smaller ones the processes make the time, not the network
-LIKELY = 6  # sequences, the best by the formula, that are among the programs; the rest are taken from all evenly
-ALONE = 3  # of these, how many also with all steps of one kind
-SLOWEST = 4.0  # times the best: programs predicted slower are not run
+SIZE = 1 << 20  # Bytes of each group.
+LEAST_BYTES = 1 << 15  # Least mean size of a message. For smaller ones the processes take the time, not the network.
+LIKELY = 6  # Number of sequences that are the best by the formula; the others are evenly spaced among all.
+ALONE = 3  # So many of these also run with the same algorithm in all steps.
+SLOWEST = 4.0  # Programs that are predicted to take more than so many times the best are not run.
 FIRST = (1, 5, 10)
-TO_REACH = {1: 0.60, 10: 0.95}  # of the cases: the fastest is among so many first
-CORRELATION = 0.9  # to be reached, of ranks
-APART = 1.01  # predictions that differ by less are no ranking
-BURST_KB = 10  # hardly more than a packet
+TO_REACH = {1: 0.60, 10: 0.95}  # Goals: share of cases whose fastest program is among the first k predicted ones.
+CORRELATION = 0.9  # Goal for the rank correlation.
+APART = 1.01  # Predictions that differ by less are not ranked.
+BURST_KB = 10  # Hardly more than a packet.
 
 
 @dataclass
 class Case:
-    """A request: its groups, which (axes, matrix, axes reduced over) come to it, and its programs."""
+    """A request on a tree of switches.
+
+    Attributes:
+        groups: Ranks of each group.
+        parts: Levels of a group, with the number of parts of each.
+        times: Number of (axes, matrix, reduced axes) that lead to these groups.
+        placements: Matrix of each request that leads to these groups, by request.
+        programs: Programs, each with its steps, predicted time in µs, files, and measured seconds.
+    """
 
     groups: list[list[int]]
     parts: str
     times: int
-    placements: dict[str, str] = field(default_factory=dict)  # what is asked → the matrix
+    placements: dict[str, str] = field(default_factory=dict)
     programs: list[dict[str, Any]] = field(default_factory=list)
 
 
 def links(levels: Sequence[tuple[str, int]], rates: Sequence[float]) -> Links:
-    """A tree: each part of a level has a link to the switch of the part above it."""
+    """Return the links of a tree: each part of a level has a link to the switch of the part above it."""
     sizes = [size for _, size in levels]
     counts = [math.prod(sizes[: depth + 1]) for depth in range(len(sizes))]
-    # the root's number is the first after the ranks', then those of the parts of each level, the innermost being ranks
+    # The root's number follows the ranks'; then come the parts of each level. The innermost parts are the ranks.
     first = [RANKS, *(RANKS + 1 + sum(counts[:depth]) for depth in range(len(sizes) - 1))]
-    made: Links = {}
+    rate_of_link: Links = {}
     for depth, (size, rate) in enumerate(zip(sizes, rates, strict=True)):
         below = first[depth + 1] if depth + 1 < len(sizes) else 0
         for part in range(counts[depth]):
-            made[below + part, first[depth] + part // size] = rate
-    return made
+            rate_of_link[below + part, first[depth] + part // size] = rate
+    return rate_of_link
 
 
 def requests(levels: Hierarchy) -> list[tuple[Case, tuple[Axis, ...], Matrix, tuple[int, ...]]]:
-    """All of the two sets of axes, those alike on the tree once."""
-    found: dict[tuple[int, ...], tuple[Case, tuple[Axis, ...], Matrix, tuple[int, ...]]] = {}
+    """Return all requests of the two sets of axes; requests that are equivalent on the tree occur once."""
+    entry_of_key: dict[tuple[int, ...], tuple[Case, tuple[Axis, ...], Matrix, tuple[int, ...]]] = {}
     for sizes in AXES:
         axes = tuple(Axis(f"x{i}", size) for i, size in enumerate(sizes))
         for matrix in matrices(axes, levels):
             for count in range(1, len(axes) + 1):
                 for over in itertools.combinations(range(len(axes)), count):
-                    # a switch's ports are all alike, so that only the number of parts of each level matters
+                    # All ports of a switch are equal, so only the number of parts of each level matters.
                     key = tuple(math.prod(matrix[a][level] for a in over) for level in range(len(levels.levels)))
-                    if key not in found:
+                    if key not in entry_of_key:
                         parts = " ".join(f"{lv.name}:{n}" for lv, n in zip(levels.levels, key, strict=True) if n > 1)
                         groups = reduction_groups(levels, matrix, over).tolist()
-                        found[key] = Case(groups, parts, 0), axes, matrix, over
-                    case = found[key][0]
+                        entry_of_key[key] = Case(groups, parts, 0), axes, matrix, over
+                    case = entry_of_key[key][0]
                     case.times += 1
-                    asked = f"{','.join(map(str, sizes))} over {','.join(f'x{a}' for a in over)}"
-                    case.placements[asked] = " ".join("×".join(map(str, row)) for row in matrix)
-    return list(found.values())
+                    request = f"{','.join(map(str, sizes))} over {','.join(f'x{a}' for a in over)}"
+                    case.placements[request] = " ".join("×".join(map(str, row)) for row in matrix)
+    return list(entry_of_key.values())
 
 
 def candidates(search: ProgramSearch, costs: StepCosts, most: int) -> Iterator[tuple[Steps, tuple[str, ...]]]:
-    """Sequences and what their steps are run as: the likely ones, then such as stand evenly among all."""
+    """Yield sequences and the algorithms of their steps: the best by the formula, then others, evenly spaced."""
     ranked = search.ranked
     for steps in ranked[:LIKELY]:
         yield steps, ALL
@@ -121,36 +129,36 @@ def candidates(search: ProgramSearch, costs: StepCosts, most: int) -> Iterator[t
         for name in ALL:
             yield steps, (name,)
     best = costs.in_turn_us(ranked[0])
-    rest = [steps for steps in ranked[LIKELY:] if costs.in_turn_us(steps) <= SLOWEST * best]
-    for at in np.unique(np.linspace(0, len(rest) - 1, min(len(rest), most), dtype=int)):
-        yield rest[at], ALL
+    remaining = [steps for steps in ranked[LIKELY:] if costs.in_turn_us(steps) <= SLOWEST * best]
+    for index in np.unique(np.linspace(0, len(remaining) - 1, min(len(remaining), most), dtype=int)):
+        yield remaining[index], ALL
 
 
 def make(topo: Topology, levels: Hierarchy, request: tuple[Case, tuple[Axis, ...], Matrix, tuple[int, ...]],
          folder: Path, number: int, most: int) -> Case:  # fmt: skip
-    """Fill in the programs of the case of that number, each with its predicted time and a file for every group."""
+    """Add the programs of a case, each with its predicted time and a file for every group."""
     case, axes, matrix, over = request
-    own = synthesis_hierarchy(REDUCTION, levels, axes, matrix, over)
-    asked = reduction(topo, case.groups, float(SIZE))
-    found = sequences(own)
-    search, lower = ProgramSearch(asked, own, found), GroupPrograms("executor-nccl")
-    search.most_sends = (
-        2 * RANKS * SIZE // LEAST_BYTES
-    )  # a rank sends the message twice, if it sends no more than it must
-    made: dict[tuple[bytes, ...], tuple[ReductionProgram, tuple[str, ...]]] = {}
-    for steps, names in candidates(search, StepCosts(asked, own), most):
+    hierarchy = synthesis_hierarchy(REDUCTION, levels, axes, matrix, over)
+    group_reduction = reduction(topo, case.groups, float(SIZE))
+    step_sequences = sequences(hierarchy)
+    search, lower = ProgramSearch(group_reduction, hierarchy, step_sequences), GroupPrograms("executor-nccl")
+    search.most_sends = 2 * RANKS * SIZE // LEAST_BYTES  # A rank must send the message at least twice.
+    program_of_rows: dict[tuple[bytes, ...], tuple[ReductionProgram, tuple[str, ...]]] = {}
+    for steps, names in candidates(search, StepCosts(group_reduction, hierarchy), most):
         program = search.by_library(steps, names)
         if program is not None:
             rows = program.algorithm.schedule
-            made.setdefault((rows.chunk.tobytes(), rows.link.tobytes(), rows.step.tobytes()), (program, names))
-    ordered = sorted(made.values(), key=lambda one: one[0].time_us)
+            program_of_rows.setdefault(
+                (rows.chunk.tobytes(), rows.link.tobytes(), rows.step.tobytes()), (program, names)
+            )
+    ordered = sorted(program_of_rows.values(), key=lambda entry: entry[0].time_us)
     for program, names in ordered:
         if len(case.programs) == most or program.time_us > SLOWEST * ordered[0][0].time_us:
             break
         try:
             parts = lower.lower(as_plan(program).problem, program.algorithm).parts
         except InputError:
-            continue  # more steps than a file takes
+            continue  # The program has more steps than a file can hold.
         texts: dict[str, str] = {}
         files = []
         for part in parts:
@@ -158,18 +166,18 @@ def make(topo: Topology, levels: Hierarchy, request: tuple[Case, tuple[Axis, ...
             name = texts.setdefault(text, f"{number}-{len(case.programs)}-{len(texts)}.xml")
             (folder / name).write_text(text)
             files.append([list(part.algorithm.problem.ranks), name])
-        words = " – ".join("{collective} {slice} {form}".format(**described(step, own)) for step in program.steps)
-        by = "" if len(names) > 1 else f" ({names[0]})"
-        case.programs.append({"steps": words + by, "predicted_us": program.time_us, "files": files, "seconds": []})
+        words = " – ".join("{collective} {slice} {form}".format(**described(step, hierarchy)) for step in program.steps)
+        suffix = "" if len(names) > 1 else f" ({names[0]})"
+        case.programs.append({"steps": words + suffix, "predicted_us": program.time_us, "files": files, "seconds": []})
     return case
 
 
 def measured(name: str, every: int, most: int, turns: int) -> tuple[list[Case], float]:
-    """All cases of a network, or every so-manieth, and the µs that a message was found to take."""
+    """Measure all cases of a network, or each N-th; return them with the measured time of a message in µs."""
     shape, rates = NETWORKS[name]
-    wires = links(shape, rates)
-    with tempfile.TemporaryDirectory() as made, built(RANKS, wires, BURST_KB, SMALL_WINDOWS) as spaces:
-        folder = Path(made)
+    rate_of_link = links(shape, rates)
+    with tempfile.TemporaryDirectory() as folder_name, built(RANKS, rate_of_link, BURST_KB, SMALL_WINDOWS) as spaces:
+        folder = Path(folder_name)
         words = [sys.executable, "-m", "results.measuring.shaped_ranks", folder, SIZE, turns]
         ranks = started(spaces, words, {})
         try:
@@ -179,7 +187,7 @@ def measured(name: str, every: int, most: int, turns: int) -> tuple[list[Case], 
                 time.sleep(0.2)
             else:
                 alpha_us = json.loads((folder / "alpha.json").read_text())
-                topo = from_toml(topology(RANKS, wires, alpha_us), name)
+                topo = from_toml(topology(RANKS, rate_of_link, alpha_us), name)
                 levels = parse_levels(",".join(f"{level}:{size}" for level, size in shape), topo)
                 cases = [make(topo, levels, request, folder, number, most)
                          for number, request in enumerate(requests(levels)[::every])]  # fmt: skip
@@ -194,40 +202,55 @@ def measured(name: str, every: int, most: int, turns: int) -> tuple[list[Case], 
 
 
 def took_s(program: dict[str, Any]) -> float:
-    """Of several runs the fastest: what else the host does only ever adds."""
+    """Return the seconds of the fastest run; other work on the host only adds time."""
     return min(program["seconds"])
 
 
 def predicted_us(program: dict[str, Any]) -> float:
+    """Return the predicted time in µs."""
     return float(program["predicted_us"])
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float:
-    """Rank correlation; equal values have the mean of their ranks. Nan where all of a side are equal."""
+    """Return the rank correlation; equal values have the mean of their ranks.
+
+    It is nan if all values of a side are equal.
+    """
 
     def ranks(values: Sequence[float]) -> Floats:
+        """Return the rank of each value."""
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         last = np.cumsum(counts)
         return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
 
-    one, other = (ranks([float(f"{value:.6g}") for value in side]) for side in zip(*pairs, strict=True))
-    return float(np.corrcoef(one, other)[0, 1]) if np.ptp(one) and np.ptp(other) else math.nan
+    first_ranks, second_ranks = (ranks([float(f"{value:.6g}") for value in side]) for side in zip(*pairs, strict=True))
+    return (
+        float(np.corrcoef(first_ranks, second_ranks)[0, 1])
+        if np.ptp(first_ranks) and np.ptp(second_ranks)
+        else math.nan
+    )
 
 
 def place(programs: Sequence[dict[str, Any]], apart: float) -> int:
-    """The place of the fastest measured by predicted time; predictions that differ by less than `apart` share one."""
-    own = min(programs, key=took_s)["predicted_us"]
-    return 1 + sum(other["predicted_us"] * apart < own for other in programs)
+    """Return the place of the fastest measured program by predicted time.
+
+    Predictions that differ by less than the factor `apart` share a place.
+    """
+    fastest_us = min(programs, key=took_s)["predicted_us"]
+    return 1 + sum(program["predicted_us"] * apart < fastest_us for program in programs)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Of questions that each have several programs.
+    """The accuracy of predictions over questions that each have several programs.
 
     Attributes:
-        first: share of those whose fastest is among the first k predicted, for the k of `FIRST`.
-        lost: mean of what the first predicted takes longer than the fastest, as a share.
-        within, correlation: of ranks, the median of the questions', and that of all programs.
+        questions: Number of questions.
+        programs: Mean number of programs of a question.
+        first: Share of questions whose fastest program is among the first k predicted ones, for each k of `FIRST`.
+        lost: Mean of the extra time of the first predicted program over the fastest, as a share.
+        within: Rank correlation within a question; the median over the questions.
+        correlation: Rank correlation of all programs.
     """
 
     questions: int
@@ -239,135 +262,153 @@ class Accuracy:
 
     @staticmethod
     def of(questions: Sequence[Sequence[dict[str, Any]]]) -> Accuracy:
-        each = [spearman([(one["predicted_us"], took_s(one)) for one in programs]) for programs in questions]
-        all_of = {id(one): (one["predicted_us"], took_s(one)) for programs in questions for one in programs}
+        """Compute the accuracy over questions."""
+        correlations = [
+            spearman([(program["predicted_us"], took_s(program)) for program in programs]) for programs in questions
+        ]
+        all_of = {
+            id(program): (program["predicted_us"], took_s(program)) for programs in questions for program in programs
+        }
         return Accuracy(
             len(questions),
             statistics.fmean(map(len, questions)),
             {k: statistics.fmean(place(programs, APART) <= k for programs in questions) for k in FIRST},
-            statistics.fmean(took_s(min(some, key=predicted_us)) / min(map(took_s, some)) - 1 for some in questions),
-            statistics.median([value for value in each if math.isfinite(value)]),
+            statistics.fmean(
+                took_s(min(programs_of_question, key=predicted_us)) / min(map(took_s, programs_of_question)) - 1
+                for programs_of_question in questions
+            ),
+            statistics.median([value for value in correlations if math.isfinite(value)]),
             spearman(list(all_of.values())),
         )
 
     def row(self, title: str) -> list[object]:
+        """Return the row of the table."""
         shares = (f"{100 * share:.0f} %" for share in self.first.values())
         correlations = (f"{value:.3f}" for value in (self.within, self.correlation))
         return [title, self.questions, f"{self.programs:.0f}", *shares, f"{self.lost:.1%}", *correlations]
 
     @property
     def verdict(self) -> str:
-        """What was to be reached beside what was."""
-        told = [(f"the fastest among the first {k} in {w:.0%} of them", self.first[k], w) for k, w in TO_REACH.items()]
-        told.append((f"rank correlation {CORRELATION:g}", self.correlation, CORRELATION))
-        return "; ".join(f"{what}: {'reached' if got >= want else 'not reached'}" for what, got, want in told)
+        """Describe which goals are reached."""
+        goals = [
+            (f"the fastest program is among the first {k} in {w:.0%} of them", self.first[k], w)
+            for k, w in TO_REACH.items()
+        ]
+        goals.append((f"rank correlation {CORRELATION:g}", self.correlation, CORRELATION))
+        return "; ".join(f"{goal}: {'reached' if value >= least else 'not reached'}" for goal, value, least in goals)
 
 
-def apart(found: dict[str, tuple[list[Case], float]]) -> float:
-    """The slowest run / the fastest, less 1, in the median of all programs."""
-    runs = [one["seconds"] for cases, _ in found.values() for case in cases for one in case.programs]
+def apart(measured_networks: dict[str, tuple[list[Case], float]]) -> float:
+    """Return the median over all programs of the slowest run / the fastest, less 1."""
+    runs = [
+        program["seconds"] for cases, _ in measured_networks.values() for case in cases for program in case.programs
+    ]
     return statistics.median(max(seconds) / min(seconds) - 1 for seconds in runs)
 
 
 def choices(cases: Sequence[Case]) -> dict[str, list[tuple[str, Case]]]:
-    """What is asked → its placements."""
-    found: dict[str, list[tuple[str, Case]]] = {}
+    """Return the placements of each request that has several, by request."""
+    placements: dict[str, list[tuple[str, Case]]] = {}
     for case in cases:
-        for asked, matrix in case.placements.items():
-            found.setdefault(asked, []).append((matrix, case))
-    return {asked: some for asked, some in found.items() if len(some) > 1}
+        for request, matrix in case.placements.items():
+            placements.setdefault(request, []).append((matrix, case))
+    return {request: members for request, members in placements.items() if len(members) > 1}
 
 
-def parts_of(found: dict[str, tuple[list[Case], float]]) -> list[str]:
-    """The page, below its head."""
-    every = [case for cases, _ in found.values() for case in cases]
-    by_case = [case.programs for case in every if len(case.programs) > 1]
-    asked = [
-        [one for _, case in some for one in case.programs]
-        for cases, _ in found.values()
-        for some in choices(cases).values()
+def parts_of(measured_networks: dict[str, tuple[list[Case], float]]) -> list[str]:
+    """Return the parts of the page below its head."""
+    executed_cases = [case for cases, _ in measured_networks.values() for case in cases]
+    by_case = [case.programs for case in executed_cases if len(case.programs) > 1]
+    programs_by_request = [
+        [program for _, case in members for program in case.programs]
+        for cases, _ in measured_networks.values()
+        for members in choices(cases).values()
     ]
-    executed = [one for case in every for one in case.programs]
-    errors = [took_s(one) / (one["predicted_us"] / 1e6) - 1 for one in executed]
-    heads = ("", "cases", "programs of each", *(f"fastest in the first {k}" for k in FIRST),
-             "the first takes longer than the fastest by",
+    executed = [program for case in executed_cases for program in case.programs]
+    errors = [took_s(program) / (program["predicted_us"] / 1e6) - 1 for program in executed]
+    heads = ("network", "cases", "programs of each", *(f"fastest among first {k}" for k in FIRST),
+             "extra time of the first over the fastest",
              "Spearman within a case, median", "Spearman of all")  # fmt: skip
     rows = [
         *(Accuracy.of([case.programs for case in cases if len(case.programs) > 1]).row(name)
-          for name, (cases, _) in found.items()),
-        (all_cases := Accuracy.of(by_case)).row("all, by placement and request"),
-        *([Accuracy.of(asked).row("all, placements of a request together")] if asked else []),
+          for name, (cases, _) in measured_networks.items()),
+        (all_cases := Accuracy.of(by_case)).row("all, each placement and request"),
+        *([Accuracy.of(programs_by_request).row("all, all placements of a request")] if programs_by_request else []),
     ]  # fmt: skip
-    listed = [
-        (name, case.parts, case.times, f"{took_s(one) * 1e3:.0f}", f"{one['predicted_us'] / 1e3:.0f}",
-         f"{took_s(one) * 1e6 / one['predicted_us'] - 1:+.1%}", one["steps"])
-        for name, (cases, _) in found.items()
+    program_rows = [
+        (name, case.parts, case.times, f"{took_s(program) * 1e3:.0f}", f"{program['predicted_us'] / 1e3:.0f}",
+         f"{took_s(program) * 1e6 / program['predicted_us'] - 1:+.1%}", program["steps"])
+        for name, (cases, _) in measured_networks.items()
         for case in cases
-        for one in case.programs
+        for program in case.programs
     ]  # fmt: skip
-    alphas = ", ".join(f"{name} {alpha_us / 1e3:.2f} ms" for name, (_, alpha_us) in found.items())
-    verdicts = [f"To be reached by placement and request: {all_cases.verdict}."]
-    if asked:
-        verdicts.append(f"Placements together: {Accuracy.of(asked).verdict}.")
+    alphas = ", ".join(f"{name} {alpha_us / 1e3:.2f} ms" for name, (_, alpha_us) in measured_networks.items())
+    verdicts = [f"Goals for each placement and request: {all_cases.verdict}."]
+    if programs_by_request:
+        verdicts.append(f"Goals for all placements of a request: {Accuracy.of(programs_by_request).verdict}.")
     return [
         grid(heads, rows),
-        " ".join(verdicts) + " Where a case has ten programs or fewer, the first ten of them say nothing: the last row"
-        " does, in which the programs of all placements of the same axes compete.",
-        f"{len(executed)} programs of {sum(case.times for case in every)} pairs of a matrix and axes that are reduced"
-        f" over, {len(every)} of them different on these trees; every element right. Measured / predicted - 1: median"
-        f" {statistics.median(errors):+.1%}, of nine in ten between {np.quantile(errors, 0.05):+.1%} and"
-        f" {np.quantile(errors, 0.95):+.1%}. A message took, with all ranks at it: {alphas}; that is the α of the"
-        " prediction, the rest of it are the rates that tc holds.",
+        " ".join(verdicts)
+        + " A case with ten programs or fewer always meets the goal for the first ten. In the last row the programs of"
+        " all placements of the same axes compete, which is harder.",
+        f"{len(executed)} programs were run for {sum(case.times for case in executed_cases)} pairs of a matrix and"
+        f" reduced axes, {len(executed_cases)} of them different on these trees. Every element was right. Measured /"
+        f" predicted - 1 has the median {statistics.median(errors):+.1%}; nine in ten are between"
+        f" {np.quantile(errors, 0.05):+.1%} and {np.quantile(errors, 0.95):+.1%}. A message took, while all ranks"
+        f" sent: {alphas}. This is the α of the prediction; its rates are those of tc.",
         "## Programs",
-        grid(("network", "groups", "pairs", "measured ms", "predicted ms", "error", "steps"), listed),
+        grid(("network", "parts of a group", "pairs", "measured ms", "predicted ms", "error", "steps"), program_rows),
     ]
 
 
 def main() -> None:
+    """Run the programs, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--every", type=int, default=1, help="every so-manieth request only")
+    parser.add_argument("--every", type=int, default=1, help="each N-th request only")
     parser.add_argument("--only", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--programs", type=int, default=12, help="most of a request")
+    parser.add_argument("--programs", type=int, default=12, help="largest number of programs of a request")
     parser.add_argument("--turns", type=int, default=2, help="runs of each program")
-    parser.add_argument("--kept", type=Path, metavar="DIR", help="measurements are kept there, and not made again")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--kept", type=Path, metavar="DIR", help="folder that keeps measurements, so that they are not repeated"
+    )
+    options = parser.parse_args()
     lacks = missing() + ([] if find_spec("torch") else ["PyTorch"])
     if lacks:
-        print(f"shaped_placements: needs {', '.join(lacks)}; nothing was measured")
+        print(f"shaped_placements needs {', '.join(lacks)}; nothing was measured")
         return
-    found: dict[str, tuple[list[Case], float]] = {}
-    took = 0.0
-    for name in asked.only:
-        kept = asked.kept and asked.kept / f"{name}.json"
-        if kept and kept.exists():
-            own = json.loads(kept.read_text())
+    measured_networks: dict[str, tuple[list[Case], float]] = {}
+    total_s = 0.0
+    for name in options.only:
+        file = options.kept and options.kept / f"{name}.json"
+        if file and file.exists():
+            record = json.loads(file.read_text())
         else:
-            begun = time.monotonic()
-            cases, alpha_us = measured(name, asked.every, asked.programs, asked.turns)
-            own = {"cases": list(map(asdict, cases)), "alpha_us": alpha_us, "seconds": time.monotonic() - begun}
-            if kept:
-                kept.write_text(json.dumps(own))
-        found[name] = [Case(**case) for case in own["cases"]], own["alpha_us"]
-        took += own["seconds"]
-        print(name, *parts_of({name: found[name]})[:2], sep="\n", flush=True)
-    sample = "All requests" if asked.every == 1 else f"Every {asked.every}th request"
+            start_s = time.monotonic()
+            cases, alpha_us = measured(name, options.every, options.programs, options.turns)
+            record = {"cases": list(map(asdict, cases)), "alpha_us": alpha_us, "seconds": time.monotonic() - start_s}
+            if file:
+                file.write_text(json.dumps(record))
+        measured_networks[name] = [Case(**case) for case in record["cases"]], record["alpha_us"]
+        total_s += record["seconds"]
+        print(name, *parts_of({name: measured_networks[name]})[:2], sep="\n", flush=True)
+    sample = "All requests" if options.every == 1 else f"Every {options.every}th request"
     rates = "; ".join(
         f"{name}: {', '.join(f'{level}:{size} {rate} Mbit/s' for (level, size), rate in zip(*net, strict=True))}"
         for name, net in NETWORKS.items()
-        if name in found
+        if name in measured_networks
     )
-    told = (
-        f"{sample} of all matrices of the axes {' and '.join('×'.join(map(str, sizes)) for sizes in AXES)} on trees of"
-        f" switches, {RANKS} ranks, {SIZE >> 10} KiB a group, all groups at once. Links, up and down each: {rates}."
-        f" Of every request up to {asked.programs} programs: the best by the formula, the best with all their steps as"
-        f" one of {', '.join(ALL)}, and such as stand evenly among all others; of messages of"
-        f" {LEAST_BYTES >> 10} KiB or more on average. Predicted: by the simulator that"
-        f" ranks programs. Measured: the fastest of {asked.turns} runs, each from a moment at which all ranks begin to"
-        " the end of the last."
-        f" Predictions within {APART - 1:.0%} share a place; runs of one program are {apart(found):.1%} apart, in the"
-        f" median of all. The whole took {seconds_words(took)} s, on cores that others used."
+    about = (
+        f"{sample} of all matrices of the axes {' and '.join('×'.join(map(str, sizes)) for sizes in AXES)} run on"
+        f" trees of switches with {RANKS} ranks and {SIZE >> 10} KiB a group, all groups concurrently. Links have"
+        f" these rates each way: {rates}. A request has up to {options.programs} programs: the best by the formula,"
+        f" the best with all steps by one of {', '.join(ALL)}, and evenly spaced ones among all others, with messages"
+        f" of {LEAST_BYTES >> 10} KiB or more on average. *Predicted*: by the simulator that ranks programs."
+        f" *Measured*: the fastest of {options.turns} runs, each from a common start of all ranks to the end of the"
+        f" last. Predictions within {APART - 1:.0%} share a place. Runs of one program differ by"
+        f" {apart(measured_networks):.1%} in the median of all programs. The measurement took {seconds_words(total_s)}"
+        " s on a shared machine."
     )
-    write(__file__, page(__file__, "Placements and programs on shaped networks", [told, *parts_of(found)]))
+    write(__file__, page(__file__, "Placements and programs on shaped networks", [about, *parts_of(measured_networks)]))
 
 
 if __name__ == "__main__":

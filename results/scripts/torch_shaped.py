@@ -1,12 +1,12 @@
-"""Collectives of torch.distributed on networks shaped with tc: Gloo's own algorithms beside ours, in one run.
+"""Compare collectives of torch.distributed on networks shaped with tc: Gloo's own algorithms and ours, in one run.
 
     sudo python -m results.scripts.torch_shaped [--quick]
 
-makes torch_shaped.md: calibrates each network, searches on what was measured, tunes, and then runs what the table
-chooses beside Gloo; and sets every schedule's predicted time beside the measured one. Each rank is a process in a
-network namespace of its own; namespaces are joined by veth pairs as the network's links say, each direction held to
-its rate by tc tbf. What has no link of its own is routed by the shortest way, as IP does. Needs root, ip and tc, and
-PyTorch; where one is missing it says so and writes nothing.
+makes torch_shaped.md. The script calibrates each network, searches on the measured network, tunes, and then runs the
+table's choices and Gloo. It also compares every schedule's predicted time with the measured one. Each rank is a process
+in its own network namespace. Veth pairs join namespaces as the network's links state, and tc tbf holds each direction
+to its rate. Messages between ranks without a link take the shortest path, by IP routes. Needs root, ip and tc, and
+PyTorch; without one of them the script says so and writes nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from runtime.torch.table import Call
 from topologies.load import load
 
 THICK, THIN = 50, 12.5  # Mbit/s
-ALPHA_US = 200  # about what a message takes from process to process; `synth calibrate` measures it
+ALPHA_US = 200  # Approximate time of a message between processes; `synth calibrate` measures it.
 OPS = ("allreduce", "allgather", "alltoall")
 BUDGET = "20s"
-UNBOUND = 1 << 20  # slots: messages do not wait for room here
+UNBOUND = 1 << 20  # FIFO slots; messages do not wait for slots here.
 
 
 def networks() -> dict[str, tuple[int, Links]]:
-    """Name → ranks and links."""
+    """Return the ranks and links of each network, by name."""
     halves: Links = {(a + h, b + h): THICK for h in (0, 4) for a in range(4) for b in range(a + 1, 4)}
     mesh: Links = {(r, r + 1): THICK for r in range(9) if r % 3 < 2} | {(r, r + 3): THICK for r in range(6)}
     return {
@@ -50,7 +50,7 @@ def networks() -> dict[str, tuple[int, Links]]:
 
 
 def worker(result: Path, sizes: list[int], turns: int) -> None:
-    """One rank: every collective and size with Gloo and as the table says, in turn."""
+    """Run one rank: measure every collective and size with Gloo and with the table's choice, alternately."""
     from runtime.measure.over_torch import Bench, Case, joined
 
     rows: list[dict[str, Any]] = []
@@ -62,17 +62,17 @@ def worker(result: Path, sizes: list[int], turns: int) -> None:
                     bench.measure_once()
                 gloo, auto = bench.took
                 if gloo.wrong or auto.wrong:
-                    raise SystemExit(f"{op} of {size}: wrong elements")
+                    raise SystemExit(f"{op} of {size} bytes has wrong elements")
                 rows.append({"op": op, "size": size, "by": auto.ran, "gloo": gloo.median_s, "auto": auto.median_s})
     if me == 0:
         result.write_text(json.dumps(rows))
 
 
 def library_for(topo: Path, library: Path, ranks: int, sizes: list[int]) -> None:
-    """Algorithms for all collectives on the network as it was measured."""
+    """Build a library of algorithms for all collectives on the measured network."""
     for op in OPS:
-        for more in ((), ("--chunks", 8)):  # where a file would be too long: fewer chunks
-            words = synth(op, "--topo", topo, "--budget", BUDGET, *more, "--out", library)
+        for options in ((), ("--chunks", 8)):  # Fewer chunks are for algorithms whose file would be too long.
+            words = synth(op, "--topo", topo, "--budget", BUDGET, *options, "--out", library)
             subprocess.run(words, check=True, capture_output=True)
             calls = [Call(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes]
             index = library / "index.json"
@@ -83,7 +83,7 @@ def library_for(topo: Path, library: Path, ranks: int, sizes: list[int]) -> None
 
 
 def predicted(topo: Path, library: Path, table: Path) -> list[dict[str, Any]]:
-    """Of each schedule of the library at each size, the predicted and the measured time."""
+    """Return the predicted and measured time of each schedule of the library at each size."""
     network = load(topo)
     programs = {entry.path.stem: read_msccl(entry.path) for entry in load_index(library)}
     rows = []
@@ -98,14 +98,14 @@ def predicted(topo: Path, library: Path, table: Path) -> list[dict[str, Any]]:
 def measured(
     ranks: int, links: Links, sizes: list[int], turns: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A network's gains, and its predictions."""
+    """Return the rows of a network with Gloo's and our times, and its rows with predicted times."""
     with tempfile.TemporaryDirectory() as folder, built(ranks, links) as spaces:
-        wired, topo, library, table, result = (
+        nominal, topo, library, table, result = (
             Path(folder) / part for part in ("wired.toml", "shaped.toml", "library", "table.json", "rows.json")
         )
-        wired.write_text(topology(ranks, links, ALPHA_US))
+        nominal.write_text(topology(ranks, links, ALPHA_US))
         cli = [sys.executable, "-m", "synth"]
-        everywhere(spaces, [*cli, "calibrate", "--topo", wired, "-o", topo], {})
+        everywhere(spaces, [*cli, "calibrate", "--topo", nominal, "-o", topo], {})
         library_for(topo, library, ranks, sizes)
         listed = ",".join(map(str, sizes))
         everywhere(
@@ -136,10 +136,11 @@ def measured(
 
 
 def main() -> None:
+    """Measure the networks, and write the table."""
     lacks = missing()
     lacks += [] if find_spec("torch") else ["PyTorch"]
     if lacks:
-        print(f"torch_shaped: needs {', '.join(lacks)}; nothing was measured")
+        print(f"torch_shaped needs {', '.join(lacks)}; nothing was measured")
         return
     quick = "--quick" in sys.argv
     sizes, turns = ([1 << 20], 1) if quick else ([1 << 20, 4 << 20, 16 << 20], 5)
@@ -155,36 +156,37 @@ def main() -> None:
                           f"{row['auto'] * 1e3:.0f}", f"{ratios[-1]:.2f}"])  # fmt: skip
         for op in OPS:
             for size in sorted({row["size_bytes"] for row in forecast if row["collective"] == op}):
-                same = [row for row in forecast if (row["collective"], row["size_bytes"]) == (op, size)]
-                fastest = min(same, key=lambda row: float(row["time_us"]))
-                first = sorted(same, key=lambda row: float(row["predicted_us"]))[:3]
+                schedules = [row for row in forecast if (row["collective"], row["size_bytes"]) == (op, size)]
+                fastest = min(schedules, key=lambda row: float(row["time_us"]))
+                first = sorted(schedules, key=lambda row: float(row["predicted_us"]))[:3]
                 ranked.append(fastest in first)
-                for row in same:
+                for row in schedules:
                     times.append([name, row["algorithm"], f"{size / 2**20:.3g} MiB", f"{row['predicted_us'] / 1e3:.1f}",
                                   f"{row['time_us'] / 1e3:.1f}", row["time_us"] / row["predicted_us"] - 1])  # fmt: skip
     mean = math.exp(statistics.fmean(map(math.log, ratios)))
     error = statistics.median(abs(float(str(row[-1]))) for row in times)
-    told = [
-        f"Geometric mean of the gain {mean:.2f}, the least {min(ratios):.2f}.",
-        f"Predicted against measured, {len(times)} pairs: median error {100 * error:.1f} %; the fastest measured is"
-        f" among the predicted three fastest in {sum(ranked)} of {len(ranked)} cases.",
+    summary = [
+        f"The geometric mean of the gains is {mean:.2f}, the least gain {min(ratios):.2f}.",
+        f"The median error of the prediction is {100 * error:.1f} % ({len(times)} pairs). The fastest measured"
+        f" schedule is among the three fastest by prediction in {sum(ranked)} of {len(ranked)} cases.",
     ]
-    first_table = grid(["network", "collective", "size", "ran", "Gloo ms", "ours ms", "gain"], gains)
+    first_table = grid(["network", "collective", "size", "table's choice", "Gloo ms", "ours ms", "gain"], gains)
     second = grid(
         ["network", "schedule", "size", "predicted ms", "measured ms", "error"],
         [[*row[:-1], f"{100 * float(str(row[-1])):+.0f} %"] for row in times],
     )
     if quick:
-        print(first_table, second, *told, sep="\n\n")
+        print(first_table, second, *summary, sep="\n\n")
         return
-    how = (
-        f"Links of {THICK} Mbit/s each way ({THIN} between the halves), a namespace a rank, median of {turns} runs of"
-        " the slowest rank. Size: of the whole buffer. Links calibrated, a library searched for on what was measured,"
-        " the table tuned, then Gloo and what the table chooses in turn."
+    about = (
+        f"Links have {THICK} Mbit/s each way ({THIN} between the halves), and each rank has a namespace. Times are"
+        f" medians of {turns} runs of the slowest rank; a size is that of the whole buffer. The links are calibrated,"
+        " a library is searched on the measured network, the table is tuned, and then Gloo and the table's choice run"
+        " alternately."
     )
     write(
         __file__,
-        page(__file__, "torch.distributed on shaped networks", [how, first_table, told[0], second, told[1]]),
+        page(__file__, "torch.distributed on shaped networks", [about, first_table, summary[0], second, summary[1]]),
     )
 
 
