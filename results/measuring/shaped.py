@@ -73,7 +73,7 @@ def built(ranks: int, links: Links, burst_kb: int = 32, settings: tuple[str, ...
     Args:
         ranks: Number of ranks.
         links: Rate of each link in Mbit/s each way.
-        burst_kb: Kilobytes that an idle link passes at once.
+        burst_kb: Kilobytes of a burst that an idle link passes without delay.
         settings: Further settings for sysctl.
     """
     vertices = 1 + max(v for pair in links for v in pair)

@@ -53,7 +53,7 @@ def worker(folder: Path, size_bytes: int, turns: int) -> None:
     me, world = dist.get_rank(), dist.get_world_size()
     messages: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
 
-    def together(do: Callable[[], None]) -> float:
+    def run_on_all(do: Callable[[], None]) -> float:
         """Return the seconds from a common start of all ranks until the last one has ended; one host has one clock."""
         dist.barrier()
         begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
@@ -72,7 +72,7 @@ def worker(folder: Path, size_bytes: int, turns: int) -> None:
             coming.wait()
             going.wait()
 
-    alpha_us = min(together(around) for _ in range(3)) / PINGS * 1e6
+    alpha_us = min(run_on_all(around) for _ in range(3)) / PINGS * 1e6
     if me == 0:
         (folder / "alpha.part").write_text(json.dumps(alpha_us))
         (folder / "alpha.part").rename(folder / "alpha.json")
@@ -91,7 +91,7 @@ def worker(folder: Path, size_bytes: int, turns: int) -> None:
                 transport = Transport(
                     Within(messages, ranks), ranks, ranks.index(me), FIRST_TAG | (place << 15), "case"
                 )
-                seconds = together(partial(run, part, values, values, size_bytes // 4, "sum", transport))
+                seconds = run_on_all(partial(run, part, values, values, size_bytes // 4, "sum", transport))
                 case["programs"][place]["seconds"].append(seconds)
                 if not bool((values == sum(rank % 7 for rank in ranks)).all()):
                     raise SystemExit(f"Rank {me} has wrong elements after the program {case['programs'][place]}")

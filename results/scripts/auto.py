@@ -204,7 +204,7 @@ def main() -> None:
             folder = Path(name)
             tunings = prepare(folder, ranks, options.tunings)
             parts.append(section(ranks, tunings, compare(folder, ranks, SIZES[:: options.every], options.rounds)))
-    write(__file__, page(__file__, "torch's auto beside Gloo", parts))
+    write(__file__, page(__file__, "PyTorch's back end auto and Gloo", parts))
 
 
 if __name__ == "__main__":

@@ -260,7 +260,7 @@ def solved(seed: int, number: int, workers: Workers, planted: str = "") -> Count
 
 
 def _compare(count: Count, number: int, case: Drawn, bound: Bound, algorithm: Algorithm, planted: str) -> None:
-    """Compare every witness with the schedule at every size, and the bound for large messages with a tree packing."""
+    """Check every witness against the schedule at every size, and the bound for large messages against packed trees."""
     factors = dict.fromkeys(KINDS, 1.0) | ({planted: PLANTED} if planted else {})
     for size in (case.size_bytes, *(case.size_bytes * part for part in OTHER_SIZES)):
         time_us = algorithm.time_us(size)

@@ -114,7 +114,7 @@ def measured(folder: Path, text: str) -> list[list[str]]:
 
 
 def disturbed(folder: Path, kills: int, seed: int = 0) -> tuple[list[list[str]], list[str]]:
-    """Count how many builds get the right bytes after kills, and for two builds at once; return rows and faults."""
+    """Count how many builds get the right bytes after kills, and for two concurrent builds; return rows and faults."""
     rng, right, faults = random.Random(seed), contents(folder / "lib"), list[str]()
     right = {name: data for name, data in right.items() if not name.startswith("faults/")}
     whole_s = finish(folder, command("calm"))[1]
@@ -143,8 +143,8 @@ def disturbed(folder: Path, kills: int, seed: int = 0) -> tuple[list[list[str]],
     for process in builds:
         process.communicate()
     same = contents(folder / "twice") == right
-    faults += [] if same else ["- two builds at once: the library has other bytes"]
-    return [*rows, ["two builds into one library and one cache at once", "1", str(int(same))]], faults
+    faults += [] if same else ["- two concurrent builds: the library has other bytes"]
+    return [*rows, ["two concurrent builds into one library and one cache", "1", str(int(same))]], faults
 
 
 def on_full_disks(folder: Path, disks: int) -> tuple[list[list[str]], list[str]]:

@@ -63,9 +63,7 @@ class Row:
     protocols: tuple[str, ...] = ()
     ended: str = ""
     refused: str = ""
-    missed: tuple[
-        tuple[int, float, float, float], ...
-    ] = ()  # size; file, fastest schedule / bound; bound / that of no size
+    missed: tuple[tuple[int, float, float, float], ...] = ()
 
     def cells(self) -> tuple[object, ...]:
         """Return the cells of the table."""

@@ -197,7 +197,7 @@ def main() -> None:
             rows.append((title, counts))
     names = ("refused", "not proved", "claims less", "accepted")
     table = grid(
-        ("what is forged", "forgeries", *names),
+        ("forged part", "forgeries", *names),
         [
             (title_of_row, outcomes.total(), *(outcomes[outcome_name] for outcome_name in names))
             for title_of_row, outcomes in rows

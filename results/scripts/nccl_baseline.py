@@ -2,10 +2,10 @@
 
     python -m results.scripts.nccl_baseline [--budget S] [--every N]
 
-makes nccl_baseline.md. It shows the models beside published outputs of nccl-tests and rccl-tests, the message sizes at
-which the libraries switch algorithms, and all libraries beside our answers. --budget is the seconds of each of our
-searches (0: no searches); --every N takes each N-th of our questions. The published figures and their addresses are in
-results/measuring/nccl_tests.toml.
+makes nccl_baseline.md. It compares the models with published outputs of nccl-tests and rccl-tests, and all libraries
+with our answers. It also shows the message sizes at which the libraries switch algorithms. --budget is the seconds of
+each of our searches (0: no searches); --every N takes each N-th of our questions. The published figures and their
+addresses are in results/measuring/nccl_tests.toml.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def bus_factor(collective: str, nranks: int) -> float:
 
 
 def points(number: int, run: dict[str, Any]) -> Iterator[Point]:
-    """Yield the figures of one run beside the model's."""
+    """Yield the figures of one run with the model's choices."""
     topology = cluster(run)
     ranks = range(run.get("ranks", topology.nranks))
     model = LIBRARIES[library_of(run)].model(topology, ranks)
@@ -219,7 +219,7 @@ def calls(runs: Sequence[dict[str, Any]], all_points: Sequence[Point]) -> Iterat
             *errors_by_class(points_of_run),
         )
     yield (
-        "together",
+        "all runs",
         "",
         "",
         "",
@@ -342,7 +342,7 @@ def main() -> None:
         f"The table shows which algorithms the libraries choose, by `synth/baselines/libraries.py`: {versions}. NCCL"
         " and RCCL have cost models of their own; MSCCL++ chooses an algorithm by size, and its time is by our"
         " figures.",
-        "## The models beside published outputs of nccl-tests and rccl-tests",
+        "## The models and published outputs of nccl-tests and rccl-tests",
         f"{len(all_points)} points are from {len(runs)} published runs, {tables} of them tables, nearly all of"
         " all-reduce; little else is published. Error: the model's bus bandwidth over the published one, less one;"
         " medians are of its absolute value. AWS's network plug-in states to NCCL that a NIC takes"
@@ -380,7 +380,7 @@ def main() -> None:
     ]
     if options.budget:
         parts += [
-            "## Our answers beside the libraries\nThe library's time over ours and, in brackets, over the bound."
+            "## Our answers and the libraries\nThe library's time over ours and, in brackets, over the bound."
             " *Costs on*: all times include protocols and starts. MSCCL's files cannot let switches reduce. NCCL does"
             " so on H100, and may beat the bound of programs in these files; plans of MSCCL++ can. *Costs off*: our"
             " times and MSCCL++'s include only α and bandwidth, so for NCCL and RCCL only large messages are"

@@ -198,7 +198,7 @@ def slower(answered_rows: Iterable[tuple[Row, Answer]]) -> list[str]:
     return lines
 
 
-BESIDE = (
+LIMIT_NOTE = (
     "For these sizes no figure is published. No schedule exceeds the limit, so another system is faster than ours by"
     " at most our time / bound."
 )
@@ -238,9 +238,9 @@ def text(
         " 2.6 µs.",
         table(chassis),
         *([dagger] if notes else []),
-        *(["## Sizes without published figures", BESIDE, table(between_rows)] if between_rows else []),
+        *(["## Sizes without published figures", LIMIT_NOTE, table(between_rows)] if between_rows else []),
     ]
-    return page(__file__, "Our answers beside published bandwidths", parts)
+    return page(__file__, "Our answers and published bandwidths", parts)
 
 
 def main() -> None:

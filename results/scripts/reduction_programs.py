@@ -41,7 +41,7 @@ LIKELY = 40  # Number of sequences, the best by the formula, whose times with ba
 RELAYED_TIMES = 6  # Multiple of the budget if all ranks of the machine may relay for every group.
 SHARE, MEAN, BEST = 0.69, 1.27, 2.04  # P²'s abstract
 LARGE, LARGE_AXES, LARGE_S = "dgx-h100:64", "dp=8,pp=8,tp=8", 60.0
-Asked = tuple[tuple[Axis, ...], Matrix, tuple[int, ...]]
+Request = tuple[tuple[Axis, ...], Matrix, tuple[int, ...]]
 Contest = tuple[str, str, str]  # A library's algorithm ("": the better one), its rival, and the bound of the rival.
 
 PROGRAM, RELAYED, SEARCHED, SEARCHED_RELAYED = "program", "program, relays", "searched", "searched, relays"
@@ -104,7 +104,7 @@ def axes_of(devices: int) -> Iterator[tuple[Axis, ...]]:
                 yield tuple(Axis(f"x{i}", size) for i, size in enumerate(sizes))
 
 
-def requests(levels: Hierarchy) -> Iterator[Asked]:
+def requests(levels: Hierarchy) -> Iterator[Request]:
     """Yield all matrices of all lists of axes, each with all sets of axes to reduce over."""
     for axes in axes_of(len(levels.ranks)):
         for matrix in matrices(axes, levels):
@@ -113,7 +113,7 @@ def requests(levels: Hierarchy) -> Iterator[Asked]:
                     yield axes, matrix, over
 
 
-def alike(topology: Topology, groups: list[list[int]]) -> tuple[object, ...]:
+def symmetry_key(topology: Topology, groups: list[list[int]]) -> tuple[object, ...]:
     """Return a key that is equal for equivalent requests.
 
     Requests are equivalent if a permutation of nodes, or of GPUs behind one switch, maps one to the other.
@@ -144,7 +144,9 @@ def in_turn_us(search: ProgramSearch, algorithm: str) -> float:
     return best_us
 
 
-def solve(topology: Topology, levels: Hierarchy, request: Asked, budget_s: float, workers: Workers, case: Case) -> None:
+def solve(
+    topology: Topology, levels: Hierarchy, request: Request, budget_s: float, workers: Workers, case: Case
+) -> None:
     """Solve a request, and write the times and bounds into its case."""
     axes, matrix, over = request
     hierarchy = synthesis_hierarchy(REDUCTION, levels, axes, matrix, over)
@@ -188,7 +190,7 @@ def measured(name: str, nodes: int, every: int, budget_s: float, workers: Worker
     """Measure all cases of one machine, or each N-th of them."""
     topology = MACHINES[name](nodes)
     levels = find_levels(topology)
-    cases: dict[tuple[object, ...], tuple[Case, Asked]] = {}
+    cases: dict[tuple[object, ...], tuple[Case, Request]] = {}
     for request in requests(levels):
         axes, matrix, over = request
         try:
@@ -196,7 +198,7 @@ def measured(name: str, nodes: int, every: int, budget_s: float, workers: Worker
         except InputError:
             continue
         groups = reduction_groups(levels, matrix, over).tolist()
-        key = alike(topology, groups)
+        key = symmetry_key(topology, groups)
         if key in cases:
             cases[key][0].times += 1
         else:

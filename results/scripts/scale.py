@@ -208,7 +208,7 @@ def table(answered_rows: Iterable[tuple[Row, Answer]], system: str = "", library
 
 
 def hops_table(answered_rows: Iterable[tuple[Row, Answer]]) -> str:
-    """Return the table of allgather with α = 0 beside TACOS, with times in hops."""
+    """Return the table of allgather with α = 0 and TACOS, with times in hops."""
     titles = ["question", "sends", "command s", "goal s", "peak MB", "hops", "bound, hops", "TACOS, hops", "TACOS, s"]
     lines = []
     for row, answer in answered_rows:
@@ -282,7 +282,7 @@ def text(
         " compressed: the torus's translations are a symmetry, so one rank's sends are stored for all 4096; the number"
         " of sends is that of all ranks.",
         table(alltoall, "PCCL"),
-        "## Allgather beside TACOS",
+        "## Allgather: TACOS",
         "TACOS 1.3 (C++, one core) was timed on a machine of the same kind. Hops are the schedule's time in units of"
         " one chunk on one link, with α = 0. No schedule has fewer hops than the bound, and none in lock step fewer"
         " than the bound rounded up.",

@@ -215,7 +215,7 @@ ASTRA_RULES = {
 LOGGOPS_RULES = {
     "a rank has one NIC": {"one_nic": False},
     "its CPU is busy while it receives": {"cpu": False},
-    "a send ends at once": {"ends_at_once": False},
+    "a send ends immediately": {"ends_at_once": False},
     "sends follow the file's order": {"nearest": True},
 }
 UNEXPLAINED = "**not explained**"
@@ -275,7 +275,7 @@ class Row:
 
 
 def astra_row(binary: Path | None, of: Case) -> Row:
-    """Return the row of a case beside ASTRA-sim, whose congestion-aware networks have one dimension."""
+    """Return the row of a case and ASTRA-sim, whose congestion-aware networks have one dimension."""
 
     def model(**changed: bool) -> float:
         """Return the time in µs by the model, with these rules replaced."""
@@ -288,7 +288,7 @@ def astra_row(binary: Path | None, of: Case) -> Row:
 
 
 def loggops_row(folder: Path | None, of: Case) -> Row:
-    """Return the row of a case beside LogGOPSim; at a switch a rank has one port in our model too."""
+    """Return the row of a case and LogGOPSim; at a switch a rank has one port in our model too."""
 
     def model(**changed: bool) -> float:
         """Return the time in µs by the model, with these rules replaced."""
@@ -378,7 +378,7 @@ def text(by_astra: Sequence[Row], by_loggops: Sequence[Row], example: str, every
         " is a different machine.",
         grid(titles, [row.cells for row in by_loggops]),
     ]
-    return page(__file__, "Our times beside other simulators", parts)
+    return page(__file__, "Our times and other simulators", parts)
 
 
 def summary(rows: Sequence[Row]) -> str:
