@@ -1,4 +1,4 @@
-"""What a call of `synth` comes to."""
+"""Calls of `synth` in this process, and their answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from synth.app.cli import main
 
 @dataclass(frozen=True)
 class Answer:
+    """The exit code and the output of a call of `synth`, without progress lines."""
+
     code: int
     out: str
     err: str
 
     @property
     def refusal(self) -> str:
-        """The one line of a refusal; fails where it is none."""
+        """Check that the call was refused with one line on stderr, and return that line."""
         lines = self.err.splitlines()
         assert self.code == 2, (self.code, self.out, self.err)
         assert len(lines) == 1, self.err
@@ -33,19 +35,19 @@ class Answer:
 Call = Callable[..., Answer]
 
 
-# who compiles a loop first on this machine says so; a search, and a build, of over 15 s says now and then how far it is
+# The first process that compiles a loop on a machine says so; a search or a build of over 15 s prints its progress.
 _PROGRESS = (
     r"compiling loops for large problems.*|[ \d]{3}\d*\.\d s  .*|\d+ of \d+, about \d+ (s|min) left, worst gap .*"
 )
 
 
 def without_progress(err: str) -> str:
-    """Without the lines that only a machine's speed decides about."""
+    """Return the text without the lines that depend on the speed of the machine."""
     return re.sub(rf"^({_PROGRESS})\n", "", err, flags=re.MULTILINE)
 
 
 def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Calls the entry point in this process, in the folder that is the working folder then."""
+    """Return a function that calls the entry point in this process, in the current working folder."""
 
     def call(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["synth", *map(str, arguments)])
@@ -54,7 +56,7 @@ def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
             main()
         except SystemExit as end:
             code = 0 if end.code is None else int(end.code)
-        said = capsys.readouterr()
-        return Answer(code, said.out, without_progress(said.err))
+        output = capsys.readouterr()
+        return Answer(code, output.out, without_progress(output.err))
 
     return call

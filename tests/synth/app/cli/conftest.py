@@ -1,4 +1,4 @@
-"""`synth` called in this process (fast) or in one of its own (real)."""
+"""Fixtures that call `synth` in this process (fast) or in a process of its own (real)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.synth.app.cli.calling import Answer, Call, caller, without_progress
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, which is the working folder."""
-    folder = tmp_path / "here"
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make an empty folder the working folder."""
+    folder = tmp_path / "working_folder"
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
@@ -22,7 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def synth(
-    here: Path,  # noqa: ARG001
+    working_folder: Path,  # noqa: ARG001
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Call:
@@ -31,18 +31,18 @@ def synth(
 
 
 @pytest.fixture
-def process(here: Path) -> Call:
+def process(working_folder: Path) -> Call:
     """Call the command in a process of its own, in the same empty folder."""
 
     def call(*arguments: object, timeout_s: float = 60) -> Answer:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "synth", *map(str, arguments)],
-            cwd=here,
+            cwd=working_folder,
             capture_output=True,
             text=True,
             timeout=timeout_s,
             check=False,
         )
-        return Answer(done.returncode, done.stdout, without_progress(done.stderr))
+        return Answer(completed.returncode, completed.stdout, without_progress(completed.stderr))
 
     return call

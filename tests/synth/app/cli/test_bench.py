@@ -1,4 +1,4 @@
-"""`synth bench`: nccl-tests' table of what really ran; a wrong element fails the command."""
+"""`synth bench`: the table of nccl-tests for what really ran; a wrong element fails the command."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.synth.app.cli.calling import Call
 
 
 @pytest.fixture
-def ring(synth: Call, here: Path) -> Path:
+def ring(synth: Call, working_folder: Path) -> Path:
     assert synth("compile", EXAMPLES / "ring.py", "--set", "ranks=4", "-o", "ring.xml").code == 0
-    return here / "ring.xml"
+    return working_folder / "ring.xml"
 
 
 def test_table(synth: Call, ring: Path) -> None:
@@ -34,13 +34,13 @@ def test_table(synth: Call, ring: Path) -> None:
             "0",
             "0",
             ["–", "–", "ring"],
-        )  # nobody says for what network it is
+        )  # No network is named.
     assert answer.out.endswith("every element right\n")
 
 
 @pytest.mark.parametrize("kind", ["half", "bfloat16", "int64"])
 def test_types_and_steps(synth: Call, ring: Path, kind: str) -> None:
-    asked = (
+    arguments = (
         "bench",
         ring,
         "-b",
@@ -57,15 +57,15 @@ def test_types_and_steps(synth: Call, ring: Path, kind: str) -> None:
         "1",
         "--json",
     )
-    said = json.loads(synth(*asked).out)
+    report = json.loads(synth(*arguments).out)
     width = 8 if kind == "int64" else 2
-    assert [row["size_bytes"] for row in said["rows"]] == [n // width * width for n in (100, 200, 300)]
-    assert {(row["type"], row["redop"], row["backend"]) for row in said["rows"]} == {(kind, "max", "host")}
-    assert said["wrong"] == 0
+    assert [row["size_bytes"] for row in report["rows"]] == [n // width * width for n in (100, 200, 300)]
+    assert {(row["type"], row["redop"], row["backend"]) for row in report["rows"]} == {(kind, "max", "host")}
+    assert report["wrong"] == 0
 
 
-def test_wrong_elements_fail_the_command(synth: Call, ring: Path, here: Path) -> None:
-    wrong = here / "wrong.xml"
+def test_wrong_elements_fail_the_command(synth: Call, ring: Path, working_folder: Path) -> None:
+    wrong = working_folder / "wrong.xml"
     text = ring.read_text()
     wrong.write_text(text.replace('type="s" srcbuf="i" srcoff="0"', 'type="s" srcbuf="i" srcoff="1"'))
     assert wrong.read_text() != text
@@ -74,12 +74,12 @@ def test_wrong_elements_fail_the_command(synth: Call, ring: Path, here: Path) ->
     assert "elements wrong" in answer.out
 
 
-def test_a_library_names_what_ran(synth: Call, here: Path) -> None:
-    asked = ("--topo", "dgx-a100", "--group", "0,2,4,6", "--budget", "2s")
-    assert synth("allreduce", *asked).code == 0
-    said = json.loads(synth("bench", "out", "-b", "1K", "-e", "1M", "-f", "32", "-n", "1", "--json").out)
-    entries = json.loads((here / "out" / "index.json").read_text())["algorithms"]
-    for row in said["rows"]:
+def test_a_library_names_what_ran(synth: Call, working_folder: Path) -> None:
+    arguments = ("--topo", "dgx-a100", "--group", "0,2,4,6", "--budget", "2s")
+    assert synth("allreduce", *arguments).code == 0
+    report = json.loads(synth("bench", "out", "-b", "1K", "-e", "1M", "-f", "32", "-n", "1", "--json").out)
+    entries = json.loads((working_folder / "out" / "index.json").read_text())["algorithms"]
+    for row in report["rows"]:
         serving = [e for e in entries if e["min_bytes"] <= row["size_bytes"] <= (e["max_bytes"] or 1 << 60)]
         assert sorted(e["inplace"] for e in serving) == [False, True]  # a column each
         serving = [e for e in serving if not e["inplace"]]
@@ -92,20 +92,20 @@ def test_a_library_names_what_ran(synth: Call, here: Path) -> None:
             priced["sizes"][0][key] for key in ("time_us", "bound_us")
         )
         assert row["bound_us"] <= row["predicted_us"] * (1 + 1e-9)
-        alone = json.loads(synth("bench", xml, "-b", row["size_bytes"], "-n", "1", "--json").out)["rows"][0]
-        assert [alone[key] for key in ("predicted_us", "bound_us")] == [row["predicted_us"], row["bound_us"]]
-    assert synth("allgather", *asked).code == 0
+        lone_row = json.loads(synth("bench", xml, "-b", row["size_bytes"], "-n", "1", "--json").out)["rows"][0]
+        assert [lone_row[key] for key in ("predicted_us", "bound_us")] == [row["predicted_us"], row["bound_us"]]
+    assert synth("allgather", *arguments).code == 0
     answer = synth("bench", "out")
     assert (answer.code, "must be one of allgather on" in answer.err) == (2, True)
     assert synth("bench", "out", "--collective", "all_gather_into_tensor", "-n", "1", "-b", "8K").code == 0
 
 
-def test_one_side_only(synth: Call, here: Path) -> None:
+def test_one_side_only(synth: Call, working_folder: Path) -> None:
     alltoall = EXAMPLES / "alltoall.py"
     assert synth("compile", alltoall, "--set", "gpus=4", "-o", "a.xml").code == 0
-    said = json.loads(synth("bench", here / "a.xml", "-b", "4K", "-n", "1", "--json").out)
-    assert said["rows"][0]["in_place"] is None
-    assert said["rows"][0]["redop"] == "none"
+    report = json.loads(synth("bench", working_folder / "a.xml", "-b", "4K", "-n", "1", "--json").out)
+    assert report["rows"][0]["in_place"] is None
+    assert report["rows"][0]["redop"] == "none"
 
 
 REFUSED = [
@@ -118,24 +118,24 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "words"), REFUSED, ids=lambda value: " ".join(value))
-def test_refusals(synth: Call, ring: Path, asked: tuple[str, ...], words: str) -> None:
-    answer = synth("bench", ring, *asked)
+@pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=lambda value: " ".join(value))
+def test_refusals(synth: Call, ring: Path, arguments: tuple[str, ...], message: str) -> None:
+    answer = synth("bench", ring, *arguments)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert words in answer.err
+    assert message in answer.err
 
 
-def test_what_cannot_be_run(synth: Call, here: Path) -> None:
+def test_what_cannot_be_run(synth: Call, working_folder: Path) -> None:
     assert "none.xml" in synth("bench", "none.xml").err
-    (here / "empty").mkdir()
+    (working_folder / "empty").mkdir()
     assert synth("bench", "empty").code == 2
 
 
 def test_predicted_time_and_bound_on_another_network(synth: Call, ring: Path) -> None:
     answers = [synth("bench", ring, "-b", "64K", "-n", "1", "--json", *more) for more in ((), ("--topo", "ring:4"))]
-    plain, there = (json.loads(answer.out)["rows"][0] for answer in answers)
+    plain, on_ring = (json.loads(answer.out)["rows"][0] for answer in answers)
     assert (plain["predicted_us"], plain["bound_us"]) == (None, None)
-    assert 0 < there["bound_us"] <= there["predicted_us"]
+    assert 0 < on_ring["bound_us"] <= on_ring["predicted_us"]
     assert synth("bench", ring, "--topo", "nowhere").refusal
 
 
@@ -143,21 +143,21 @@ def test_predicted_time_and_bound_on_another_network(synth: Call, ring: Path) ->
 @pytest.mark.skipif(
     find_spec("torch") is None, reason="PyTorch is not installed: pip install 'synth-collectives[torch]'"
 )
-def test_over_torch(synth: Call, here: Path) -> None:
-    """The README runs an all-reduce, which is in place."""
+def test_over_torch(synth: Call, working_folder: Path) -> None:
+    """Check a run over torch against the README, whose all-reduce is in place."""
     assert synth("compile", EXAMPLES / "alltoall.py", "--set", "gpus=3", "-o", "a.xml").code == 0
-    asked = ("a.xml", "--backend", "torch", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "synth", "bench", *asked],
-        cwd=here,
+    arguments = ("a.xml", "--backend", "torch", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "--json")
+    completed = subprocess.run(
+        [sys.executable, "-m", "synth", "bench", *arguments],
+        cwd=working_folder,
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(EXAMPLES.parent)},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = json.loads(done.stdout)["rows"]
+    assert (completed.returncode, completed.stderr) == (0, "")
+    rows = json.loads(completed.stdout)["rows"]
     assert [row["size_bytes"] for row in rows] == [size // 12 * 12 for size in (1024, 4096)]  # whole blocks
     for row in rows:
         assert (row["algorithm"], row["backend"], row["in_place"]) == ("a", "torch", None)
@@ -166,10 +166,10 @@ def test_over_torch(synth: Call, here: Path) -> None:
         assert row["out_of_place"]["algbw_gbs"] == pytest.approx(took)
 
 
-def test_a_stored_schedule_runs_from_memory(synth: Call, here: Path) -> None:
-    asked = ("--topo", "mesh:2x3", "--relay", "all", "--target", "none", "--engine", "flow", "--budget", "300ms")
-    assert synth("allgather", *asked, "--size", "64K", "--group", "0,4,5").code == 0
-    (schedule,) = (here / "out" / "schedules").glob("*.synth")
+def test_a_stored_schedule_runs_from_memory(synth: Call, working_folder: Path) -> None:
+    arguments = ("--topo", "mesh:2x3", "--relay", "all", "--target", "none", "--engine", "flow", "--budget", "300ms")
+    assert synth("allgather", *arguments, "--size", "64K", "--group", "0,4,5").code == 0
+    (schedule,) = (working_folder / "out" / "schedules").glob("*.synth")
     rows = json.loads(synth("bench", schedule, "--backend", "host", "-b", "64K", "-n", "3", "--json").out)["rows"]
     assert rows[0]["out_of_place"]["wrong"] == 0
     assert rows[0]["predicted_us"] >= rows[0]["bound_us"] > 0
@@ -177,19 +177,19 @@ def test_a_stored_schedule_runs_from_memory(synth: Call, here: Path) -> None:
     assert schedule.name in synth("bench", schedule, "--backend", "host").refusal
 
 
-def test_the_measured_run_is_drawn_beside_the_predicted_one(synth: Call, ring: Path, here: Path) -> None:
+def test_the_measured_run_is_drawn_beside_the_predicted_one(synth: Call, ring: Path, working_folder: Path) -> None:
     answer = synth("bench", ring, "--backend", "host", "-b", "4K", "-n", "1", "--topo", "ring:4", "--trace", "t.json")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.endswith("# trace → t.json\n")
-    kinds = {one.get("cat") for one in json.loads((here / "t.json").read_text())["traceEvents"]}
+    kinds = {event.get("cat") for event in json.loads((working_folder / "t.json").read_text())["traceEvents"]}
     assert kinds == {None, "measured", "send", "recv", "message"}
     synth("bench", ring, "-b", "4K", "-n", "1", "--trace", "t.json", "--json")
-    kinds = {one.get("cat") for one in json.loads((here / "t.json").read_text())["traceEvents"]}
-    assert kinds == {None, "measured"}  # nobody says for what network it is
-    for words, why in (
+    kinds = {event.get("cat") for event in json.loads((working_folder / "t.json").read_text())["traceEvents"]}
+    assert kinds == {None, "measured"}  # No network is named.
+    for arguments, why in (
         (("-e", "8K", "--trace", "u.json"), "--trace: there are 2 sizes; it must be one"),
         (("--trace", "no/u.json"), "no/u.json: cannot be written"),
         (("--trace", "u.json", "--backend", "torch"), "must be with --backend host"),
     ):
-        assert why in synth("bench", ring, "-b", "4K", *words).refusal
-    assert not (here / "u.json").exists()
+        assert why in synth("bench", ring, "-b", "4K", *arguments).refusal
+    assert not (working_folder / "u.json").exists()

@@ -1,4 +1,4 @@
-"""The same question again is answered from the cache, with the same files; another question is not."""
+"""The same question is answered from the cache with the same files the second time; another question is searched."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def contents(folder: str) -> dict[str, bytes]:
 
 def test_the_second_time_is_from_the_cache_with_the_same_files(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     first = json.loads(synth(*ASKED, "--out", "one", "--json").out)
-    monkeypatch.setattr("synth.app.cli.answer.answered", None)  # a search would be an error
+    monkeypatch.setattr("synth.app.cli.answer.answered", None)  # A search would fail.
     again = synth(*ASKED, "--out", "two")
     assert "from the cache" in again.out
     assert contents("one") == contents("two")
-    known = json.loads(synth(*ASKED, "--out", "two", "--json").out)
-    assert (first.pop("cached"), known.pop("cached")) == (False, True)
-    assert json.loads(json.dumps(first).replace("one/", "two/")) == known
+    cached = json.loads(synth(*ASKED, "--out", "two", "--json").out)
+    assert (first.pop("cached"), cached.pop("cached")) == (False, True)
+    assert json.loads(json.dumps(first).replace("one/", "two/")) == cached
     assert "1 answer," in synth("cache", "info").out
     assert json.loads(synth("cache", "clear", "--json").out)["removed"] == 1
 
 
 def test_another_question_or_a_changed_answer_is_searched(synth: Call) -> None:
     synth(*ASKED, "--out", "one")
-    for other in (("--proof",), ("--cache", "none")):
-        assert "from the cache" not in synth(*ASKED, *other, "--out", f"at{other[0]}").out
+    for option in (("--proof",), ("--cache", "none")):
+        assert "from the cache" not in synth(*ASKED, *option, "--out", f"at{option[0]}").out
     for path in (p for p in Path("cache").rglob("*") if p.is_file()):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1

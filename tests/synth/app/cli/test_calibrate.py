@@ -1,4 +1,4 @@
-"""`synth calibrate`: what it measures stands in the file, and in every answer that follows from it."""
+"""`synth calibrate`: what it measures stands in the file, and every later answer uses it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from topologies.costs import PROTOCOLS, Costs, Protocol
 from topologies.load import load
 from topologies.topology import Topology
 
-# slow enough that what takes long is few bytes
+# It is so slow that messages that take long are small.
 PLANTED = {
     "LL": Protocol(300.0, latency_us={"other": 40.0}, efficiency={"other": 0.4}),
     "LL128": Protocol(400.0, 0.004, {"other": 60.0}, {"other": 0.8}),
@@ -44,7 +44,7 @@ def planted() -> Topology:
 
 
 class ClockedGpu:
-    """A GPU whose own clock shows what a run takes on the planted machine; of probes between two ranks."""
+    """A GPU whose own clock shows what a probe between two ranks takes on the planted machine."""
 
     arrays = np
     kernel_us: float | None = None
@@ -66,8 +66,8 @@ class ClockedGpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = replace(BACKENDS["gpu"], require=lambda: None, machine=lambda: "GPU 0 of tests")
-    monkeypatch.setitem(BACKENDS, "gpu", there)
+    backend = replace(BACKENDS["gpu"], require=lambda: None, machine=lambda: "GPU 0 of tests")
+    monkeypatch.setitem(BACKENDS, "gpu", backend)
     monkeypatch.setattr("runtime.gpu.executor.GpuExecutor", ClockedGpu)
 
 
@@ -75,20 +75,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_calibrated_file_is_what_answers_and_proofs_count_with(synth: Call) -> None:
     answer = synth("calibrate", "--backend", "gpu", "--ranks", "2", "-o", "here.toml")
     assert (answer.code, answer.err) == (0, "")
-    made = load("here.toml")
-    assert made.bandwidth_gbs == pytest.approx([0.01, 0.01], rel=NEAR)
-    assert made.costs is not None
-    for name, one in made.costs.protocols.items():
-        assert one.start_us == pytest.approx(PLANTED[name].start_us, rel=NEAR)
-        assert one.latency_us == pytest.approx(PLANTED[name].latency_us, rel=NEAR)
-        assert one.gap_us == pytest.approx(PLANTED[name].gap_us, rel=NEAR)
-        assert one.threadblock_gbs == pytest.approx(PLANTED[name].threadblock_gbs, rel=NEAR)
-        assert one.efficiency["other"] == pytest.approx(PLANTED[name].efficiency.get("other", 1.0), rel=NEAR)
-    assert "full:2, measured by synth calibrate --backend gpu on 20" in made.costs.source
-    assert "GPU 0 of tests" in made.costs.source
+    calibrated = load("here.toml")
+    assert calibrated.bandwidth_gbs == pytest.approx([0.01, 0.01], rel=NEAR)
+    assert calibrated.costs is not None
+    for name, costs in calibrated.costs.protocols.items():
+        assert costs.start_us == pytest.approx(PLANTED[name].start_us, rel=NEAR)
+        assert costs.latency_us == pytest.approx(PLANTED[name].latency_us, rel=NEAR)
+        assert costs.gap_us == pytest.approx(PLANTED[name].gap_us, rel=NEAR)
+        assert costs.threadblock_gbs == pytest.approx(PLANTED[name].threadblock_gbs, rel=NEAR)
+        assert costs.efficiency["other"] == pytest.approx(PLANTED[name].efficiency.get("other", 1.0), rel=NEAR)
+    assert "full:2, measured by synth calibrate --backend gpu on 20" in calibrated.costs.source
+    assert "GPU 0 of tests" in calibrated.costs.source
     assert [line.split()[:2] for line in answer.out.splitlines()[1:4]] == [[name, "other"] for name in PLANTED]
 
-    asked = (
+    arguments = (
         "--topo",
         "here.toml",
         "--costs",
@@ -101,24 +101,24 @@ def test_a_calibrated_file_is_what_answers_and_proofs_count_with(synth: Call) ->
         "lib",
         "--proof",
     )
-    answer = synth("allreduce", "--size", "64K", *asked)
+    answer = synth("allreduce", "--size", "64K", *arguments)
     assert answer.code == 0, answer.err
-    assert made.costs.source in answer.out, answer.out
+    assert calibrated.costs.source in answer.out, answer.out
     entries = json.loads(Path("lib/index.json").read_text())["algorithms"]
     proofs = [*Path("lib").glob("**/*.proof.json")]
     stated = [json.loads(proof.read_text())["question"] for proof in proofs]
-    assert {document["costs"]["source"] for document in (*entries, *stated)} == {made.costs.source}
+    assert {document["costs"]["source"] for document in (*entries, *stated)} == {calibrated.costs.source}
     assert entries
     assert proofs
     for proof in proofs:
         schedule = proof.with_name(proof.name.replace(".proof.json", ".synth"))
         assert synth("prove", schedule).code == 0
     file = next(Path("lib").glob("msccl/*.xml"))
-    told = json.loads(
+    report = json.loads(
         synth("simulate", file, "--topo", "here.toml", "--costs", "machine", "--sizes", "64K", "--json").out
     )
     on_planted = Predictor(read_msccl(file), planted()).time_us(1 << 16)
-    assert told["sizes"][0]["time_us"] == pytest.approx(on_planted, rel=NEAR)
+    assert report["sizes"][0]["time_us"] == pytest.approx(on_planted, rel=NEAR)
     rows = json.loads(
         synth(
             "bench", file, "--backend", "host", "--topo", "here.toml", "--costs", "machine", "-b", "64K", "--json"
@@ -136,12 +136,12 @@ def test_a_gpu_that_moves_something_else_is_not_written(synth: Call, monkeypatch
 
 
 def plant_times(monkeypatch: pytest.MonkeyPatch, planted_us: Callable[[float, int], float]) -> None:
-    """Replace the time of every run by a function of it and of the run's number; let few small messages be enough."""
+    """Replace the time of every run by a function of that time and of the run's number; accept few small messages."""
     runs = count()
     right_run = ClockedGpu.run
 
-    def run(self: ClockedGpu, *arrays: Any, **words: str) -> None:
-        right_run(self, *arrays, **words)
+    def run(self: ClockedGpu, *arrays: Any, **arguments: str) -> None:
+        right_run(self, *arrays, **arguments)
         assert self.kernel_us is not None
         self.kernel_us = planted_us(self.kernel_us, next(runs))
 
@@ -152,7 +152,7 @@ def plant_times(monkeypatch: pytest.MonkeyPatch, planted_us: Callable[[float, in
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
-    ("planted_us", "seen"),
+    ("planted_us", "message"),
     [
         (lambda us, run: us * 2.0 ** (run % 7), "does not repeat, the least 3 times that were measured lie "),
         (lambda *_: 20_000.0, "take no longer than of 4096 bytes (2e+04 µs and 2e+04 µs)"),
@@ -160,16 +160,16 @@ def plant_times(monkeypatch: pytest.MonkeyPatch, planted_us: Callable[[float, in
     ids=["busy machine", "shaped link"],
 )
 def test_noise_is_refused_or_accepted_and_recorded(
-    synth: Call, monkeypatch: pytest.MonkeyPatch, planted_us: Callable[[float, int], float], seen: str
+    synth: Call, monkeypatch: pytest.MonkeyPatch, planted_us: Callable[[float, int], float], message: str
 ) -> None:
     plant_times(monkeypatch, planted_us)
-    words = ("calibrate", "--backend", "gpu", "--ranks", "2", "-o", "here.toml")
-    refusal = synth(*words).refusal
-    assert seen in refusal
+    arguments = ("calibrate", "--backend", "gpu", "--ranks", "2", "-o", "here.toml")
+    refusal = synth(*arguments).refusal
+    assert message in refusal
     assert refusal.endswith("or give --accept-noise to write the figure anyway")
     assert not Path("here.toml").exists()
 
-    answer = synth(*words, "--accept-noise")
+    answer = synth(*arguments, "--accept-noise")
     assert answer.code == 0, answer.err
     warning, *remarks = answer.err.splitlines()
     assert re.fullmatch(
@@ -177,20 +177,20 @@ def test_noise_is_refused_or_accepted_and_recorded(
         r" searches with here.toml may choose wrongly:",
         warning,
     )
-    assert any(seen in remark for remark in remarks)
+    assert any(message in remark for remark in remarks)
     written = Path("here.toml").read_text()
     head = [line.removeprefix("# ") for line in written.splitlines() if line.startswith("# ")]
     assert head[0] == "This measurement is noisy. --accept-noise accepted what follows."
     assert [remark.strip() for remark in remarks[:SHOWN_REMARKS]] == head[1 : 1 + SHOWN_REMARKS]
     assert len(remarks) == min(len(head) - 1, SHOWN_REMARKS + 1)
-    # every answer that counts with these costs names their source
+    # Every answer that counts with these costs names their source.
     costs = load("here.toml").costs
     assert costs is not None
     assert f"noisy and accepted by --accept-noise, the first: {head[1]}" in costs.source
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (("--backend", "host"), "--ranks: is not given"),
         (("--backend", "host", "--ranks", "2", "--devices", "0"), "--devices: not with --backend host"),
@@ -199,32 +199,32 @@ def test_noise_is_refused_or_accepted_and_recorded(
         (("--backend", "hots", "--ranks", "2"), "'hots'"),
     ],
 )
-def test_refusals(synth: Call, words: tuple[str, ...], told: str) -> None:
-    assert told in synth("calibrate", *words).refusal
+def test_refusals(synth: Call, arguments: tuple[str, ...], message: str) -> None:
+    assert message in synth("calibrate", *arguments).refusal
 
 
 def test_a_job_has_the_ranks_that_it_says(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.backends.find_spec", lambda _: True)  # refused before torch is loaded
     monkeypatch.setenv("RANK", "0")
-    for said, words, told in (
+    for world_size, arguments, message in (
         ("4", ("--ranks", "2"), "a job of 4"),
         ("four", (), "WORLD_SIZE='four'"),
         ("0", (), "WORLD_SIZE='0'"),
         ("2", ("--backend", "host", "--ranks", "2"), "is one of several ranks"),  # they would disturb each other
     ):
-        monkeypatch.setenv("WORLD_SIZE", said)
-        assert told in synth("calibrate", *words).refusal
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+        assert message in synth("calibrate", *arguments).refusal
 
 
 def test_a_real_executor(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else runs here, and with fewer and shorter messages than figures worth having need."""
+    """Check a calibration on a real executor, on a busy machine, with fewer and shorter messages than usual."""
     for name, value in (("NOISE", math.inf), ("SHORT_US", 500.0), ("LARGER_TAKE", 1.2), ("MOST", 6)):
         monkeypatch.setattr(fits, name, value)
-    # without the option, a time that another process took would be refused
+    # Without the option, a time that another process took would be refused.
     answer = synth("calibrate", "--backend", "host", "--ranks", "2", "-o", "here.toml", "--accept-noise")
     assert answer.code == 0, answer.err
-    made = load("here.toml")
-    assert made.costs is not None
-    assert set(made.costs.protocols) == set(PROTOCOLS)
-    assert (made.bandwidth_gbs > 0).all()
+    calibrated = load("here.toml")
+    assert calibrated.costs is not None
+    assert set(calibrated.costs.protocols) == set(PROTOCOLS)
+    assert (calibrated.bandwidth_gbs > 0).all()
     assert not any(word in Path("here.toml").read_text() + answer.out for word in ("nan%", "inf%", "nan ", "inf "))

@@ -21,16 +21,16 @@ from topologies.load import load
 RING = ("alltoall", "--topo", "ring:8", "--relay", "all", "--engine", "flow", "--budget", "400ms")
 
 
-def but(asked: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
-    """The same question with another value of an option that it has."""
-    place = asked.index(option) + 1
-    return (*asked[:place], value, *asked[place + 1 :])
+def with_option(arguments: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
+    """Return the same arguments with another value of an option."""
+    place = arguments.index(option) + 1
+    return (*arguments[:place], value, *arguments[place + 1 :])
 
 
 PAIR = (*RING, "--groups", "0-3;allgather@64K:4-7", "--size", "1M")
 
 
-def test_the_report_and_the_files(synth: Call, here: Path) -> None:
+def test_the_report_and_the_files(synth: Call, working_folder: Path) -> None:
     answer = synth(*PAIR, "--proof")
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
@@ -39,10 +39,10 @@ def test_the_report_and_the_files(synth: Call, here: Path) -> None:
     assert [row[0] for row in table] == ["0-3", "4-7"]
     assert "alltoall" in lines[3]
     assert "allgather" in lines[4]
-    for words in ("all groups", "one after another", "direct", "gap", "largest slowdown", "× as long"):
-        assert words in answer.out
-    (schedule,) = (here / "out" / "schedules").glob("*.synth")
-    assert str(schedule.relative_to(here)) in answer.out
+    for message in ("all groups", "one after another", "direct", "gap", "largest slowdown", "× as long"):
+        assert message in answer.out
+    (schedule,) = (working_folder / "out" / "schedules").glob("*.synth")
+    assert str(schedule.relative_to(working_folder)) in answer.out
     stored = load_schedule(schedule)
     replay(stored.problem, stored.schedule)
     assert stored.problem.group == tuple(range(8))
@@ -51,50 +51,53 @@ def test_the_report_and_the_files(synth: Call, here: Path) -> None:
     assert "time / bound" in proved.out
 
 
-def test_json_is_one_object(synth: Call, here: Path) -> None:
+def test_json_is_one_object(synth: Call, working_folder: Path) -> None:
     answer = synth(*PAIR, "--json", "--proof", "--objective", "fair", "--out", "there")
-    said = json.loads(answer.out)
-    assert said["objective"] == "fair"
-    assert [(g["ranks"], g["collective"], g["size_bytes"]) for g in said["groups"]] == [
+    report = json.loads(answer.out)
+    assert report["objective"] == "fair"
+    assert [(g["ranks"], g["collective"], g["size_bytes"]) for g in report["groups"]] == [
         ([0, 1, 2, 3], "alltoall", 1 << 20),
         ([4, 5, 6, 7], "allgather", 1 << 16),
     ]
-    assert said["slowdown"] == max(g["slowdown"] for g in said["groups"]) >= 1
-    assert said["time_us"] <= said["sum_us"] * (1 + 1e-9)
-    assert all((here / path).exists() for path in said["files"])
-    assert said["schedule"].startswith("there/schedules/")
-    proof = json.loads((here / said["proof_file"]).read_text())
-    assert proof["time_us"] == pytest.approx(said["time_us"])
-    assert proof["gap"] >= said["gap"] * (1 - 1e-9)
+    assert report["slowdown"] == max(g["slowdown"] for g in report["groups"]) >= 1
+    assert report["time_us"] <= report["sum_us"] * (1 + 1e-9)
+    assert all((working_folder / path).exists() for path in report["files"])
+    assert report["schedule"].startswith("there/schedules/")
+    proof = json.loads((working_folder / report["proof_file"]).read_text())
+    assert proof["time_us"] == pytest.approx(report["time_us"])
+    assert proof["gap"] >= report["gap"] * (1 - 1e-9)
 
 
 def test_a_group_whose_own_bound_decides_has_a_proof_of_its_own(synth: Call) -> None:
-    """Where nobody relays, the union's bounds do not know that chunks may not leave their group."""
-    asked = ("alltoall", "--topo", "mesh:2x4", "--groups", "0-3;@1K:4-7", "--size", "1M", "--budget", "1s")
-    said = json.loads(synth(*asked, "--proof", "--json").out)
-    assert said["relay"] == "none"
-    assert said["proved_by"] == 0
-    assert [Path(p).name.rsplit("-", 1)[-1] for p in said["files"][2:]] == [
+    """Check that a group has its own proof where its own bound is the best.
+
+    Without relays, the bounds of the union do not know that chunks cannot leave their group.
+    """
+    arguments = ("alltoall", "--topo", "mesh:2x4", "--groups", "0-3;@1K:4-7", "--size", "1M", "--budget", "1s")
+    report = json.loads(synth(*arguments, "--proof", "--json").out)
+    assert report["relay"] == "none"
+    assert report["proved_by"] == 0
+    assert [Path(p).name.rsplit("-", 1)[-1] for p in report["files"][2:]] == [
         "group0.synth",
         "group0.proof.json",
     ]
-    own = json.loads(Path(said["files"][3]).read_text())
-    assert own["bound_us"] == pytest.approx(said["bound_us"])
-    assert own["time_us"] == pytest.approx(said["groups"][0]["time_us"])
-    for path in said["files"][::2]:
+    own = json.loads(Path(report["files"][3]).read_text())
+    assert own["bound_us"] == pytest.approx(report["bound_us"])
+    assert own["time_us"] == pytest.approx(report["groups"][0]["time_us"])
+    for path in report["files"][::2]:
         checked = synth("prove", path)
         assert checked.code == 0, checked.out + checked.err
         assert "proved" in checked.out
 
 
 def test_broken_parts(synth: Call) -> None:
-    """Axes go over the ranks that live; nothing is sent over what is taken out."""
-    asked = ("allgather", "--topo", "mesh:3x3", "--groups", "tp=4", "--group-sizes", "64K,1M")
+    """Check that axes span the live ranks, and that no schedule uses a broken part."""
+    arguments = ("allgather", "--topo", "mesh:3x3", "--groups", "tp=4", "--group-sizes", "64K,1M")
     faults = ("--without", "rank:4,link:0-1", "--degrade", "link:5-8=50%", "--relay", "all")
-    said = json.loads(synth(*asked, *faults, "--engine", "flow", "--budget", "400ms", "--json").out)
-    assert [g["ranks"] for g in said["groups"]] == [[0, 1, 2, 3], [5, 6, 7, 8]]
-    assert [g["size_bytes"] for g in said["groups"]] == [1 << 16, 1 << 20]
-    stored = load_schedule(said["schedule"])
+    report = json.loads(synth(*arguments, *faults, "--engine", "flow", "--budget", "400ms", "--json").out)
+    assert [g["ranks"] for g in report["groups"]] == [[0, 1, 2, 3], [5, 6, 7, 8]]
+    assert [g["size_bytes"] for g in report["groups"]] == [1 << 16, 1 << 20]
+    stored = load_schedule(report["schedule"])
     net, ranks = stored.problem.network, stored.problem.ranks
     used = {(ranks[net.src[i]], ranks[net.dst[i]]) for i in stored.schedule.link.tolist()}
     assert not used & {(0, 1), (1, 0)}
@@ -118,13 +121,13 @@ REFUSED = [
     ((*PAIR, "--steps", "3"), ("--steps", "--groups")),
     ((*PAIR, "--rounds", "3"), ("--rounds", "--groups")),
     ((*PAIR, "--objective", "quick"), ("objective", "'quick'", "makespan or fair")),
-    (but(PAIR, "--engine", "smt"), ("engine", "'smt'", "auto or flow")),
+    (with_option(PAIR, "--engine", "smt"), ("engine", "'smt'", "auto or flow")),
     ((*PAIR, "--target", "nccl"), ("--target 'nccl'", "executor-nccl", "mscclpp")),
     ((*PAIR, "--chunks", "0"), ("chunks", "1 or more")),
-    (but(PAIR, "--budget", "0"), ("--budget",)),
+    (with_option(PAIR, "--budget", "0"), ("--budget",)),
     ((*PAIR, "--without", "rank:5"), ("--groups", "rank 5", "taken out")),
     ((*PAIR, "--out", "/dev/full"), ("--out", "must be a folder")),
-    (but(PAIR, "--relay", "9"), ("--relay", "rank 9", "0..7")),
+    (with_option(PAIR, "--relay", "9"), ("--relay", "rank 9", "0..7")),
     ((*RING, "--group-sizes", "1M"), ("--group-sizes", "--groups")),
     ((*RING, "--objective", "fair"), ("--objective", "--groups")),
     (
@@ -138,12 +141,14 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), REFUSED)
-def test_refused_in_one_line(arguments: tuple[str, ...], words: tuple[str, ...], synth: Call, here: Path) -> None:
+@pytest.mark.parametrize(("arguments", "fragments"), REFUSED)
+def test_refused_in_one_line(
+    arguments: tuple[str, ...], fragments: tuple[str, ...], synth: Call, working_folder: Path
+) -> None:
     line = synth(*arguments).refusal
-    for word in words:
+    for word in fragments:
         assert word in line, line
-    assert not list(here.iterdir())
+    assert not list(working_folder.iterdir())
 
 
 def test_the_option_is_in_the_help(synth: Call) -> None:
@@ -181,7 +186,7 @@ def test_groups_as_written(text: str, nranks: int, groups: list[tuple[int, ...]]
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_groups_along_axes(extents: list[int], data: st.DataObject) -> None:
-    """Ranks of a group agree in all digits but those of the chosen axes, and every rank is in one group."""
+    """Ranks of a group agree in all digits with_option those of the chosen axes, and every rank is in one group."""
     names = "abcd"[: len(extents)]
     chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     nranks = int(np.prod(extents)) * data.draw(st.integers(1, 3))
@@ -194,13 +199,13 @@ def test_groups_along_axes(extents: list[int], data: st.DataObject) -> None:
     for group in groups:
         assert len(group) == size
         assert list(group) == sorted(group)
-        others = set()
+        fixed_digits = set()
         for rank in group:
             digits = {}
             for name, extent in zip(names, extents, strict=True):
                 rank, digits[name] = divmod(rank, extent)
-            others.add((rank, *(d for n, d in digits.items() if n not in chosen)))
-        assert len(others) == 1
+            fixed_digits.add((rank, *(d for n, d in digits.items() if n not in chosen)))
+        assert len(fixed_digits) == 1
 
 
 WRONG = [
@@ -222,7 +227,7 @@ WRONG = [
     ("tp=*,dp=*", r"several \*"),
     ("tp=2:dp", "'dp' in 'tp=2:dp' is no axis of it; it must be one of tp"),
     ("tp=2:", "'' in"),
-    # the user means every second rank, not blocks of four
+    # The user means every second rank, not blocks of four.
     ("tp=2;dp=4:dp", r"'dp=4:dp' is not of the mesh of 'tp=2', .* 0 1 2 3…; it must be 'tp=2,dp=4:dp'"),
     ("tp=2;allreduce:dp=2", r"it must be 'tp=2,dp=2:dp'"),
     ("tp=2;dp=*:dp", r"as in tp=8;tp=8,dp=\*:dp"),
@@ -232,9 +237,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), WRONG)
-def test_groups_that_cannot_be(text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as error:
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_groups_that_cannot_be(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
         ranks_of_groups(text, 8)
     assert len(str(error.value).splitlines()) == 1
     assert str(error.value).startswith("--groups: ")
@@ -254,15 +259,15 @@ PARSED = [
 
 @pytest.mark.parametrize(("text", "right"), PARSED)
 def test_groups_with_collectives_and_sizes(text: str, right: list[tuple[tuple[int, ...], str, int]]) -> None:
-    found = parse_members(text, "alltoall", load("ring:8"), size="1K")
-    assert [(m.ranks, m.collective.name, m.size_bytes) for m in found] == right
-    assert all(m.collective.nranks == len(m.ranks) for m in found)
+    members = parse_members(text, "alltoall", load("ring:8"), size="1K")
+    assert [(m.ranks, m.collective.name, m.size_bytes) for m in members] == right
+    assert all(m.collective.nranks == len(m.ranks) for m in members)
 
 
 def test_axes_are_over_the_ranks_that_live() -> None:
     ring = load("ring:9")
-    found = parse_members("tp=4", "alltoall", ring, dead=(2,), size="1K")
-    assert [m.ranks for m in found] == [(0, 1, 3, 4), (5, 6, 7, 8)]
+    members = parse_members("tp=4", "alltoall", ring, dead=(2,), size="1K")
+    assert [m.ranks for m in members] == [(0, 1, 3, 4), (5, 6, 7, 8)]
     with pytest.raises(InputError, match="rank 2 is taken out"):
         parse_members("0-3;5-8", "alltoall", ring, dead=(2,), size="1K")
     sized = parse_members("0-1;3-4", "alltoall", ring, sizes="1K,2K")
@@ -271,28 +276,28 @@ def test_axes_are_over_the_ranks_that_live() -> None:
     assert [m.collective for m in parse_members("0-1;3-4", own, ring, size="1K")] == [own, own]
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_folder")
 def test_a_reduction_program_is_what_a_library_takes_where_it_is_faster(synth: Call) -> None:
-    asked = ("allreduce", "--topo", "dgx-a100:2", "--groups", "0-1,8-9", "--size", "64M", "--budget", "60s")
-    said = json.loads(synth(*asked, "--target", "none", "--json", "--out", "there").out)
-    programs = [plan["time_us"] for name, plan in said["plans"].items() if name.startswith("reduction program: ")]
+    arguments = ("allreduce", "--topo", "dgx-a100:2", "--groups", "0-1,8-9", "--size", "64M", "--budget", "60s")
+    report = json.loads(synth(*arguments, "--target", "none", "--json", "--out", "there").out)
+    programs = [plan["time_us"] for name, plan in report["plans"].items() if name.startswith("reduction program: ")]
     assert len(programs) >= 2
-    assert said["time_us"] <= min(programs) * (1 + 1e-9)
-    without = json.loads(synth(*asked, "--target", "none", "--json", "--out", "there", "--chunks", "1").out)
+    assert report["time_us"] <= min(programs) * (1 + 1e-9)
+    without = json.loads(synth(*arguments, "--target", "none", "--json", "--out", "there", "--chunks", "1").out)
     assert not any(name.startswith("reduction program") for name in without["plans"])
 
 
-def test_a_library_of_groups_with_its_proof_is_checked(synth: Call, here: Path) -> None:
-    asked = ("--topo", "ring:4", "--groups", "0-1;2-3", "--size", "1M", "--engine", "flow", "--budget", "1s")
-    assert synth("allreduce", *asked, "--proof").code == 0
+def test_a_library_of_groups_with_its_proof_is_checked(synth: Call, working_folder: Path) -> None:
+    arguments = ("--topo", "ring:4", "--groups", "0-1;2-3", "--size", "1M", "--engine", "flow", "--budget", "1s")
+    assert synth("allreduce", *arguments, "--proof").code == 0
     assert "1 schedule, 1 proof: all right" in synth("library", "check", "out").out
-    index = json.loads((here / "out" / "index.json").read_text())
-    for wrong, words in (
+    index = json.loads((working_folder / "out" / "index.json").read_text())
+    for wrong, message in (
         ({"groups": []}, "which its entry's groups do not name"),
         ({"topology": "ring:5"}, "is for topology ring:4, its entry says ring:5"),
     ):
         rows = [index["algorithms"][0] | wrong, *index["algorithms"][1:]]
-        (here / "out" / "index.json").write_text(json.dumps(index | {"algorithms": rows}))
+        (working_folder / "out" / "index.json").write_text(json.dumps(index | {"algorithms": rows}))
         checked = synth("library", "check", "out")
         assert checked.code == 1
-        assert words in checked.out
+        assert message in checked.out

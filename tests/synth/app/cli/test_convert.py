@@ -1,4 +1,4 @@
-"""`synth convert`: anyone's MSCCL XML to an execution plan or another executor's XML; and `synth verify` of plans."""
+"""`synth convert`: any MSCCL XML to an execution plan or to another executor's XML; and `synth verify` of plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def step(s: int, op: str, buffers: str, src: int, dst: int) -> str:
 
 
 def ring() -> str:
-    """A stranger's file: without outofplace, minBytes and maxBytes, as msccl-tools writes them."""
+    """Return a file as msccl-tools writes it: without outofplace, minBytes and maxBytes."""
     gpus = ""
     for r in range(3):
         after, before = (r + 1) % 3, (r - 1) % 3
@@ -37,27 +37,27 @@ def ring() -> str:
 
 
 @pytest.fixture
-def source(here: Path) -> Path:
-    path = here / "a.xml"
+def source(working_folder: Path) -> Path:
+    path = working_folder / "a.xml"
     path.write_text(ring())
     return path
 
 
-def test_to_a_plan_and_verified(synth: Call, source: Path, here: Path) -> None:
+def test_to_a_plan_and_verified(synth: Call, source: Path, working_folder: Path) -> None:
     answer = synth("convert", source, "b.json")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("b.json: allgather on 3 ranks in place, execution plan of protocol Simple, checked: ")
-    plan = json.loads((here / "b.json").read_text())
+    plan = json.loads((working_folder / "b.json").read_text())
     assert (plan["collective"], plan["inplace"]) == ("allgather", True)
     verdict = synth("verify", "b.json")
     assert (verdict.code, verdict.err) == (0, "")
     assert verdict.out.splitlines()[0] == "b.json: right"
-    first = (here / "b.json").read_bytes()
+    first = (working_folder / "b.json").read_bytes()
     assert synth("convert", source, "b.json").code == 0
-    assert (here / "b.json").read_bytes() == first
+    assert (working_folder / "b.json").read_bytes() == first
 
 
-def test_nodes_and_forms(synth: Call, source: Path, here: Path) -> None:
+def test_nodes_and_forms(synth: Call, source: Path, working_folder: Path) -> None:
     for options, port in (
         (("--nodes", "0,0,1"), True),
         (("--topo", "dgx-a100:2", "--group", "0,1,8"), True),
@@ -65,29 +65,29 @@ def test_nodes_and_forms(synth: Call, source: Path, here: Path) -> None:
     ):
         answer = synth("convert", source, "b.json", *options, "--outofplace", "--protocol", "LL")
         assert answer.code == 0, answer.err
-        plan = json.loads((here / "b.json").read_text())
+        plan = json.loads((working_folder / "b.json").read_text())
         kinds = {c["channel_type"] for gpu in plan["gpus"] for c in gpu["channels"]}
         assert ("port" in kinds) == port
         assert (plan["inplace"], plan["protocol"]) == (False, "LL")
         assert synth("verify", "b.json").code == 0
 
 
-def test_to_another_executor(synth: Call, source: Path, here: Path) -> None:
+def test_to_another_executor(synth: Call, source: Path, working_folder: Path) -> None:
     assert synth("convert", source, "b.xml").code == 0
-    assert 'maxBytes="0"' in (here / "b.xml").read_text()
+    assert 'maxBytes="0"' in (working_folder / "b.xml").read_text()
     assert synth("verify", "b.xml").code == 0
     assert synth("convert", "b.xml", "c.xml", "--target", "msccl", "--protocol", "LL").code == 0
-    assert 'redop="sum"' in (here / "c.xml").read_text()
-    assert 'proto="LL"' in (here / "c.xml").read_text()
+    assert 'redop="sum"' in (working_folder / "c.xml").read_text()
+    assert 'proto="LL"' in (working_folder / "c.xml").read_text()
 
 
-def test_to_traces_for_simulators_and_back(synth: Call, source: Path, here: Path) -> None:
+def test_to_traces_for_simulators_and_back(synth: Call, source: Path, working_folder: Path) -> None:
     answer = synth("convert", source, "b.et", "--size", "3K")
     assert (answer.code, answer.out) == (
         0,
         "b.0.et to b.2.et: allgather on 3 ranks, 3072 bytes, checked, for ASTRA-sim\n",
     )
-    assert sorted(path.name for path in here.iterdir()) == ["a.xml", "b.0.et", "b.1.et", "b.2.et"]
+    assert sorted(path.name for path in working_folder.iterdir()) == ["a.xml", "b.0.et", "b.1.et", "b.2.et"]
     assert synth("verify", "b.1.et").out.splitlines()[0] == "b.1.et: right"
     answer = synth("convert", source, "b", "--target", "goal")
     assert (answer.code, answer.out) == (0, "b.goal: allgather on 3 ranks, 1048575 bytes, checked, for LogGOPSim\n")
@@ -100,18 +100,18 @@ def test_to_traces_for_simulators_and_back(synth: Call, source: Path, here: Path
         assert synth("verify", "back.xml").out.startswith("back.xml: right\n  right: allgather on 3 ranks, 9 steps")
 
 
-def test_a_schedule_becomes_a_trace(synth: Call, here: Path) -> None:
+def test_a_schedule_becomes_a_trace(synth: Call, working_folder: Path) -> None:
     assert synth("allgather", "--topo", "ring:3", "--size", "3K", "--proof", "--engine", "route").code == 0
-    (stored,) = (here / "out" / "schedules").glob("*.synth")
+    (stored,) = (working_folder / "out" / "schedules").glob("*.synth")
     assert synth("convert", stored, "s.et").code == 0
     assert synth("verify", "s.0.et").code == 0
 
 
-def test_a_trace_is_written_whole_or_not_at_all(synth: Call, source: Path, here: Path) -> None:
-    (here / "b.1.et").mkdir()
+def test_a_trace_is_written_whole_or_not_at_all(synth: Call, source: Path, working_folder: Path) -> None:
+    (working_folder / "b.1.et").mkdir()
     assert "b.1.et: cannot be written" in synth("convert", source, "b.et").refusal
-    assert sorted(path.name for path in here.iterdir()) == ["a.xml", "b.1.et"]
-    (here / "c.3.et").write_bytes(b"")
+    assert sorted(path.name for path in working_folder.iterdir()) == ["a.xml", "b.1.et"]
+    (working_folder / "c.3.et").write_bytes(b"")
     assert "c.3.et: belongs to a trace of more ranks" in synth("convert", source, "c.et").refusal
     assert synth("convert", source, "d.et").code == 0
     assert "is the file that it would be made from" in synth("convert", "d.0.et", "d.et").refusal
@@ -156,70 +156,75 @@ GATHER = (
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals_leave_nothing(synth: Call, source: Path, here: Path, case: str) -> None:
-    arguments, words = REFUSED[case]
-    (here / "wrong.xml").write_text(ring().replace('srcoff="0"', 'srcoff="1"', 1))
-    (here / "gather.xml").write_text(GATHER)
-    (here / "p.json").write_text("{}")
-    before = {path.name: path.read_bytes() for path in here.iterdir()}
+def test_refusals_leave_nothing(synth: Call, source: Path, working_folder: Path, case: str) -> None:
+    arguments, message = REFUSED[case]
+    (working_folder / "wrong.xml").write_text(ring().replace('srcoff="0"', 'srcoff="1"', 1))
+    (working_folder / "gather.xml").write_text(GATHER)
+    (working_folder / "p.json").write_text("{}")
+    before = {path.name: path.read_bytes() for path in working_folder.iterdir()}
     assert source.name in before
-    assert words in synth("convert", *arguments).refusal
-    assert {path.name: path.read_bytes() for path in here.iterdir()} == before
+    assert message in synth("convert", *arguments).refusal
+    assert {path.name: path.read_bytes() for path in working_folder.iterdir()} == before
 
 
-def test_verdicts_on_plans(synth: Call, source: Path, here: Path) -> None:
+def test_verdicts_on_plans(synth: Call, source: Path, working_folder: Path) -> None:
     assert synth("convert", source, "b.json").code == 0
-    plan = json.loads((here / "b.json").read_text())
+    plan = json.loads((working_folder / "b.json").read_text())
     ops = plan["gpus"][0]["threadblocks"][0]["ops"]
     ops[:] = [op for op in ops if op["name"] != "wait"]
-    (here / "wrong.json").write_text(json.dumps(plan))
+    (working_folder / "wrong.json").write_text(json.dumps(plan))
     answer = synth("verify", "wrong.json")
     assert (answer.code, answer.err) == (1, "")
     assert answer.out.splitlines()[0] == "wrong.json: wrong"
     assert "a missing wait" in answer.out
-    said = json.loads(synth("verify", "wrong.json", "--json").out)
-    assert said["status"] == "wrong"
-    assert {"unpaired", "race"} <= {f["kind"] for f in said["findings"]}
-    assert all(f["rank"] is not None for f in said["findings"])
+    report = json.loads(synth("verify", "wrong.json", "--json").out)
+    assert report["status"] == "wrong"
+    assert {"unpaired", "race"} <= {f["kind"] for f in report["findings"]}
+    assert all(f["rank"] is not None for f in report["findings"])
     assert "no FIFO" in synth("verify", "b.json", "--depth", "2").refusal
-    (here / "no.json").write_text('{"gpus": 3}')
+    (working_folder / "no.json").write_text('{"gpus": 3}')
     assert "must be a list" in synth("verify", "no.json").refusal
-    right = json.loads((here / "b.json").read_text())
-    (here / "hello.json").write_text(json.dumps(right | {"collective": "hello", "max_message_size": 1 << 20}))
+    right = json.loads((working_folder / "b.json").read_text())
+    (working_folder / "hello.json").write_text(json.dumps(right | {"collective": "hello", "max_message_size": 1 << 20}))
     assert "does not say what the result must be" in synth("verify", "hello.json").refusal
 
 
-def test_names_differ_where_files_do(synth: Call, source: Path, here: Path) -> None:
-    """MSCCL++ keeps what it has loaded by name: 63 characters, whose end tells contents apart; made anew, the same."""
+def test_names_differ_where_files_do(synth: Call, source: Path, working_folder: Path) -> None:
+    """Check that names differ where contents differ, and that the same content has the same name.
+
+    MSCCL++ keeps loaded plans by name: 63 characters, whose end depends on the content.
+    """
     source.write_text(ring().replace('name="ring"', f'name="{"long-" * 30}"'))
     names = {}
     for form in ("--inplace", "--outofplace"):
         for protocol in ("LL", "Simple"):
             for _ in range(2):
                 assert synth("convert", source, "b.json", form, "--protocol", protocol).code == 0
-                name = json.loads((here / "b.json").read_text())["name"]
+                name = json.loads((working_folder / "b.json").read_text())["name"]
                 assert names.setdefault((form, protocol), name) == name
                 assert len(name) <= 63
     assert len(set(names.values())) == 4
     assert synth("convert", source, "b.xml", "--target", "executor-nccl").code == 0
-    first = (here / "b.xml").read_text()
+    first = (working_folder / "b.xml").read_text()
     assert synth("convert", "b.xml", "c.xml", "--target", "executor-nccl").code == 0
-    assert (here / "c.xml").read_text() == first  # a name that has its end keeps it
+    assert (working_folder / "c.xml").read_text() == first  # A name that already has its end keeps it.
 
 
-def test_plans_for_groups_that_overlap(synth: Call, source: Path, here: Path) -> None:
+def test_plans_for_groups_that_overlap(synth: Call, source: Path, working_folder: Path) -> None:
     source.write_text(ring().replace('proto="Simple"', 'proto="LL"'))
     assert synth("convert", source, "b.json", "--groups-overlap").code == 0
-    assert json.loads((here / "b.json").read_text())["protocol"] == "Simple"
+    assert json.loads((working_folder / "b.json").read_text())["protocol"] == "Simple"
     assert "must be Simple" in synth("convert", source, "b.json", "--groups-overlap", "--protocol", "LL").refusal
     assert "--target mscclpp" in synth("convert", source, "b.xml", "--groups-overlap").refusal
 
 
-def test_a_schedule_through_a_switch_becomes_a_plan(synth: Call, here: Path) -> None:
-    save_schedule(here / "a.synth", answers(make_problem(load("dgx-h100"), "allreduce", range(4)), 8)[0], 1 << 20)
-    told = synth("convert", "a.synth", "a.json")
-    assert (told.code, told.err) == (0, "")
-    assert "allreduce on 4 ranks in place, execution plan of protocol Simple, checked" in told.out
+def test_a_schedule_through_a_switch_becomes_a_plan(synth: Call, working_folder: Path) -> None:
+    save_schedule(
+        working_folder / "a.synth", answers(make_problem(load("dgx-h100"), "allreduce", range(4)), 8)[0], 1 << 20
+    )
+    answer = synth("convert", "a.synth", "a.json")
+    assert (answer.code, answer.err) == (0, "")
+    assert "allreduce on 4 ranks in place, execution plan of protocol Simple, checked" in answer.out
     assert synth("verify", "a.json").out.startswith("a.json: right")
     for arguments, says in (
         (("convert", "a.synth", "b.json", "--nodes", "0,0,1,1"), "leave out all options but --inplace"),

@@ -1,4 +1,4 @@
-"""`--costs`: what an executor costs is in times, bounds, files and proofs, and `synth prove` believes none of it."""
+"""`--costs`: an executor's costs are part of times, bounds, files and proofs, and `synth prove` checks all of it."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ latency_us = {nvlink = 3}
 def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Synthesis]:
     folder = tmp_path_factory.mktemp("costs")
     (folder / "pair.toml").write_text(_NODE + _COSTS)
-    found = synthesize("allgather", folder / "pair.toml", costs="machine", engine="baseline", budget=40, target="auto")
-    found.save(folder / "out", proof=True)
-    return folder, found
+    result = synthesize("allgather", folder / "pair.toml", costs="machine", engine="baseline", budget=40, target="auto")
+    result.save(folder / "out", proof=True)
+    return folder, result
 
 
 def test_the_answer_is_of_protocols_and_names_its_model(answer: tuple[Path, Synthesis]) -> None:
     folder, synthesis = answer
-    found = statement(synthesis.found)
-    assert found["alpha"] == "costs of LL Simple: measured by hand"
+    document = statement(synthesis.found)
+    assert document["alpha"] == "costs of LL Simple: measured by hand"
     bound = prove(make_problem(with_costs(load(folder / "pair.toml")), "allgather"))
     rows = {row["protocol"]: row for row in json.loads((folder / "out" / "index.json").read_text())["algorithms"]}
-    assert rows.keys() == {"LL", "Simple"}  # by size
+    assert rows.keys() == {"LL", "Simple"}  # By size.
     assert rows["LL"]["max_bytes"] < rows["Simple"]["max_bytes"] if rows["Simple"]["max_bytes"] else True
-    for row in found["algorithms"]:
+    for row in document["algorithms"]:
         assert row["time_us"] >= bound.at(row["shown_bytes"])[0] * (1 - 1e-9)
     assert {row["costs"]["source"] for row in rows.values()} == {"measured by hand"}
-    # one threadblock a peer moves 60 of 100 GB/s: the program has more
+    # One threadblock for a peer moves 60 of 100 GB/s, so the program has more.
     assert rows["Simple"]["threadblocks"] > 6
     assert rows["Simple"]["gap"] < 1.03
 
@@ -72,15 +72,15 @@ def test_prove_uses_the_costs_and_nothing_else(answer: tuple[Path, Synthesis], s
     path = proof.with_name(proof.name.replace(".proof.json", ".synth"))
     stated = json.loads(proof.read_text())
     assert stated["question"]["costs"] == {"protocols": ["LL", "Simple"], "source": "measured by hand"}
-    mine = tmp_path / path.name
-    mine.write_bytes(path.read_bytes())
+    own_copy = tmp_path / path.name
+    own_copy.write_bytes(path.read_bytes())
     beside = tmp_path / proof.name
 
-    def refused(document: dict[str, Any], said: str) -> None:
+    def refused(document: dict[str, Any], message: str) -> None:
         beside.write_text(json.dumps(document))
-        answered = synth("prove", str(mine))
+        answered = synth("prove", str(own_copy))
         assert answered.code == 1
-        assert said in answered.out + answered.err
+        assert message in answered.out + answered.err
 
     without = [w for w in stated["witnesses"] if w["protocol"] != "LL"]
     refused(stated | {"witnesses": without}, "there is none for protocol LL")
@@ -88,8 +88,8 @@ def test_prove_uses_the_costs_and_nothing_else(answer: tuple[Path, Synthesis], s
     refused(stated | {"witnesses": stated["witnesses"] + bare[:1]}, "claims")
     swapped = [w | {"protocol": {"LL": "Simple", "Simple": "LL"}[w["protocol"]]} for w in stated["witnesses"]]
     refused(stated | {"witnesses": swapped}, "claims")
-    other = stated["question"] | {"costs": {"protocols": ["LL"], "source": "measured by hand"}}
-    refused(stated | {"question": other}, "question: 'costs'")
+    other_question = stated["question"] | {"costs": {"protocols": ["LL"], "source": "measured by hand"}}
+    refused(stated | {"question": other_question}, "question: 'costs'")
 
 
 def test_a_file_whose_protocol_is_changed_is_refused(
@@ -111,26 +111,37 @@ def test_a_file_whose_protocol_is_changed_is_refused(
 
 def test_costs_of_a_file(synth: Call, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(_COSTS.replace("nvlink", "other"))
-    asked = ("--topo", "ring:4", "--engine", "baseline", "--target", "none", "--budget", "40s", "--out", str(tmp_path))
-    found = synth("allgather", *asked, "--costs", str(tmp_path / "own.toml"), "--json")
-    assert found.code == 0
-    document = json.loads(found.out)
+    arguments = (
+        "--topo",
+        "ring:4",
+        "--engine",
+        "baseline",
+        "--target",
+        "none",
+        "--budget",
+        "40s",
+        "--out",
+        str(tmp_path),
+    )
+    answered = synth("allgather", *arguments, "--costs", str(tmp_path / "own.toml"), "--json")
+    assert answered.code == 0
+    document = json.loads(answered.out)
     assert document["alpha"] == "costs of LL Simple: measured by hand"
     assert min(row["bound_us"] for row in document["algorithms"]) > 2
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--costs", "machine"), "'ring:4': states no [costs]; it must be a machine that does, or a file"),
         (("--costs", "nothing.toml"), "nothing.toml: no such file; it must be a .toml file with [costs]"),
         (("--costs", "machine", "--groups", "0-1;2-3", "--size", "1M"), "'ring:4': states no [costs]"),
     ],
 )
-def test_refusals(synth: Call, more: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_refusals(synth: Call, more: tuple[str, ...], message: str, tmp_path: Path) -> None:
     answered = synth("allgather", "--topo", "ring:4", *more, "--out", str(tmp_path))
     assert answered.code == 2
-    assert said in answered.err
+    assert message in answered.err
     assert answered.err.count("\n") == 1
 
 
@@ -138,11 +149,11 @@ def test_a_file_is_timed_with_its_protocols_costs(answer: tuple[Path, Synthesis]
     folder, _ = answer
     rows = json.loads((folder / "out" / "index.json").read_text())["algorithms"]
     for row in rows:
-        asked = ("simulate", str(folder / "out" / row["file"]), "--topo", str(folder / "pair.toml"), "--json")
+        arguments = ("simulate", str(folder / "out" / row["file"]), "--topo", str(folder / "pair.toml"), "--json")
         size = row["shown_bytes"]
-        with_them = json.loads(synth(*asked, "--costs", "machine", "--sizes", str(size)).out)
+        with_them = json.loads(synth(*arguments, "--costs", "machine", "--sizes", str(size)).out)
         assert with_them["sizes"][0]["time_us"] == pytest.approx(row["time_us"])
         assert with_them["sizes"][0]["gap"] == pytest.approx(row["gap"])
-        without = json.loads(synth(*asked, "--sizes", str(size)).out)
+        without = json.loads(synth(*arguments, "--sizes", str(size)).out)
         assert without["sizes"][0]["time_us"] < row["time_us"]
         assert "measured by hand" in with_them["alpha"]

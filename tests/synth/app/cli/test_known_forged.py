@@ -1,4 +1,4 @@
-"""Answers of a cache whose writer lies: the digest is right, and what the file says is not."""
+"""Forged answers in a cache: the digest is right, and the content is not."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ def synth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return caller(monkeypatch, capsys)
 
 
-_searched: dict[tuple[str, ...], tuple[str, bytes]] = {}  # key and bundle of each question, as a search has left them
+# The key and the bundle of each question, as a search stored them.
+_searched: dict[tuple[str, ...], tuple[str, bytes]] = {}
 
 
-def kept(synth: Call, *asked: str) -> tuple[str, About, Files]:
-    """Return the key and the content of what the cache keeps of a question."""
-    if asked not in _searched:
-        synth(*asked, "--out", "searched", "--replace")
+def cached_answer(synth: Call, *arguments: str) -> tuple[str, About, Files]:
+    """Return the key and the content that the cache stores for a question."""
+    if arguments not in _searched:
+        synth(*arguments, "--out", "searched", "--replace")
         [path] = [path for path in Path("cache").glob("??/*") if path.is_file()]
         data = Cache(Path("cache")).get(path.name)
         assert data is not None
-        _searched[asked] = path.name, data
+        _searched[arguments] = path.name, data
         synth("cache", "clear")
-    key, data = _searched[asked]
+    key, data = _searched[arguments]
     return key, *unpack(data, "answer")
 
 
@@ -56,7 +57,7 @@ def edit_proof(files: Files, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def claim_more(document: dict[str, Any]) -> None:
-    """Raise the bound to the schedule's time, in every number that says so."""
+    """Raise the bound to the schedule's time, in every number that states it."""
     document["bound_us"], document["gap"] = document["time_us"], 1.0
     for witness in document["witnesses"]:
         witness["base_us"] = document["time_us"]
@@ -100,7 +101,7 @@ FORGERIES: dict[str, Callable[[About, Files], object]] = {
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_answer_is_refused_and_searched(synth: Call, name: str, tmp_path: Path) -> None:
-    key, about, files = kept(synth, *ASKED)
+    key, about, files = cached_answer(synth, *ASKED)
     before = set(tmp_path.parent.iterdir())
     FORGERIES[name](about, files)
     Cache(Path("cache")).put(key, pack(about, files))
@@ -109,19 +110,19 @@ def test_a_forged_answer_is_refused_and_searched(synth: Call, name: str, tmp_pat
     assert "from the cache" not in answer.out
     assert set(tmp_path.parent.iterdir()) == before
     assert not Path("/tmp/outside").exists()
-    assert "from the cache" in synth(*ASKED, "--out", "again").out  # what was forged was replaced
+    assert "from the cache" in synth(*ASKED, "--out", "again").out  # The forged answer was replaced.
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_answer_to_another_question_under_the_same_key_is_refused(synth: Call, name: str) -> None:
-    _, about, files = kept(synth, *OTHERS[name])
-    key, _, _ = kept(synth, *ASKED)
+    _, about, files = cached_answer(synth, *OTHERS[name])
+    key, _, _ = cached_answer(synth, *ASKED)
     Cache(Path("cache")).put(key, pack(about, files))
     assert "from the cache" not in synth(*ASKED, "--out", "forged").out
 
 
 def test_figures_of_an_entry_are_worked_out_again(synth: Call) -> None:
-    key, about, files = kept(synth, *ASKED)
+    key, about, files = cached_answer(synth, *ASKED)
     entry = about["forms"][0][0]["entry"]
     right = {name: entry[name] for name in ("time_us", "bound_us", "gap", "proof", "curve", "vs_baseline")}
     entry |= {
@@ -140,7 +141,7 @@ def test_figures_of_an_entry_are_worked_out_again(synth: Call) -> None:
 
 @pytest.mark.parametrize("stated", [[], [[]], [["", "ring"]], [[["a"]]]])
 def test_what_a_library_would_run_is_not_taken_from_a_cache(synth: Call, stated: list[Any]) -> None:
-    key, about, files = kept(synth, *ASKED)
+    key, about, files = cached_answer(synth, *ASKED)
     Cache(Path("cache")).put(key, pack({**about, "baselines": stated}, files))
     honest = about["forms"][0][0]["entry"]["vs_baseline"]
     assert json.loads(synth(*ASKED, "--out", "forged", "--json").out)["algorithms"][0]["vs_baseline"] == honest
@@ -148,7 +149,7 @@ def test_what_a_library_would_run_is_not_taken_from_a_cache(synth: Call, stated:
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\x1f\x8b\x08\x00", b"null", b"[" * 60_000])
 def test_what_is_no_answer_is_searched(synth: Call, content: bytes) -> None:
-    key, _, _ = kept(synth, *ASKED)
+    key, _, _ = cached_answer(synth, *ASKED)
     for data in (content, gzip.compress(content)):
         Cache(Path("cache")).put(key, data)
         assert "from the cache" not in synth(*ASKED, "--out", "forged").out

@@ -18,7 +18,7 @@ RANKS = [0, 1, 2, 3]
 
 
 def library(folder: Path, algorithm: str, **changes: Any) -> Path:
-    """An all-reduce on full:4, with its predicted time, that also serves the ranks turned by one."""
+    """Write a library with an all-reduce on full:4 and its time, which also serves the ranks rotated by one."""
     (folder / "msccl").mkdir(parents=True)
     program = built_in("allreduce", algorithm, 4)
     time_us = Predictor(program, load("full:4"), RANKS).time_us(1 << 20)
@@ -30,8 +30,8 @@ def library(folder: Path, algorithm: str, **changes: Any) -> Path:
     return folder
 
 
-def test_show(synth: Call, here: Path) -> None:
-    lib = library(here / "lib", "ring")
+def test_show(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring")
     shown = synth("library", "show", lib)
     assert (shown.code, shown.err) == (0, "")
     head, row, _, end = shown.out.splitlines()
@@ -41,16 +41,16 @@ def test_show(synth: Call, here: Path) -> None:
     assert [word in row for word in ("allreduce", "full:4 0 1 2 3 +1", "all sizes", "1.000", "1.50 ×")] == [True] * 5
     assert end == "1 file for 2 groups"
     assert synth("library", "show", lib, "--group", "3,0-2", "--collective", "all_reduce").out == shown.out
-    said = json.loads(synth("library", "show", lib, "--json").out)
-    assert said["entries"] == json.loads((lib / "index.json").read_bytes())["algorithms"]
+    report = json.loads(synth("library", "show", lib, "--json").out)
+    assert report["entries"] == json.loads((lib / "index.json").read_bytes())["algorithms"]
 
 
-def test_pick(synth: Call, here: Path) -> None:
-    """The file and its order of ranks; or the first thing that stands in the way."""
-    lib = library(here / "lib", "ring", min_bytes=64, max_bytes=1 << 20)
+def test_pick(synth: Call, working_folder: Path) -> None:
+    """Check that pick names the file and its order of ranks, or the first reason why there is none."""
+    lib = library(working_folder / "lib", "ring", min_bytes=64, max_bytes=1 << 20)
 
-    def picked(*words: object) -> str:
-        answer = synth("library", "pick", lib, *words)
+    def picked(*arguments: object) -> str:
+        answer = synth("library", "pick", lib, *arguments)
         assert (answer.code, answer.err) == (0, "")
         return answer.out
 
@@ -59,7 +59,7 @@ def test_pick(synth: Call, here: Path) -> None:
     )
     assert "in the order 1,2,3,0" not in picked("allreduce", "1,2,3,0", "64K")
     assert picked("allreduce", "3,2,1,0", "64K").endswith("the communicator's ranks must be in the order 0,1,2,3\n")
-    for words, why in (
+    for arguments, why in (
         (("allgather", "0-3", "64K"), "no file for allgather; there are allreduce"),
         (("allreduce", "0-2", "64K"), "none of allreduce for ranks 0,1,2"),
         (("allreduce", "0-3", "64K", "--target", "rccl"), "none for executor rccl; there are executor-nccl"),
@@ -67,20 +67,25 @@ def test_pick(synth: Call, here: Path) -> None:
         (("allreduce", "0-3", "2M"), "files are for 64 B to 1 MiB, not for 2097152 bytes"),
         (("allreduce", "0-3", "72"), "msccl/a.xml serves multiples of 16 bytes; 72 is not one of them"),
     ):
-        assert picked(*words) == f"no file, so the executor's own algorithm runs: {why}\n"
+        assert picked(*arguments) == f"no file, so the executor's own algorithm runs: {why}\n"
     assert "serves" in picked("allreduce", "0-3", "72", "--type", "half")
-    said = json.loads(picked("allreduce", "3,2,1,0", "64K", "--json"))
-    assert said["found"][0]["communicator"] == RANKS
+    report = json.loads(picked("allreduce", "3,2,1,0", "64K", "--json"))
+    assert report["found"][0]["communicator"] == RANKS
 
 
-def test_diff(synth: Call, here: Path) -> None:
-    """The times of the programs at each size, of both groups; A against itself is as fast everywhere."""
-    one, other = library(here / "a", "ring"), library(here / "b", "allpairs", max_bytes=1 << 20)
-    same = synth("library", "diff", one, one)
+def test_diff(synth: Call, working_folder: Path) -> None:
+    """Check the times of the programs at each size, of both groups; a library is as fast as itself everywhere."""
+    ring_library, allpairs_library = (
+        library(working_folder / "a", "ring"),
+        library(working_folder / "b", "allpairs", max_bytes=1 << 20),
+    )
+    same = synth("library", "diff", ring_library, ring_library)
     assert same.out == (
         "of 22 questions and sizes: B is faster at 0, slower at 0, as fast at 22; B / A 1.000 in the geometric mean\n"
     )
-    rows = json.loads(synth("library", "diff", one, other, "--sizes", "1K:4M", "--json").out)["rows"]
+    rows = json.loads(synth("library", "diff", ring_library, allpairs_library, "--sizes", "1K:4M", "--json").out)[
+        "rows"
+    ]
     assert [row["bytes"] for row in rows] == [1 << e for e in range(10, 23, 2)] * 2
     for row in rows:
         times = [
@@ -90,29 +95,29 @@ def test_diff(synth: Call, here: Path) -> None:
         served = row["bytes"] <= 1 << 20
         assert [row["a_us"], row["b_us"]] == [times[0], times[1] if served else None]
         assert row["b_over_a"] == (times[1] / times[0] if served else None)
-    said = synth("library", "diff", one, other, "--sizes", "1K:4M").out
-    assert "only A serves 2" in said
-    assert "no file" in said
+    output = synth("library", "diff", ring_library, allpairs_library, "--sizes", "1K:4M").out
+    assert "only A serves 2" in output
+    assert "no file" in output
 
 
-def test_check_and_export(synth: Call, here: Path) -> None:
-    lib = library(here / "lib", "ring")
+def test_check_and_export(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring")
     right = synth("library", "check", lib)
     assert right.code == 0
     assert right.out.endswith(f"{lib}: 1 file, 0 schedules, 0 proofs: nothing wrong, 1 file not proved\n")
-    assert "bound_us, gap" in right.out.splitlines()[0]  # it states them, and there is no proof
+    assert "bound_us, gap" in right.out.splitlines()[0]  # The index states them, and there is no proof.
     for form, name in (
         ("table", "library.table"),
         ("table", "synth_table.h"),
         ("executor-nccl", "full-4-1.2.3.0/env.sh"),
     ):
         assert synth("library", "export", lib, "--for", form, "-o", "out").code == 0
-        assert (here / "out" / name).is_file()
-    (here / "m.csv").write_text(
+        assert (working_folder / "out" / name).is_file()
+    (working_folder / "m.csv").write_text(
         "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,latency_us\nallreduce,1024,ring,ll,2,1,4,3.5\n"
     )
     assert synth("library", "export", lib, "--for", "nccl-tuner", "--measured", "m.csv", "-o", "out").code == 0
-    lines = (here / "out" / "nccl_tuner.conf").read_text().splitlines()
+    lines = (working_folder / "out" / "nccl_tuner.conf").read_text().splitlines()
     assert lines[-1] == "allreduce,0,18446744073709551615,ring,ll,2,1,4,-1,-1"
     path = lib / "msccl" / "a.xml"
     path.write_text(path.read_text().replace('type="s"', 'type="r"', 1))
@@ -122,13 +127,13 @@ def test_check_and_export(synth: Call, here: Path) -> None:
     assert json.loads(synth("library", "check", lib, "--json").out)["wrong"][0]["file"] == "msccl/a.xml"
 
 
-def test_check_finds_groups_that_are_not_alike(synth: Call, here: Path) -> None:
-    """The ranks of a ring in another order send where there is no link; a rank may not be there at all."""
+def test_check_refuses_groups_that_are_not_isomorphic(synth: Call, working_folder: Path) -> None:
+    """Check that a group is refused where it uses a missing link, or where it names a rank that does not exist."""
     for number, (group, words) in enumerate((([0, 2, 1, 3], "no link"), ([0, 1, 2, 9], "names rank 9, ring:4 has 4"))):
-        lib = library(here / str(number), "ring", topology="ring:4", isomorphic_groups=[group])
+        lib = library(working_folder / str(number), "ring", topology="ring:4", isomorphic_groups=[group])
         answer = synth("library", "check", lib)
         assert (answer.code, words in answer.out) == (1, True)
-    right = library(here / "right", "ring", topology="ring:4", isomorphic_groups=[[1, 2, 3, 0]])
+    right = library(working_folder / "right", "ring", topology="ring:4", isomorphic_groups=[[1, 2, 3, 0]])
     rows = json.loads((right / "index.json").read_bytes())["algorithms"]
     program = built_in("allreduce", "ring", 4)
     rows[0]["time_us"] = rows[0]["bound_us"] = Predictor(program, load("ring:4"), RANKS).time_us(1 << 20)

@@ -31,8 +31,8 @@ ASKED = ("place", "--topo", "dgx-h100:2", "--axes", "dp=2,tp=8", "--workload", "
 
 
 @pytest.fixture
-def step(here: Path) -> Path:
-    path = here / "step.toml"
+def step(working_folder: Path) -> Path:
+    path = working_folder / "step.toml"
     path.write_text(STEP)
     return path
 
@@ -77,9 +77,9 @@ def test_json_is_one_object(synth: Call, step: Path) -> None:
 
 
 def test_a_ready_workload_and_given_levels(synth: Call) -> None:
-    asked = ("place", "--topo", "torus:4x4", "--axes", "dp=4,tp=4", "--workload", "fsdp", "--top", "0")
-    assert synth(*asked).code == 0
-    answer = synth(*asked, "--levels", "a:2,b:2,c:4", "--json")
+    arguments = ("place", "--topo", "torus:4x4", "--axes", "dp=4,tp=4", "--workload", "fsdp", "--top", "0")
+    assert synth(*arguments).code == 0
+    answer = synth(*arguments, "--levels", "a:2,b:2,c:4", "--json")
     assert list(json.loads(answer.out)["levels"]) == ["a", "b", "c"]
 
 
@@ -98,12 +98,12 @@ def test_a_ready_workload_and_given_levels(synth: Call) -> None:
     ],
 )
 def test_wrong_input_is_one_line(synth: Call, step: Path, options: tuple[str, ...], line: str) -> None:
-    asked = list(ASKED)
+    arguments = list(ASKED)
     for option in options[:1]:
-        if option in asked:
-            at = asked.index(option)
-            del asked[at : at + 2]
-    answer = synth(*asked, *options)
+        if option in arguments:
+            at = arguments.index(option)
+            del arguments[at : at + 2]
+    answer = synth(*arguments, *options)
     assert answer.code == 2
     assert line in answer.err
     assert answer.err.count("\n") == 1
@@ -111,7 +111,7 @@ def test_wrong_input_is_one_line(synth: Call, step: Path, options: tuple[str, ..
     assert [path.name for path in step.parent.iterdir()] == ["step.toml"]
 
 
-def test_levels_are_shown(synth: Call, here: Path) -> None:
+def test_levels_are_shown(synth: Call, working_folder: Path) -> None:
     answer = synth("topo", "show", "dgx-h100:4", "--levels")
     assert answer.out.splitlines()[0] == "dgx-h100:4: node:4,gpu:8"
     document = json.loads(synth("topo", "show", "mi250:2", "--levels", "--json").out)
@@ -120,7 +120,7 @@ def test_levels_are_shown(synth: Call, here: Path) -> None:
         sorted(rank for part in level["parts"] for rank in part) == list(range(32)) for level in document["levels"]
     )
     lines = ["name = 'uneven'", "ranks = 5", "[[links]]"]
-    (here / "uneven.toml").write_text("\n".join(lines))
+    (working_folder / "uneven.toml").write_text("\n".join(lines))
     assert synth("topo", "show", "uneven.toml", "--levels").code == 2
 
 
@@ -135,8 +135,8 @@ def test_the_report_shows_a_ranking(synth: Call, step: Path) -> None:
 
 
 def test_a_library_for_every_group_of_the_best_placement(synth: Call, step: Path) -> None:
-    asked = ("place", "--topo", "full:4", "--axes", "dp=2,tp=2", "--workload", "step.toml", "--budget", "100ms")
-    answer = synth(*asked, "--top", "1", "--library", "out", "--json")
+    arguments = ("place", "--topo", "full:4", "--axes", "dp=2,tp=2", "--workload", "step.toml", "--budget", "100ms")
+    answer = synth(*arguments, "--top", "1", "--library", "out", "--json")
     assert answer.code == 0, answer.err
     document = json.loads(answer.out)
     best = document["placements"][0]
@@ -148,6 +148,6 @@ def test_a_library_for_every_group_of_the_best_placement(synth: Call, step: Path
         for path in saved["files"]:
             assert synth("verify", path).code == 0
     assert (step.parent / "out" / "index.json").exists()
-    refused = synth(*asked, "--top", "0", "--library", "other")
+    refused = synth(*arguments, "--top", "0", "--library", "other")
     assert (refused.code, refused.out) == (2, "")
     assert not (step.parent / "other").exists()

@@ -1,4 +1,4 @@
-"""Execution plans in the commands that take files: timed, run, drawn, compiled anew and converted."""
+"""Execution plans in the commands that take files: timed, run, drawn, compiled again and converted."""
 
 from __future__ import annotations
 
@@ -16,98 +16,98 @@ RING = EXAMPLES / "ring.py"
 
 
 @pytest.fixture
-def plan(synth: Call, here: Path) -> Path:
-    """An all-reduce of four ranks on two nodes."""
-    asked = ("--set", "ranks=4", "--target", "mscclpp", "-o", "ring.json")
-    assert synth("compile", RING, *asked, "--topo", "dgx2:2", "--group", "0,1,16,17").code == 0
-    return here / "ring.json"
+def plan(synth: Call, working_folder: Path) -> Path:
+    """Write the plan of an all-reduce of four ranks on two nodes."""
+    arguments = ("--set", "ranks=4", "--target", "mscclpp", "-o", "ring.json")
+    assert synth("compile", RING, *arguments, "--topo", "dgx2:2", "--group", "0,1,16,17").code == 0
+    return working_folder / "ring.json"
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
-def test_the_table_is_what_the_plan_takes(collective: str, synth: Call, here: Path) -> None:
+def test_the_table_is_what_the_plan_takes(collective: str, synth: Call, working_folder: Path) -> None:
     answer = synth(collective, "--topo", "ring:4", "--target", "mscclpp", "--engine", "baseline")
     assert (answer.code, answer.err) == (0, "")
-    entries = load_index(here / "out")
+    entries = load_index(working_folder / "out")
     assert {entry.target for entry in entries} == {"mscclpp"}
     for entry in entries:
         size = entry.values["shown_bytes"]
-        found = json.loads(synth("simulate", entry.path, "--topo", "ring:4", "--sizes", size, "--json").out)
-        assert found["sizes"][0]["time_us"] == pytest.approx(entry.values["time_us"])
-        assert found["status"] == "right"
+        report = json.loads(synth("simulate", entry.path, "--topo", "ring:4", "--sizes", size, "--json").out)
+        assert report["sizes"][0]["time_us"] == pytest.approx(entry.values["time_us"])
+        assert report["status"] == "right"
 
 
 def test_simulate(plan: Path, synth: Call) -> None:
-    found = json.loads(synth("simulate", plan, "--topo", "dgx2:2", "--group", "0,1,16,17", "--json").out)
-    assert (found["collective"], found["fifo_depth"], found["protocol"]) == ("allreduce", None, "Simple")
-    assert found["threadblocks"] >= 4
-    assert all(row["gap"] >= 1 for row in found["sizes"])
-    times = [row["time_us"] for row in found["sizes"]]
+    report = json.loads(synth("simulate", plan, "--topo", "dgx2:2", "--group", "0,1,16,17", "--json").out)
+    assert (report["collective"], report["fifo_depth"], report["protocol"]) == ("allreduce", None, "Simple")
+    assert report["threadblocks"] >= 4
+    assert all(row["gap"] >= 1 for row in report["sizes"])
+    times = [row["time_us"] for row in report["sizes"]]
     assert times == sorted(times)
     assert "an execution plan (JSON) has no FIFO" in synth("simulate", plan, "--topo", "ring:4", "--depth", "2").refusal
     assert "has no link from it" in synth("simulate", plan, "--topo", "torus:4x4", "--group", "0,2,5,7").refusal
 
 
-def test_simulate_what_is_wrong_or_cannot_be_timed(synth: Call, here: Path) -> None:
-    made = foreign.gets()
-    del made["gpus"][0]["threadblocks"][0]["ops"][1]
-    (here / "a.json").write_text(json.dumps(made))
+def test_simulate_what_is_wrong_or_cannot_be_timed(synth: Call, working_folder: Path) -> None:
+    document = foreign.gets()
+    del document["gpus"][0]["threadblocks"][0]["ops"][1]
+    (working_folder / "a.json").write_text(json.dumps(document))
     assert "not readable" in synth("simulate", "a.json", "--topo", "full:2").refusal
-    (here / "b.json").write_text(json.dumps(foreign.multicast()))
+    (working_folder / "b.json").write_text(json.dumps(foreign.multicast()))
     assert (
         "no switch of the topology reduces over ranks 0, 1" in synth("simulate", "b.json", "--topo", "full:2").refusal
     )
-    (here / "c.json").write_text("[]")
+    (working_folder / "c.json").write_text("[]")
     assert "it must be an object" in synth("bench", "c.json").refusal
 
 
-def test_bench(plan: Path, synth: Call, here: Path) -> None:
-    asked = ("--backend", "host", "-b", "4K", "-e", "64K", "-f", "4", "--json")
-    found = json.loads(synth("bench", plan, *asked, "--topo", "full:4").out)
-    assert found["wrong"] == 0
+def test_bench(plan: Path, synth: Call, working_folder: Path) -> None:
+    arguments = ("--backend", "host", "-b", "4K", "-e", "64K", "-f", "4", "--json")
+    report = json.loads(synth("bench", plan, *arguments, "--topo", "full:4").out)
+    assert report["wrong"] == 0
     timed = json.loads(synth("simulate", plan, "--topo", "full:4", "--sizes", "4K,16K,64K", "--json").out)
-    assert [row["predicted_us"] for row in found["rows"]] == [row["time_us"] for row in timed["sizes"]]
+    assert [row["predicted_us"] for row in report["rows"]] == [row["time_us"] for row in timed["sizes"]]
     for target in ("executor-nccl", "mscclpp"):
         assert (
             synth("allgather", "--topo", "ring:4", "--target", target, "--engine", "route", "--size", "64K").code == 0
         )
-    for given, name in (((), "executor-nccl"), (("--target", "mscclpp"), "mscclpp")):
-        row = json.loads(synth("bench", "out", *asked[:2], "-b", "64K", "--json", *given).out)["rows"][0]
+    for options, name in (((), "executor-nccl"), (("--target", "mscclpp"), "mscclpp")):
+        row = json.loads(synth("bench", "out", *arguments[:2], "-b", "64K", "--json", *options).out)["rows"][0]
         assert row["out_of_place"]["wrong"] == 0
-        times = [entry.values["time_us"] for entry in load_index(here / "out") if entry.target == name]
+        times = [entry.values["time_us"] for entry in load_index(working_folder / "out") if entry.target == name]
         assert any(row["predicted_us"] == pytest.approx(time_us) for time_us in times)
     assert "target 'x': is not known" in synth("bench", "out", "--target", "x").refusal
     assert "this is one file" in synth("bench", plan, "--target", "mscclpp").refusal
 
 
-def test_report(plan: Path, synth: Call, here: Path) -> None:
+def test_report(plan: Path, synth: Call, working_folder: Path) -> None:
     answer = synth("report", plan, "--topo", "full:4", "--size", "64K")
     assert (answer.code, answer.err) == (0, "")
-    page = (here / "report.html").read_text()
+    page = (working_folder / "report.html").read_text()
     assert "MSCCL++, Simple" in page
     assert "The drawing shows the messages of the plan" in page
     timed = json.loads(synth("simulate", plan, "--topo", "full:4", "--sizes", "64K", "--json").out)
     assert f"{timed['sizes'][0]['time_us']:.3g} µs" in page
-    asked = ("--topo", "ring:4", "--target", "mscclpp", "--engine", "route", "--size", "64K", "--proof")
-    assert synth("allgather", *asked).code == 0
-    entries = load_index(here / "out")
-    number = len(entries) + len({entry.schedule for entry in entries})  # the plans, and the schedules
+    arguments = ("--topo", "ring:4", "--target", "mscclpp", "--engine", "route", "--size", "64K", "--proof")
+    assert synth("allgather", *arguments).code == 0
+    entries = load_index(working_folder / "out")
+    number = len(entries) + len({entry.schedule for entry in entries})  # The plans and the schedules.
     assert synth("report", "out").out.startswith(f"report.html: {number} algorithm")
 
 
 def test_optimize_and_convert(plan: Path, synth: Call) -> None:
-    for asked in (
+    for arguments in (
         ("convert", plan, "a.xml"),
         ("optimize", plan, "-o", "b.xml", "--topo", "full:4"),
         ("optimize", plan, "-o", "c.json", "--target", "mscclpp", "--topo", "full:4"),
         ("convert", plan, "d.json", "--outofplace"),
     ):
-        answer = synth(*asked)
-        assert (answer.code, answer.err) == (0, ""), asked
-        file = next(word for word in asked[2:] if str(word)[1:] in (".xml", ".json"))
+        answer = synth(*arguments)
+        assert (answer.code, answer.err) == (0, ""), arguments
+        file = next(word for word in arguments[2:] if str(word)[1:] in (".xml", ".json"))
         assert synth("verify", file).code == 0
 
     def times(file: object) -> list[float]:
-        found = json.loads(synth("simulate", file, "--topo", "full:4", "--json").out)
-        return [row["time_us"] for row in found["sizes"]]
+        report = json.loads(synth("simulate", file, "--topo", "full:4", "--json").out)
+        return [row["time_us"] for row in report["sizes"]]
 
     assert all(new <= old * (1 + 1e-9) for new, old in zip(times("c.json"), times(plan), strict=True))

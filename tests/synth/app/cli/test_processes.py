@@ -1,4 +1,4 @@
-"""Ctrl-C and sudden death: the best so far is kept, and no solver stays behind."""
+"""Ctrl-C and sudden death: the best answer so far is kept, and no solver process stays behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from tests.synth.app.cli.calling import Call, without_progress
 
-# searches that their budget ends, not a proof
+# These searches are ended by their budget, not by a proof.
 LONG = {
     "broadcast": ("broadcast", "--topo", "dgx-a100", "--budget", "60s"),
     "mesh": ("allreduce", "--topo", "mesh:2x4", "--budget", "60s"),
@@ -26,33 +26,36 @@ LONG = {
 
 
 def _workers_of(parent: int) -> list[int]:
-    """Processes `synth.solvers.worker` that `parent` started."""
-    found = []
+    """Return the `synth.solvers.worker` processes that `parent` started."""
+    workers = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes().split(b"\0")
             owner = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
-        if b"synth.solvers.worker" in words and owner == parent:
-            found.append(int(entry.name))
-    return found
+        if b"synth.solvers.worker" in command and owner == parent:
+            workers.append(int(entry.name))
+    return workers
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process is there and no zombie that nobody has fetched yet."""
+    """Return True if a process exists and is no zombie."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z" and b"synth.solvers.worker" in words
+    return state != "Z" and b"synth.solvers.worker" in command
 
 
 def _gone(pids: list[int]) -> bool:
-    """Whether all end by themselves: at once on an idle machine, in some seconds on a busy one, or never."""
+    """Return True if all processes end by themselves within 15 s.
+
+    This takes no time on an idle machine, and some seconds on a busy one.
+    """
     until = time.monotonic() + 15
     while any(map(_alive, pids)):
         if time.monotonic() > until:
@@ -62,19 +65,19 @@ def _gone(pids: list[int]) -> bool:
 
 
 def _busy_workers_of(parent: int) -> list[int]:
-    """The same as `_workers_of` once one of them has worked for a second of processor time: a solver runs."""
+    """Return the workers of `parent` once one of them has used a second of processor time, so that a solver runs."""
     ticks = os.sysconf("SC_CLK_TCK")
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        found = _workers_of(parent)
-        if any(_ticks(pid) > ticks for pid in found):
-            return found
+        workers = _workers_of(parent)
+        if any(_ticks(pid) > ticks for pid in workers):
+            return workers
         time.sleep(0.05)
     return []
 
 
 def _ticks(pid: int) -> int:
-    """Processor time that a process has used; 0 where it is gone."""
+    """Return the processor time that a process has used, in clock ticks; 0 if it has ended."""
     try:
         return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
     except OSError:
@@ -82,11 +85,11 @@ def _ticks(pid: int) -> int:
 
 
 @contextmanager
-def _searching(here: Path, asked: tuple[str, ...], after_s: float) -> Iterator[subprocess.Popen[str]]:
-    """A search in a process of its own that has been at it for a while."""
+def _searching(working_folder: Path, arguments: tuple[str, ...], after_s: float) -> Iterator[subprocess.Popen[str]]:
+    """Run a search in a process of its own, and yield it after `after_s` seconds."""
     running = subprocess.Popen(
-        [sys.executable, "-m", "synth", *asked],
-        cwd=here,
+        [sys.executable, "-m", "synth", *arguments],
+        cwd=working_folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -103,14 +106,18 @@ def _searching(here: Path, asked: tuple[str, ...], after_s: float) -> Iterator[s
 
 @pytest.fixture(scope="module")
 def answered_s(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
-    """When this machine surely has an answer to one of LONG; compiled loops are on disk thereafter."""
+    """Return a function that measures after how many seconds this machine surely has an answer to a question of LONG.
+
+    Compiled loops are on disk after that.
+    """
 
     @cache
     def measured(which: str) -> float:
         begun = time.monotonic()
         command = [sys.executable, "-m", "synth", *LONG[which][:-1], "10ms"]
-        done = subprocess.run(command, cwd=tmp_path_factory.mktemp(which), capture_output=True, timeout=120)
-        longer = 6.0 if done.returncode else 1.5  # refused as too short, an answer takes longer than this took
+        completed = subprocess.run(command, cwd=tmp_path_factory.mktemp(which), capture_output=True, timeout=120)
+        # A refused budget was too short; an answer takes longer than the refusal.
+        longer = 6.0 if completed.returncode else 1.5
         return 1.0 + longer * (time.monotonic() - begun)
 
     return measured
@@ -118,9 +125,9 @@ def answered_s(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], floa
 
 @pytest.mark.parametrize("which", LONG)
 def test_interrupt_keeps_the_best_so_far(
-    synth: Call, here: Path, which: str, answered_s: Callable[[str], float]
+    synth: Call, working_folder: Path, which: str, answered_s: Callable[[str], float]
 ) -> None:
-    with _searching(here, LONG[which], answered_s(which)) as running:
+    with _searching(working_folder, LONG[which], answered_s(which)) as running:
         children = _workers_of(running.pid)
         assert children
         running.send_signal(signal.SIGINT)
@@ -131,16 +138,18 @@ def test_interrupt_keeps_the_best_so_far(
     files = re.findall(r"out/\S+\.xml", out)
     assert files
     for file in files:
-        assert synth("verify", here / file).code == 0
+        assert synth("verify", working_folder / file).code == 0
     assert _gone(children)
 
 
 @pytest.mark.parametrize("which", LONG)
 @pytest.mark.parametrize("after_s", [0.08, 0.3, 0.6, 1.0])
-def test_interrupt_at_any_moment(here: Path, which: str, after_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """During an import, a compilation, the first route: it ends soon, and says so."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(here / "compiled"))
-    with _searching(here, LONG[which], after_s) as running:
+def test_interrupt_at_any_moment(
+    working_folder: Path, which: str, after_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that an interrupt during an import, a compilation or the first route ends the command soon."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(working_folder / "compiled"))
+    with _searching(working_folder, LONG[which], after_s) as running:
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=15)
     assert running.returncode in (130, -signal.SIGINT)
@@ -149,25 +158,25 @@ def test_interrupt_at_any_moment(here: Path, which: str, after_s: float, monkeyp
         assert "interrupted" in out + err
 
 
-def test_two_interrupts(here: Path, answered_s: Callable[[str], float]) -> None:
-    """An impatient user: no traceback, no half-written files, no solver left."""
-    with _searching(here, LONG["broadcast"], answered_s("broadcast")) as running:
+def test_two_interrupts(working_folder: Path, answered_s: Callable[[str], float]) -> None:
+    """Check that a second interrupt causes no traceback, no half-written file and no remaining solver."""
+    with _searching(working_folder, LONG["broadcast"], answered_s("broadcast")) as running:
         children = _workers_of(running.pid)
         running.send_signal(signal.SIGINT)
         time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=10)  # a fifth of a second where nothing else runs
+        _, err = running.communicate(timeout=10)  # This takes a fifth of a second on an idle machine.
     assert running.returncode == 130
     assert "before there was an answer" not in err
     assert "Traceback" not in err
     assert _gone(children)
-    out = here / "out"
+    out = working_folder / "out"
     assert not out.exists() or not [p for p in out.iterdir() if p.name.startswith(".")]
 
 
 @contextmanager
 def _stopped_holder(folder: Path) -> Iterator[None]:
-    """A process that holds a library's lock, and was stopped as Ctrl-Z stops it."""
+    """Start a process that holds a library's lock, and stop it as Ctrl-Z does."""
     folder.mkdir()
     code = "import fcntl,os,sys,time; fcntl.flock(os.open(sys.argv[1], 0), 2); print(1, flush=True); time.sleep(99)"
     holder = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE)
@@ -181,27 +190,30 @@ def _stopped_holder(folder: Path) -> Iterator[None]:
         holder.communicate()
 
 
-def test_an_answer_beside_a_library_that_a_stopped_process_holds(here: Path) -> None:
-    """Issue 29, 10: it waited for ever, beside any budget."""
-    asked = ("allgather", "--topo", "ring:4", "--budget", "2s")
-    with _stopped_holder(here / "out"):
+def test_an_answer_beside_a_library_that_a_stopped_process_holds(working_folder: Path) -> None:
+    """Check that a search ends within its budget where a stopped process holds the lock of the library."""
+    arguments = ("allgather", "--topo", "ring:4", "--budget", "2s")
+    with _stopped_holder(working_folder / "out"):
         begun = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "synth", *asked], cwd=here, capture_output=True, text=True, timeout=60
+        completed = subprocess.run(
+            [sys.executable, "-m", "synth", *arguments], cwd=working_folder, capture_output=True, text=True, timeout=60
         )
-    assert done.returncode == 0
-    assert time.monotonic() - begun < 2 + 1 + 4  # to start and to end, beside load
-    assert "out: is held by another process; the answer is written to out-2" in done.stderr
-    assert re.findall(r"out-2/msccl/\S+\.xml", done.stdout)
-    assert [path.name for path in (here / "out").iterdir()] == []
-    assert list((here / "out-2" / "msccl").iterdir())
+    assert completed.returncode == 0
+    assert time.monotonic() - begun < 2 + 1 + 4  # The margin is for the start, the end and a loaded machine.
+    assert "out: is held by another process; the answer is written to out-2" in completed.stderr
+    assert re.findall(r"out-2/msccl/\S+\.xml", completed.stdout)
+    assert [path.name for path in (working_folder / "out").iterdir()] == []
+    assert list((working_folder / "out-2" / "msccl").iterdir())
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_in_a_wait_for_a_library_loses_no_answer(here: Path, times: int) -> None:
-    asked = [sys.executable, "-m", "synth", "allgather", "--topo", "ring:4", "--budget", "60s"]
+def test_ctrl_c_in_a_wait_for_a_library_loses_no_answer(working_folder: Path, times: int) -> None:
+    command = [sys.executable, "-m", "synth", "allgather", "--topo", "ring:4", "--budget", "60s"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with _stopped_holder(here / "out"), subprocess.Popen(asked, cwd=here, text=True, **pipes) as running:
+    with (
+        _stopped_holder(working_folder / "out"),
+        subprocess.Popen(command, cwd=working_folder, text=True, **pipes) as running,
+    ):
         assert running.stderr is not None
         while "waiting up to" not in (line := running.stderr.readline()):
             assert line or running.poll() is None
@@ -211,14 +223,14 @@ def test_ctrl_c_in_a_wait_for_a_library_loses_no_answer(here: Path, times: int) 
         out, err = running.communicate(timeout=15)
     assert running.returncode == 130
     assert "Traceback" not in err
-    assert list((here / "out-2" / "msccl").glob("*.xml"))
-    assert (here / "out-2" / "index.json").is_file()
+    assert list((working_folder / "out-2" / "msccl").glob("*.xml"))
+    assert (working_folder / "out-2" / "index.json").is_file()
     assert "out-2/msccl/" in out
 
 
 @pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
-def test_solvers_do_not_outlive_the_command(here: Path, which: signal.Signals) -> None:
-    with _searching(here, (*LONG["mesh"], "--engine", "cpsat"), 0.1) as running:
+def test_solvers_do_not_outlive_the_command(working_folder: Path, which: signal.Signals) -> None:
+    with _searching(working_folder, (*LONG["mesh"], "--engine", "cpsat"), 0.1) as running:
         children = _busy_workers_of(running.pid)
         assert children
         os.kill(running.pid, which)
@@ -226,34 +238,36 @@ def test_solvers_do_not_outlive_the_command(here: Path, which: signal.Signals) -
         assert _gone(children)
 
 
-def test_no_solver_is_left_after_a_plain_end(here: Path) -> None:
-    asked = ("allreduce", "--topo", "dgx-a100", "--group", "0,2")
-    with _searching(here, asked, 0.1) as running:
+def test_no_solver_is_left_after_a_plain_end(working_folder: Path) -> None:
+    arguments = ("allreduce", "--topo", "dgx-a100", "--group", "0,2")
+    with _searching(working_folder, arguments, 0.1) as running:
         children = _workers_of(running.pid)
         running.communicate(timeout=30)
     assert running.returncode == 0
     assert _gone(children)
 
 
-def test_a_reader_that_leaves_early(here: Path) -> None:
-    """`synth … | head -1` ends without a traceback."""
+def test_a_reader_that_leaves_early(working_folder: Path) -> None:
+    """Check that `synth … | head -1` ends without a traceback."""
     line = f"{sys.executable} -m synth topo show torus:30x30 | head -1"
-    done = subprocess.run(["bash", "-c", line], cwd=here, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr == ""
+    completed = subprocess.run(
+        ["bash", "-c", line], cwd=working_folder, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert completed.stderr == ""
 
 
 @pytest.mark.parametrize("arguments", [("topo", "list"), ("--help",), ("allgather", "--topo", "ring:4")])
 def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "synth", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
         )
-    assert done.returncode == 2
-    (line,) = without_progress(done.stderr).splitlines()
+    assert completed.returncode == 2
+    (line,) = without_progress(completed.stderr).splitlines()
     assert line.startswith("synth: standard output: cannot be used (No space left on device)")
 
 

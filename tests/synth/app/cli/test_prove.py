@@ -32,8 +32,8 @@ SIZE = 1 << 20
 Columns = dict[str, Any]
 
 
-def made(folder: Path, problem: Problem, proved: bool = True) -> Path:
-    """A schedule file and its proof."""
+def write_proved(folder: Path, problem: Problem, proved: bool = True) -> Path:
+    """Write a schedule file and its proof."""
     if not problem.collective.reducing:
         schedule = route.solve(problem, SIZE)
     else:
@@ -50,12 +50,12 @@ def made(folder: Path, problem: Problem, proved: bool = True) -> Path:
 
 
 @pytest.fixture
-def right(here: Path) -> Path:
-    return made(here, make_problem(load("ring:4"), "allgather")).relative_to(here)
+def right(working_folder: Path) -> Path:
+    return write_proved(working_folder, make_problem(load("ring:4"), "allgather")).relative_to(working_folder)
 
 
 def edited(path: Path, change: Callable[[dict[str, Any], Columns], object], proved: bool) -> Path:
-    """The file with its header and columns changed, and where `proved`, its proof said to be for it."""
+    """Write a copy of the file with its header and columns changed; where `proved`, its proof names the copy."""
     with np.load(path) as file:
         header = json.loads(file["header.json"])
         columns = {name: file[name] for name in file.files if name != "header.json"}
@@ -75,10 +75,10 @@ def rows(keep: Callable[[Any], Any]) -> Callable[[dict[str, Any], Columns], None
     return change
 
 
-def wrong(answer: Answer, what: str) -> str:
+def wrong(answer: Answer, part: str) -> str:
     assert (answer.code, answer.err) == (1, ""), answer
     (line,) = answer.out.splitlines()
-    assert f": wrong: the {what}" in line
+    assert f": wrong: the {part}" in line
     assert "is refused: " in line
     return line
 
@@ -86,49 +86,49 @@ def wrong(answer: Answer, what: str) -> str:
 def test_right_and_proved(synth: Call, right: Path) -> None:
     answer = synth("prove", right)
     assert (answer.code, answer.err) == (0, "")
-    first, asked, bound, gap = answer.out.splitlines()
+    first, question, bound, gap = answer.out.splitlines()
     assert re.fullmatch(r"a\.synth: right \(12 sends, 4 ranks, [0-9.]+ µs at 1 MiB\)", first)
-    assert asked == "allgather on ring:4"
+    assert question == "allgather on ring:4"
     assert re.fullmatch(r"bound [0-9.]+ µs proved: .+", bound)
     assert re.fullmatch(r"time / bound = 1\.[0-9]{3}(, optimal)?", gap)
 
 
-def test_right_without_a_proof(synth: Call, right: Path, here: Path) -> None:
-    elsewhere = here / "elsewhere.json"
+def test_right_without_a_proof(synth: Call, right: Path, working_folder: Path) -> None:
+    elsewhere = working_folder / "elsewhere.json"
     proof_path(right).rename(elsewhere)
     answer = synth("prove", right)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines()[2:] == ["no proof: there is no a.proof.json"]
     assert synth("prove", right, "--proof", elsewhere).out.splitlines()[3].startswith("time / bound = 1")
     assert "a.proof.json: no such file" in synth("prove", right, "--proof", proof_path(right)).refusal
-    said = json.loads(synth("prove", right, "--json").out)
-    assert (said["status"], said["proof"], said["bound_us"], said["gap"]) == ("right", None, None, None)
+    report = json.loads(synth("prove", right, "--json").out)
+    assert (report["status"], report["proof"], report["bound_us"], report["gap"]) == ("right", None, None, None)
 
 
-def test_json(synth: Call, right: Path, here: Path) -> None:
+def test_json(synth: Call, right: Path, working_folder: Path) -> None:
     answer = synth("prove", right, "--json")
-    said = json.loads(answer.out)
+    report = json.loads(answer.out)
     assert answer.code == 0
-    assert said["gap"] == said["time_us"] / said["bound_us"]
-    assert said["gap"] >= 1
-    assert (said["status"], said["why"], said["file"], said["proof"]) == (
+    assert report["gap"] == report["time_us"] / report["bound_us"]
+    assert report["gap"] >= 1
+    assert (report["status"], report["why"], report["file"], report["proof"]) == (
         "right",
         "",
         "a.synth",
         "a.proof.json",
     )
-    assert (said["collective"], said["topology"], said["group"]) == ("allgather", "ring:4", [0, 1, 2, 3])
-    assert (said["sends"], said["copies"], said["size_bytes"], said["as_named"]) == (12, 1, SIZE, True)
-    assert set(said["witness"]) == {"kind", "text"}
+    assert (report["collective"], report["topology"], report["group"]) == ("allgather", "ring:4", [0, 1, 2, 3])
+    assert (report["sends"], report["copies"], report["size_bytes"], report["as_named"]) == (12, 1, SIZE, True)
+    assert set(report["witness"]) == {"kind", "text"}
     answer = synth("prove", edited(right, rows(lambda x: x[1:]), True), "--json")
-    said = json.loads(answer.out)
-    assert (answer.code, said["status"], answer.err) == (1, "wrong", "")
-    assert said["why"]
-    (here / "no.synth").write_text("no")
-    answer = synth("prove", here / "no.synth", "--json")
-    said = json.loads(answer.out)
-    assert (answer.code, said["status"], answer.err) == (2, "not readable", "")
-    assert "no.synth" in said["why"]
+    report = json.loads(answer.out)
+    assert (answer.code, report["status"], answer.err) == (1, "wrong", "")
+    assert report["why"]
+    (working_folder / "no.synth").write_text("no")
+    answer = synth("prove", working_folder / "no.synth", "--json")
+    report = json.loads(answer.out)
+    assert (answer.code, report["status"], answer.err) == (2, "not readable", "")
+    assert "no.synth" in report["why"]
 
 
 @pytest.mark.parametrize("proved", [True, False])
@@ -143,7 +143,10 @@ def test_a_send_dropped_or_doubled(synth: Call, right: Path, proved: bool) -> No
 @pytest.mark.parametrize("proved", [True, False])
 @pytest.mark.parametrize("column", ["chunk", "link", "start_us"])
 def test_a_send_moved(synth: Call, right: Path, column: str, proved: bool) -> None:
-    """To another chunk, over another link, or to another time: earlier or just when another one goes."""
+    """Check that a send is refused with another chunk, over another link, or at another time.
+
+    The time is earlier, or the start of another send.
+    """
     for row in range(12):
 
         def change(_: dict[str, Any], columns: Columns, row: int = row) -> None:
@@ -157,8 +160,8 @@ def test_a_send_moved(synth: Call, right: Path, column: str, proved: bool) -> No
         wrong(synth("prove", edited(right, change, proved)), "schedule")
 
 
-def test_sums(synth: Call, here: Path) -> None:
-    path = made(here, make_problem(load("ring:4"), "allreduce"))
+def test_sums(synth: Call, working_folder: Path) -> None:
+    path = write_proved(working_folder, make_problem(load("ring:4"), "allreduce"))
     assert synth("prove", path).code == 0
     with np.load(path) as file:
         count = len(file["chunk"])
@@ -172,7 +175,7 @@ def test_sums(synth: Call, here: Path) -> None:
 
 
 def test_harmless_changes_are_not_what_was_proved(synth: Call, right: Path) -> None:
-    """The file that a proof is for is that file to the byte; without the proof it is another right one."""
+    """Check that a proof holds for one file to the byte; without the proof the changed file is another right one."""
 
     def rename(header: dict[str, Any], _: Columns) -> None:
         header["engine"] = "other"
@@ -191,13 +194,13 @@ def test_claimed_time(synth: Call, right: Path, part: float) -> None:
     assert "µs, it takes" in wrong(synth("prove", edited(right, change, True)), "schedule")
 
 
-def test_another_question_than_the_proofs(synth: Call, here: Path, right: Path) -> None:
+def test_another_question_than_the_proofs(synth: Call, working_folder: Path, right: Path) -> None:
     document = json.loads(proof_path(right).read_text())
-    other = made(here / "..", make_problem(load("ring:4"), "alltoall"))
-    document["schedule"] = digest(other)
-    document["time_us"] = load_schedule(other).claimed_us
-    proof_path(other).write_text(json.dumps(document))
-    assert "question: 'collective' is 'allgather'" in wrong(synth("prove", other), "proof")
+    other_path = write_proved(working_folder / "..", make_problem(load("ring:4"), "alltoall"))
+    document["schedule"] = digest(other_path)
+    document["time_us"] = load_schedule(other_path).claimed_us
+    proof_path(other_path).write_text(json.dumps(document))
+    assert "question: 'collective' is 'allgather'" in wrong(synth("prove", other_path), "proof")
 
 
 @pytest.mark.parametrize("name", ["time_us", "bound_us", "gap", "base_us", "per_byte_us"])
@@ -210,27 +213,27 @@ def test_a_number_raised(synth: Call, right: Path, name: str) -> None:
 
 
 def test_a_proof_better_than_the_truth(synth: Call, right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should a bound ever be above the time of a right schedule, that is said and nothing is called proved."""
+    """Check that a bound above the time of a right schedule is reported, and that nothing is called proved."""
     monkeypatch.setattr("synth.storage.check.check_proof", lambda *_: (99.0, None))
     assert "proves 99.0 µs for a schedule that takes" in wrong(synth("prove", right), "proof")
 
 
-def test_groups_relays_and_patterns_say_what_they_are(synth: Call, here: Path) -> None:
+def test_groups_relays_and_patterns_say_what_they_are(synth: Call, working_folder: Path) -> None:
     problem = make_problem(load("line:4"), "allgather", [3, 0], [1, 2])
-    lines = synth("prove", made(here, problem)).out.splitlines()
+    lines = synth("prove", write_proved(working_folder, problem)).out.splitlines()
     assert lines[1] == "allgather on line:4, group 3,0, 2 relaying"
-    for name, words in (
+    for name, message in (
         ("mine", "mine as the file states it on"),
         ("allreduce", "which differs from the meaning of the name"),
     ):
         lookalike = make_problem(load("ring:4"), replace(named("allgather", 4, 1), name=name))
-        assert words in synth("prove", made(here, lookalike)).out.splitlines()[1]
+        assert message in synth("prove", write_proved(working_folder, lookalike)).out.splitlines()[1]
 
 
-def test_a_quotient(synth: Call, here: Path) -> None:
+def test_a_quotient(synth: Call, working_folder: Path) -> None:
     problem = quotient_problem(load("ring:5"), "alltoall")
     assert problem is not None
-    path = made(here, problem)
+    path = write_proved(working_folder, problem)
     answer = synth("prove", path)
     lines = answer.out.splitlines()
     assert (answer.code, answer.err) == (0, "")
@@ -241,8 +244,8 @@ def test_a_quotient(synth: Call, here: Path) -> None:
         wrong(synth("prove", edited(path, rows(lambda x, row=row: np.delete(x, row)), True)), "schedule")
 
 
-def test_a_quotient_by_no_symmetry(synth: Call, here: Path) -> None:
-    """A header cannot state a quotient by what does not keep it."""
+def test_a_quotient_by_no_symmetry(synth: Call, working_folder: Path) -> None:
+    """Check that a header cannot state a quotient by a permutation that is no symmetry."""
     problem = quotient_problem(load("ring:6"), "allgather")
     assert problem is not None
     line = make_problem(load("line:6"), "allgather").topology
@@ -250,7 +253,7 @@ def test_a_quotient_by_no_symmetry(synth: Call, here: Path) -> None:
     def change(header: dict[str, Any], _: Columns) -> None:
         header["topology"] = to_toml(line)
 
-    assert "header.json: fold: " in synth("prove", edited(made(here, problem), change, False)).refusal
+    assert "header.json: fold: " in synth("prove", edited(write_proved(working_folder, problem), change, False)).refusal
 
 
 def test_cut_short_or_garbled(synth: Call, right: Path) -> None:
@@ -258,7 +261,7 @@ def test_cut_short_or_garbled(synth: Call, right: Path) -> None:
     for length in (0, 3, 100, len(data) // 2, len(data) - 1):
         right.write_bytes(data[:length])
         assert "a.synth: " in synth("prove", right).refusal
-    at = data.index(b"NUMPY") + 130  # within a column
+    at = data.index(b"NUMPY") + 130  # This is within a column.
     right.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     assert "a.synth: chunk.npy: cannot be read" in synth("prove", right).refusal
     right.write_bytes(data)
@@ -275,15 +278,15 @@ def test_no_file(synth: Call, path: str) -> None:
     assert synth("prove", path).refusal
 
 
-def test_real_processes(process: Call, right: Path, here: Path) -> None:
+def test_real_processes(process: Call, right: Path, working_folder: Path) -> None:
     assert process("prove", right).out.splitlines()[0].startswith("a.synth: right (12 sends")
     wrong(process("prove", edited(right, rows(lambda x: x[:-1]), True)), "schedule")
-    (here / "no.synth").write_bytes(b"PK\x03\x04" * 50)
+    (working_folder / "no.synth").write_bytes(b"PK\x03\x04" * 50)
     assert process("prove", "no.synth").refusal
 
 
-def test_a_fold_of_many_shares_is_no_large_problem(synth: Call, here: Path) -> None:
-    """An all-reduce over 4096 ranks has as many shares; its quotient holds a row for each and not their product."""
+def test_a_quotient_of_many_shares_is_no_large_problem(synth: Call, working_folder: Path) -> None:
+    """Check an all-reduce over 4096 ranks, which has as many shares: its quotient has one row for each share."""
     assert synth("allreduce", "--topo", "torus:16x16x16", "--size", "1G", "--proof", "--budget", "1s").code == 0
-    stored = next((here / "out" / "schedules").glob("*.synth"))
+    stored = next((working_folder / "out" / "schedules").glob("*.synth"))
     assert synth("prove", stored).code == 0

@@ -1,4 +1,4 @@
-"""`synth reduce-program`."""
+"""`synth reduce-program`: the answer, the files, the table, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.synth.app.cli.calling import Call
 ASKED = ("reduce-program", "--topo", "full:4", "--axes", "dp=2,tp=2", "--over", "dp", "--levels", "node:2,gpu:2")
 
 
-def test_answer_and_files(synth: Call, here: Path) -> None:
+def test_answer_and_files(synth: Call, working_folder: Path) -> None:
     answer = synth(*ASKED, "--budget", "1s", "--json")
     assert answer.code == 0, answer.err
-    said = json.loads(answer.out)
-    assert {"programs", "single", "searched", "bound_us"} <= set(said)
-    assert said["groups"] == [[0, 2], [1, 3]]
-    best = said["programs"][0]
+    report = json.loads(answer.out)
+    assert {"programs", "single", "searched", "bound_us"} <= set(report)
+    assert report["groups"] == [[0, 2], [1, 3]]
+    best = report["programs"][0]
     assert set(best) >= {"steps", "time_us", "file"}
-    assert (here / best["file"]).is_file()
-    assert best["time_us"] >= said["bound_us"] * (1 - 1e-9)
+    assert (working_folder / best["file"]).is_file()
+    assert best["time_us"] >= report["bound_us"] * (1 - 1e-9)
     assert synth("verify", best["file"]).code == 0
 
 
@@ -47,9 +47,9 @@ def test_table(synth: Call) -> None:
         ("--target", "none-such", "--target"),
     ],
 )
-def test_refused_in_one_line(synth: Call, here: Path, option: str, value: str, why: str) -> None:
-    words = dict(zip(ASKED[1::2], ASKED[2::2], strict=True)) | {option: value}
-    answer = synth("reduce-program", *(word for pair in words.items() for word in pair))
+def test_refused_in_one_line(synth: Call, working_folder: Path, option: str, value: str, why: str) -> None:
+    options = dict(zip(ASKED[1::2], ASKED[2::2], strict=True)) | {option: value}
+    answer = synth("reduce-program", *(word for pair in options.items() for word in pair))
     assert answer.code == 2
     assert why in answer.refusal
-    assert not list(here.iterdir())
+    assert not list(working_folder.iterdir())

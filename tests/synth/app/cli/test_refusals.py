@@ -14,9 +14,9 @@ from tests.synth.app.cli.calling import Call
 ALLREDUCE = ("allreduce", "--topo", "dgx1")
 PAIR = (*ALLREDUCE, "--group", "0,1")
 
-# (arguments, words that the line must hold)
+# Arguments, and fragments that the line must contain.
 ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-    # names
+    # Names.
     (("allreduce", "--topo", "dgx-a10"), ("'dgx-a10'", "did you mean dgx-a100")),
     (("allreduce", "--topo", "nosuchthing"), ("not known", "dgx-a100", "torus")),
     (("allreduce", "--topo", ""), ("--topo", "is empty")),
@@ -34,7 +34,7 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("pattern", "none.toml", "--topo", "dgx1"), ("none.toml", "no such file")),
     (("alltoallv", "--topo", "dgx1"), ("--sizes",)),
     (("alltoallv", "--topo", "dgx1", "--sizes", "none.csv"), ("none.csv", "no such file")),
-    # formulas and several nodes
+    # Formulas and topologies of more than one node.
     (("allreduce", "--topo", "ring:0"), ("'ring:0'", "ring:8")),
     (("allreduce", "--topo", "torus:4xx4"), ("'torus:4xx4'", "torus:8x8x8")),
     (("allreduce", "--topo", "torus:99999x99999"), ("too large",)),
@@ -44,7 +44,7 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("allreduce", "--topo", "ring:8,color=red"), ("color",)),
     (("allreduce", "--topo", "dgx1:2"), ("[nic]",)),
     (("allreduce", "--topo", "dgx-a100:0"), ("'0'", "dgx-a100:2")),
-    # groups, relays, roots
+    # Groups, relays and roots.
     ((*ALLREDUCE, "--group", "0,9"), ("--group", "rank 9", "0..7")),
     ((*ALLREDUCE, "--group", "0,1,0"), ("--group", "rank 0", "twice")),
     ((*ALLREDUCE, "--group", "0-3,2"), ("--group", "rank 2", "twice")),
@@ -61,7 +61,7 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("broadcast", "--topo", "dgx1", "--group", "0,1", "--root", "5"), ("root", "rank 5", "0,1")),
     (("broadcast", "--topo", "dgx1", "--root", "-1"), ("root", "rank -1")),
     (("broadcast", "--topo", "dgx1", "--root", "x"), ("--root", "'x'")),
-    # numbers
+    # Numbers.
     ((*PAIR, "--size", "many"), ("--size", "'many'", "64K")),
     ((*PAIR, "--size", "0"), ("--size", "1 byte or more")),
     ((*PAIR, "--size", "-5"), ("--size", "negative")),
@@ -77,19 +77,19 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*PAIR, "--engine", "magic"), ("engine", "'magic'", "route")),
     ((*PAIR, "--target", "magic"), ("--target", "'magic'", "executor-nccl", "rccl", "msccl")),
     (("verify", "x.xml", "--depth", "0"), ("--depth",)),
-    # folders: permissions do not stop root, these do
+    # Folders. Permissions do not stop root; these cases do.
     ((*PAIR, "--out", "/etc/passwd/below"), ("--out", "/etc/passwd")),
     ((*PAIR, "--out", "/dev/full"), ("--out", "must be a folder")),
     ((*PAIR, "--out", "/proc/synth-out"), ("--out", "/proc/synth-out")),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), ASKED, ids=lambda x: " ".join(x)[-50:])
-def test_refused(synth: Call, here: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("arguments", "fragments"), ASKED, ids=lambda x: " ".join(x)[-50:])
+def test_refused(synth: Call, working_folder: Path, arguments: tuple[str, ...], fragments: tuple[str, ...]) -> None:
     line = synth(*arguments).refusal
-    for word in words:
+    for word in fragments:
         assert word in line
-    assert list(here.iterdir()) == []
+    assert list(working_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,18 @@ def test_refused(synth: Call, here: Path, arguments: tuple[str, ...], words: tup
         (*PAIR, "--budget", "nan"),
     ],
 )
-def test_refused_by_a_real_process(process: Call, here: Path, arguments: tuple[str, ...]) -> None:
+def test_refused_by_a_real_process(process: Call, working_folder: Path, arguments: tuple[str, ...]) -> None:
     assert process(*arguments).refusal
-    assert list(here.iterdir()) == []
+    assert list(working_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("pin", ["--chunks", "--steps"])
-def test_huge_pins_end_soon(process: Call, here: Path, pin: str) -> None:
-    """Refused at once, or said to be impossible, or no answer within the budget: but no hang and no crash."""
+def test_huge_pins_end_soon(process: Call, working_folder: Path, pin: str) -> None:
+    """Check that huge values are refused, called impossible or left without an answer, with no hang and no crash."""
     answer = process("allgather", "--topo", "ring:4", pin, 10**9, "--budget", "2s", timeout_s=15)
     assert "Traceback" not in answer.err
     assert answer.code in (1, 2)
-    assert list(here.iterdir()) == []
+    assert list(working_folder.iterdir()) == []
 
 
 LINK = '[[links]]\nfrom = "0"\nto = "1"\nboth = true\nalpha_us = 0.7\ngbs = '
@@ -135,17 +135,17 @@ TOPOLOGIES = {
 
 
 @pytest.mark.parametrize("case", TOPOLOGIES)
-def test_topology_file(synth: Call, here: Path, case: str) -> None:
-    text, words = TOPOLOGIES[case]
-    (here / "t.toml").write_text(text)
+def test_topology_file(synth: Call, working_folder: Path, case: str) -> None:
+    text, fragments = TOPOLOGIES[case]
+    (working_folder / "t.toml").write_text(text)
     line = synth("allreduce", "--topo", "t.toml").refusal
-    for word in words:
+    for word in fragments:
         assert word in line
-    assert [p.name for p in here.iterdir()] == ["t.toml"]
+    assert [p.name for p in working_folder.iterdir()] == ["t.toml"]
 
 
 CONNECTED = {
-    # pairs of links from rank to rank, of so many ranks: exit code, what is said, parts
+    # Number of ranks, pairs of linked ranks, exit code, message and connected parts.
     "a ring one way": (3, "0>1 1>2 2>0", 0, "every rank reaches every other", ["0-2"]),
     "two parts": (5, "0>1 1>0 2>3 3>4 4>2", 1, "--group 0-1\n    --group 2-4\n", ["0-1", "2-4"]),
     "a rank alone": (3, "0>1 1>0", 1, "--group 0-1\n    none with 2: links", ["0-1", "2"]),
@@ -158,27 +158,27 @@ CONNECTED = {
 
 
 @pytest.mark.parametrize("case", CONNECTED)
-def test_check_of_a_topology_says_who_reaches_whom(synth: Call, here: Path, case: str) -> None:
-    ranks, pairs, code, words, parts = CONNECTED[case]
+def test_check_of_a_topology_says_who_reaches_whom(synth: Call, working_folder: Path, case: str) -> None:
+    ranks, pairs, code, message, parts = CONNECTED[case]
     links = f'[[links]]\npairs = "{pairs}"\ngbs = 25\nalpha_us = 1\n' if pairs else ""
-    (here / "t.toml").write_text(f'name = "t"\nranks = {ranks}\nswitches = ["a", "b"]\n{links}')
-    said = synth("topo", "check", "t.toml")
-    assert (said.code, said.err) == (code, "")
-    assert words in said.out
+    (working_folder / "t.toml").write_text(f'name = "t"\nranks = {ranks}\nswitches = ["a", "b"]\n{links}')
+    answer = synth("topo", "check", "t.toml")
+    assert (answer.code, answer.err) == (code, "")
+    assert message in answer.out
     listed = synth("topo", "check", "t.toml", "--json")
     assert listed.code == code
-    found = json.loads(listed.out)
-    assert found["connected"] == (len(found["parts"]) == 1)
-    assert parts is None or found["parts"] == parts
+    report = json.loads(listed.out)
+    assert report["connected"] == (len(report["parts"]) == 1)
+    assert parts is None or report["parts"] == parts
 
 
-def test_topology_file_is_binary(synth: Call, here: Path) -> None:
-    (here / "t.toml").write_bytes(b"name = 't'\n\xff\xfe\x00")
+def test_topology_file_is_binary(synth: Call, working_folder: Path) -> None:
+    (working_folder / "t.toml").write_bytes(b"name = 't'\n\xff\xfe\x00")
     assert "t.toml:2" in synth("topo", "check", "t.toml").refusal
 
 
-def test_topology_file_is_a_pipe(synth: Call, here: Path) -> None:
-    os.mkfifo(here / "t.toml")
+def test_topology_file_is_a_pipe(synth: Call, working_folder: Path) -> None:
+    os.mkfifo(working_folder / "t.toml")
     assert "not a plain file" in synth("topo", "check", "t.toml").refusal
 
 
@@ -201,13 +201,13 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("case", PATTERNS)
-def test_pattern_file(synth: Call, here: Path, case: str) -> None:
-    text, words = PATTERNS[case]
-    (here / "p.toml").write_text(text)
+def test_pattern_file(synth: Call, working_folder: Path, case: str) -> None:
+    text, fragments = PATTERNS[case]
+    (working_folder / "p.toml").write_text(text)
     line = synth("pattern", "p.toml", "--topo", "dgx1").refusal
-    for word in words:
+    for word in fragments:
         assert word in line
-    assert [p.name for p in here.iterdir()] == ["p.toml"]
+    assert [p.name for p in working_folder.iterdir()] == ["p.toml"]
 
 
 SIZES = {
@@ -226,61 +226,61 @@ SIZES = {
 
 
 @pytest.mark.parametrize("case", SIZES)
-def test_size_matrix(synth: Call, here: Path, case: str) -> None:
-    text, words = SIZES[case]
-    (here / "sizes.csv").write_text(text)
+def test_size_matrix(synth: Call, working_folder: Path, case: str) -> None:
+    text, fragments = SIZES[case]
+    (working_folder / "sizes.csv").write_text(text)
     line = synth("alltoallv", "--topo", "dgx1", "--sizes", "sizes.csv").refusal
-    for word in words:
+    for word in fragments:
         assert word in line
-    assert [p.name for p in here.iterdir()] == ["sizes.csv"]
+    assert [p.name for p in working_folder.iterdir()] == ["sizes.csv"]
 
 
 QUICK = ("allgather", "--topo", "ring:4", "--engine", "route", "--out", "library")
 
 
-def test_folder_below_a_file(synth: Call, here: Path) -> None:
-    (here / "library").write_text("mine")
+def test_folder_below_a_file(synth: Call, working_folder: Path) -> None:
+    (working_folder / "library").write_text("mine")
     assert "must be a folder" in synth(*QUICK).refusal
-    assert (here / "library").read_text() == "mine"
+    assert (working_folder / "library").read_text() == "mine"
 
 
-def test_foreign_index_stays(synth: Call, here: Path) -> None:
-    (here / "library").mkdir()
-    (here / "library" / "index.json").write_text('{"mine": 1}')
-    for asked in (QUICK, (*QUICK[:3], *QUICK[5:], "--groups", "0-1;2-3", "--size", "1K", "--engine", "flow")):
-        line = synth(*asked).refusal
+def test_foreign_index_stays(synth: Call, working_folder: Path) -> None:
+    (working_folder / "library").mkdir()
+    (working_folder / "library" / "index.json").write_text('{"mine": 1}')
+    for arguments in (QUICK, (*QUICK[:3], *QUICK[5:], "--groups", "0-1;2-3", "--size", "1K", "--engine", "flow")):
+        line = synth(*arguments).refusal
         assert "index.json" in line
         assert "another --out" in line
-    assert [p.name for p in (here / "library").iterdir()] == ["index.json"]
-    assert (here / "library" / "index.json").read_text() == '{"mine": 1}'
+    assert [p.name for p in (working_folder / "library").iterdir()] == ["index.json"]
+    assert (working_folder / "library" / "index.json").read_text() == '{"mine": 1}'
 
 
-def test_a_library_of_an_earlier_version_stays(synth: Call, here: Path) -> None:
-    (here / "library").mkdir()
+def test_a_library_of_an_earlier_version_stays(synth: Call, working_folder: Path) -> None:
+    (working_folder / "library").mkdir()
     for name, text in (("index.json", '{"format": "synth-index-1", "algorithms": []}'), ("a.xml", "<algo/>")):
-        (here / "library" / name).write_text(text)
+        (working_folder / "library" / name).write_text(text)
     line = synth(*QUICK).refusal
-    for words in ("index.json", "synth-index-1", "earlier version", "another --out"):
-        assert words in line
-    assert sorted(p.name for p in (here / "library").iterdir()) == ["a.xml", "index.json"]
+    for message in ("index.json", "synth-index-1", "earlier version", "another --out"):
+        assert message in line
+    assert sorted(p.name for p in (working_folder / "library").iterdir()) == ["a.xml", "index.json"]
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_no_room_on_the_disk(synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_no_room_on_the_disk(synth: Call, working_folder: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, call, full)
     assert "No space left" in synth(*QUICK).err
-    assert list((here / "library").iterdir()) == []
+    assert list((working_folder / "library").iterdir()) == []
 
 
-def test_no_room_for_a_second_library(synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was there before is untouched when the next write fails."""
+def test_no_room_for_a_second_library(synth: Call, working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the files of a library are untouched when the next write fails."""
     assert synth(*QUICK).code == 0
 
     def files() -> dict[Path, bytes]:
-        return {p: p.read_bytes() for p in (here / "library").rglob("*") if p.is_file()}
+        return {p: p.read_bytes() for p in (working_folder / "library").rglob("*") if p.is_file()}
 
     before = files()
 

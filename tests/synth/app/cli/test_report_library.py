@@ -1,4 +1,4 @@
-"""The page about a whole library: a cell for each question and size, with its gap; links that lead somewhere."""
+"""The page about a whole library: a cell for each question and size, with its gap, and working links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CURVE = [[size, 1.5 * 2.0**at, 2.0**at] for at, size in enumerate(SIZES[:4])]
 
 
 class Reader(HTMLParser):
-    """The cells of heat maps (class, text), all links and what else is asked for; tags must close in order."""
+    """A parser of the cells of heat maps (class and text), links and selected texts; it checks the order of tags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,16 +34,16 @@ class Reader(HTMLParser):
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         if tag not in ("meta", "link"):
             self.open.append(tag)
         if tag == "tr":
             self.rows.append([])
-        self.kind = given.get("class") if tag == "td" and "heat" in self.text else None
+        self.kind = attributes.get("class") if tag == "td" and "heat" in self.text else None
         if tag == "table":
-            self.text = given.get("class") or ""
-        self.links += [href] if tag == "a" and (href := given.get("href")) else []
-        self.asked += [value for key in ("src", "srcset", "data") if (value := given.get(key))]
+            self.text = attributes.get("class") or ""
+        self.links += [href] if tag == "a" and (href := attributes.get("href")) else []
+        self.asked += [value for key in ("src", "srcset", "data") if (value := attributes.get(key))]
         if self.kind is not None:
             self.rows[-1].append((self.kind, ""))
 
@@ -65,57 +65,60 @@ def library(folder: Path, *rows: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def two(here: Path) -> Path:
-    """An all-reduce with a curve, up to 64 KiB and for a further group; an allgather with one figure."""
-    known = {"topology": "ring:4", "protocol": "Simple", "shown_bytes": 1 << 20, "time_us": 3.0, "bound_us": 2.0,
+def two(working_folder: Path) -> Path:
+    """Write a library of an all-reduce and an allgather.
+
+    The all-reduce has a curve, serves up to 64 KiB, and serves a further group. The allgather has one time.
+    """
+    fields = {"topology": "ring:4", "protocol": "Simple", "shown_bytes": 1 << 20, "time_us": 3.0, "bound_us": 2.0,
              "gap": 1.5, "proof": "cut <&>", "libraries": {"NCCL": {"vs": 2.0}}}  # fmt: skip
     group = {"group": [0, 1, 2, 3], "communicator": [0, 1, 2, 3]}
     return library(
-        here / "<lib>",
-        entry_row(**known, **group, max_bytes=1 << 16, curve=CURVE, isomorphic_groups=[[1, 2, 3, 0]]),
-        entry_row(**known, **group, collective="allgather", file="msccl/b.xml", min_bytes=1 << 12) | {"gap": 2.6},
+        working_folder / "<lib>",
+        entry_row(**fields, **group, max_bytes=1 << 16, curve=CURVE, isomorphic_groups=[[1, 2, 3, 0]]),
+        entry_row(**fields, **group, collective="allgather", file="msccl/b.xml", min_bytes=1 << 12) | {"gap": 2.6},
     )
 
 
-def test_cells_are_the_gaps_that_the_index_states(two: Path, synth: Call, here: Path) -> None:
+def test_cells_are_the_gaps_that_the_index_states(two: Path, synth: Call, working_folder: Path) -> None:
     answer = synth("report", two, "-o", "page one.html")
     assert (answer.code, answer.err) == (0, "")
     assert "2 problems, 2 pages" in answer.out
-    text = (here / "page one.html").read_text()
+    text = (working_folder / "page one.html").read_text()
     reader = Reader()
     reader.feed(text)
     assert reader.open == []
     cells = [row for row in reader.rows if len(row) == len(SIZES)]
     assert len(cells) == 2
-    for size, (kind, words), (other_kind, other) in zip(SIZES, *cells[::-1], strict=True):
-        gap = 1.5  # of the curve, and of the entry
+    for size, (kind, gap_text), (other_kind, other_text) in zip(SIZES, *cells[::-1], strict=True):
+        gap = 1.5  # The gap of the curve, and of the entry.
         right = (f"h{sum(gap > step for step in STEPS)}", f"{gap:.2f}") if size <= 1 << 16 else ("none", "–")
-        assert (kind, words) == right
-        assert (other_kind, other) == (("h5", "2.60") if size >= 1 << 12 else ("none", "–"))
+        assert (kind, gap_text) == right
+        assert (other_kind, other_text) == (("h5", "2.60") if size >= 1 << 12 else ("none", "–"))
     assert reader.asked == []
     assert "://" not in text
     assert "&lt;lib&gt;" in text
     assert "cut &lt;&amp;&gt;" in text
     assert reader.links
     for link in reader.links:
-        assert re.search("allreduce|allgather", (here / unquote(link)).read_text())
-    assert len(list((here / "page one-pages").iterdir())) == 2
+        assert re.search("allreduce|allgather", (working_folder / unquote(link)).read_text())
+    assert len(list((working_folder / "page one-pages").iterdir())) == 2
 
 
-def test_without_pages(two: Path, synth: Call, here: Path) -> None:
+def test_without_pages(two: Path, synth: Call, working_folder: Path) -> None:
     assert synth("report", two, "--no-pages").code == 0
-    assert "<a " not in (here / "report.html").read_text()
-    assert not (here / "report-pages").exists()
+    assert "<a " not in (working_folder / "report.html").read_text()
+    assert not (working_folder / "report-pages").exists()
     assert "--no-pages: is for a library" in synth("report", two / "msccl" / "a.xml", "--no-pages").refusal
 
 
-def test_what_is_one_question_is_no_library_page(two: Path, synth: Call, here: Path) -> None:
+def test_what_is_one_question_is_no_library_page(two: Path, synth: Call, working_folder: Path) -> None:
     rows = json.loads((two / "index.json").read_bytes())["algorithms"]
     (two / "index.json").write_bytes(index_text(rows[:1]))
     assert find_library(two) is None
     (two / "msccl" / "b.xml").unlink()
     assert "1 algorithm" in synth("report", two).out
-    assert "Frontier" in (here / "report.html").read_text()
+    assert "Frontier" in (working_folder / "report.html").read_text()
 
 
 def test_a_wrong_file_is_said_and_shown(two: Path, synth: Call) -> None:

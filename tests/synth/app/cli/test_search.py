@@ -37,17 +37,17 @@ ENTRY = ROW | {
 }  # fmt: skip
 
 
-def test_json_of_a_search(synth: Call, here: Path) -> None:
+def test_json_of_a_search(synth: Call, working_folder: Path) -> None:
     answer = synth(*EXAMPLE, "--json")
     assert (answer.code, answer.err) == (0, "")
-    said = json.loads(answer.out)
-    assert set(said) >= TOP
-    assert (said["collective"], said["group"], said["root"]) == ("allreduce", [0, 2, 4, 6], None)
-    rows = said["algorithms"]
+    report = json.loads(answer.out)
+    assert set(report) >= TOP
+    assert (report["collective"], report["group"], report["root"]) == ("allreduce", [0, 2, 4, 6], None)
+    rows = report["algorithms"]
     assert rows
     for row in rows:
         assert set(row) >= ROW | {"file"}
-        assert (here / row["file"]).is_file()
+        assert (working_folder / row["file"]).is_file()
         assert row["bound_us"] <= row["time_us"] * (1 + 1e-9)
         assert row["gap"] >= 1
         assert row["proof"].startswith("optimal: ") == row["optimal"]
@@ -55,29 +55,29 @@ def test_json_of_a_search(synth: Call, here: Path) -> None:
         assert row["min_bytes"] <= worst["bytes"] <= last
         assert [size for size, _, _ in row["curve"]] == [1 << e for e in range(10, 31)]
         assert all(bound_us <= time_us * (1 + 1e-9) for _, time_us, bound_us in row["curve"])
-        inside = [taken / bound for size, taken, bound in row["curve"] if row["min_bytes"] <= size <= last]
+        inside = [time_us / bound for size, time_us, bound in row["curve"] if row["min_bytes"] <= size <= last]
         assert worst["gap"] >= max(row["gap"], *inside) * (1 - 1e-9)
         assert worst["gap"] == pytest.approx(max(1.0, worst["time_us"] / worst["bound_us"]))
     assert rows[0]["min_bytes"] == 0
     assert rows[-1]["max_bytes"] is None
     for row, after in pairwise(rows):
         assert after["min_bytes"] == row["max_bytes"] + 1
-    for bound in said["bounds"]:
+    for bound in report["bounds"]:
         assert set(bound) >= {"kind", "text", "base_us", "us_per_byte", "cap_us"}
 
 
-def test_index(synth: Call, here: Path) -> None:
-    said = json.loads(synth(*EXAMPLE, "--json").out)
-    index = json.loads((here / "out" / "index.json").read_text())
+def test_index(synth: Call, working_folder: Path) -> None:
+    report = json.loads(synth(*EXAMPLE, "--json").out)
+    index = json.loads((working_folder / "out" / "index.json").read_text())
     assert index["format"] == "synth-index-2"
     usual = [entry for entry in index["algorithms"] if entry["inplace"]]
-    other = [entry for entry in index["algorithms"] if not entry["inplace"]]
-    assert usual + other == index["algorithms"]
-    for entry, row in zip([*usual, *other], [*said["algorithms"], *said["other_form"]], strict=True):
+    inplace_entries = [entry for entry in index["algorithms"] if not entry["inplace"]]
+    assert usual + inplace_entries == index["algorithms"]
+    for entry, row in zip([*usual, *inplace_entries], [*report["algorithms"], *report["other_form"]], strict=True):
         assert set(entry) >= ENTRY
         assert {k: entry[k] for k in ROW} == {k: row[k] for k in ROW}
         assert str(Path("out") / entry["file"]) == row["file"]
-        text = (here / "out" / entry["file"]).read_text()
+        text = (working_folder / "out" / entry["file"]).read_text()
         assert f'proto="{entry["protocol"]}"' in text
         assert f'minBytes="{entry["min_bytes"]}"' in text
 
@@ -90,88 +90,96 @@ def test_a_shown_machine_is_a_file_that_can_be_joined(synth: Call, tmp_path: Pat
 
 
 def test_json_of_topo_commands(synth: Call) -> None:
-    said = json.loads(synth("topo", "list", "--json").out)
-    assert set(said) >= {"machines", "families"}
-    assert "dgx-a100" in said["machines"]
+    report = json.loads(synth("topo", "list", "--json").out)
+    assert set(report) >= {"machines", "families"}
+    assert "dgx-a100" in report["machines"]
     keys = {
         "topology", "summary", "ranks", "switches", "links", "limits", "out_gbs", "alpha_us", "alpha_assumed",
         "connected", "source", "sms", "compute_capability", "gcn", "platform",
     }  # fmt: skip
     for command in ("show", "check"):
-        said = json.loads(synth("topo", command, "dgx-a100:2", "--json").out)
-        assert set(said) >= keys
-        assert (said["ranks"], said["connected"], said["sms"]) == (16, True, 108)
+        report = json.loads(synth("topo", command, "dgx-a100:2", "--json").out)
+        assert set(report) >= keys
+        assert (report["ranks"], report["connected"], report["sms"]) == (16, True, 108)
 
 
-def test_an_impossible_shape_is_no_error(synth: Call, here: Path) -> None:
+def test_an_impossible_shape_is_no_error(synth: Call, working_folder: Path) -> None:
     answer = synth("allgather", "--topo", "ring:8", "--steps", "2")
     assert (answer.code, answer.err) == (1, "")
     assert "no schedule" in answer.out
     answer = synth("allgather", "--topo", "ring:8", "--steps", "2", "--json")
-    said = json.loads(answer.out)
-    assert (answer.code, said["algorithms"]) == (1, [])
-    assert said["impossible"]
-    assert list(here.iterdir()) == []
+    report = json.loads(answer.out)
+    assert (answer.code, report["algorithms"]) == (1, [])
+    assert report["impossible"]
+    assert list(working_folder.iterdir()) == []
 
 
 def test_more_rounds_than_needed_are_not_called_impossible(synth: Call) -> None:
-    """A round more is never an obstacle: nothing can prove that there is no such schedule."""
+    """Check that extra rounds are never called impossible, since nothing can prove that."""
     answer = synth("allgather", "--topo", "ring:4", "--rounds", "100", "--budget", "5s")
     assert "no schedule" not in answer.out
 
 
-def test_pattern_of_copies_and_sums(synth: Call, here: Path) -> None:
-    """A chunk that is copied and one that is summed in one pattern."""
+def test_pattern_of_copies_and_sums(synth: Call, working_folder: Path) -> None:
+    """Check a pattern with a chunk that is copied and a chunk that is summed."""
     text = 'name = "mixed"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n'
-    (here / "mixed.toml").write_text(text + '[[chunk]]\nreduce = true\nfrom = "all"\nto = [0]\n')
+    (working_folder / "mixed.toml").write_text(text + '[[chunk]]\nreduce = true\nfrom = "all"\nto = [0]\n')
     answer = synth("pattern", "mixed.toml", "--topo", "mesh:2x2", "--target", "msccl", "--budget", "3s")
     assert (answer.code, answer.err) == (0, "")
-    files = list((here / "out" / "msccl-original").glob("*.xml"))
+    files = list((working_folder / "out" / "msccl-original").glob("*.xml"))
     assert files
     for file in files:
         assert synth("verify", file).code == 0
 
 
-def test_table_and_files(synth: Call, here: Path) -> None:
+def test_table_and_files(synth: Call, working_folder: Path) -> None:
     answer = synth(*EXAMPLE)
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     assert lines[0].startswith("allreduce · dgx-a100 · group 0 2 4 6 (4 of 8 ")
     assert lines[2].split("  ")[0] == "message size"
     files = re.findall(r"out/\S+\.xml", lines[-2])
-    assert sorted(files) == sorted(str(p.relative_to(here)) for p in (here / "out" / "msccl").iterdir())
+    assert sorted(files) == sorted(
+        str(p.relative_to(working_folder)) for p in (working_folder / "out" / "msccl").iterdir()
+    )
     for file in files:
         assert synth("verify", file).code == 0
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "arguments",
     [
-        (*ASKED, "--seed", "7", "--size", "64K"),  # which end because they are done
+        (*ASKED, "--seed", "7", "--size", "64K"),  # These searches end by themselves.
         ("allgather", "--topo", "dgx1", "--group", "0-3", "--size", "1M"),
         ("alltoall", "--topo", "ring:4", "--engine", "route"),
     ],
 )
-def test_same_input_same_bytes(process: Call, here: Path, asked: tuple[str, ...]) -> None:
-    """In two processes with different hash seeds, as Python gives them."""
+def test_same_input_same_bytes(process: Call, working_folder: Path, arguments: tuple[str, ...]) -> None:
+    """Check that two processes with different hash seeds write the same bytes."""
     for folder in ("a", "b"):
-        assert process(*asked, "--out", folder).code == 0
+        assert process(*arguments, "--out", folder).code == 0
     first, second = (
-        {str(p.relative_to(here / folder)): p.read_bytes() for p in (here / folder).rglob("*") if p.is_file()}
+        {
+            str(p.relative_to(working_folder / folder)): p.read_bytes()
+            for p in (working_folder / folder).rglob("*")
+            if p.is_file()
+        }
         for folder in ("a", "b")
     )
     assert first == second
     assert len(first) >= 2
 
 
-def test_library_of_two_questions(synth: Call, here: Path) -> None:
-    """A second question joins the index; the same question again replaces its own entries only."""
-    one = ("allgather", "--topo", "ring:4", "--engine", "route")
+def test_library_of_two_questions(synth: Call, working_folder: Path) -> None:
+    """Check that a second question joins the index, and that the same question replaces only its own entries."""
+    allgather = ("allgather", "--topo", "ring:4", "--engine", "route")
     two = ("alltoall", "--topo", "ring:4", "--engine", "route")
-    assert synth(*one).code == synth(*two).code == synth(*one).code == 0
-    entries = json.loads((here / "out" / "index.json").read_text())["algorithms"]
+    assert synth(*allgather).code == synth(*two).code == synth(*allgather).code == 0
+    entries = json.loads((working_folder / "out" / "index.json").read_text())["algorithms"]
     assert {e["collective"] for e in entries} == {"allgather", "alltoall"}
-    assert sorted(e["file"] for e in entries) == sorted(f"msccl/{p.name}" for p in (here / "out" / "msccl").iterdir())
+    assert sorted(e["file"] for e in entries) == sorted(
+        f"msccl/{p.name}" for p in (working_folder / "out" / "msccl").iterdir()
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,17 +206,17 @@ def test_no_command_shows_the_help(synth: Call) -> None:
 
 
 def _commands(group: click.Group, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = [before]
+    leaf_commands: list[tuple[str, ...]] = [before]
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
-        found += _commands(command, (*before, name)) if isinstance(command, click.Group) else [(*before, name)]
-    return found
+        leaf_commands += _commands(command, (*before, name)) if isinstance(command, click.Group) else [(*before, name)]
+    return leaf_commands
 
 
 @pytest.mark.parametrize("command", _commands(cli), ids=" ".join)
 def test_help_has_an_example(synth: Call, command: tuple[str, ...]) -> None:
-    """An example on a line of its own, whose options the command has."""
+    """Check that each help text has an example on a line of its own, whose options the command has."""
     answer = synth(*command, "--help")
     assert (answer.code, answer.err) == (0, "")
     begin = " ".join(("synth", *command))
@@ -220,48 +228,50 @@ def test_help_has_an_example(synth: Call, command: tuple[str, ...]) -> None:
         assert option in answer.out.replace(examples[0], "")
 
 
-# those of tune and calibrate are the README's, run there
+# The examples of tune and calibrate are the README's and run there.
 @pytest.mark.parametrize(
     "command",
     [c for c in _commands(cli) if c not in ((), ("topo",), ("tune",), ("calibrate",))],
     ids=" ".join,
 )
 def test_example_of_the_help_can_be_run(
-    synth: Call, here: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    synth: Call, working_folder: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a short budget, and files of the names that the examples use."""
-    (here / "sizes.csv").write_text("\n".join(",".join("4K" if i != j else "0" for j in range(8)) for i in range(8)))
-    (here / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
+    """Check that each example runs, with a short budget and with files of the names that the examples use."""
+    (working_folder / "sizes.csv").write_text(
+        "\n".join(",".join("4K" if i != j else "0" for j in range(8)) for i in range(8))
+    )
+    (working_folder / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
     text = synth(*command, "--help").out
     searches = "--budget" in text
     if not searches and command[0] not in ("topo", "library", "cache"):
-        asked = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--proof")
-        assert synth(*asked).code == 0
-        file, schedules = next((here / "out" / "msccl").glob("*c.xml")), here / "out" / "schedules"
-        for copy in (here / "a.xml", file.with_name("FILE.xml")):
+        question = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--proof")
+        assert synth(*question).code == 0
+        file, schedules = next((working_folder / "out" / "msccl").glob("*c.xml")), working_folder / "out" / "schedules"
+        for copy in (working_folder / "a.xml", file.with_name("FILE.xml")):
             shutil.copy(file, copy)
         for ending in (".synth", ".proof.json"):
             shutil.copy(next(schedules.glob(f"*{ending}")), schedules / f"NAME{ending}")
-        shutil.copytree(EXAMPLES, here / "examples")
+        shutil.copytree(EXAMPLES, working_folder / "examples")
     if command[0] == "cache":
-        monkeypatch.setenv("SYNTH_CACHE", str(here / "cache"))
+        monkeypatch.setenv("SYNTH_CACHE", str(working_folder / "cache"))
     if command[0] == "library":
-        (here / "cluster.toml").write_text(
+        (working_folder / "cluster.toml").write_text(
             'topology = "full:6"\ngroups = ["2-5"]\ncollectives = ["allgather"]\nsizes = "1M:1M"\nbudget = "1s"\n'
         )
         for name in ("lib", "before", "out"):
-            asked = ("allreduce", "--topo", "dgx1", "--size", "64K", "--engine", "route", "--budget", "1s")
-            assert synth(*asked, "--out", name).code == 0
+            question = ("allreduce", "--topo", "dgx1", "--size", "64K", "--engine", "route", "--budget", "1s")
+            assert synth(*question, "--out", name).code == 0
     if command[0] == "topo":
-        (here / "my.toml").write_text(synth("topo", "show", "dgx1").out)
-        (here / "smi.txt").write_text(smi(mesh(8, "NV12")))
-        (here / "nvidia-smi").write_text("#!/bin/sh\n[ $1 = topo ] && cat smi.txt\n")
-        (here / "nvidia-smi").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{here}{os.pathsep}{os.environ['PATH']}")
+        (working_folder / "my.toml").write_text(synth("topo", "show", "dgx1").out)
+        (working_folder / "smi.txt").write_text(smi(mesh(8, "NV12")))
+        (working_folder / "nvidia-smi").write_text("#!/bin/sh\n[ $1 = topo ] && cat smi.txt\n")
+        (working_folder / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{working_folder}{os.pathsep}{os.environ['PATH']}")
     begin = " ".join(("synth", *command))
     example = next(line.strip() for line in text.splitlines() if line.strip().startswith(begin))
-    words = shlex.split(example.split(">")[0])[1:]
-    answer = synth(*words, *(("--budget", "1s") if searches else ()))
+    arguments = shlex.split(example.split(">")[0])[1:]
+    answer = synth(*arguments, *(("--budget", "1s") if searches else ()))
     assert (answer.code, answer.err) == (0, "")
 
 
@@ -277,47 +287,47 @@ def test_help_imports_no_command() -> None:
     code = "import sys; from click.testing import CliRunner; from synth.app.cli import cli; "
     code += "r = CliRunner().invoke(cli, ['--help']); "
     code += "print(r.exit_code, *sorted(m for m in sys.modules if m.startswith('synth.app.cli.')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     light = [f"synth.app.cli.{name}" for name in ("defects", "interrupts", "streams", "values")]
-    assert done.stdout.split() == ["0", *light]
+    assert completed.stdout.split() == ["0", *light]
 
 
 def test_import_is_light() -> None:
-    """`import synth` loads no solver and not even NumPy; the command line's --help neither."""
+    """Check that neither `import synth` nor the command line's --help loads a solver or NumPy."""
     heavy = "{'numpy', 'z3', 'ortools', 'highspy', 'pulp', 'scipy', 'numba', 'pandas'}"
     for module in ("synth", "synth.app.cli"):
         code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == "[]", module
+        completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert completed.stdout.strip() == "[]", module
 
 
 def test_a_collective_that_the_library_does_not_have(synth: Call) -> None:
-    """Its file is right, and nobody calls it: the command and the help say so."""
-    for target, words in (("executor-nccl", "has no function that calls gather"), ("rccl", "")):
+    """Check that the command and the help say so where a library has no function for a collective."""
+    for target, message in (("executor-nccl", "has no function that calls gather"), ("rccl", "")):
         answer = synth("gather", "--topo", "ring:4", "--engine", "route", "--target", target)
         assert (answer.code, answer.err) == (0, "")
-        assert ("has no function" in answer.out) == bool(words)
-        assert words in answer.out
+        assert ("has no function" in answer.out) == bool(message)
+        assert message in answer.out
     assert "no function for gather and scatter" in " ".join(synth("gather", "--help").out.split())
 
 
-def test_what_the_library_has_stays_where_it_is_no_slower(synth: Call, here: Path) -> None:
-    asked = ("reducescatter", "--topo", "ring:4", "--budget", "20s")
-    synth(*asked, "--engine", "route")
-    before = (here / "out" / "index.json").read_bytes()
-    worse = synth(*asked, "--engine", "baseline", "--size", "256K")
+def test_what_the_library_has_stays_where_it_is_no_slower(synth: Call, working_folder: Path) -> None:
+    arguments = ("reducescatter", "--topo", "ring:4", "--budget", "20s")
+    synth(*arguments, "--engine", "route")
+    before = (working_folder / "out" / "index.json").read_bytes()
+    worse = synth(*arguments, "--engine", "baseline", "--size", "256K")
     assert worse.out.splitlines()[3].endswith(" · kept")
     assert "of the library, no slower: " in worse.out
-    assert (here / "out" / "index.json").read_bytes() == before
-    said = json.loads(synth(*asked, "--engine", "baseline", "--size", "256K", "--json").out)
-    assert [row["kept"] for row in said["algorithms"]] == [True]
-    said = json.loads(synth(*asked, "--engine", "baseline", "--size", "256K", "--replace", "--json").out)
-    assert [row["kept"] for row in said["algorithms"]] == [False]
-    assert (here / "out" / "index.json").read_bytes() != before
+    assert (working_folder / "out" / "index.json").read_bytes() == before
+    report = json.loads(synth(*arguments, "--engine", "baseline", "--size", "256K", "--json").out)
+    assert [row["kept"] for row in report["algorithms"]] == [True]
+    report = json.loads(synth(*arguments, "--engine", "baseline", "--size", "256K", "--replace", "--json").out)
+    assert [row["kept"] for row in report["algorithms"]] == [False]
+    assert (working_folder / "out" / "index.json").read_bytes() != before
 
 
 def test_what_did_not_count_before_is_not_shown(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds in which another command of this process compiled are none of this one's, whose log stays empty."""
+    """Check that a search does not report seconds in which another command of this process compiled."""
     monkeypatch.setattr(deadline._Uncounted, "seconds", 100.0)
     answer = synth("allgather", "--topo", "ring:4", "--engine", "route", "--json")
     assert (answer.code, answer.err) == (0, "")

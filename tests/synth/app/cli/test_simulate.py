@@ -1,4 +1,4 @@
-"""`synth simulate`: what a file takes, by size; exit code 0 right, 1 wrong or deadlock, 2 what cannot be timed."""
+"""`synth simulate`: the time of a file by size; exit code 0 right, 1 wrong or deadlock, 2 what cannot be timed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.synth.app.cli.calling import Call
 from topologies.errors import InputError
 
 
-def said(synth: Call, *arguments: object, code: int = 0) -> dict[str, Any]:
+def simulated(synth: Call, *arguments: object, code: int = 0) -> dict[str, Any]:
     answer = synth("simulate", *arguments, "--json")
     assert (answer.code, answer.err) == (code, "")
-    found: dict[str, Any] = json.loads(answer.out)
-    return found
+    report: dict[str, Any] = json.loads(answer.out)
+    return report
 
 
 def write(path: Path, program: Program) -> Path:
@@ -30,24 +30,26 @@ def write(path: Path, program: Program) -> Path:
 
 
 @pytest.fixture
-def ring(here: Path) -> Path:
-    return write(here / "ring.xml", ring_allreduce(4))
+def ring(working_folder: Path) -> Path:
+    return write(working_folder / "ring.xml", ring_allreduce(4))
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_figures(synth: Call, here: Path, name: str) -> None:
-    """The time is never under the bound, and bandwidths are nccl-tests'."""
+def test_figures(synth: Call, working_folder: Path, name: str) -> None:
+    """Check that the time is never below the bound, and that bandwidths are those of nccl-tests."""
     program = RIGHT[name]
     n = program.nranks
-    found = said(synth, write(here / "a.xml", program), "--topo", f"full:{max(3, n)}", "--sizes", "1K,1M,1G")
-    assert (found["status"], found["collective"]) == ("right", program.collective)
-    assert (found["group"], found["steps"]) == (list(range(n)), program.nsteps)
+    report = simulated(
+        synth, write(working_folder / "a.xml", program), "--topo", f"full:{max(3, n)}", "--sizes", "1K,1M,1G"
+    )
+    assert (report["status"], report["collective"]) == ("right", program.collective)
+    assert (report["group"], report["steps"]) == (list(range(n)), program.nsteps)
     rooted = program.collective in ("broadcast", "reduce", "gather", "scatter")
-    assert found["root"] == (program.root if rooted else None)
-    times = [row["time_us"] for row in found["sizes"]]
+    assert report["root"] == (program.root if rooted else None)
+    times = [row["time_us"] for row in report["sizes"]]
     assert times == sorted(times)
     part = {"allreduce": 2 * (n - 1) / n, "broadcast": 1, "reduce": 1}.get(program.collective, (n - 1) / n)
-    for row, size in zip(found["sizes"], (1 << 10, 1 << 20, 1 << 30), strict=True):
+    for row, size in zip(report["sizes"], (1 << 10, 1 << 20, 1 << 30), strict=True):
         assert row["bytes"] == size
         assert row["algbw_gbs"] == pytest.approx(size / row["time_us"] / 1e3)
         assert row["busbw_gbs"] == pytest.approx(row["algbw_gbs"] * part)
@@ -65,49 +67,51 @@ def test_table(synth: Call, ring: Path) -> None:
     assert lines[2] == "LL128, 4 threadblocks, 1 channel"
     assert lines[4].split("  ")[0] == "message size"
     assert [line.split("  ")[0] for line in lines[5:]] == ["64 KiB", "256 KiB", "1 MiB"]
-    found = said(synth, ring, "--topo", "ring:4", "--sizes", "64K:1M:4x")
-    for line, row in zip(lines[5:], found["sizes"], strict=True):
+    report = simulated(synth, ring, "--topo", "ring:4", "--sizes", "64K:1M:4x")
+    for line, row in zip(lines[5:], report["sizes"], strict=True):
         assert f"  {row['algbw_gbs']:.2f}  " in line
         assert f"  {row['gap']:.3f}  {row['proof']}" in line
 
 
 def test_default_sizes(synth: Call, ring: Path) -> None:
-    rows = said(synth, ring, "--topo", "ring:4")["sizes"]
+    rows = simulated(synth, ring, "--topo", "ring:4")["sizes"]
     assert [row["bytes"] for row in rows] == [1 << k for k in range(10, 31, 2)]
 
 
 def test_ranks_of_the_topology(synth: Call, ring: Path) -> None:
-    """Round the ring, a neighbour is one hop away only in the ring's own order."""
-    asked = (ring, "--topo", "ring:4", "--sizes", "1M")
-    assert said(synth, *asked, "--group", "1-3,0")["group"] == [1, 2, 3, 0]
-    straight = said(synth, *asked)["sizes"]
-    assert said(synth, *asked, "--group", "3,2,1,0")["sizes"][0]["time_us"] == straight[0]["time_us"]
-    refusal = synth("simulate", *asked, "--group", "0,2,1,3").refusal
+    """Check that --group orders the ranks: on a ring, only the ring's own order has neighbours one hop apart."""
+    arguments = (ring, "--topo", "ring:4", "--sizes", "1M")
+    assert simulated(synth, *arguments, "--group", "1-3,0")["group"] == [1, 2, 3, 0]
+    straight = simulated(synth, *arguments)["sizes"]
+    assert simulated(synth, *arguments, "--group", "3,2,1,0")["sizes"][0]["time_us"] == straight[0]["time_us"]
+    refusal = synth("simulate", *arguments, "--group", "0,2,1,3").refusal
     assert "rank 0 sends to rank 1, which has no link from it in ring:4, where they are ranks 0 and 2" in refusal
 
 
-def test_the_index_says_which_ranks(synth: Call, here: Path) -> None:
-    asked = ("allgather", "--topo", "dgx1", "--group", "2,3,0,1", "--engine", "route")
-    assert synth(*asked).code == 0
-    path = sorted((here / "out").rglob("*.xml"))[0]
-    assert said(synth, path, "--topo", "dgx1", "--sizes", "1M")["group"] == [2, 3, 0, 1]
-    assert said(synth, path, "--topo", "dgx1", "--sizes", "1M", "--group", "0-3")["group"] == [0, 1, 2, 3]
-    assert said(synth, path, "--topo", "full:4", "--sizes", "1M")["group"] == [0, 1, 2, 3]
-    for index in (here / "out").rglob("index.json"):
+def test_the_index_says_which_ranks(synth: Call, working_folder: Path) -> None:
+    arguments = ("allgather", "--topo", "dgx1", "--group", "2,3,0,1", "--engine", "route")
+    assert synth(*arguments).code == 0
+    path = sorted((working_folder / "out").rglob("*.xml"))[0]
+    assert simulated(synth, path, "--topo", "dgx1", "--sizes", "1M")["group"] == [2, 3, 0, 1]
+    assert simulated(synth, path, "--topo", "dgx1", "--sizes", "1M", "--group", "0-3")["group"] == [0, 1, 2, 3]
+    assert simulated(synth, path, "--topo", "full:4", "--sizes", "1M")["group"] == [0, 1, 2, 3]
+    for index in (working_folder / "out").rglob("index.json"):
         index.write_text("[")
-    assert said(synth, path, "--topo", "full:4", "--sizes", "1M")["group"] == [0, 1, 2, 3]
+    assert simulated(synth, path, "--topo", "full:4", "--sizes", "1M")["group"] == [0, 1, 2, 3]
 
 
-def test_a_wrong_file_has_a_time_but_no_gap(synth: Call, here: Path) -> None:
-    wrong = here / "wrong.xml"
+def test_a_wrong_file_has_a_time_but_no_gap(synth: Call, working_folder: Path) -> None:
+    wrong = working_folder / "wrong.xml"
     wrong.write_text(write_msccl(ring_allgather(4)).replace('srcoff="0"', 'srcoff="1"'))
     answer = synth("simulate", wrong, "--topo", "ring:4", "--sizes", "1M")
     assert (answer.code, answer.err) == (1, "")
     assert answer.out.splitlines()[0].startswith(f"{wrong}: wrong: read before write: rank 0 tb 0 step 0: ")
-    right = said(synth, write(here / "right.xml", ring_allgather(4)), "--topo", "ring:4", "--sizes", "1M")
-    found = said(synth, wrong, "--topo", "ring:4", "--sizes", "1M", code=1)
-    assert (found["status"], found["sizes"][0]["gap"], found["sizes"][0]["bound_us"]) == ("wrong", None, None)
-    assert found["sizes"][0]["time_us"] == right["sizes"][0]["time_us"]
+    right = simulated(
+        synth, write(working_folder / "right.xml", ring_allgather(4)), "--topo", "ring:4", "--sizes", "1M"
+    )
+    report = simulated(synth, wrong, "--topo", "ring:4", "--sizes", "1M", code=1)
+    assert (report["status"], report["sizes"][0]["gap"], report["sizes"][0]["bound_us"]) == ("wrong", None, None)
+    assert report["sizes"][0]["time_us"] == right["sizes"][0]["time_us"]
 
 
 def test_a_deadlock_has_no_time(synth: Call, ring: Path) -> None:
@@ -116,40 +120,42 @@ def test_a_deadlock_has_no_time(synth: Call, ring: Path) -> None:
     first, second = answer.out.splitlines()
     assert first.startswith(f"{ring}: deadlock: deadlock at 1 FIFO slot: ")
     assert second.startswith("no time: cannot be timed: deadlock at 1 FIFO slot: ")
-    found = said(synth, ring, "--topo", "ring:4", "--depth", "1", code=1)
-    assert found["status"] == "deadlock"
-    assert "sizes" not in found
-    assert said(synth, ring, "--topo", "ring:4", "--depth", "2")["fifo_depth"] == 2
+    report = simulated(synth, ring, "--topo", "ring:4", "--depth", "1", code=1)
+    assert report["status"] == "deadlock"
+    assert "sizes" not in report
+    assert simulated(synth, ring, "--topo", "ring:4", "--depth", "2")["fifo_depth"] == 2
 
 
-def test_a_file_that_does_not_say_what_is_right(synth: Call, here: Path) -> None:
-    path = here / "custom.xml"
+def test_a_file_that_does_not_say_what_is_right(synth: Call, working_folder: Path) -> None:
+    path = working_folder / "custom.xml"
     path.write_text(write_msccl(ring_allgather(4), target="msccl").replace('"allgather"', '"custom"'))
-    found = said(synth, path, "--topo", "ring:4", "--sizes", "1M")
-    row = found["sizes"][0]
-    assert found["status"] == "not judged"
+    report = simulated(synth, path, "--topo", "ring:4", "--sizes", "1M")
+    row = report["sizes"][0]
+    assert report["status"] == "not judged"
     assert (row["busbw_gbs"], row["bound_us"], row["gap"]) == (None, None, None)
     path.write_text(write_msccl(ring_allgather(4)))
-    assert said(synth, path, "--topo", "ring:4", "--sizes", "1M")["sizes"][0]["time_us"] == row["time_us"]
+    assert simulated(synth, path, "--topo", "ring:4", "--sizes", "1M")["sizes"][0]["time_us"] == row["time_us"]
 
 
-def test_the_root_is_found(synth: Call, here: Path) -> None:
-    found = said(synth, write(here / "g.xml", direct_gather(3, 1)), "--topo", "dgx1", "--group", "3,0,2")
-    assert found["root"] == 0
+def test_the_root_is_found(synth: Call, working_folder: Path) -> None:
+    report = simulated(
+        synth, write(working_folder / "g.xml", direct_gather(3, 1)), "--topo", "dgx1", "--group", "3,0,2"
+    )
+    assert report["root"] == 0
 
 
-def test_sizes_that_the_file_is_not_for(synth: Call, here: Path) -> None:
-    path = write(here / "a.xml", replace(ring_allgather(4), min_bytes=2048, max_bytes=1 << 20))
-    asked = (path, "--topo", "ring:4", "--sizes", "1K,2K,1M,2M")
-    assert [row["served"] for row in said(synth, *asked)["sizes"]] == [False, True, True, False]
-    out = synth("simulate", *asked).out
+def test_sizes_that_the_file_is_not_for(synth: Call, working_folder: Path) -> None:
+    path = write(working_folder / "a.xml", replace(ring_allgather(4), min_bytes=2048, max_bytes=1 << 20))
+    arguments = (path, "--topo", "ring:4", "--sizes", "1K,2K,1M,2M")
+    assert [row["served"] for row in simulated(synth, *arguments)["sizes"]] == [False, True, True, False]
+    out = synth("simulate", *arguments).out
     assert out.endswith("* outside the sizes that the file is for: from 2 KiB to 1 MiB\n")
     assert [line.split("  ")[0] for line in out.splitlines()[5:9]] == ["1 KiB *", "2 KiB", "1 MiB", "2 MiB *"]
     assert "*" not in synth("simulate", path, "--topo", "ring:4", "--sizes", "2K,1M").out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("none.xml", "--topo", "ring:4"), "none.xml: no such file"),
         (("ring.xml",), "--topo"),
@@ -165,9 +171,9 @@ def test_sizes_that_the_file_is_not_for(synth: Call, here: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("ring")
-def test_refusals(synth: Call, here: Path, arguments: tuple[str, ...], words: str) -> None:
-    (here / "text.xml").write_text("hello\n")
-    assert words in synth("simulate", *arguments).refusal
+def test_refusals(synth: Call, working_folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    (working_folder / "text.xml").write_text("hello\n")
+    assert message in synth("simulate", *arguments).refusal
 
 
 @pytest.mark.parametrize(
@@ -197,8 +203,8 @@ def test_sweeps_refused(text: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_a_real_process(process: Call, here: Path) -> None:
-    path = write(here / "a.xml", ring_allgather(4))
+def test_a_real_process(process: Call, working_folder: Path) -> None:
+    path = write(working_folder / "a.xml", ring_allgather(4))
     answer = process("simulate", path, "--topo", "ring:4", "--sizes", "1M")
     assert (answer.code, answer.err) == (0, "")
     again = process("simulate", path, "--topo", "ring:4", "--sizes", "1M")

@@ -1,4 +1,4 @@
-"""A target is one row, with one more for a format of its own: every command has it then, and tells how it is loaded."""
+"""A target is one row, and one more for a format of its own: every command then has it and says how it is loaded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def describe(_: Program, __: Target, ___: str) -> str:
 
 
 def largest_message(_: str) -> None:
-    """There is no end."""
+    """Return None, since there is no limit."""
 
 
 def threadblocks(_: Program | None, __: str | Path) -> list[int]:
@@ -49,7 +49,7 @@ def threadblocks(_: Program | None, __: str | Path) -> list[int]:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The two rows, for one test."""
+    """Register a target and its format for one test."""
     form = Format("toy", "a toy", ".toy", b"toy", __name__)
     row = replace(
         TARGETS["executor-nccl"], name="toy", reader="nobody", load="TOY_DIR=out/toys", format="toy", folder="toys",
@@ -60,15 +60,15 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     return "toy"
 
 
-def test_a_row_makes_a_target_of_every_command(toy: str, synth: Call, here: Path) -> None:
+def test_a_row_makes_a_target_of_every_command(toy: str, synth: Call, working_folder: Path) -> None:
     answer = synth("allgather", "--topo", "ring:4", "--engine", "route", "--target", toy, "--proof")
     assert (answer.code, answer.err) == (0, "")
-    entries = load_index(here / "out")
+    entries = load_index(working_folder / "out")
     assert {entry.target for entry in entries} == {toy}
-    assert {path.suffix for path in (here / "out" / "toys").iterdir()} == {".toy"}
+    assert {path.suffix for path in (working_folder / "out" / "toys").iterdir()} == {".toy"}
     assert synth("verify", entries[0].path).out.splitlines()[0] == f"{entries[0].path}: right"
-    stored = next((here / "out" / "schedules").glob("*.synth"))
-    for asked, made in (
+    stored = next((working_folder / "out" / "schedules").glob("*.synth"))
+    for arguments, name in (
         (("lower", stored, "--target", toy), stored.with_suffix(".toy").name),
         (("compile", EXAMPLES / "allgather.py", "--target", toy), "allgather.toy"),
         (("compile", EXAMPLES / "allgather.py", "-o", "a.xml"), "a.xml"),
@@ -76,20 +76,20 @@ def test_a_row_makes_a_target_of_every_command(toy: str, synth: Call, here: Path
         (("convert", "a.xml", "c.toy", "--target", toy), "c.toy"),
         (("optimize", "a.xml", "--target", toy), "a-optimized.toy"),
     ):
-        answer = synth(*asked)
-        assert (answer.code, answer.err) == (0, ""), asked
-        assert made.endswith(".xml") or verify_file(here / made).status == "right"
+        answer = synth(*arguments)
+        assert (answer.code, answer.err) == (0, ""), arguments
+        assert name.endswith(".xml") or verify_file(working_folder / name).status == "right"
     refused = synth("compile", EXAMPLES / "ring.py", "--target", toy)
     assert "has no name for allreduce" in refused.err
     assert "is a toy" in synth("simulate", "b.toy", "--topo", "ring:4").err
 
 
 def test_a_target_that_is_not_there(synth: Call) -> None:
-    for asked in (
+    for arguments in (
         ("allgather", "--topo", "ring:4", "--target", "toy"),
         ("compile", EXAMPLES / "ring.py", "--target", "toy"),
     ):
-        answer = synth(*asked)
+        answer = synth(*arguments)
         assert (answer.code, answer.out, len(answer.err.splitlines())) == (2, "", 1)
         assert all(name in answer.err for name in ("toy", *TARGETS))
 
@@ -98,6 +98,6 @@ def test_a_target_that_is_not_there(synth: Call) -> None:
 def test_what_a_row_says_is_what_the_readme_and_the_help_tell(target: Target, synth: Call) -> None:
     rows = [line for line in all_text().splitlines() if line.startswith(f"| `{target.folder}/NAME{target.suffix}` |")]
     assert len(rows) == 1
-    assert all(words in rows[0] for words in (f"| `{target.name}` | {target.reader}", f"| `{target.load}`"))
+    assert all(message in rows[0] for message in (f"| `{target.name}` | {target.reader}", f"| `{target.load}`"))
     for command in ("allreduce", "compile", "lower", "convert"):
         assert target.load.split()[-1] in "".join(synth(command, "--help").out.split())

@@ -1,4 +1,4 @@
-"""`synth tune` and `synth calibrate`: what they measure here is what torch's calls then follow."""
+"""`synth tune` and `synth calibrate`: later calls of torch follow what these commands measure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ with_torch = pytest.mark.skipif(
 )
 
 
-def processes(folder: Path, *words: object, **about: str) -> subprocess.CompletedProcess[str]:
+def processes(folder: Path, *arguments: object, **about: str) -> subprocess.CompletedProcess[str]:
     plain = {key: value for key, value in os.environ.items() if not key.startswith("SYNTH_")}
     return subprocess.run(
-        [sys.executable, "-m", "synth", *map(str, words)],
+        [sys.executable, "-m", "synth", *map(str, arguments)],
         cwd=folder,
         env=plain | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)} | about,
         capture_output=True,
@@ -39,10 +39,10 @@ def processes(folder: Path, *words: object, **about: str) -> subprocess.Complete
 
 @contextmanager
 def begun(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """A long `synth tune` of two ranks that has told of its first size."""
-    words = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "8:1G:1.1", "--turns", "7", *more)
+    """Start a long `synth tune` of two ranks, and yield it after its first size."""
+    arguments = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "8:1G:1.1", "--turns", "7", *more)
     with subprocess.Popen(
-        [sys.executable, "-m", "synth", *words],
+        [sys.executable, "-m", "synth", *arguments],
         cwd=folder,
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -61,32 +61,35 @@ def children(process: int) -> list[int]:
 @pytest.mark.slow
 @with_torch
 def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
-    asked = ("--ops", "all_reduce,gather", "--sizes", "64,64K", "--turns", "7")
-    done = processes(tmp_path, "tune", "--ranks", 3, *asked, "--group", "0,1,2", "--group", "2,1")
-    assert (done.returncode, done.stderr) == (0, "")
+    arguments = ("--ops", "all_reduce,gather", "--sizes", "64,64K", "--turns", "7")
+    completed = processes(tmp_path, "tune", "--ranks", 3, *arguments, "--group", "0,1,2", "--group", "2,1")
+    assert (completed.returncode, completed.stderr) == (0, "")
     rows = load_table(tmp_path / "table.json")
     assert {(row.collective, row.ranks) for row in rows} == {(c, n) for c in ("allreduce", "gather") for n in (2, 3)}
     measured = json.loads((tmp_path / "table.json").read_text())["measured"]
     for row in rows:
         of_it = [m for m in measured if (m["collective"], len(m["group"])) == (row.collective, row.ranks)]
         assert {(m["backend"], m["algorithm"]) for m in of_it} > {(row.backend, row.algorithm)}
-        whole = 4 * row.ranks if row.collective == "gather" else 4  # sizes are whole elements of every block
+        whole = 4 * row.ranks if row.collective == "gather" else 4  # Sizes are whole elements of every block.
         assert {m["size_bytes"] for m in of_it} == {size // whole * whole for size in (64, 65536)}
     for line in (
         "allreduce of ranks 0,1,2, 64 bytes of float32",
         "gather of ranks 1,2, 65536 bytes of float32",
     ):
-        assert line in done.stdout
+        assert line in completed.stdout
 
 
 @pytest.mark.slow
 @with_torch
 def test_ranks_look_for_modules_where_the_command_does(tmp_path: Path) -> None:
-    """A file in the current folder, which the command `synth` does not look into, hides no package from its ranks."""
+    """Check that a module in the current folder hides no package from the ranks.
+
+    The command `synth` does not look into that folder.
+    """
     (tmp_path / "runtime.py").write_text("")
-    words = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "64", "--turns", "7")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "synth.cli", *words],
+    arguments = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "64", "--turns", "7")
+    completed = subprocess.run(
+        [sys.executable, "-P", "-m", "synth.cli", *arguments],
         cwd=tmp_path,
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -94,29 +97,29 @@ def test_ranks_look_for_modules_where_the_command_does(tmp_path: Path) -> None:
         timeout=240,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")
     assert load_table(tmp_path / "table.json")
 
 
 @pytest.mark.slow
 @with_torch
-def test_calibrate_writes_the_wires_that_were_asked_for(tmp_path: Path) -> None:
-    for _ in range(4):  # a busy machine's figures are refused, in one line
-        done = processes(tmp_path, "calibrate", "--ranks", 3, "--topo", "line:3", "-o", "here.toml")
-        if done.returncode == 0:
+def test_calibrate_writes_the_links_of_the_topology(tmp_path: Path) -> None:
+    for _ in range(4):  # A busy machine's times are refused, in one line.
+        completed = processes(tmp_path, "calibrate", "--ranks", 3, "--topo", "line:3", "-o", "here.toml")
+        if completed.returncode == 0:
             break
-        assert done.returncode == 2
-        assert "less busy" in done.stderr
+        assert completed.returncode == 2
+        assert "less busy" in completed.stderr
         assert not (tmp_path / "here.toml").exists()
-    assert (done.returncode, done.stderr) == (0, "")
-    made, asked = load(str(tmp_path / "here.toml")), load("line:3")
-    assert list(zip(made.link_src, made.link_dst, strict=True)) == list(
-        zip(asked.link_src, asked.link_dst, strict=True)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    calibrated, topology = load(str(tmp_path / "here.toml")), load("line:3")
+    assert list(zip(calibrated.link_src, calibrated.link_dst, strict=True)) == list(
+        zip(topology.link_src, topology.link_dst, strict=True)
     )
-    assert (made.alpha_us > 0).all()
-    assert not (made.bandwidth_gbs == asked.bandwidth_gbs).all()
-    assert not made.alpha_assumed
-    assert len([line for line in done.stdout.splitlines() if "→" in line]) == 4
+    assert (calibrated.alpha_us > 0).all()
+    assert not (calibrated.bandwidth_gbs == topology.bandwidth_gbs).all()
+    assert not calibrated.alpha_assumed
+    assert len([line for line in completed.stdout.splitlines() if "→" in line]) == 4
 
 
 @pytest.mark.slow
@@ -124,19 +127,19 @@ def test_calibrate_writes_the_wires_that_were_asked_for(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         process.send_signal(signal.SIGINT)
-        told = process.stdout.read()  # type: ignore[union-attr]
+        output = process.stdout.read()  # type: ignore[union-attr]
     assert process.returncode == 130
-    assert "wrote table.json" in told
+    assert "wrote table.json" in output
     assert load_table(tmp_path / "table.json")[0].min_bytes == 8
 
 
 @with_torch
 def test_a_rank_that_cannot_start_is_told_of_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "table.json").write_text("{}")
-    done = processes(tmp_path, "tune", "--ranks", 2, SYNTH_TABLE="table.json")
-    assert done.returncode == 2
-    assert done.stderr.startswith("synth: table table.json: ")
-    assert done.stderr.count("\n") == 1
+    completed = processes(tmp_path, "tune", "--ranks", 2, SYNTH_TABLE="table.json")
+    assert completed.returncode == 2
+    assert completed.stderr.startswith("synth: table table.json: ")
+    assert completed.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -157,19 +160,19 @@ def test_a_rank_that_is_killed_ends_it_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "table.json").write_text("whole")
     with begun(tmp_path) as process:
         os.kill(max(children(process.pid)), signal.SIGKILL)
-        told = process.stdout.read()  # type: ignore[union-attr]
+        output = process.stdout.read()  # type: ignore[union-attr]
         errors = process.stderr.read()  # type: ignore[union-attr]
     assert process.returncode == 1
     assert "rank 1" in errors
     assert errors.startswith("synth: ")
     assert errors.count("\n") == 1
-    assert "wrote table.json.part, with the measurements so far" in told
+    assert "wrote table.json.part, with the measurements so far" in output
     assert load_table(tmp_path / "table.json.part")
     assert (tmp_path / "table.json").read_text() == "whole"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (("tune",), "--ranks"),
         (("tune", "--ranks", "2", "--ops", "allredude"), "allredude"),
@@ -188,11 +191,11 @@ def test_a_rank_that_is_killed_ends_it_in_one_line(tmp_path: Path) -> None:
         (("calibrate", "--ranks", "4", "--topo", "nowhere.toml"), "nowhere.toml"),
     ],
 )
-def test_refusals(synth: Call, words: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(synth: Call, arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.backends.find_spec", lambda _: True)  # refused before torch is loaded
-    answer = synth(*words)
+    answer = synth(*arguments)
     assert answer.code == 2
-    assert told in answer.err
+    assert message in answer.err
     assert answer.err.count("\n") == 1
 
 

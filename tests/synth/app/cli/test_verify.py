@@ -21,10 +21,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def right(library: Path, here: Path) -> Path:
-    """A file that `synth` wrote, in a library of its own."""
-    shutil.copytree(library, here / "out")
-    return sorted((here / "out" / "msccl").glob("*c.xml"))[0]
+def right(library: Path, working_folder: Path) -> Path:
+    """Return a file that `synth` wrote, in a copy of the library."""
+    shutil.copytree(library, working_folder / "out")
+    return sorted((working_folder / "out" / "msccl").glob("*c.xml"))[0]
 
 
 def test_right(synth: Call, right: Path) -> None:
@@ -33,48 +33,48 @@ def test_right(synth: Call, right: Path) -> None:
     assert answer.out.splitlines()[0] == f"{right}: right"
 
 
-def test_where_it_runs(synth: Call, right: Path, here: Path) -> None:
-    """A rank's threadblocks must fit on the SMs of its device: --topo's, or those of the topology in the index."""
+def test_where_it_runs(synth: Call, right: Path, working_folder: Path) -> None:
+    """Check that a rank's threadblocks fit on the SMs of its device, with --topo or with the topology in the index."""
     unknown = synth("verify", right, "--topo", "ring:4")
     assert (unknown.code, "the SMs of a device of ring:4 are unknown" in unknown.out) == (0, True)
-    small = here / "small.toml"
+    small = working_folder / "small.toml"
     small.write_text(synth("topo", "show", "ring:4").out.replace("ranks = 4", "ranks = 4\nsms = 1"))
     answer = synth("verify", right, "--topo", small)
     assert (answer.code, answer.out.splitlines()[0]) == (1, f"{right}: deadlock")
     assert "threadblocks on 1 SMs; all must run at once" in answer.out
-    index = here / "out" / "index.json"
+    index = working_folder / "out" / "index.json"
     index.write_text(index.read_text().replace('"ring:4"', '"small.toml"'))
     assert synth("verify", right).out == answer.out
     assert synth("verify", right, "--topo", "no").code == 2
 
 
-def test_between_nodes(synth: Call, here: Path) -> None:
-    """What broadcasts over a network is LL at every size; Simple, from wherever it came, is found."""
-    (here / "two.toml").write_text(
+def test_between_nodes(synth: Call, working_folder: Path) -> None:
+    """Check that a broadcast between nodes is LL at every size, and that a file of protocol Simple is refused."""
+    (working_folder / "two.toml").write_text(
         synth("topo", "show", "ring:4").out.replace("ranks = 4", 'ranks = 4\nnodes = ["0-1", "2-3"]')
     )
     assert synth("broadcast", "--topo", "two.toml", "--engine", "route").code == 0
-    index = here / "out" / "index.json"
+    index = working_folder / "out" / "index.json"
     index.write_text(index.read_text().replace('"topology": "ring:4"', '"topology": "two.toml"'))
-    found = 0
-    for file in sorted((here / "out" / "msccl").glob("*.xml")):
+    refused_files = 0
+    for file in sorted((working_folder / "out" / "msccl").glob("*.xml")):
         assert synth("verify", file).code == 0
-        found += 'maxBytes="0"' in file.read_text()
+        refused_files += 'maxBytes="0"' in file.read_text()
         file.write_text(file.read_text().replace('proto="LL"', 'proto="Simple"'))
         answer = synth("verify", file)
         assert (answer.code, "over a network" in answer.out) == (1, True), answer.out
         assert "the protocol must be LL" in synth("verify", file, "--topo", "two.toml", "--group", "0,2,1,3").out
         assert "over a network" not in synth("verify", file, "--topo", "ring:4").out
-    assert found == 2  # one of each form
+    assert refused_files == 2  # One of each form.
 
 
-def test_three_exit_codes_of_real_processes(process: Call, right: Path, here: Path) -> None:
+def test_three_exit_codes_of_real_processes(process: Call, right: Path, working_folder: Path) -> None:
     assert process("verify", right).code == 0
-    wrong = here / "wrong.xml"
+    wrong = working_folder / "wrong.xml"
     wrong.write_text(right.read_text().replace('srcoff="0"', 'srcoff="1"'))
     assert process("verify", wrong).code == 1
-    (here / "no.xml").write_text("no")
-    answer = process("verify", here / "no.xml")
+    (working_folder / "no.xml").write_text("no")
+    answer = process("verify", working_folder / "no.xml")
     assert (answer.code, "Traceback" in answer.err) == (2, False)
 
 
@@ -101,8 +101,8 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-def test_hostile_file(synth: Call, here: Path, case: str) -> None:
-    path = here / "file.xml"
+def test_hostile_file(synth: Call, working_folder: Path, case: str) -> None:
+    path = working_folder / "file.xml"
     path.write_bytes(UNREADABLE[case])
     answer = synth("verify", path)
     assert answer.code == 2
@@ -129,13 +129,13 @@ OTHER = {
 
 
 def _changed(text: str, attribute: str, which: int) -> str | None:
-    """The text with the value of the `which`-th such attribute (from 0) changed, where there is one."""
-    # what a step only sends, it does not write, and what it only receives, it does not read
+    """Return the text with the `which`-th occurrence (from 0) of the attribute changed, or None if there is none."""
+    # A step that only sends writes nothing, and a step that only receives reads nothing.
     step = {"src": 'type="s" [^>]*', "dst": 'type="r" [^>]*'}.get(attribute[:3], "")
-    found = list(re.finditer(rf'{step}\b{attribute}="([^"]*)"', text))
-    if which >= len(found):
+    matches = list(re.finditer(rf'{step}\b{attribute}="([^"]*)"', text))
+    if which >= len(matches):
         return None
-    at = found[which]
+    at = matches[which]
     value = OTHER.get(attribute) or str(int(at[1]) + 1)
     if value == at[1]:
         value = "3"
@@ -164,7 +164,7 @@ def test_tampered_file(synth: Call, right: Path, attribute: str) -> None:
 
 
 def test_every_step_is_needed(synth: Call, right: Path) -> None:
-    """Cutting a step out, or the last threadblock of a rank, never leaves a file that passes."""
+    """Check that a file never passes without a step, or without the last threadblock of a rank."""
     text = right.read_text()
     steps = [m for m in re.finditer(r"\n *<step [^>]*/>", text) if 'type="nop"' not in m[0]]
     path = right.with_name("tampered.xml")
@@ -176,7 +176,7 @@ def test_every_step_is_needed(synth: Call, right: Path) -> None:
 
 
 def test_index_is_no_excuse(synth: Call, right: Path) -> None:
-    """A broken or foreign index beside a file changes nothing for a file that says its own goal."""
+    """Check that a broken or foreign index changes nothing for a file that states its own goal."""
     for text in (
         "",
         "[]",
@@ -189,8 +189,8 @@ def test_index_is_no_excuse(synth: Call, right: Path) -> None:
             assert synth("verify", right).code == 0
 
 
-def test_goal_of_a_custom_file_comes_from_the_index(synth: Call, here: Path) -> None:
-    asked = (
+def test_goal_of_a_custom_file_comes_from_the_index(synth: Call, working_folder: Path) -> None:
+    arguments = (
         "allgather",
         "--topo",
         "line:4",
@@ -203,23 +203,23 @@ def test_goal_of_a_custom_file_comes_from_the_index(synth: Call, here: Path) -> 
         "--scratch-limit",
         "2G",
     )
-    assert synth(*asked, "--engine", "route").code == 0
-    path = sorted((here / "out" / "msccl-original").glob("*.xml"))[0]
+    assert synth(*arguments, "--engine", "route").code == 0
+    path = sorted((working_folder / "out" / "msccl-original").glob("*.xml"))[0]
     assert 'coll="custom"' in path.read_text()
     assert synth("verify", path).code == 0
-    (here / "out" / "index.json").unlink()
+    (working_folder / "out" / "index.json").unlink()
     assert synth("verify", path).code == 2
 
 
 def test_json(synth: Call, right: Path) -> None:
-    said = json.loads(synth("verify", right, "--json").out)
-    assert said["file"] == str(right)
-    assert said["status"] == "right"
-    assert said["findings"] == []
-    assert set(said) == {"file", "status", "lines", "findings"}
+    report = json.loads(synth("verify", right, "--json").out)
+    assert report["file"] == str(right)
+    assert report["status"] == "right"
+    assert report["findings"] == []
+    assert set(report) == {"file", "status", "lines", "findings"}
     right.write_text(right.read_text().replace('srcoff="0"', 'srcoff="1"'))
     answer = synth("verify", right, "--json")
-    said = json.loads(answer.out)
-    assert (answer.code, said["status"]) == (1, "wrong")
-    assert all(set(f) == {"kind", "message", "rank", "tb", "step"} for f in said["findings"])
-    assert said["findings"]
+    report = json.loads(answer.out)
+    assert (answer.code, report["status"]) == (1, "wrong")
+    assert all(set(f) == {"kind", "message", "rank", "tb", "step"} for f in report["findings"])
+    assert report["findings"]

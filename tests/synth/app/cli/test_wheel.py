@@ -1,4 +1,4 @@
-"""The wheel, installed where the repository is not: `pip install .` as a user has it."""
+"""The wheel, installed outside of the repository: `pip install .` as a user has it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.synth.app.cli.calling import without_progress
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "synth", "topologies", "emit", "runtime")
 
 
-def _run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def _run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
     return subprocess.run(
-        list(map(str, words)), cwd=cwd, env=clean, capture_output=True, text=True, timeout=120, check=False
+        list(map(str, arguments)), cwd=cwd, env=clean, capture_output=True, text=True, timeout=120, check=False
     )
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources, so that the repository stays as it is."""
+    """Build the wheel from a copy of the sources, so that the repository stays as it is."""
     copy = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         source = ROOT / name
@@ -37,15 +37,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, copy)
-    # with setuptools of our own (make test installs it) no network is needed
+    # With the environment's own setuptools (make test installs it) no network is needed.
     own = [] if int(version("setuptools").split(".")[0]) < 77 else ["--no-build-isolation"]
-    done = _run(sys.executable, "-m", "pip", "wheel", "--no-deps", *own, "-w", "wheels", ".", cwd=copy)
-    assert done.returncode == 0, done.stderr
+    completed = _run(sys.executable, "-m", "pip", "wheel", "--no-deps", *own, "-w", "wheels", ".", cwd=copy)
+    assert completed.returncode == 0, completed.stderr
     return next((copy / "wheels").glob("*.whl"))
 
 
 def test_contents(wheel: Path) -> None:
-    """Every module, machine and type marker, the licence, and nothing else."""
+    """Check that the wheel contains every module, machine and type marker, the licence, and nothing else."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     expected = {
@@ -60,15 +60,15 @@ def test_contents(wheel: Path) -> None:
 
 
 def test_installed_apart(wheel: Path, tmp_path: Path) -> None:
-    """In a fresh environment: lists machines, searches with its solver processes, writes and verifies."""
+    """Check that a fresh environment lists machines, searches with its solver processes, writes and verifies."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     place = next((tmp_path / "env").glob("lib/python*/site-packages"))
-    # the dependencies are borrowed; a plain path does not bring this repository's editable install with it
+    # The dependencies are borrowed; a plain path does not bring along the editable install of this repository.
     (place / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = tmp_path / "env" / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python)
-    done = _run(*pip, "install", "--no-deps", "--no-index", "--ignore-installed", wheel, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    completed = _run(*pip, "install", "--no-deps", "--no-index", "--ignore-installed", wheel, cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
     where = _run(python, "-c", "import synth, topologies; print(synth.__file__)", cwd=tmp_path)
     assert where.stdout.startswith(str(place)), where.stdout + where.stderr
     command = python.with_name("synth")
@@ -76,9 +76,9 @@ def test_installed_apart(wheel: Path, tmp_path: Path) -> None:
     assert (listed.returncode, listed.stderr) == (0, "")
     for machine in (ROOT / "topologies" / "machines").glob("*.toml"):
         assert machine.stem in listed.stdout
-    found = _run(command, "allreduce", "--topo", "ring:4", "--engine", "ksync", "--budget", "6s", cwd=tmp_path)
-    assert (found.returncode, without_progress(found.stderr)) == (0, "")
-    assert "CP-SAT" in found.stdout  # the solver processes find the package too
+    answer = _run(command, "allreduce", "--topo", "ring:4", "--engine", "ksync", "--budget", "6s", cwd=tmp_path)
+    assert (answer.returncode, without_progress(answer.stderr)) == (0, "")
+    assert "CP-SAT" in answer.stdout  # The solver processes import the package too.
     files = sorted((tmp_path / "out" / "msccl").glob("*.xml"))
     assert files
     for file in files:
