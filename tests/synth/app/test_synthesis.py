@@ -1,4 +1,4 @@
-"""The Python face: what it takes, and one line for what it does not."""
+"""The Python face: what it takes, and one line for what it does not take."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_texts_of_the_command_line_are_taken() -> None:
     assert synth.__version__
 
 
-def test_a_schedule_is_timed_for_the_size_that_is_asked_for() -> None:
+def test_a_schedule_is_timed_for_the_given_size() -> None:
     answer = synth.synthesize("allgather", "ring:4", budget=2)
     for size in (1024, 1 << 20):
         schedule, algorithm = answer.schedule(size), answer.algorithm(size)
@@ -31,7 +31,7 @@ def test_a_schedule_is_timed_for_the_size_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "says"),
     [
         ({"budget": None}, "budget: None is no number"),
         ({"budget": True}, "budget: True is no number"),
@@ -53,9 +53,9 @@ def test_a_schedule_is_timed_for_the_size_that_is_asked_for() -> None:
         ({"target": "nosuch"}, "target 'nosuch': is not known"),
     ],
 )
-def test_what_cannot_be_is_an_input_error(given: dict[str, Any], says: str) -> None:
+def test_an_impossible_question_is_an_input_error(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError) as refused:
-        synth.synthesize("allgather", "ring:4", **given)
+        synth.synthesize("allgather", "ring:4", **options)
     assert str(refused.value).startswith(says)
     assert "\n" not in str(refused.value)
 
@@ -73,15 +73,15 @@ def test_sizes_of_questions_to_an_answer_are_checked() -> None:
             answer.algorithm(size)  # type: ignore[arg-type]
 
 
-def test_what_is_saved_is_what_the_answer_then_says(tmp_path: Path) -> None:
-    """Also where there was no time to lower it, or another target was asked for."""
-    found = synth.synthesize("allgather", "ring:4", budget=5, steps=2, rounds=3, chunks=2).found
-    late = [replace(one, contender=Contender(one.algorithm, refused="no time")) for one in found.ranges]
-    answer = synth.Synthesis(replace(found, ranges=late, ended="budget"))
+def test_the_answer_states_what_was_saved(tmp_path: Path) -> None:
+    """Check that saving updates the answer, also where the time was too short to lower, or for another target."""
+    result = synth.synthesize("allgather", "ring:4", budget=5, steps=2, rounds=3, chunks=2).found
+    late = [replace(offer, contender=Contender(offer.algorithm, refused="no time")) for offer in result.ranges]
+    answer = synth.Synthesis(replace(result, ranges=late, ended="budget"))
     for target in ("msccl", "mscclpp"):
         answer.save(tmp_path / target, target)
         assert not any(row["refused"] for row in answer.algorithms)
         usual = [entry for entry in load_index(tmp_path / target) if entry.inplace]
         shown = {entry.values["shown_bytes"]: entry.values["time_us"] for entry in usual}
         assert shown == {row["shown_bytes"]: row["time_us"] for row in answer.algorithms}
-        assert {one.contender.execution.target.name for one in answer.found.ranges} == {target}  # type: ignore[union-attr]
+        assert {offer.contender.execution.target.name for offer in answer.found.ranges} == {target}  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What tests of bounds share: sizes, large problems, limits in units of links, uniform link lengths."""
+"""Helpers of the tests of bounds: sizes, large problems, limits in units of links, uniform link lengths."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LARGE = {
 
 
 def never_beaten(limit: float, time: float) -> None:
-    """A limit in µs is at most a schedule's time, but for rounding."""
+    """Check that a limit in µs is at most a schedule's time, apart from rounding."""
     assert limit <= time * ROUND_OFF + 1e-12
 
 
 def chunk_times(problem: Problem, us_per_byte: float) -> float:
-    """A limit for large messages in the time that one chunk takes on a link (all links and chunks alike)."""
+    """Return a limit for large messages in the time that one chunk takes on a link; links and chunks are equal."""
     assert np.ptp(problem.network.bandwidth_gbs) == 0
     assert np.ptp(problem.collective.fraction) == 0
     gbs, fraction = float(problem.network.bandwidth_gbs[0]), float(problem.collective.fraction[0])
@@ -44,7 +44,7 @@ def uniform(problem: Problem) -> list[Witness]:
 
 
 def by_dimension(problem: Problem, sides: tuple[int, ...]) -> np.ndarray:
-    """µs a byte that every link of a mesh is busy when all-to-all goes along one dimension after the other."""
+    """Return µs per byte that every link of a mesh is busy when all-to-all goes along one dimension after the other."""
     net = problem.network
     place = np.stack(np.unravel_index(np.arange(net.nranks), sides))
     axis = np.abs(place[:, net.dst] - place[:, net.src]).argmax(axis=0)
@@ -56,7 +56,10 @@ def by_dimension(problem: Problem, sides: tuple[int, ...]) -> np.ndarray:
 
 
 def scan(folder: Path) -> Problem:
-    """Four ranks on a line of 1 GB/s without latency; rank i gets the sum of ranks 0..i, of the same data."""
+    """Build a scan on a line of four ranks.
+
+    Links have 1 GB/s without latency; rank i gets the sum of ranks 0..i, of the same data.
+    """
     path = folder / "scan.toml"
     entries = "".join(
         f'[[chunk]]\nreduce = true\ndata = "x"\nfrom = "0-3"\nof = "0-{last}"\nto = [{last}]\n' for last in range(1, 4)

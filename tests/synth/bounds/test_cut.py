@@ -34,21 +34,21 @@ def uses_one(net: Network, ways: np.ndarray, resources: np.ndarray) -> bool:
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_resource_covers_have_nothing_to_spare(seed: int) -> None:
+def test_resource_covers_are_minimal(seed: int) -> None:
     rng = random.Random(seed)
     net = random_problem(rng).network
     ways = np.flatnonzero(flags(rng, net.nlinks))
     assume(len(ways))
-    found = cover(net, ways)
-    assert uses_one(net, ways, found)
-    for r in found.tolist():
-        assert not uses_one(net, ways, found[found != r])
+    resources = cover(net, ways)
+    assert uses_one(net, ways, resources)
+    for r in resources.tolist():
+        assert not uses_one(net, ways, resources[resources != r])
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_estimates_of_cuts(seed: int) -> None:
-    """What leaves a set is what its witness says; the capacity is that of some cover."""
+    """Check that the bytes that leave a set are those of its witness, and that its capacity is that of a cover."""
     rng = random.Random(seed)
     problem = random_problem(rng)
     net, traffic = problem.network, Traffic(problem)
@@ -68,23 +68,23 @@ def test_estimates_of_cuts(seed: int) -> None:
         claim = Witness("cut", members, (), everything, 0.0, 0.0, np.inf, "drawn")
         assert recompute(problem, claim)[1] * net.capacity_gbs.sum() * 1e3 == pytest.approx(amount)
         best = net.capacity_gbs[cover(net, ways)].sum()
-        assert gbs >= best * 0.5  # greedy covers and quick ones differ, but not by much on so few links
+        assert gbs >= best * 0.5  # Greedy covers and quick ones differ, but not by much with so few links.
     for rank in range(problem.collective.nranks):
-        alone = np.arange(net.nranks) == rank
-        np.testing.assert_allclose(traffic.leaving(alone[None])[0], traffic.leaves[rank], atol=1e-12)
-        np.testing.assert_allclose(traffic.leaving(~alone[None])[0], traffic.comes[rank], atol=1e-12)
+        single = np.arange(net.nranks) == rank
+        np.testing.assert_allclose(traffic.leaving(single[None])[0], traffic.leaves[rank], atol=1e-12)
+        np.testing.assert_allclose(traffic.leaving(~single[None])[0], traffic.comes[rank], atol=1e-12)
 
 
 def test_candidates_are_sets() -> None:
     for problem in LARGE.values():
-        found = candidates(problem, Traffic(problem), DEFAULT)
-        assert all(one.any() and not one.all() for one in found)
-        assert len({one.tobytes() for one in found}) == len(found)
+        subsets = candidates(problem, Traffic(problem), DEFAULT)
+        assert all(subset.any() and not subset.all() for subset in subsets)
+        assert len({subset.tobytes() for subset in subsets}) == len(subsets)
 
 
 @pytest.mark.parametrize(("name", "bytes_us"), [("allreduce", 1.0), ("allgather", 0.25), ("alltoall", 0.25)])
-def test_what_has_far_to_go_crosses_before_the_end(name: str, bytes_us: float) -> None:
-    """From one end of a line to the other: three times α, and all bytes over one link in the time that is left."""
+def test_chunks_with_a_long_path_cross_before_the_end(name: str, bytes_us: float) -> None:
+    """Check a path along a line from end to end: three times α, and all bytes over one link in the remaining time."""
     problem = make_problem(load("line:4,bw=100,alpha=0.7"), name)
     late = [w for w in prove(problem).witnesses if w.times]
     best = max(late, key=lambda w: w.at(1e5))

@@ -1,4 +1,4 @@
-"""Direct exchange: the limit holds until two hops pay."""
+"""Direct exchange: its limit holds up to the size from which two hops pay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topologies.load import load
 
 
 def test_the_two_hop_bound_ends_where_two_hops_pay() -> None:
-    """Slow links between all, so that ever larger messages go straight and then round."""
+    """Check that the bound for direct sends is capped at two latencies, from which two hops pay."""
     problem = make_problem(load("full:4"), "allreduce")
     bound = prove(problem)
     straight = [w for w in bound.witnesses if w.kind == "direct"]
@@ -25,7 +25,7 @@ def test_the_two_hop_bound_ends_where_two_hops_pay() -> None:
 
 
 def test_two_hops_through_eight_are_no_faster_than_the_bound() -> None:
-    """A root's port is busy 63 times straight; through eight others each is busy eight times only."""
+    """Check a broadcast: the root's port is busy 63 times for direct sends, and eight times through eight relays."""
     problem = make_problem(load("star:64"), "broadcast")
     ways = {(int(u), int(v)): i for i, (u, v) in enumerate(zip(problem.network.src, problem.network.dst, strict=True))}
     first = [(0, ways[0, head]) for head in range(8, 64, 8)]

@@ -1,4 +1,4 @@
-"""Bounds where switches multicast and reduce: none above a time reached, by exhaustion of small problems, by hand."""
+"""Bounds where switches multicast and reduce: none exceeds a reached time, by exhaustion of small cases and by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = (1.0, 3e4, 1e8)
 
 
 def star(rng: random.Random, ranks: int = 3) -> Topology:
-    """Ranks on a switch, ports of several rates and α, some pairs with a link of their own."""
+    """Return ranks on a switch, with ports of different bandwidths and α, and some pairs with a direct link."""
     pairs = [(r, ranks) for r in range(ranks)] + [(ranks, r) for r in range(ranks)]
     pairs += [(a, b) for a in range(ranks) for b in range(ranks) if a != b and rng.random() < 0.3]
     figures = [(rng.choice([10.0, 20.0, 40.0]), rng.choice([0.0, 0.5, 2.0])) for _ in pairs]
@@ -41,15 +41,16 @@ def star(rng: random.Random, ranks: int = 3) -> Topology:
 
 
 def wasteful(topology: Topology, efficiency: float) -> Topology:
-    """The topology under a protocol whose switch operations hold ports longer than their bytes take."""
+    """Return the topology under a protocol whose switch operations hold ports longer than their bytes take."""
     costs = Costs({"Simple": Protocol(switch_ops=SwitchCosts(0.5, efficiency))})
     return replace(with_costs(topology, costs), protocol="Simple")
 
 
 def every_schedule(problem: Problem, most: int) -> Iterator[Schedule]:
-    """All sequences of up to `most` sends of one chunk, each over any link or hyperlink, that solve the problem.
+    """Yield all sequences of up to `most` sends of one chunk, over any link or hyperlink, that solve the problem.
 
-    What ranks hold is counted here, by contribution: a send of its own step, so that its place says what it carries.
+    What ranks hold is counted here, by contribution: every send has its own step, so that its place determines what it
+    carries.
     """
     net, collective = problem.network, problem.collective
     ptr, src, dst = (column.tolist() for column in net.pairs)
@@ -64,17 +65,19 @@ def every_schedule(problem: Problem, most: int) -> Iterator[Schedule]:
         for r in range(net.nranks)
     )
 
-    def after(held: tuple[tuple[int, ...], ...], carrier: int, adds: bool) -> tuple[tuple[int, ...], ...] | None:
-        now = list(held)
+    def after(
+        contributions: tuple[tuple[int, ...], ...], carrier: int, adds: bool
+    ) -> tuple[tuple[int, ...], ...] | None:
+        now = list(contributions)
         for j in range(ptr[carrier], ptr[carrier + 1]):
-            if not any(held[src[j]]):
+            if not any(contributions[src[j]]):
                 return None
             base = now[dst[j]] if adds else nothing
-            now[dst[j]] = tuple(a + b for a, b in zip(base, held[src[j]], strict=True))
-        return None if tuple(now) == held or max(map(max, now)) > 1 else tuple(now)
+            now[dst[j]] = tuple(a + b for a, b in zip(base, contributions[src[j]], strict=True))
+        return None if tuple(now) == contributions or max(map(max, now)) > 1 else tuple(now)
 
-    def grow(held: tuple[tuple[int, ...], ...], rows: list[tuple[int, bool]]) -> Iterator[Schedule]:
-        if all(held[g] == whole for g in goals):
+    def grow(contributions: tuple[tuple[int, ...], ...], rows: list[tuple[int, bool]]) -> Iterator[Schedule]:
+        if all(contributions[g] == whole for g in goals):
             links, adds = (np.array(column) for column in zip(*rows, strict=True))
             yield untimed(np.zeros(len(rows), dtype=np.int64), links, np.arange(len(rows)), adds)
             return
@@ -84,7 +87,7 @@ def every_schedule(problem: Problem, most: int) -> Iterator[Schedule]:
             for adds in [True, False] if sums and carrier < net.nlinks else [not forth[carrier]]:
                 if adds and not sums:
                     continue
-                then = after(held, carrier, adds)
+                then = after(contributions, carrier, adds)
                 if then is not None:
                     yield from grow(then, [*rows, (carrier, adds)])
 
@@ -92,7 +95,7 @@ def every_schedule(problem: Problem, most: int) -> Iterator[Schedule]:
 
 
 def times(problem: Problem, bound: Bound, most: int) -> tuple[float, int]:
-    """The least time / bound of all schedules at all sizes, and how many schedules there are."""
+    """Return the least time / bound over all schedules and sizes, and the number of schedules."""
     least, count = np.inf, 0
     for schedule in every_schedule(problem, most):
         count += 1
@@ -121,8 +124,8 @@ def test_windows_of_time_refute_no_schedule_of_a_small_star(seed: int, name: str
     assert refuted(problem, size, best_us, workers).at(size)[0] <= best_us * ROUND_OFF
 
 
-def test_windows_of_time_know_what_a_switch_sums_up(workers: Workers) -> None:
-    """One that counts what only forwards is refused, and would prove more than the time that is reached."""
+def test_windows_of_time_count_the_reductions_of_a_switch(workers: Workers) -> None:
+    """Check that a search that ignores reductions in the switch is refused, since it would exceed a reached time."""
     problem = make_problem(node(), "reduce", range(4))
     forwarding = replace(problem, network=replace(problem.network, hyperlinks=None))
     best_us = min(predict_us(problem, schedule, 4e5) for schedule in every_schedule(problem, 1))
@@ -160,7 +163,7 @@ def test_an_all_reduce_over_one_switch_needs_a_share_more_than_a_buffer(ranks: i
 
 
 @pytest.mark.parametrize("efficiency", [0.85, 0.5])
-def test_what_operations_waste_of_their_ports_nothing_else_can_use(efficiency: float) -> None:
+def test_port_time_wasted_by_switch_operations_is_unavailable(efficiency: float) -> None:
     problem = make_problem(wasteful(node(), efficiency), "allreduce")
     least = min(2 * 7 / 8, 9 / 8 / efficiency) / 450e3
     assert prove(problem).per_byte_us == pytest.approx(least, rel=1e-9)
@@ -169,11 +172,11 @@ def test_what_operations_waste_of_their_ports_nothing_else_can_use(efficiency: f
     replay(cut, schedule)
     assert resource_loads_us(cut, schedule) == pytest.approx(9 / 8 / efficiency / 450e3 * size, rel=1e-9)
     assert prove(problem).at(size)[0] <= time_us(cut, schedule)
-    # beside a reduction at the full rate, which crosses all ports up, a link has to wait for its port
+    # Beside a reduction at the full rate, which crosses all ports up, a link has to wait for its port.
     h, net = cut.network.hyperlinks, cut.network
     assert h is not None
-    both = np.array([net.nlinks + h.find(0, multicast=False, paced=False), 0])
-    rows = untimed(np.zeros(2, dtype=np.int64), both, np.zeros(2, dtype=np.int64), np.array([True, True]))
+    hyperlink_and_link = np.array([net.nlinks + h.find(0, multicast=False, paced=False), 0])
+    rows = untimed(np.zeros(2, dtype=np.int64), hyperlink_and_link, np.zeros(2, dtype=np.int64), np.array([True, True]))
     late = timed(cut, rows, size)
     assert late.start_us[1] >= late.end_us[0]
     at_once = replace(late, start_us=late.start_us * 0, end_us=late.end_us - late.start_us)
@@ -182,7 +185,7 @@ def test_what_operations_waste_of_their_ports_nothing_else_can_use(efficiency: f
 
 
 @pytest.mark.parametrize("name", ["allgather", "reducescatter", "broadcast", "reduce", "alltoall"])
-def test_every_rank_still_takes_in_and_gives_out(name: str) -> None:
+def test_every_rank_still_sends_and_receives(name: str) -> None:
     bounds = [prove(make_problem(node(*parts), name)).per_byte_us for parts in ((1.0, 1.0), (0.0, 0.0))]
     assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
 

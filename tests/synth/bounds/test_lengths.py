@@ -21,7 +21,7 @@ from topologies.load import load
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_the_slope_of_the_dual(seed: int) -> None:
-    """Loads times weights are the value; for one-to-one chunks no weights prove more than the loads let expect."""
+    """Check that loads times weights are the value, and that they bound every other value for one-to-one chunks."""
     rng = random.Random(seed)
     problem = random_problem(rng)
     need = find_requirements(problem.collective)
@@ -31,13 +31,13 @@ def test_the_slope_of_the_dual(seed: int) -> None:
     weights = [np.array([rng.uniform(0.01, 1.0) for _ in range(count)]) for _ in range(4)]
     weights = [w / w.sum() for w in weights]
     values = [dual.slope(w)[0] for w in weights]
-    for one in weights:
-        value, load = dual.slope(one)
-        witness = from_prices(problem, one / problem.network.capacity_gbs)
+    for weight in weights:
+        value, load = dual.slope(weight)
+        witness = from_prices(problem, weight / problem.network.capacity_gbs)
         assert value == pytest.approx(witness.per_byte_us)
-        assert one @ load == pytest.approx(value)
-        for other, at_other in zip(weights, values, strict=True):
-            assert not one_to_one or at_other <= other @ load * ROUND_OFF
+        assert weight @ load == pytest.approx(value)
+        for other_weight, at_other in zip(weights, values, strict=True):
+            assert not one_to_one or at_other <= other_weight @ load * ROUND_OFF
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -58,7 +58,7 @@ def test_mirror_ascent_and_loads_only_help(seed: int) -> None:
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_no_lengths_prove_more_than_a_schedules_busiest_resource_takes(seed: int) -> None:
-    """Weak duality, whatever hint the prices come from."""
+    """Check weak duality, whatever hint the prices come from."""
     rng = random.Random(seed)
     problem = random_problem(rng)
     busy = resource_loads_us(problem, timed(problem, answered(problem, 1e7), 1e7)) / 1e7
@@ -81,8 +81,8 @@ def test_ascent_by_parts_finds_the_middle_of_a_mesh() -> None:
     assert after > before * 1.1
     exact = 72 * 72 / 12
     assert 0.8 * exact <= chunk_times(problem, from_loads(problem, busy).per_byte_us) <= exact * ROUND_OFF
-    found = from_loads(problem, np.zeros(len(start)), rounds=12)
-    assert 0.85 * exact <= chunk_times(problem, found.per_byte_us) <= exact * ROUND_OFF
+    witness = from_loads(problem, np.zeros(len(start)), rounds=12)
+    assert 0.85 * exact <= chunk_times(problem, witness.per_byte_us) <= exact * ROUND_OFF
     few = sampled(problem, 20)
     assert 0 < few.collective.nchunks < problem.collective.nchunks / 4
     assert sampled(few, 20) is few

@@ -1,4 +1,4 @@
-"""Distances, and what a collective requires of them."""
+"""Distances between ranks, and what a collective requires of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from topologies.load import load
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_distances(seed: int) -> None:
-    """As by Bellman and Ford, also with zero lengths, several links a pair and pairs without a route."""
+    """Check distances against Bellman-Ford, with zero lengths, parallel links and pairs without a route."""
     rng = np.random.default_rng(seed)
     n = int(rng.choice((5, 40, 97, 120)))
     count = int(n * rng.choice((0.5, 1.2, 3.0)))
@@ -36,9 +36,9 @@ def test_distances(seed: int) -> None:
     np.testing.assert_allclose(far.rows(ranks, to=True), expected[:, ranks].T)
     np.testing.assert_allclose(far.nearest(ranks), expected[ranks].min(axis=0))
     np.testing.assert_allclose(far.nearest(ranks, to=True), expected[:, ranks].min(axis=1))
-    one, other = rng.integers(0, n, 50), rng.integers(0, n // 2 + 1, 50)
-    np.testing.assert_allclose(pair_distances(far, one, other), expected[one, other])
-    np.testing.assert_allclose(pair_distances(far, other, one), expected[other, one])
+    sources, targets = rng.integers(0, n, 50), rng.integers(0, n // 2 + 1, 50)
+    np.testing.assert_allclose(pair_distances(far, sources, targets), expected[sources, targets])
+    np.testing.assert_allclose(pair_distances(far, targets, sources), expected[targets, sources])
 
 
 def flags(rng: random.Random, n: int) -> np.ndarray:
@@ -47,8 +47,8 @@ def flags(rng: random.Random, n: int) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_chunks_of_many_pairs_are_no_other_chunks(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """What is worked out from sets of holders and goals is what is worked out from their pairs."""
+def test_chunks_of_many_pairs_are_no_special_case(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    """Check that results from sets of holders and goals equal results from their pairs."""
     rng = random.Random(seed)
     problem = random_problem(rng, tmp_path_factory.getbasetemp(), name=rng.choice((None, None, "allreduce")))
     net, collective = problem.network, problem.collective
@@ -60,7 +60,7 @@ def test_chunks_of_many_pairs_are_no_other_chunks(tmp_path_factory: pytest.TempP
 
 
 def test_the_longest_path_among_sets_of_many_pairs() -> None:
-    """256 · 256 pairs a chunk: half round a ring, and each of 255 over one link when all goes in one hop."""
+    """Check 256 · 256 pairs for each chunk: half around a ring, and 255 over one link where all go in one hop."""
     ring = make_problem(load("ring:256"), "allreduce")
     assert prove(ring, max_flow=False).at(1.0)[0] == pytest.approx(128 * 0.7, rel=1e-3)
     star = make_problem(load("star:256"), "allreduce")

@@ -1,4 +1,4 @@
-"""Parts between which an allreduce must send much: several groups', and the steepest of all divisions."""
+"""Parts between which an allreduce must send much: of concurrent groups, and the steepest of all divisions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from topologies.load import load
 from topologies.topology import without_switch_ops
 
 
-def test_parts_of_several_groups_add_up() -> None:
-    """Groups that share a NIC need all their sends there; those within a part need none."""
+def test_parts_of_concurrent_groups_add_up() -> None:
+    """Check that groups that share a NIC need all their sends there, and that groups within a part need none."""
     topology = load("dgx2:3")
     across = [Member((place, 16 + place, 32 + place), named("allreduce", 3, 1), 1e6) for place in (0, 1)]
     inside = Member((16, 17), named("allreduce", 2, 1), 1e6)
@@ -44,7 +44,7 @@ def test_parts_of_several_groups_add_up() -> None:
 
 
 def divisions(ranks: int, parts: tuple[tuple[int, ...], ...] = ()) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """All divisions of that many ranks into parts."""
+    """Yield all divisions of a number of ranks into parts."""
     if ranks == 0:
         yield parts
         return
@@ -55,7 +55,7 @@ def divisions(ranks: int, parts: tuple[tuple[int, ...], ...] = ()) -> Iterator[t
 
 
 def slope(problem: Problem, parts: tuple[tuple[int, ...], ...]) -> float:
-    """µs a byte that parts prove by the checker's own count; 0 where it refuses them."""
+    """Return the µs per byte that parts prove by the checker's own count, or 0 where it refuses them."""
     net = problem.network
     side = np.empty(net.nranks, dtype=np.int64)
     for i, part in enumerate(parts):
@@ -75,14 +75,14 @@ def test_the_steepest_of_all_divisions_is_found(spec: str, group: tuple[int, ...
     topology = load(spec)
     relays = [rank for rank in range(topology.nranks) if rank not in group]
     problem = make_problem(topology, "allreduce", group, relays)
-    found = max(w.per_byte_us for w in prove(problem).witnesses if w.kind == "parts")
+    steepest = max(w.per_byte_us for w in prove(problem).witnesses if w.kind == "parts")
     every = [slope(problem, parts) for parts in divisions(topology.nranks)]
-    assert found == pytest.approx(max(every))
+    assert steepest == pytest.approx(max(every))
 
 
 @pytest.mark.parametrize("spec", ["dgx-a100:4", "dgx-h100:8"])
 def test_parts_of_a_quotient_prove_what_the_whole_s_do(spec: str) -> None:
-    """Nodes as parts, of a network whose translations fold it."""
+    """Check nodes as parts, in a network that has a quotient by translations."""
     topology = without_switch_ops(load(spec))
     quotient = quotient_problem(topology, "allreduce")
     assert quotient is not None

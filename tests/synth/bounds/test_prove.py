@@ -1,4 +1,4 @@
-"""No schedule is faster than the bound, which is what is known by hand for many networks."""
+"""No schedule beats the bound, and the bound is at least the one computed by hand for many networks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_no_schedule_beats_the_bound(tmp_path_factory: pytest.TempPathFactory, s
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_no_baseline_beats_the_bound(seed: int) -> None:
-    """They cut the message into chunks of their own: the bound holds for all numbers of chunks."""
+    """Check the bound against baselines, which choose their own numbers of chunks."""
     problem = random_problem(random.Random(seed))
     assume(problem.collective.chunks == 1)
     bound = prove(problem)
@@ -75,13 +75,13 @@ def test_more_chunks_change_no_bound(seed: int, chunks: int) -> None:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS, st.sampled_from(["broadcast", "allgather", "gather", "scatter", "sendrecv", "alltonext", "reduce"]))
-def test_not_even_the_best_of_all_small_schedules(seed: int, name: str) -> None:
+def test_the_best_of_all_small_schedules_does_not_beat_the_bound(seed: int, name: str) -> None:
     rng = random.Random(seed)
     topology = random_topology(rng, 4 if name in ("broadcast", "reduce") else 3)
     problem = make_problem(topology, name)
     size = rng.choice((1.0, 1e4, 1e6))
     assume(problem.network.nlinks <= 9)
-    if name == "reduce":  # backwards it is the broadcast on the reversed network, send for send
+    if name == "reduce":  # Reversed, it is the broadcast on the reversed network, send for send.
         least = fastest(reverse(problem), size, 5)
     else:
         least = fastest(problem, size, 6 if problem.nranks == 3 else 5)
@@ -94,22 +94,22 @@ def test_not_even_the_best_of_all_small_schedules(seed: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "name", "size", "least"),
     [
-        # α 0.7 µs and 50 GB/s everywhere: 0.02 µs a KB
+        # α is 0.7 µs and the bandwidth is 50 GB/s everywhere: 0.02 µs a KB.
         ("ring:2", "allgather", 1e6, 0.7 + 10),
-        ("ring:2", "allreduce", 1e6, 0.7 + 20),  # all of it, once each way, over one link each way
-        ("full:4", "allgather", 1e6, 0.7 + 5),  # 3/4 of it into a rank over three links
+        ("ring:2", "allreduce", 1e6, 0.7 + 20),  # The whole message crosses one link once in each direction.
+        ("full:4", "allgather", 1e6, 0.7 + 5),  # 3/4 of the message enters a rank over three links.
         ("full:4", "alltoall", 1e6, 0.7 + 5),
-        ("full:4", "broadcast", 1e9, 0.7 + 20e3 / 3),  # out of the root over three links
+        ("full:4", "broadcast", 1e9, 0.7 + 20e3 / 3),  # The message leaves the root over three links.
         ("star:4", "allgather", 1e6, 1.4 + 15),
-        ("star:4", "allreduce", 1e9, 30e3),  # 2 · 3 sends of it over 4 ports of 50 GB/s
+        ("star:4", "allreduce", 1e9, 30e3),  # 2 · 3 sends of the message cross 4 ports of 50 GB/s.
         ("line:4", "broadcast", 1.0, 2.1),
         ("line:4", "allreduce", 1.0, 2.1),
         ("line:4", "alltonext", 1e6, 0.7 + 20),
-        ("dgx1", "allgather", 1e9, 7 / 8 * 1e6 / 150),  # into a GPU over six NVLinks of 25 GB/s
+        ("dgx1", "allgather", 1e9, 7 / 8 * 1e6 / 150),  # 7/8 of the message enters a GPU over six NVLinks of 25 GB/s.
     ],
 )  # fmt: skip
 def test_known_bounds(spec: str, name: str, size: float, least: float) -> None:
-    """At least what a textbook says, by hand."""
+    """Check that the bound is at least the textbook value, computed by hand."""
     problem = make_problem(load(spec), name)
     limit, _ = prove(problem).at(size)
     assert limit >= least * (1 - 1e-3)
@@ -119,11 +119,11 @@ def test_known_bounds(spec: str, name: str, size: float, least: float) -> None:
 @pytest.mark.parametrize(
     ("spec", "name", "chunks"),
     [
-        ("mesh:12x12", "allgather", 143 / 2),  # into a corner over two links
+        ("mesh:12x12", "allgather", 143 / 2),  # All but one chunk enter a corner over two links.
         ("mesh:12x12", "reducescatter", 143 / 2),
         ("torus:5x5x4", "allgather", 99 / 6),
-        ("fattree:16x8x8", "allgather", 127.0),  # into a rank over its port
-        ("fattree:16x8x2", "alltoall", 8 * 120 / 2),  # out of a leaf over two links to spines
+        ("fattree:16x8x8", "allgather", 127.0),  # All but one chunk enter a rank over its port.
+        ("fattree:16x8x2", "alltoall", 8 * 120 / 2),  # They leave a leaf over two links to spines.
     ],
 )
 def test_known_bounds_of_a_hundred_ranks(spec: str, name: str, chunks: float) -> None:
@@ -135,7 +135,7 @@ def test_known_bounds_of_a_hundred_ranks(spec: str, name: str, chunks: float) ->
 
 
 def test_the_bisections_of_a_mesh_bound_its_all_to_all() -> None:
-    """256 · 256 chunks must cross the 64 links of the middle, in each of three dimensions and both ways."""
+    """Check that 256 · 256 chunks cross the 64 links of the middle, in each of three dimensions and both directions."""
     problem = make_problem(load("mesh:8x8x8"), "alltoall")
     witness = from_loads(problem, by_dimension(problem, (8, 8, 8)))
     check(problem, witness)
@@ -145,40 +145,40 @@ def test_the_bisections_of_a_mesh_bound_its_all_to_all() -> None:
 
 
 def test_the_average_path_bounds_the_all_to_all_of_a_torus() -> None:
-    """512 · 512 chunks go 6 links on average; there are 3072 links."""
+    """Check that 512 · 512 chunks take 6 links on average, of 3072 links."""
     problem = make_problem(load("torus:8x8x8"), "alltoall")
     (witness,) = uniform(problem)
     check(problem, witness)
     assert chunk_times(problem, witness.per_byte_us) == pytest.approx(512)
     assert chunk_times(problem, prove(problem, max_flow=False).per_byte_us) == pytest.approx(512)
-    one = quotient_problem(load("torus:8x8x8"), "alltoall")
-    assert one is not None
-    assert chunk_times(one, prove(one).per_byte_us) == pytest.approx(512)
+    quotient = quotient_problem(load("torus:8x8x8"), "alltoall")
+    assert quotient is not None
+    assert chunk_times(quotient, prove(quotient).per_byte_us) == pytest.approx(512)
 
 
 def test_an_all_reduce_sends_everything_twice_between_all_ranks() -> None:
-    """2 · (k - 1) sends of everything over all links together, on the whole torus and on its quotient."""
+    """Check 2 · (k - 1) sends of the message over the sum of all links, on the whole torus and on its quotient."""
     problem = make_problem(load("torus:6x5x4"), "allreduce")
     expected = 2 * 119 / 720 / 50e3
     assert prove(problem).per_byte_us == pytest.approx(expected)
     (witness,) = uniform(problem)
     assert witness.per_byte_us == pytest.approx(expected)
-    one = quotient_problem(load("torus:6x5x4"), "allreduce")
-    assert one is not None
-    assert prove(one).per_byte_us == pytest.approx(expected)
+    quotient = quotient_problem(load("torus:6x5x4"), "allreduce")
+    assert quotient is not None
+    assert prove(quotient).per_byte_us == pytest.approx(expected)
 
 
 def test_two_hundred_and_fifty_six_ranks_on_two_levels_of_switches() -> None:
     problem = make_problem(load("dgx-h100:32"), "allgather")
     bound = prove(problem)
-    # 248 of 256 chunks into a node over eight NICs of 50 GB/s
+    # 248 of 256 chunks enter a node over eight NICs of 50 GB/s.
     assert bound.per_byte_us == pytest.approx(248 / 256 / 400e3)
 
 
 def test_few_members_and_many_relays() -> None:
     group = list(range(0, 64, 2))
     problem = make_problem(load("mesh:8x8"), "allgather", group, [r for r in range(64) if r % 2])
-    assert prove(problem).per_byte_us == pytest.approx(31 / 32 / 100e3)  # into a corner over two links
+    assert prove(problem).per_byte_us == pytest.approx(31 / 32 / 100e3)  # They enter a corner over two links.
 
 
 SPREAD = (
@@ -200,14 +200,15 @@ def test_no_schedule_of_a_hundred_ranks_beats_the_bound(spec: str, name: str) ->
             assert witness.at(size) <= took * ROUND_OFF
 
 
-def test_a_problem_that_cannot_be_has_no_bound() -> None:
+def test_an_impossible_problem_has_no_bound() -> None:
     with pytest.raises(InputError):
         make_problem(load("line:5"), "allgather", [0, 2])
 
 
 def test_sums_that_share_data_are_not_added_up(tmp_path: Path) -> None:
-    """A scan's sums share their data: one send can serve several, so only some of them may be counted."""
+    """Check a scan, whose sums share their data: one send can serve more than one sum, so not all sums are counted."""
     problem = scan(tmp_path)
-    # 0 → 1 → 2 → 3, each adding its own: every link carries the message once, one after the other, in pieces
+    # On 0 → 1 → 2 → 3, each rank adds its own data: every link carries the message once, one after the other, in
+    # pieces.
     for size in (1e3, 1e6):
         assert prove(problem).at(size)[0] <= size / 1e3 * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""Bounds of quotient problems are bounds of the whole."""
+"""Bounds of quotient problems are bounds of the whole problem."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_quotient_of_a_large_torus(name: str) -> None:
     problem = quotient_problem(load("torus:60x50"), name)
     assert problem is not None
     n = 3000
-    # chunk-times: 27.5 links on average, or all chunks but the own, over four links a rank
+    # In the time of one chunk: 27.5 links on average, or all other chunks over the four links of a rank.
     expected = {"alltoall": 27.5 * n / 4, "allreduce": 2 * (n - 1) / 4}.get(name, (n - 1) / 4)
     bound = prove(problem)
     assert chunk_times(problem, bound.per_byte_us) == pytest.approx(expected)
@@ -50,11 +50,11 @@ def test_bounds_of_a_quotient_are_bounds_of_the_whole(spec: str, name: str) -> N
     bound = prove(problem)
     rng = np.random.default_rng(0)
     priced = [from_prices(problem, rng.random(problem.network.nresources)) for _ in range(3)]
-    found = (*bound.witnesses, *priced, from_loads(problem, rng.random(problem.network.nresources), rounds=5))
+    claims = (*bound.witnesses, *priced, from_loads(problem, rng.random(problem.network.nresources), rounds=5))
     times = {size: predict_us(problem, answered(problem, size), size) for size in SIZES}
     for algorithm in baseline(make_problem(load(spec), name)):
         times = {size: min(took, algorithm.time_us(size)) for size, took in times.items()}
-    for witness in found:
+    for witness in claims:
         check(problem, witness)
         assert witness.kind in ("path", "cut", "lengths", "arrivals", "departures")
         for size, took in times.items():
@@ -75,17 +75,17 @@ def test_a_quotient_refuses_what_needs_the_whole(name: str) -> None:
             replace(empty, kind=kind, parts=halves),
             replace(empty, kind=kind, resources=(0,)),
         ):
-            if kind == "lengths" or (kind == "cut" and not wrong.ranks):  # around no rank: it proves nothing
+            if kind == "lengths" or (kind == "cut" and not wrong.ranks):  # A cut around no rank proves nothing.
                 continue
             with pytest.raises(BadWitness):
                 check(problem, wrong)
     with pytest.raises(BadWitness, match="quotient"):
         check(problem, replace(empty, kind="direct", ranks=halves[0], parts=halves))
-    with pytest.raises(BadWitness, match="uses none"):  # a cut is of the whole's resources
+    with pytest.raises(BadWitness, match="uses none"):  # A cut uses resources of the whole problem.
         check(problem, replace(empty, kind="cut", ranks=halves[0]))
     with pytest.raises(
         BadWitness, match="uses none" if name == "allreduce" else "must be an allreduce"
-    ):  # so are parts
+    ):  # So do parts.
         check(problem, replace(empty, kind="parts", parts=halves))
     for kind in ("arrivals", "departures"):
         check(problem, replace(empty, kind=kind, ranks=tuple(range(12))))

@@ -1,4 +1,4 @@
-"""A kind of bound is one file and one row: what is registered here is used by `prove` and checked like any other."""
+"""A kind of bound is one file and one row: a registered kind is used by `prove` and checked like any other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from topologies.load import load
 
 
 def find_lonely(search: Search) -> Iterator[Witness]:
-    """Of a gather the rank with least bandwidth out of it."""
+    """Find, for a gather, the rank with the least outgoing bandwidth."""
     if search.problem.collective.name != "gather":
         return
     net = search.problem.network
@@ -31,7 +31,7 @@ def find_lonely(search: Search) -> Iterator[Witness]:
 
 
 def lonely_limit(problem: Problem, claim: Witness) -> Limit:
-    """Far too much, so that it is seen: a second a byte for each link out of the rank."""
+    """Return a limit that is visibly too high: a second per byte for each link out of the rank."""
     (rank,) = claim.ranks
     if rank >= problem.nranks:
         raise BadWitness(f"lonely: there is no rank {rank}; it must be one of 0..{problem.nranks - 1}")
@@ -60,8 +60,8 @@ def test_a_registered_kind_is_used_and_a_tampered_witness_refused() -> None:
     ):
         with pytest.raises(BadWitness, match="lonely"):
             check(problem, wrong)
-    other = make_problem(load("line:3"), "allgather")
-    assert all(w.kind != "lonely" for w in prove(other).witnesses)
+    other_problem = make_problem(load("line:3"), "allgather")
+    assert all(w.kind != "lonely" for w in prove(other_problem).witnesses)
 
 
 def test_an_unknown_kind_is_refused() -> None:
@@ -70,7 +70,7 @@ def test_an_unknown_kind_is_refused() -> None:
         check(problem, Witness("lonely"))
 
 
-def test_every_search_claims_nothing_and_every_row_has_one() -> None:
+def test_searches_claim_no_numbers_and_every_kind_has_a_search() -> None:
     problem = make_problem(load("full:4"), "allreduce")
     search = Search(problem)
     assert all(kind.searches for kind in KINDS.values())
@@ -83,7 +83,7 @@ def test_every_search_claims_nothing_and_every_row_has_one() -> None:
             check(problem, proved(problem, claim))
 
 
-def test_tightening_goes_from_cheap_to_dear_until_it_is_enough(workers: Workers) -> None:
+def test_tightening_goes_from_cheap_to_expensive_and_stops_when_tight(workers: Workers) -> None:
     problem = make_problem(load("mesh:3x3"), "alltoall")
     loads = np.ones(problem.network.nresources)
     steps: list[str] = []
@@ -115,13 +115,13 @@ def test_tightening_goes_from_cheap_to_dear_until_it_is_enough(workers: Workers)
 
 
 def test_no_witness_counts_data_twice_that_sums_share(tmp_path: Path) -> None:
-    """A scan on a line takes as long as one link is busy with the message; its sums share their data."""
+    """Check a scan on a line, whose sums share their data: it takes as long as the message holds one link."""
     problem = scan(tmp_path)
     first = np.array([name == "0→1" for name in problem.network.resource_names])
-    for found in (
+    for witness in (
         from_loads(problem, first.astype(np.float64)),
         proved(problem, Witness("lengths", prices=((int(first.argmax()), 1.0),))),
         proved(problem, Witness("departures", (0,), resources=(int(first.argmax()),))),
     ):
-        check(problem, found)
-        assert 0 < found.per_byte_us <= 1e-3 * (1 + 1e-9)
+        check(problem, witness)
+        assert 0 < witness.per_byte_us <= 1e-3 * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""Which limits a linear program needs: those that no other implies."""
+"""Which limits a linear program needs: those that no other limit implies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from topologies.load import load
 
 
 @pytest.mark.parametrize("spec", ["dgx1", "dgx-a100", "z52", "dgx-a100:2", "mesh:2x3"])
-def test_what_is_left_out_is_implied(spec: str) -> None:
-    """Whatever links carry, the fullest of the limits that are left is as full as the fullest of all."""
+def test_an_omitted_limit_is_implied(spec: str) -> None:
+    """Check that for any load of the links, the fullest of the remaining limits is as full as the fullest of all."""
     problem = make_problem(load(spec), "allgather")
     net, limits = problem.network, capacities(problem)
     ptr, uses, gbs = net.uses_and_links()
@@ -23,12 +23,12 @@ def test_what_is_left_out_is_implied(spec: str) -> None:
     for share in (0.01, 0.1, 0.5, 1.0):
         carried = rng.random(net.nlinks) * (rng.random(net.nlinks) < share)
         full = (np.bincount(uses, carried[owner], len(gbs)) / gbs).max()
-        kept = max(carried[limit.links].sum() / (limit.chunks * unit_gbs(problem)) for limit in limits)
-        assert kept == pytest.approx(full, rel=1e-12)
+        fullest = max(carried[limit.links].sum() / (limit.chunks * unit_gbs(problem)) for limit in limits)
+        assert fullest == pytest.approx(full, rel=1e-12)
 
 
-def test_with_switch_operations_none_is_taken_for_implied() -> None:
-    """What they take of a resource stands in no link's row."""
+def test_with_switch_operations_no_limit_counts_as_implied() -> None:
+    """Check that all resources keep their limits, since no link's row counts what switch operations use."""
     problem = make_problem(load("dgx-h100"), "allgather")
     assert problem.network.hyperlinks is not None
     assert {limit.resource for limit in capacities(problem)} >= set(range(problem.network.nresources))

@@ -1,4 +1,4 @@
-"""Windows of time: nothing that is reached is refuted; what is, is checked without the program that found it."""
+"""Windows of time: no reached time is refuted, and a refutation is checked without the program that produced it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from topologies.errors import BadWitness
 from topologies.load import load
 
 COARSE = replace(DEFAULT, window_slots=(4, 12))
-FAR = 1e3  # s: no test waits for it
+FAR = 1e3  # In seconds: no test waits so long.
 
 
 def refuted(problem: Problem, size: float, reached_us: float, workers: Workers, start: Bound | None = None) -> Bound:
@@ -37,7 +37,7 @@ def refuted(problem: Problem, size: float, reached_us: float, workers: Workers, 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall"])
 @pytest.mark.parametrize("spec", ["ring:4", "star:4", "dgx1"])
-def test_what_is_reached_is_not_refuted(spec: str, collective: str, workers: Workers) -> None:
+def test_a_reached_time_is_not_refuted(spec: str, collective: str, workers: Workers) -> None:
     problem = make_problem(load(spec), collective, tuple(range(4)))
     algorithms = baseline(problem)
     best_us = min(algorithm.time_us(5e4) for algorithm in algorithms)
@@ -56,7 +56,7 @@ def test_windows_prove_more_than_cuts_in_the_middle(workers: Workers) -> None:
     check(problem, decisive)
 
 
-def test_what_a_search_reaches_is_not_refuted(workers: Workers) -> None:
+def test_a_time_that_a_search_reaches_is_not_refuted(workers: Workers) -> None:
     problem = make_problem(load("line:3"), "broadcast")
     result = search(problem, Options(size=100_000, budget_s=0.5), workers)
     reached_us = result.fastest(100_000).time_us(100_000)
@@ -64,16 +64,16 @@ def test_what_a_search_reaches_is_not_refuted(workers: Workers) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(workers: Workers) -> tuple[Problem, Witness]:
+def window_claim(workers: Workers) -> tuple[Problem, Witness]:
     problem = make_problem(load("dgx1"), "allreduce", (0, 1, 4, 5))
     search = Search(problem, COARSE, list(prove(problem).witnesses), workers=workers)
     search.size_bytes, search.reached_us, search.budget_s = 3e4, 2.8, FAR
-    claim = [one for one in refutations(search) if one is not None][-1]
+    claim = [refutation for refutation in refutations(search) if refutation is not None][-1]
     return problem, proved(problem, claim)
 
 
-def test_a_witness_that_is_tampered_with_is_refused(found: tuple[Problem, Witness]) -> None:
-    problem, witness = found
+def test_a_witness_that_is_tampered_with_is_refused(window_claim: tuple[Problem, Witness]) -> None:
+    problem, witness = window_claim
     check(problem, witness)
     assert witness.shares
     row, share = witness.windows[0], witness.shares[0]
@@ -92,16 +92,16 @@ def test_a_witness_that_is_tampered_with_is_refused(found: tuple[Problem, Witnes
             check(problem, wrong)
 
 
-def test_shares_that_are_too_large_gain_nothing(found: tuple[Problem, Witness]) -> None:
-    """What several flows of a chunk pay together is never more than the price of the resource."""
-    problem, witness = found
+def test_shares_that_are_too_large_gain_nothing(window_claim: tuple[Problem, Witness]) -> None:
+    """Check that flows of a chunk never pay more than the price of the resource between them."""
+    problem, witness = window_claim
     larger = replace(witness, shares=tuple((*row[:5], 2 * row[5]) for row in witness.shares))
     limit = proved(problem, larger)
     assert limit.cap_us in (witness.cap_us, float("inf"))
 
 
 def test_edges_are_where_latencies_end_from_both_sides() -> None:
-    net = make_problem(load("line:3"), "broadcast").network  # α is 0.7 µs
+    net = make_problem(load("line:3"), "broadcast").network  # α is 0.7 µs.
     assert window_edges(net, 2.0, 12) == pytest.approx([0, 0.6, 0.7, 1.3, 1.4, 2.0])
     assert window_edges(net, 7.0, 25) == pytest.approx(np.arange(11) * 0.7)
     assert window_edges(net, 50.0, 5) == pytest.approx([0, 0.7, 1.4, 48.6, 49.3, 50.0])
@@ -117,7 +117,7 @@ def test_edges_are_where_latencies_end_from_both_sides() -> None:
 
 
 def test_few_slots_lose_nothing_where_latencies_fill_them(workers: Workers) -> None:
-    """One long slot between short ones proves what short ones throughout do."""
+    """Check that one long slot between short ones proves as much as short slots throughout."""
     problem = make_problem(load("dgx1"), "broadcast", (0, 1, 2))
     paid = []
     for slots in (9, 80):
@@ -128,7 +128,7 @@ def test_few_slots_lose_nothing_where_latencies_fill_them(workers: Workers) -> N
     assert paid[0] == pytest.approx(paid[1], rel=1e-4)
 
 
-def test_what_comes_at_the_end_is_nothing() -> None:
+def test_a_send_without_time_to_arrive_counts_for_nothing() -> None:
     net = make_problem(load("line:3"), "broadcast").network
     slots = slots_of(net, np.array([0.0, 1.3, 2.0]))
     assert not slots.in_time[:, 1].any()
@@ -137,18 +137,19 @@ def test_what_comes_at_the_end_is_nothing() -> None:
 
 
 def test_a_sum_is_first_whole_in_some_part() -> None:
-    """Three parts pay for four sends between them, in slots in which these are of use."""
+    """Check that three parts pay for four sends between them, in slots in which these sends are of use."""
     problem = make_problem(load("line:4"), "allreduce", (0, 1, 3), [2])
     net = problem.network
-    (one,) = alike_chunks(problem)
+    (chunk_class,) = alike_chunks(problem)
     slots = slots_of(net, np.array([0.0, 0.7, 1.4, 2.1, 20.0]))
     price = np.ones((net.nlinks, len(slots)))
-    assert first_whole(problem, one, slots, price) == 4
-    assert first_whole(problem, one, slots, price, ((0, 1), (2, 3))) == 2
-    relay = net.ranks[net.src] == 2  # has nothing in the first slot, and what it gets in the last two goes nowhere
-    assert useful(net, one, slots)[relay].tolist() == [[False, True, True, True]] * 2
+    assert first_whole(problem, chunk_class, slots, price) == 4
+    assert first_whole(problem, chunk_class, slots, price, ((0, 1), (2, 3))) == 2
+    # The relay has nothing in the first slot, and whatever it gets in the last two slots goes nowhere.
+    relay = net.ranks[net.src] == 2
+    assert useful(net, chunk_class, slots)[relay].tolist() == [[False, True, True, True]] * 2
     assert (
-        useful(net, one, slots_of(net, np.array([0.0, 10.0, 18.6, 20.0])))[net.ranks[net.dst] == 2].tolist()
+        useful(net, chunk_class, slots_of(net, np.array([0.0, 10.0, 18.6, 20.0])))[net.ranks[net.dst] == 2].tolist()
         == [[True, True, False]] * 2
     )
     with pytest.raises(BadWitness, match="parts"):
@@ -158,26 +159,26 @@ def test_a_sum_is_first_whole_in_some_part() -> None:
 
 
 @pytest.mark.parametrize("relays", [[], [3]])
-def test_what_is_best_is_not_refuted(relays: list[int], workers: Workers) -> None:
-    """An all-reduce of three over links of unlike latencies, solved exactly; with a relay by who has all first."""
+def test_the_best_time_is_not_refuted(relays: list[int], workers: Workers) -> None:
+    """Check an all-reduce of three ranks over links of unequal latency, solved exactly, with and without a relay."""
     topology = load("full:4")
     alpha_us = np.where((topology.link_src == 3) | (topology.link_dst == 3), 0.5, 1.5)
     problem = make_problem(replace(topology, alpha_us=alpha_us), "allreduce", (0, 1, 2), relays)
     best = exact(problem, 1e5)
     assert best is not None
     bound = refuted(problem, 1e5, best.time_us * 1.2, workers)
-    assert any(one.kind == "window" and bool(one.shares) <= (not relays) for one in bound.witnesses)
+    assert any(witness.kind == "window" and bool(witness.shares) <= (not relays) for witness in bound.witnesses)
     assert bound.at(1e5)[0] <= best.time_us * (1 + 1e-9)
 
 
-def test_times_are_tried_between_what_is_proved_and_what_is_reached() -> None:
+def test_times_between_the_bound_and_the_best_schedule_are_tried() -> None:
     for tried in ([], [(4.0, 1.3)], [(4.0, 1.3), (6.0, 0.9)], [(4.0, 50.0)], [(4.0, 0.0)]):
         assert 3.0 < _next_time(3.0, 7.0, tried) < 7.0
     assert _next_time(4.0, 6.0, [(4.0, 1.2), (6.0, 0.9)]) == pytest.approx(5.16, abs=0.1)
 
 
-def test_prices_are_tried_on_later_ends(found: tuple[Problem, Witness]) -> None:
-    problem, witness = found
+def test_prices_are_tried_on_later_ends(window_claim: tuple[Problem, Witness]) -> None:
+    problem, witness = window_claim
     end_us, slot_us = witness.times[-1], witness.times[-1] - witness.times[-2]
     sooner = replace(witness, times=(*witness.times[:-1], end_us - slot_us / 2))
     assert window_limit(problem, sooner)[2] == pytest.approx(sooner.times[-1])
@@ -185,11 +186,11 @@ def test_prices_are_tried_on_later_ends(found: tuple[Problem, Witness]) -> None:
     assert later.times[-1] >= end_us - slot_us / 16
     assert window_limit(problem, later)[2] == pytest.approx(later.times[-1])
     assert f"{later.times[-1]:.6g} µs" in later.text
-    assert _stretched(problem, replace(witness, at_bytes=1.0), end_us).times == witness.times  # which refutes nothing
+    assert _stretched(problem, replace(witness, at_bytes=1.0), end_us).times == witness.times  # It refutes nothing.
 
 
 def test_prices_say_how_far_they_refute(workers: Workers) -> None:
-    """From an end far too early and one far too late, nearly the same; and none where nothing is refuted."""
+    """Check that from an end far too early and from one far too late, prices lead to nearly the same end."""
     problem = make_problem(load("dgx1"), "broadcast", (0, 1, 2))
     least_us = prove(problem, max_flow=False).at(1e6)[0]
     ends = []
@@ -215,14 +216,15 @@ def test_small_programs_come_first() -> None:
     assert shapes[-1].ends is None
     assert [shape.slots for shape in shapes] == sorted(shape.slots for shape in shapes)
     near = next(shape.ends for shape in shapes if shape.ends)
-    (one,) = alike_chunks(problem)
-    flows = flows_at(one, near)
+    (chunk_class,) = alike_chunks(problem)
+    flows = flows_at(chunk_class, near)
     assert len(flows) == 14
     assert all(near[0] in flow for flow in flows)
-    assert flows_at(one, ()) == []
+    assert flows_at(chunk_class, ()) == []
     broadcast = make_problem(load("dgx1"), "broadcast")
     assert {shape.ends for shape in find_shapes(Search(broadcast, size_bytes=1e5))} == {None}
-    switches = make_problem(load("dgx-h100"), "allreduce", (0, 1, 2))  # where who has all first says nothing
+    # Here the ranks that hold all chunks first prove nothing.
+    switches = make_problem(load("dgx-h100"), "allreduce", (0, 1, 2))
     assert () not in {shape.ends for shape in find_shapes(Search(switches, size_bytes=1e5))}
 
 

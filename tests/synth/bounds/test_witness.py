@@ -1,4 +1,4 @@
-"""No witness is believed that claims more than it proves, and what the check believes is true."""
+"""No witness is accepted that claims more than it proves, and accepted claims are true."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def witnesses(seed: int, name: str | None = None) -> tuple[Problem, tuple[Witnes
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_raised_numbers_are_refused(seed: int) -> None:
-    problem, found, _ = witnesses(seed)
-    for witness in found:
+    problem, claims, _ = witnesses(seed)
+    for witness in claims:
         check(problem, witness)
         lower = replace(witness, base_us=witness.base_us * 0.9, per_byte_us=witness.per_byte_us * 0.9)
         check(problem, lower)
@@ -55,15 +55,15 @@ def test_raised_numbers_are_refused(seed: int) -> None:
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_a_dropped_resource_is_refused(seed: int) -> None:
-    problem, found, rng = witnesses(seed)
-    for witness in found:
+    problem, claims, rng = witnesses(seed)
+    for witness in claims:
         if witness.kind in ("cut", "parts", "arrivals", "departures"):
-            left = tuple(r for r in witness.resources if r != rng.choice(witness.resources))
-            if len(left) == len(witness.resources):
-                left = witness.resources[1:]
+            remaining = tuple(r for r in witness.resources if r != rng.choice(witness.resources))
+            if len(remaining) == len(witness.resources):
+                remaining = witness.resources[1:]
             with pytest.raises(BadWitness, match=r"uses none of its resources|resources are missing"):
-                check(problem, replace(witness, resources=left))
-            # more resources than needed prove less
+                check(problem, replace(witness, resources=remaining))
+            # More resources than needed prove less.
             extra = tuple(range(problem.network.nresources))
             if len(extra) > len(witness.resources) and witness.per_byte_us > 0:
                 with pytest.raises(BadWitness, match="proves"):
@@ -71,7 +71,7 @@ def test_a_dropped_resource_is_refused(seed: int) -> None:
 
 
 def random_witness(problem: Problem, rng: random.Random) -> Witness:
-    """Of any kind, with as few resources as the check lets pass, claiming nothing yet."""
+    """Return a witness of a random kind that claims nothing yet, with as few resources as the check accepts."""
     net, k = problem.network, problem.collective.nranks
     kind = rng.choice(("path", "cut", "cut", "parts", "direct", "lengths", "lengths", "arrivals", "departures"))
     empty = Witness(kind, (), (), (), 0.0, 0.0, float("inf"), "at random")
@@ -107,7 +107,7 @@ def limit_or_none(problem: Problem, witness: Witness) -> tuple[float, float, flo
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_whatever_the_check_believes_is_true(seed: int) -> None:
-    """Sets, parts, pairs, prices and resources drawn at random, claiming as much as the check lets them."""
+    """Check that random sets, parts, pairs, prices and resources, with all that the check allows, are never beaten."""
     rng = random.Random(seed)
     problem = random_problem(rng, name=rng.choice(("allreduce", None, None)))
     schedules = [answered(problem, size) for size in (1.0, 1e7)]
@@ -127,7 +127,7 @@ def test_whatever_the_check_believes_is_true(seed: int) -> None:
                 never_beaten(witness.at(size), predict_us(problem, schedule, size))
 
 
-def test_a_witness_without_resources_is_refused_not_crashed_on() -> None:
+def test_a_witness_without_resources_is_refused_without_a_crash() -> None:
     problem = make_problem(load("full:4"), "allreduce")
     for kind, ranks, parts in (("cut", (0, 1, 2, 3), ()), ("parts", (), ((0, 1, 2, 3),))):
         with pytest.raises(BadWitness):
@@ -177,7 +177,7 @@ def test_one_number_raised_is_refused(
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_fewer_ranks_or_more_capacity_prove_less(seed: int) -> None:
-    """A claim about all arrivals does not hold for some of them."""
+    """Check that a claim about all arrivals is refused for some of them."""
     rng = random.Random(seed)
     problem = random_problem(rng, name=rng.choice(("allgather", "alltoall", "reducescatter", "reduce", "allreduce")))
     net, k = problem.network, problem.collective.nranks
@@ -206,7 +206,7 @@ def test_ranks_and_resources_that_do_not_exist_are_refused() -> None:
         replace(empty, ranks=(-1,)),
         replace(empty, resources=(360,)),
         replace(empty, resources=()),
-        replace(empty, resources=(0,)),  # leads into another rank
+        replace(empty, resources=(0,)),  # This resource leads into another rank.
         replace(empty, kind="cut", ranks=(0, 100)),
         replace(empty, kind="path", ranks=(0, 100)),
         replace(empty, kind="path", ranks=(0,)),

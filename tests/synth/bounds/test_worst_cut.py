@@ -1,4 +1,4 @@
-"""The worst of all cuts as a fraction: against every set, and against flows of another library."""
+"""The worst of all cuts as a fraction: against every set, and against the flows of another library."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ MOST = DEFAULT.max_flow_work
 
 
 def worst(problem: Problem) -> tuple[Fraction, WorstCuts]:
-    found = worst_cuts(problem, MOST)
-    return found.found[-1].us_per_byte, found
+    cuts = worst_cuts(problem, MOST)
+    return cuts.found[-1].us_per_byte, cuts
 
 
 @pytest.mark.parametrize(
     ("spec", "name", "us_per_byte"),
     [
-        ("dgx1", "allgather", "7/1200000"),  # 7/8 of the message over the 150 GB/s into a GPU
+        ("dgx1", "allgather", "7/1200000"),  # 7/8 of the message enters a GPU over 150 GB/s.
         ("dgx1", "broadcast", "1/150000"),
-        ("dgx-a100:2", "allgather", "3/1040000"),  # 15/16 over 325 GB/s
-        ("dgx-a100:4", "reducescatter", "3/800000"),  # 3/4 over the 200 GB/s out of a node
-        ("mi250", "allgather", "7/2400000"),  # 14/16 over the 300 GB/s into two dies: no single one is as narrow
-        ("ndv2:2", "broadcast", "1/12500"),  # a limit: the one NIC of a node
+        ("dgx-a100:2", "allgather", "3/1040000"),  # 15/16 over 325 GB/s.
+        ("dgx-a100:4", "reducescatter", "3/800000"),  # 3/4 over the 200 GB/s out of a node.
+        ("mi250", "allgather", "7/2400000"),  # 14/16 over the 300 GB/s into two dies; no single die is as narrow.
+        ("ndv2:2", "broadcast", "1/12500"),  # A limit: the one NIC of a node.
         ("torus:4x4", "allgather", "3/640000"),
     ],
 )
 def test_the_optimum_of_known_networks(spec: str, name: str, us_per_byte: str) -> None:
-    ratio, found = worst(make_problem(load(spec), name))
+    ratio, cuts = worst(make_problem(load(spec), name))
     assert ratio == Fraction(us_per_byte)
-    assert found.exact
+    assert cuts.exact
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS, st.sampled_from(["allgather", "reducescatter", "broadcast", "gather", "scatter", "reduce"]))
 def test_no_set_of_ranks_is_a_worse_cut(seed: int, name: str) -> None:
-    """Against every set, on networks without switches or limits (there a cut's links are its resources)."""
+    """Check against every set of ranks, on networks without switches or limits, where resources are links."""
     rng = random.Random(seed)
     topology = replace(random_topology(rng, 7), limits=())
     assume(not topology.switches)
@@ -62,15 +62,15 @@ def test_no_set_of_ranks_is_a_worse_cut(seed: int, name: str) -> None:
     net, n = problem.network, problem.nranks
     subsets = np.array([[bits >> r & 1 for r in range(n)] for bits in range(1, 2**n - 1)], dtype=bool)
     ratios = Traffic(problem).leaving(subsets) / capacities_out(net, subsets) / 1e3
-    ratio, found = worst(problem)
-    assert found.exact
+    ratio, cuts = worst(problem)
+    assert cuts.exact
     assert float(ratio) == pytest.approx(float(ratios[np.isfinite(ratios)].max()), rel=1e-12)
 
 
-def arrives(topology: Topology, target: int, each: Fraction, forth: bool) -> bool:
-    """Whether a rank can get `each` GB/s of every other rank by NetworkX's flow over links, switches and limits.
+def arrives(topology: Topology, target: int, rate_gbs: Fraction, forth: bool) -> bool:
+    """Return True if a rank can get `rate_gbs` from every other rank, by NetworkX's flow over links and limits.
 
-    forth: whether it can give so much away to each of them.
+    If `forth` is set, the rank sends that much to each of the others instead.
     """
     graph = nx.DiGraph()
     for i in range(topology.nlinks):
@@ -83,15 +83,15 @@ def arrives(topology: Topology, target: int, each: Fraction, forth: bool) -> boo
                 last = ("out of", number)
         graph.add_edge(last, int(topology.link_dst[i]))
     graph = graph.reverse() if forth else graph
-    others = [rank for rank in range(topology.nranks) if rank != target]
-    graph.add_edges_from(("source", rank, {"capacity": each}) for rank in others)
-    return bool(nx.maximum_flow_value(graph, "source", target) == each * len(others))
+    sources = [rank for rank in range(topology.nranks) if rank != target]
+    graph.add_edges_from(("source", rank, {"capacity": rate_gbs}) for rank in sources)
+    return bool(nx.maximum_flow_value(graph, "source", target) == rate_gbs * len(sources))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(SEEDS, st.booleans())
 def test_cuts_through_switches_and_limits_are_those_of_other_flows(seed: int, forth: bool) -> None:
-    """All that the optimum says arrives, and no more does."""
+    """Check that the rate of the optimum arrives, and that no higher rate does."""
     topology = random_topology(random.Random(seed), 5)
     limits = tuple(replace(limit, bandwidth_gbs=round(limit.bandwidth_gbs, 3)) for limit in topology.limits)
     topology = replace(topology, limits=limits)
@@ -99,23 +99,25 @@ def test_cuts_through_switches_and_limits_are_those_of_other_flows(seed: int, fo
     problem = make_problem(topology, "reducescatter" if forth else "allgather")
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     names = {f"{topology.vertex_name(u)}→{topology.vertex_name(v)}" for u, v in ends}
-    assume(names <= set(problem.network.resource_names))  # no link is left out
-    ratio, found = worst(problem)
-    each = 1 / ratio / 1000 / topology.nranks
-    assert found.exact
-    assert all(arrives(topology, target, each, forth) for target in range(topology.nranks))
-    assert not all(arrives(topology, target, each * Fraction(1001, 1000), forth) for target in range(topology.nranks))
+    assume(names <= set(problem.network.resource_names))  # No link is left out.
+    ratio, cuts = worst(problem)
+    rate_gbs = 1 / ratio / 1000 / topology.nranks
+    assert cuts.exact
+    assert all(arrives(topology, target, rate_gbs, forth) for target in range(topology.nranks))
+    assert not all(
+        arrives(topology, target, rate_gbs * Fraction(1001, 1000), forth) for target in range(topology.nranks)
+    )
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS, st.sampled_from(["allgather", "reducescatter", "broadcast", "reduce"]))
 def test_the_witness_proves_the_fraction(seed: int, name: str) -> None:
-    """The check, which sees ranks and resources alone, proves at least what the flows say."""
+    """Check that the checker, which sees only ranks and resources, proves at least what the flows state."""
     problem = make_problem(random_topology(random.Random(seed)), name)
-    for one in worst_cuts(problem, MOST).found:
-        members, resources = np.flatnonzero(one.inside), one.resources
+    for cut in worst_cuts(problem, MOST).found:
+        members, resources = np.flatnonzero(cut.inside), cut.resources
         proves = recompute(problem, Witness("cut", tuple(members.tolist()), (), tuple(resources.tolist())))
-        assert proves[1] >= float(one.us_per_byte) * (1 - 1e-12)
+        assert proves[1] >= float(cut.us_per_byte) * (1 - 1e-12)
     assert prove(problem).per_byte_us >= float(worst(problem)[0]) * (1 - 1e-12)
 
 
@@ -128,15 +130,15 @@ def test_a_quotient_has_the_cuts_of_the_whole(spec: str, name: str) -> None:
     assert worst(folded)[1].exact
 
 
-def test_what_is_not_the_optimum_is_not_called_so() -> None:
-    """Ranks that want different things, work that was not done, bandwidths of too many digits."""
+def test_a_cut_that_is_not_the_optimum_is_not_called_exact() -> None:
+    """Check ranks with different goals, unfinished work, and bandwidths of too many digits."""
     assert not worst_cuts(make_problem(load("dgx1"), "alltoall"), MOST).exact
     assert not worst_cuts(make_problem(load("dgx1"), "allreduce"), MOST).exact
     assert not worst_cuts(make_problem(load("dgx1"), "allgather"), 60).exact
     plain = load("ring:4")
     odd = replace(plain, bandwidth_gbs=np.sqrt(10.0 + np.arange(plain.nlinks)))
-    ratio, found = worst(make_problem(odd, "allgather"))
+    ratio, cuts = worst(make_problem(odd, "allgather"))
     into = min(odd.bandwidth_gbs[odd.link_dst == rank].sum() for rank in range(4))
-    assert not found.exact
+    assert not cuts.exact
     assert float(ratio) == pytest.approx(0.75 / into / 1e3, rel=1e-6)
-    assert float(ratio) <= 0.75 / into / 1e3  # rounded so that it holds
+    assert float(ratio) <= 0.75 / into / 1e3  # It is rounded so that it holds.

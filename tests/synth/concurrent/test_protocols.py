@@ -1,4 +1,4 @@
-"""Several groups with an executor's costs on: the protocol that is fastest, under the bound over all of them."""
+"""Concurrent groups with an executor's costs: the fastest protocol, under the bound over all protocols."""
 
 from __future__ import annotations
 
@@ -37,32 +37,33 @@ def members(size: int) -> list[Member]:
 @pytest.mark.parametrize(("size", "protocol"), [(1 << 10, "LL"), (1 << 26, "Simple")])
 def test_the_fastest_protocol_is_taken(size: int, protocol: str, tmp_path: Path) -> None:
     programs = GroupPrograms("auto")
-    found = plan_protocols(node(), members(size), budget=6.0, executor=programs)
-    assert found.problem.topology.protocol == protocol
-    each = {name: prove(found.problem.under(name)).at(found.size_bytes)[0] for name in ("LL", "Simple")}
-    assert min(each, key=lambda name: each[name]) == protocol
-    assert found.bound_us >= min(each.values()) * (1 - 1e-9)  # a group's own may be more than that of all together
-    assert 1 - 1e-9 <= found.gap < 1.05
-    saved = save_groups(found, tmp_path, programs, proof=True)
-    assert saved.time_us == pytest.approx(found.makespan_us, rel=1e-6)
+    result = plan_protocols(node(), members(size), budget=6.0, executor=programs)
+    assert result.problem.topology.protocol == protocol
+    bounds_us = {name: prove(result.problem.under(name)).at(result.size_bytes)[0] for name in ("LL", "Simple")}
+    assert min(bounds_us, key=lambda name: bounds_us[name]) == protocol
+    # The bound of one group may be higher than the bound of the union.
+    assert result.bound_us >= min(bounds_us.values()) * (1 - 1e-9)
+    assert 1 - 1e-9 <= result.gap < 1.05
+    saved = save_groups(result, tmp_path, programs, proof=True)
+    assert saved.time_us == pytest.approx(result.makespan_us, rel=1e-6)
     path = next(path for path in saved.schedules if path.suffix == ".synth")
     checked = check_stored(path, load_schedule(path))
-    assert (checked.wrong, checked.bound_us) == ("", pytest.approx(min(each.values())))
+    assert (checked.wrong, checked.bound_us) == ("", pytest.approx(min(bounds_us.values())))
 
 
 def test_the_least_bound_of_all_protocols_counts() -> None:
-    found = plan_protocols(node(), members(1 << 10), budget=6.0)
-    (rival,) = found.rivals
-    less = replace(found, rivals=(replace(rival, witnesses=tuple(replace(w, base_us=0.1) for w in rival.witnesses)),))
-    assert less.bound_us < found.bound_us
+    result = plan_protocols(node(), members(1 << 10), budget=6.0)
+    (rival,) = result.rivals
+    less = replace(result, rivals=(replace(rival, witnesses=tuple(replace(w, base_us=0.1) for w in rival.witnesses)),))
+    assert less.bound_us < result.bound_us
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("start_us = 1", "start_us = 2"), ("efficiency = {other = 0.4}", "efficiency = {other = 0.2}")]
 )
-def test_a_cost_that_was_changed_is_found(old: str, new: str, tmp_path: Path) -> None:
-    found = plan_protocols(node(), members(1 << 10), budget=6.0)
-    saved = save_groups(found, tmp_path, GroupPrograms("none"), proof=True)
+def test_a_cost_that_was_changed_is_refused(old: str, new: str, tmp_path: Path) -> None:
+    result = plan_protocols(node(), members(1 << 10), budget=6.0)
+    saved = save_groups(result, tmp_path, GroupPrograms("none"), proof=True)
     path = next(path for path in saved.schedules if path.suffix == ".synth")
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}

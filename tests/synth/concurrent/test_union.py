@@ -1,4 +1,4 @@
-"""Concurrent groups as one problem: each part is its own question, and each part of an answer its own answer."""
+"""Concurrent groups as one problem: its parts are the groups' own problems, and so are the parts of its answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SPECS = (
 
 
 def random_groups(rng: random.Random, nranks: int) -> list[tuple[int, ...]]:
-    """Blocks, strides, or any ranks, with and without overlap."""
+    """Return blocks, strides or random ranks, with and without overlap."""
     kind = rng.choice(("blocks", "strides", "apart", "any"))
     if kind in ("blocks", "strides"):
         extents = [e for e in range(2, nranks + 1) if nranks % e == 0]
@@ -79,7 +79,7 @@ def random_members(rng: random.Random, groups: list[tuple[int, ...]], copying: b
     return members
 
 
-def asked(rng: random.Random, copying: bool = False, relays: str | None = None) -> UnionProblem:
+def random_union(rng: random.Random, copying: bool = False, relays: str | None = None) -> UnionProblem:
     topology = load(rng.choice(SPECS)) if rng.random() < 0.5 else random_topology(rng)
     members = random_members(rng, random_groups(rng, topology.nranks), copying)
     rule = relays or rng.choice(("none", "all"))
@@ -95,13 +95,13 @@ def answered_alone(union: UnionProblem) -> list[Schedule]:
             timed(p, answered(p, m.size_bytes), m.size_bytes)
             for p, m in zip(isolated_problems(union), union.members, strict=True)
         ]
-    except InputError:  # a group that is joined one way only cannot gather a sum at one of its ranks
+    except InputError:  # A group that is joined one way only cannot gather a sum at one of its ranks.
         assume(False)
         raise
 
 
 def check_parts(union: UnionProblem, schedule: Schedule) -> None:
-    """A timed schedule of the union and its parts are right, and tell the same times."""
+    """Check that a timed schedule of the union and its parts are right, and have the same times."""
     replay(union, schedule)
     parts = split_by_group(union, schedule)
     times = times_by_group(union, schedule)
@@ -110,7 +110,7 @@ def check_parts(union: UnionProblem, schedule: Schedule) -> None:
     for (problem, part), member, last in zip(parts, union.members, times, strict=True):
         assert problem.group == member.ranks
         assert part.size_bytes == pytest.approx(member.size_bytes * schedule.size_bytes / union.size_bytes)
-        replay(problem, part)  # with the union's times
+        replay(problem, part)  # This uses the union's times.
         assert time_us(problem, part) == last
         again = timed(problem, part, member.size_bytes)
         replay(problem, again)
@@ -121,46 +121,46 @@ def check_parts(union: UnionProblem, schedule: Schedule) -> None:
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_the_union_says_what_its_groups_say(seed: int) -> None:
-    union = asked(random.Random(seed))
+    union = random_union(random.Random(seed))
     whole = union.collective
     assert whole.nchunks == union.first_chunk[-1] == sum(m.collective.nchunks for m in union.members)
     assert set(union.group) == {r for m in union.members for r in m.ranks}
     size = 12345.0
     places: dict[tuple[str, int, int], int] = {}
-    told: dict[str, set[tuple[int, int]]] = {"pre": set(), "post": set()}
+    cells_of_groups: dict[str, set[tuple[int, int]]] = {"pre": set(), "post": set()}
     for side, rows, index in (("pre", whole.pre, whole.in_index), ("post", whole.post, whole.out_index)):
         assert np.array_equal(np.lexsort((rows[:, 1], rows[:, 0])), np.arange(len(rows)))
         for (rank, chunk), at in zip(rows.tolist(), index.tolist(), strict=True):
             group = int(union.group_of_chunk[chunk])
-            assert places.setdefault((side, rank, at), group) == group  # no place for two groups
-            told[side].add((union.group[rank], chunk))
+            assert places.setdefault((side, rank, at), group) == group  # No place belongs to two groups.
+            cells_of_groups[side].add((union.group[rank], chunk))
     for group, member in enumerate(union.members):
         own, first = member.collective, int(union.first_chunk[group])
-        mine = slice(first, int(union.first_chunk[group + 1]))
-        assert (union.group_of_chunk[mine] == group).all()
-        assert np.array_equal(whole.reduces[mine], own.reduces)
-        assert whole.chunk_bytes(size)[mine] == pytest.approx(own.chunk_bytes(union.member_bytes(group, size)))
-        assert whole.chunk_bytes(union.size_bytes)[mine] == pytest.approx(own.chunk_bytes(member.size_bytes))
+        own_chunks = slice(first, int(union.first_chunk[group + 1]))
+        assert (union.group_of_chunk[own_chunks] == group).all()
+        assert np.array_equal(whole.reduces[own_chunks], own.reduces)
+        assert whole.chunk_bytes(size)[own_chunks] == pytest.approx(own.chunk_bytes(union.member_bytes(group, size)))
+        assert whole.chunk_bytes(union.size_bytes)[own_chunks] == pytest.approx(own.chunk_bytes(member.size_bytes))
         for side, rows in (("pre", own.pre), ("post", own.post)):
             cells = {(member.ranks[r], c + first) for r, c in rows.tolist()}
-            assert cells <= told[side]
-            told[side] -= cells
+            assert cells <= cells_of_groups[side]
+            cells_of_groups[side] -= cells
         positions = [union.group[i] for i in union.positions[group].tolist()]
         assert tuple(positions) == member.ranks
-    assert told == {"pre": set(), "post": set()}
+    assert cells_of_groups == {"pre": set(), "post": set()}
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_schedules_of_the_union_fall_into_schedules_of_the_groups(seed: int) -> None:
-    union = asked(random.Random(seed), copying=True, relays="all")
+    union = random_union(random.Random(seed), copying=True, relays="all")
     check_parts(union, timed(union, route.solve(union, union.size_bytes), union.size_bytes))
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_schedules_of_the_groups_make_one_of_the_union(seed: int) -> None:
-    union = asked(random.Random(seed))
+    union = random_union(random.Random(seed))
     own = answered_alone(union)
     for size in (union.size_bytes, union.size_bytes * 100):
         check_parts(union, timed(union, merge_schedules(union, own), size))
@@ -168,7 +168,7 @@ def test_schedules_of_the_groups_make_one_of_the_union(seed: int) -> None:
     for (problem, part), before, whole in zip(back, own, isolated_problems(union), strict=True):
         names = [whole.link_name(i) for i in before.link.tolist()]
         assert Counter(problem.link_name(i) for i in part.link.tolist()) == Counter(names)
-        assert np.array_equal(part.chunk, before.chunk)  # in the same order
+        assert np.array_equal(part.chunk, before.chunk)  # The order is the same.
         assert np.array_equal(part.step, before.step)
 
 
@@ -192,16 +192,16 @@ def test_a_part_of_a_network_is_the_network_of_a_part(seed: int) -> None:
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(SEEDS, st.sampled_from([2, 3]))
 def test_more_chunks(seed: int, chunks: int) -> None:
-    union = asked(random.Random(seed))
+    union = random_union(random.Random(seed))
     finer = union.with_chunks(chunks)
     members = [replace(m, collective=subdivided(m.collective, chunks)) for m in union.members]
     again = union_problem(union.topology, members, "all")
     assert np.array_equal(finer.first_chunk, again.first_chunk)
     assert np.array_equal(finer.group_of_chunk, again.group_of_chunk)
-    one, other = finer.collective, again.collective
+    collective, other_collective = finer.collective, again.collective
     for name in ("pre", "post", "in_index", "out_index", "reduces", "chunks", "nchunks", "root", "name"):
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    assert one.fraction == pytest.approx(other.fraction)
+        assert np.array_equal(getattr(collective, name), getattr(other_collective, name)), name
+    assert collective.fraction == pytest.approx(other_collective.fraction)
 
 
 def halves(relays: str | list[int] = "none", spec: str = "torus:2x4") -> UnionProblem:
@@ -210,14 +210,14 @@ def halves(relays: str | list[int] = "none", spec: str = "torus:2x4") -> UnionPr
     return union_problem(topology, members, relays)
 
 
-def test_who_may_hold_what() -> None:
+def test_which_ranks_may_hold_a_chunk() -> None:
     inside = halves()
     assert inside.ranks == tuple(range(8))
     assert inside.may_hold().tolist() == [[True] * 4 + [False] * 4, [False] * 4 + [True] * 4]
     assert halves("all").allowed is None
     topology = load("ring:6")
     members = [Member((0, 1), named("allgather", 2, 1), 64), Member((2, 1), named("allgather", 2, 1), 64)]
-    named_relays = union_problem(topology, members, [2, 5])  # 2 is in a group and may anyway
+    named_relays = union_problem(topology, members, [2, 5])  # Rank 2 is in a group and may relay anyway.
     assert named_relays.ranks == (0, 1, 2, 5)
     assert named_relays.allowed is None
     assert union_problem(topology, members, "all", dead=(4,)).relays == (3, 5)
@@ -240,10 +240,10 @@ def test_a_chunk_that_strays_is_refused() -> None:
     link[row] = out
     with pytest.raises(ScheduleRefused, match=rf"send {row}: .* group 0-3 is at rank {net.dst[out]}, which is not"):
         split_by_group(union, replace(schedule, link=link))
-    # another group's chunk on a link of this group
+    # A chunk of another group uses a link of this group.
     chunk = schedule.chunk.copy()
-    mine = int(np.flatnonzero(union.group_of_chunk[chunk] == 0)[0])
-    chunk[mine] = union.first_chunk[1]
+    own_send = int(np.flatnonzero(union.group_of_chunk[chunk] == 0)[0])
+    chunk[own_send] = union.first_chunk[1]
     with pytest.raises(ScheduleRefused, match="group 4-7"):
         split_by_group(union, replace(schedule, chunk=chunk))
     freely = replace(union, allowed=None)
@@ -261,7 +261,7 @@ def test_a_missing_send_shows_in_its_own_part_only() -> None:
         replay(*bad)
 
 
-def test_names_and_one_group_alone() -> None:
+def test_names_and_a_single_group() -> None:
     ring = load("full:4")
 
     def name(*collectives: str) -> str:
@@ -294,8 +294,8 @@ def test_many_groups_are_stated_at_once() -> None:
 def test_questions_that_cannot_be() -> None:
     ring = load("ring:6")
 
-    def refused(words: str, *members: Member, relays: str | list[int] = "none", on: Topology = ring) -> None:
-        with pytest.raises(InputError, match=words) as error:
+    def refused(message: str, *members: Member, relays: str | list[int] = "none", on: Topology = ring) -> None:
+        with pytest.raises(InputError, match=message) as error:
             union_problem(on, members, relays)
         assert len(str(error.value).splitlines()) == 1
 
@@ -311,7 +311,7 @@ def test_questions_that_cannot_be() -> None:
     refused("nan is no message size", Member((0, 1), named("allgather", 2, 1), float("nan")))
     refused("'some' is not known", good, relays="some")
     refused("rank 7 is not in this topology", good, relays=[7])
-    # joined through the other group's ranks only, at which its chunks may not be
+    # The ranks are joined only through the other group's ranks, where its chunks are not allowed.
     pair = (Member((0, 2, 4), named("allgather", 3, 1), 64), Member((1, 3, 5), named("allgather", 3, 1), 64))
     refused(
         r"^group 0,2,4: rank 2 cannot reach rank 0 inside the group; add relays that join the group: --relay 1,3",

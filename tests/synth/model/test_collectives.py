@@ -1,4 +1,4 @@
-"""Every collective's pre- and postcondition against a statement of its own, in plain loops."""
+"""The pre- and postcondition of every collective against an independent statement in plain loops."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from synth.model.registry import KINDS, parse_name
 from tests.random_problems import NAMED, NAMES, ROOTED, TRANSLATABLE
 from topologies.errors import InputError
 
-# (rank, place in its input) pairs that hold data before; (rank, place in its output) after; for each place of an
-# output the places of inputs that it is made of, in blocks. k ranks, root r.
+# For each collective: the (rank, place in its input) pairs that hold data before, the (rank, place in its output) pairs
+# that hold data after, and for each place of an output the places of inputs that it is made of, in blocks. There are k
+# ranks, with root r.
 Place = tuple[int, int]
 Fact = Callable[[int, int], dict[Place, list[Place]]]
 FACTS: dict[str, Fact] = {
@@ -30,11 +31,11 @@ FACTS: dict[str, Fact] = {
     "sendrecv": lambda k, _: {((i + 1) % k, 0): [(i, 0)] for i in range(k)},
     "alltonext": lambda k, _: {(i + 1, 0): [(i, 0)] for i in range(k - 1)},
 }
-WHOLE = ("allreduce", "broadcast", "reduce", "sendrecv", "alltonext")  # their block is the whole message
+WHOLE = ("allreduce", "broadcast", "reduce", "sendrecv", "alltonext")  # Their block is the whole message.
 
 
 def made_of(collective: Collective) -> dict[Place, list[Place]]:
-    """For every place of an output the places of inputs whose sum or copy it is."""
+    """Return, for every place of an output, the places of inputs whose sum or copy it is."""
     pre = zip(collective.pre.tolist(), collective.in_index.tolist(), strict=True)
     sources: dict[int, list[Place]] = {}
     for (rank, chunk), place in pre:
@@ -44,7 +45,7 @@ def made_of(collective: Collective) -> dict[Place, list[Place]]:
 
 
 def check_form(collective: Collective) -> None:
-    """What every Collective keeps, whatever it does."""
+    """Check what holds for every Collective."""
     for table, index in ((collective.pre, collective.in_index), (collective.post, collective.out_index)):
         assert [tuple(row) for row in table.tolist()] == sorted({tuple(row) for row in table.tolist()})
         assert len(index) == len(table)
@@ -59,7 +60,7 @@ def check_form(collective: Collective) -> None:
         (rank, place) for (rank, _), place in zip(collective.post.tolist(), collective.out_index.tolist(), strict=True)
     ]
     assert len(set(out)) == len(out)
-    for rank in range(collective.nranks):  # no gaps in a buffer
+    for rank in range(collective.nranks):  # A buffer has no gaps.
         for table, index in ((collective.pre, collective.in_index), (collective.post, collective.out_index)):
             places = index[table[:, 0] == rank]
             assert sorted(set(places.tolist())) == list(range(len(set(places.tolist()))))
@@ -92,7 +93,7 @@ def test_cutting_keeps_totals(name: str, k: int, first: int, second: int) -> Non
         assert a.tolist() == b.tolist()
     assert cut.out_index.tolist() == direct.out_index.tolist()
     assert cut.chunks == first * second
-    for table in ("pre", "post"):  # bytes at every rank, before and after
+    for table in ("pre", "post"):  # Bytes at every rank, before and after.
         per_rank = [
             np.bincount(getattr(c, table)[:, 0], c.fraction[getattr(c, table)[:, 1]], minlength=k) for c in (whole, cut)
         ]
@@ -100,10 +101,10 @@ def test_cutting_keeps_totals(name: str, k: int, first: int, second: int) -> Non
     np.testing.assert_allclose(cut.chunk_bytes(1e6).sum(), whole.chunk_bytes(1e6).sum())
 
 
-def test_the_rows_say_what_is_known_of_each() -> None:
+def test_the_registry_rows_state_the_kind_of_each_collective() -> None:
     assert sorted(KINDS) == sorted(NAMES)
-    for told, named_so in (("by_name", NAMED), ("rooted", ROOTED), ("translatable", TRANSLATABLE)):
-        assert sorted(name for name, kind in KINDS.items() if getattr(kind, told)) == sorted(named_so)
+    for flag, named_so in (("by_name", NAMED), ("rooted", ROOTED), ("translatable", TRANSLATABLE)):
+        assert sorted(name for name, kind in KINDS.items() if getattr(kind, flag)) == sorted(named_so)
     for name in NAMED:
         collective, kind = named(name, 5, 1), KINDS[name]
         assert kind.entries(5) >= max(len(collective.pre), len(collective.post))
@@ -114,10 +115,10 @@ def test_the_rows_say_what_is_known_of_each() -> None:
 def test_holds_and_wants_are_the_tables() -> None:
     for name in NAMED:
         collective = named(name, 5, 2)
-        held = {(r, c) for c, r in np.argwhere(collective.holds).tolist()}
-        wanted = {(r, c) for c, r in np.argwhere(collective.wants).tolist()}
-        assert held == {tuple(row) for row in collective.pre.tolist()}
-        assert wanted == {tuple(row) for row in collective.post.tolist()}
+        held_cells = {(r, c) for c, r in np.argwhere(collective.holds).tolist()}
+        wanted_cells = {(r, c) for c, r in np.argwhere(collective.wants).tolist()}
+        assert held_cells == {tuple(row) for row in collective.pre.tolist()}
+        assert wanted_cells == {tuple(row) for row in collective.post.tolist()}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_spellings(spelling: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "words"),
+    ("ask", "fragments"),
     [
         (lambda: parse_name("alreduce"), ["'alreduce'", "allreduce"]),
         (lambda: parse_name(""), ["''", "allgather"]),
@@ -155,11 +156,11 @@ def test_spellings(spelling: str, name: str) -> None:
         (lambda: named("alltoall", 4096, 4096), ["4096 ranks", "4096 chunks"]),
     ],
 )
-def test_refusals(ask: Callable[[], object], words: list[str]) -> None:
+def test_refusals(ask: Callable[[], object], fragments: list[str]) -> None:
     with pytest.raises(InputError) as error:
         ask()
     assert "\n" not in str(error.value)
-    for word in words:
+    for word in fragments:
         assert word in str(error.value)
 
 
@@ -177,7 +178,7 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
     fractions = []
     for i in range(k):
         full = [j for j in range(k) if sizes[i][j]]
-        for place, j in enumerate(full):  # a block of nothing takes no place
+        for place, j in enumerate(full):  # An empty block takes no place.
             expected[j, received[j]] = [(i, place)]
             received[j] += 1
             fractions.append(sizes[i][j] / largest)
@@ -187,7 +188,7 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "words"),
+    ("sizes", "fragments"),
     [
         ([[0, 1]], ["(1, 2)", "k × k"]),
         ([[1]], ["(1, 1)"]),
@@ -201,11 +202,11 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
         ([[[1, 2]]], ["(1, 1, 2)"]),
     ],
 )
-def test_alltoallv_refusals(sizes: list[list[float]], words: list[str]) -> None:
+def test_alltoallv_refusals(sizes: list[list[float]], fragments: list[str]) -> None:
     with pytest.raises(InputError) as error:
         alltoallv(sizes)
     assert "\n" not in str(error.value)
-    for word in words:
+    for word in fragments:
         assert word in str(error.value)
 
 

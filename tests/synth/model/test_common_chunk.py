@@ -1,4 +1,4 @@
-"""Chunks of different sizes in cells of one size: nothing overlaps, nothing is lost, and padding is what is said."""
+"""Chunks of different sizes in cells of one size: nothing overlaps, nothing is lost, and the padding is as stated."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ ODD = [[0, 4097, 8191, 1024], [2047, 0, 4099, 513], [1021, 6144, 0, 3071], [4096
 
 
 def check_layout(whole: Collective, common: CommonChunk) -> None:
-    """Every chunk has room for its bytes, side by side, and no two chunks of a buffer overlap."""
+    """Check that every chunk has contiguous room for its bytes, and that no two chunks of a buffer overlap."""
     cells = common.cells
     assert (common.count * cells.fraction[0] >= whole.fraction * (1 - 1e-9)).all()
     sides = ((whole.pre, cells.pre, cells.in_index), (whole.post, cells.post, cells.out_index))
@@ -34,16 +34,16 @@ def test_a_common_divisor_is_exact() -> None:
 
 
 @pytest.mark.parametrize("most", [100, 1024])
-def test_without_one_blocks_are_padded_by_what_is_said(most: int) -> None:
+def test_without_a_common_divisor_blocks_are_padded_as_stated(most: int) -> None:
     whole = alltoallv(ODD)
     common = common_chunk(whole, most)
     check_layout(whole, common)
     assert 0 < common.padding < 10 / most
     fullest = max(np.sum(ODD, axis=0).max(), np.sum(ODD, axis=1).max())
-    made = max(np.bincount(rows[:, 0]).max() for rows in (common.cells.pre, common.cells.post))
-    assert made <= most + len(ODD)
-    held = fullest / np.sum(ODD, axis=1).max() / (made * common.cells.fraction[0])
-    assert held == pytest.approx(1 - common.padding)
+    most_cells = max(np.bincount(rows[:, 0]).max() for rows in (common.cells.pre, common.cells.post))
+    assert most_cells <= most + len(ODD)
+    used_share = fullest / np.sum(ODD, axis=1).max() / (most_cells * common.cells.fraction[0])
+    assert used_share == pytest.approx(1 - common.padding)
 
 
 def test_equal_chunks_stay() -> None:

@@ -1,4 +1,4 @@
-"""What runs is ended when its time is over, wherever it is; time apart does not count."""
+"""Work is ended when its time is over, wherever it is; time that is set aside does not count."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def endless() -> None:
         sum(range(100))
 
 
-def test_what_does_not_look_at_the_clock_is_ended() -> None:
+def test_work_that_does_not_look_at_the_clock_is_ended() -> None:
     begun = now()
     with pytest.raises(TimeUp):
         limited(begun + 0.05, endless)
     assert now() >= begun + 0.05
 
 
-def test_what_ends_in_time_returns_and_nothing_is_raised_later() -> None:
+def test_work_that_ends_in_time_returns_and_nothing_is_raised_later() -> None:
     assert limited(now() + 0.05, lambda: 3) == 3
     end = now() + 0.2
     while now() < end:
         sum(range(100))
 
 
-def test_one_limit_within_another_is_the_only_one_that_is_raised_where_it_is_sooner() -> None:
+def test_of_nested_limits_only_the_sooner_one_is_raised() -> None:
     def inner() -> str:
         with pytest.raises(TimeUp):
             limited(now() + 0.02, endless)
@@ -56,7 +56,7 @@ def test_a_limit_that_moves_is_asked_again() -> None:
         limited(lambda: until[0], endless)
 
 
-def test_what_is_swallowed_is_raised_again() -> None:
+def test_an_error_that_is_swallowed_is_raised_again() -> None:
     def swallow() -> None:
         for _ in range(2):
             try:
@@ -70,7 +70,11 @@ def test_what_is_swallowed_is_raised_again() -> None:
 
 
 def test_a_thread_that_is_being_started_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it runs it has the number of the one that starts it: what is raised would be raised in it."""
+    """Check that the limit does not break the start of a thread.
+
+    Until a thread runs, it has the number of the thread that starts it, so an error for it would be raised in the other
+    one.
+    """
     begin, started = threading._start_new_thread, []  # type: ignore[attr-defined]
 
     def slowly(*arguments: object) -> object:
@@ -93,15 +97,15 @@ def test_a_thread_that_is_being_started_is_started(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_what_is_whole_is_not_left_before_its_end(is_whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uninterruptible_work_is_ended_at_its_end(is_whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline, "_whole", set())
-    done = []
+    events = []
 
     def work() -> None:
         until = time.monotonic() + 0.6
         while time.monotonic() < until:
             pass
-        done.append("work")
+        events.append("work")
 
     def work_and_go_on() -> None:
         (whole(work) if is_whole else work)()
@@ -109,28 +113,28 @@ def test_what_is_whole_is_not_left_before_its_end(is_whole: bool, monkeypatch: p
 
     with pytest.raises(TimeUp):
         limited(now() + 0.05, work_and_go_on)
-    assert done == (["work"] if is_whole else [])
+    assert events == (["work"] if is_whole else [])
 
 
-def test_what_ends_an_object_is_not_left_before_its_end() -> None:
-    """Python would print what is raised there, and go on."""
-    done = []
+def test_a_finalizer_is_not_interrupted() -> None:
+    """Check that no limit is raised within a finalizer, where Python would print the error and go on."""
+    events = []
 
     class Held:
         def __del__(self) -> None:
             until = time.monotonic() + 0.6
             while time.monotonic() < until:
                 pass
-            done.append("end")
+            events.append("end")
 
     def let_go_and_go_on() -> None:
-        held = Held()
-        del held
+        instance = Held()
+        del instance
         endless()
 
     with pytest.raises(TimeUp):
         limited(now() + 0.05, let_go_and_go_on)
-    assert done == ["end"]
+    assert events == ["end"]
 
 
 def test_time_apart_does_not_count() -> None:

@@ -1,4 +1,4 @@
-"""Compiled loops are kept where their sources say, by one process at a time, and run without a folder too."""
+"""Compiled loops are cached by their sources, by one process at a time, and loops also run without a folder."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ def written(folder: Path, inner: str) -> None:
 
 
 def run(folder: Path, **environment: str) -> tuple[str, str]:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", RUN.format(folder=str(folder))],
         env=os.environ | environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return done.stdout.strip(), done.stderr
+    return completed.stdout.strip(), completed.stderr
 
 
 @pytest.mark.slow
-def test_a_loop_is_kept_and_compiled_anew_where_another_files_function_changed(tmp_path: Path) -> None:
-    kept = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+def test_a_loop_is_cached_and_recompiled_where_a_function_of_another_file_changed(tmp_path: Path) -> None:
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     written(tmp_path, "n * 2")
-    first, told = run(tmp_path, **kept)
+    first, log = run(tmp_path, **environment)
     assert first == "11 1"
-    assert told.count("compiling loops") == 1
-    assert run(tmp_path, **kept) == ("11 0", "")
+    assert log.count("compiling loops") == 1
+    assert run(tmp_path, **environment) == ("11 0", "")
     written(tmp_path, "n * 3")
-    assert run(tmp_path, **kept)[0] == "16 1"
+    assert run(tmp_path, **environment)[0] == "16 1"
 
 
 @pytest.mark.slow
 def test_without_a_folder_that_can_be_written_loops_run_all_the_same(tmp_path: Path) -> None:
     written(tmp_path, "n * 2")
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/dev/null/x")
-    answer, told = run(tmp_path, **nowhere)
+    answer, log = run(tmp_path, **nowhere)
     assert answer == "11 1"
-    assert "not kept" in told
+    assert "not kept" in log
 
 
 @pytest.mark.slow
 def test_a_folder_that_another_process_holds_costs_what_is_kept_and_no_more(tmp_path: Path) -> None:
-    """Issue 29, 10: a process stopped while it compiled held all others."""
-    kept = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    """Check that loops run without the cache where another process, perhaps a stopped one, holds its folder."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     written(tmp_path, "n * 2")
-    assert run(tmp_path, **kept)[0] == "11 1"
+    assert run(tmp_path, **environment)[0] == "11 1"
     with (tmp_path / "cache" / "synth-collectives" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        answer, told = run(tmp_path, **kept)
+        answer, log = run(tmp_path, **environment)
     assert answer == "11 1"
-    assert told.count("another process holds it, and may be stopped; loops are compiled and not stored") == 1
-    assert run(tmp_path, **kept) == ("11 0", "")
+    assert log.count("another process holds it, and may be stopped; loops are compiled and not stored") == 1
+    assert run(tmp_path, **environment) == ("11 0", "")
 
 
 @pytest.mark.slow
@@ -127,11 +127,11 @@ def look(*arguments):
 _FunctionCompiler._compile_cached = look
 print(Runner(interpreted=False)(outer, 5))
 """.format(folder=str(tmp_path), lock=str(tmp_path / "cache" / "synth-collectives" / "lock"))
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == ["free", "free", "11"]
+    assert completed.stdout.split() == ["free", "free", "11"]
 
 
 def loops(value: int) -> tuple[FunctionType, Mapping[str, FunctionType]]:
@@ -144,8 +144,8 @@ def loops(value: int) -> tuple[FunctionType, Mapping[str, FunctionType]]:
 
 def test_a_constant_that_changes_is_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "loops"))
-    one, same, other = (loop_cache.folder_of(*loops(value)) for value in (2, 2, 3))
-    assert one == same != other
+    folder, same, other_folder = (loop_cache.folder_of(*loops(value)) for value in (2, 2, 3))
+    assert folder == same != other_folder
 
 
 def test_a_folder_that_others_can_write_to_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

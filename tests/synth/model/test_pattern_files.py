@@ -45,7 +45,7 @@ def read(folder: Path, text: str | bytes) -> Collective:
 
 
 def cells(table: np.ndarray, index: np.ndarray) -> set[tuple[int, int, int]]:
-    """(rank, chunk, place) of every entry."""
+    """Return (rank, chunk, place) of every entry."""
     return {(r, c, p) for (r, c), p in zip(table.tolist(), index.tolist(), strict=True)}
 
 
@@ -53,7 +53,7 @@ def test_halo(tmp_path: Path) -> None:
     halo = read(tmp_path, HALO)
     assert (halo.name, halo.nranks, halo.chunks, halo.nchunks, halo.root) == ("mine", 4, 1, 5, 0)
     assert halo.reduces.tolist() == [False] * 4 + [True]
-    # rank 0 holds 4 chunks of weight 2 and one of weight 1: the fullest send buffer
+    # Rank 0 holds 4 chunks of weight 2 and one of weight 1, in the fullest send buffer.
     np.testing.assert_allclose(halo.fraction, [2 / 9] * 4 + [1 / 9])
     assert cells(halo.pre, halo.in_index) == {(0, c, c) for c in range(5)} | {(1, 4, 0)}
     assert cells(halo.post, halo.out_index) == ({(r, c, c) for r in (1, 2, 3) for c in range(4)} | {(0, 4, 0)})
@@ -63,7 +63,7 @@ def test_scan_reads_one_place(tmp_path: Path) -> None:
     scan = read(tmp_path, SCAN)
     assert cells(scan.pre, scan.in_index) == {(r, c, 0) for c in range(4) for r in range(c + 1)}
     assert cells(scan.post, scan.out_index) == {(c, c, 0) for c in range(4)}
-    np.testing.assert_allclose(scan.fraction, 1.0)  # the same data is held once
+    np.testing.assert_allclose(scan.fraction, 1.0)  # The same data is held once.
     apart = read(tmp_path, SCAN.replace('data = "x"\n', ""))
     np.testing.assert_allclose(apart.fraction, 1 / 4)
     assert cells(apart.pre, apart.in_index) == {(r, c, c - r) for c in range(4) for r in range(c + 1)}
@@ -81,7 +81,7 @@ def test_a_named_collective_can_be_written_out(tmp_path: Path) -> None:
     }
     for name, text in forms.items():
         ours, theirs = read(tmp_path, HEAD + text), named(name, 4, 1)
-        # nccl-tests' size of an allgather and a gather is the receive buffer's; a pattern's the send buffer's
+        # The size of an allgather or a gather in nccl-tests is the receive buffer's; a pattern's is the send buffer's.
         scale = 4 if name in ("allgather", "gather") else 1
         np.testing.assert_allclose(ours.fraction, theirs.fraction * scale)
         for table in ("pre", "post", "in_index", "out_index", "reduces"):
@@ -89,9 +89,9 @@ def test_a_named_collective_can_be_written_out(tmp_path: Path) -> None:
 
 
 def test_copies_order_and_goals_that_hold_already(tmp_path: Path) -> None:
-    both = read(tmp_path, HEAD + "[[chunk]]\nfrom = [3, 0]\nto = [2, 0]\n")
-    assert both.pre.tolist() == [[0, 0], [3, 0]]
-    assert both.post.tolist() == [[0, 0], [2, 0]]
+    pattern = read(tmp_path, HEAD + "[[chunk]]\nfrom = [3, 0]\nto = [2, 0]\n")
+    assert pattern.pre.tolist() == [[0, 0], [3, 0]]
+    assert pattern.post.tolist() == [[0, 0], [2, 0]]
     lone = read(tmp_path, HEAD + "[[chunk]]\nreduce = true\nfrom = [2]\nto = [1]\n")
     assert lone.reduces.all()
     marked = read(tmp_path, b"\xef\xbb\xbf" + HALO.replace("\n", "\r\n").encode())
@@ -106,8 +106,8 @@ def test_random_ones(tmp_path_factory: pytest.TempPathFactory, seed: int, k: int
     np.testing.assert_allclose(np.bincount(pattern.pre[:, 0], pattern.fraction[pattern.pre[:, 1]]).max(), 1.0)
     for table, index in ((pattern.pre, pattern.in_index), (pattern.post, pattern.out_index)):
         for rank in range(k):
-            mine = table[:, 0] == rank
-            assert index[mine].tolist() == list(range(int(mine.sum())))  # file order, no gaps
+            of_rank = table[:, 0] == rank
+            assert index[of_rank].tolist() == list(range(int(of_rank.sum())))  # The places have file order and no gaps.
 
 
 CHUNK = "[[chunk]]\nfrom = [0]\nto = [1]\n"
@@ -183,14 +183,14 @@ BAD = [
 
 @pytest.mark.parametrize("case", range(len(BAD)))
 def test_bad_patterns(tmp_path: Path, case: int) -> None:
-    text, words = BAD[case]
+    text, fragments = BAD[case]
     with pytest.raises(InputError) as error:
         read(tmp_path, text)
     line = str(error.value)
     assert "\n" not in line
     assert line.startswith(str(tmp_path / "p.toml"))
     assert len(line) < 400 + len(str(tmp_path))
-    for word in words:
+    for word in fragments:
         assert word in line, line
 
 
@@ -204,14 +204,14 @@ def test_too_large_in_total(tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path, reader: object) -> None:
     assert callable(reader)
     os.mkfifo(tmp_path / "pipe")
-    for path, words in [
+    for path, message in [
         (tmp_path / "none.toml", "no such file"),
         (tmp_path, "directory"),
         (tmp_path / "pipe", "not a plain file"),
         ("a\0b", "a"),
         ("x" * 5000, "x"),
     ]:
-        with pytest.raises(InputError, match=words) as error:
+        with pytest.raises(InputError, match=message) as error:
             reader(path)
         assert "\n" not in str(error.value)
         assert "it must be a" in str(error.value)
@@ -259,7 +259,7 @@ def test_suffixes_in_a_matrix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "fragments"),
     [
         ("", ["0 rows", "k rows"]),
         ("# nothing\n", ["0 rows"]),
@@ -289,14 +289,14 @@ def test_suffixes_in_a_matrix(tmp_path: Path) -> None:
         ("[[" + "1" * 5000 + "]]", ["digits"]),
     ],
 )
-def test_bad_matrices(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_bad_matrices(tmp_path: Path, text: str, fragments: list[str]) -> None:
     path = tmp_path / "sizes"
     path.write_text(text)
     with pytest.raises(InputError) as error:
         read_sizes(path)
     assert "\n" not in str(error.value)
     assert str(error.value).startswith(str(path))
-    for word in words:
+    for word in fragments:
         assert word in str(error.value), str(error.value)
 
 

@@ -1,4 +1,4 @@
-"""What a problem refuses, in one line that names the rank; and what it keeps of its parts."""
+"""What a problem refuses, in one line that names the rank, and what it takes over from its parts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from topologies.topology import Topology
 
 LINE = load("line:5")
 ISLANDS = Topology("islands", 4, (), np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]), np.full(4, 0.7), np.full(4, 50.0))
-HALVES = Topology(  # two rings of 300
+HALVES = Topology(  # Two rings of 300 ranks.
     "halves", 600, (), at := np.arange(600), (at + 1) % 300 + at // 300 * 300, np.full(600, 0.7), np.full(600, 50.0)
 )
 ONE_WAY = Topology("oneway", 3, (), np.array([0, 1]), np.array([1, 2]), np.full(2, 0.7), np.full(2, 50.0))
 
 
 @pytest.mark.parametrize(
-    ("ask", "words"),
+    ("ask", "fragments"),
     [
         (lambda: make_problem(LINE, "allreduce", [0, 5]), ["group", "rank 5", "0..4"]),
         (lambda: make_problem(LINE, "allreduce", [0, -1]), ["group", "rank -1"]),
@@ -52,16 +52,16 @@ ONE_WAY = Topology("oneway", 3, (), np.array([0, 1]), np.array([1, 2]), np.full(
         (lambda: make_problem(ONE_WAY, "reduce", root=0), ["cannot reach", "oneway"]),
     ],
 )
-def test_refusals(ask: Callable[[], Problem], words: list[str]) -> None:
+def test_refusals(ask: Callable[[], Problem], fragments: list[str]) -> None:
     with pytest.raises(InputError) as error:
         ask()
     assert len(str(error.value).splitlines()) == 1
-    for word in words:
+    for word in fragments:
         assert word in str(error.value), str(error.value)
 
 
 def test_named_relays_are_enough() -> None:
-    """What a message says to add makes the problem possible."""
+    """Check that a problem becomes possible with the relays that the message names."""
     problem = make_problem(load("ring:7"), "alltonext", [0, 1, 6])
     assert problem.relays == ()
     with pytest.raises(InputError) as error:
@@ -70,7 +70,7 @@ def test_named_relays_are_enough() -> None:
     make_problem(load("ring:7"), "sendrecv", [0, 1, 3], parse_ranks(relays, "relay", 7))
 
 
-def test_only_what_must_travel_needs_a_way() -> None:
+def test_only_chunks_that_move_need_a_path() -> None:
     assert make_problem(ONE_WAY, "broadcast", root=0).nranks == 3
     assert make_problem(ONE_WAY, "reduce", root=2).nranks == 3
     assert make_problem(ISLANDS, alltoallv([[0, 1, 0, 0], [0] * 4, [0] * 4, [0, 0, 3, 0]])).nranks == 4

@@ -1,4 +1,4 @@
-"""A collective is one row: registered here, it is searched for, written and stored like any other."""
+"""A collective is one row: once registered, it is searched for, written and stored like any other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topologies.errors import InputError
 
 
 def exchange(k: int, _root: int) -> Collective:
-    """Neighbours 2i and 2i + 1 swap their buffers."""
+    """Build a collective in which neighbours 2i and 2i + 1 swap their buffers."""
     rank = np.arange(k - k % 2)
     pre, post = np.column_stack([rank, rank]), np.column_stack([rank ^ 1, rank])
     return make_collective("", k, 1.0, pre, post, 0 * rank, 0 * rank, nchunks=len(rank))
@@ -36,8 +36,8 @@ def toy() -> Iterator[None]:
 
 
 def test_python(tmp_path: Path) -> None:
-    found = synthesize("ex_change", topo="ring:5", size=1 << 20, budget=2.0)
-    best = found.algorithm(1 << 20)
+    result = synthesize("ex_change", topo="ring:5", size=1 << 20, budget=2.0)
+    best = result.algorithm(1 << 20)
     assert best.problem.collective.name == "swap"
     assert len(best.schedule) == 4
     path = save_schedule(tmp_path / "a.synth", best, 1 << 20)
@@ -47,18 +47,18 @@ def test_python(tmp_path: Path) -> None:
 
 
 def test_command_line(tmp_path: Path) -> None:
-    def call(*words: str) -> str:
-        return CliRunner().invoke(cli, words, catch_exceptions=False).output
+    def call(*arguments: str) -> str:
+        return CliRunner().invoke(cli, arguments, catch_exceptions=False).output
 
     assert "swap " in call("--help")
     assert "Neighbours swap" in call("swap", "--help")
-    asked = ("--topo", "ring:4", "--size", "1M", "--budget", "2s", "--engine", "route")
-    assert "swap" in call("exchange", *asked, "--out", str(tmp_path))
+    question = ("--topo", "ring:4", "--size", "1M", "--budget", "2s", "--engine", "route")
+    assert "swap" in call("exchange", *question, "--out", str(tmp_path))
     assert list(tmp_path.rglob("*.xml"))
 
 
-def test_words_alone() -> None:
-    """A row without a builder."""
+def test_a_row_without_a_builder() -> None:
+    """Check a row that has no builder."""
     register(Kind("onward", "As alltonext.", OWN, AHEAD, BUFFER))
     try:
         assert named("onward", 4, 2).equals(replace(named("alltonext", 4, 2), name="onward"))

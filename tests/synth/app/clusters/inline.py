@@ -1,4 +1,4 @@
-"""A pool that solves at once, in this process."""
+"""A pool that solves tasks at once, in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from synth.app.clusters.task import Task, solve
 
 
 class Inline:
-    """work: what is done of a task. solved: keys in the order in which they were."""
+    """A pool that solves tasks in this process.
+
+    Attributes:
+        work: Function that solves a task.
+        solved: Keys in the order in which they were solved.
+    """
 
     processes = 1
     is_own = True

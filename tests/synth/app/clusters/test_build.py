@@ -24,7 +24,7 @@ from synth.storage.cache import Cache
 from tests.emit.library.test_write import held
 from tests.synth.app.clusters.inline import Inline
 
-# in a ring, three in a row are one problem, whichever of them is in the middle
+# In a ring, three consecutive ranks are one problem, whichever of them is in the middle.
 RING = """
 topology = "ring:4"
 groups = ["0,1,2", "0,1,3", "0,1", "1,2,3"]
@@ -46,16 +46,16 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Inline]:
-    """A library of four groups, of which all but the third are one problem."""
+def built_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Inline]:
+    """Build a library of four groups, of which all but the third are one problem."""
     folder = tmp_path_factory.mktemp("cluster")
     plan, pool = planned(folder), Inline()
     build(plan, folder / "lib", Cache(folder / "cache"), pool)
     return folder, plan, pool
 
 
-def test_what_a_symmetry_carries_into_each_other_is_solved_once(made: tuple[Path, Plan, Inline]) -> None:
-    folder, plan, pool = made
+def test_symmetric_questions_are_solved_once(built_library: tuple[Path, Plan, Inline]) -> None:
+    folder, plan, pool = built_library
     assert plan.questions == 4
     assert (len(plan.searches), len(plan.shares)) == (2, 3)
     assert len(pool.solved) == len({task.key for task in plan.tasks()})
@@ -87,23 +87,25 @@ def test_groups_with_relays_share_the_search_and_not_the_files(tmp_path: Path) -
     assert not check_library(tmp_path / "lib", entries).wrong
 
 
-def test_what_is_there_is_neither_solved_nor_written_again(made: tuple[Path, Plan, Inline]) -> None:
-    folder, plan, _ = made
+def test_an_existing_answer_is_neither_solved_nor_written_again(built_library: tuple[Path, Plan, Inline]) -> None:
+    folder, plan, _ = built_library
     before = {path: path.stat().st_mtime_ns for path in (folder / "lib").rglob("*")}
     built = build(plan, folder / "lib", Cache(None), pool := Inline())
     assert (built.progress.kept, pool.solved) == (len(plan.shares), [])
     assert {path: path.stat().st_mtime_ns for path in (folder / "lib").rglob("*")} == before
 
 
-def test_another_library_from_the_cache_has_the_same_bytes(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
-    folder, plan, _ = made
+def test_another_library_from_the_cache_has_the_same_bytes(
+    built_library: tuple[Path, Plan, Inline], tmp_path: Path
+) -> None:
+    folder, plan, _ = built_library
     built = build(plan, tmp_path, Cache(folder / "cache"), pool := Inline())
     assert (built.progress.cached, pool.solved) == (len(plan.shares), [])
     assert content(tmp_path) == content(folder / "lib")
 
 
-def test_a_flipped_byte_is_made_anew(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
-    folder, plan, _ = made
+def test_a_file_with_a_flipped_byte_is_written_again(built_library: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
+    folder, plan, _ = built_library
     cache = Cache(tmp_path / "cache")
     for path in Cache(folder / "cache").files():
         cache.put(path.name, Cache(folder / "cache").get(path.name) or b"")
@@ -121,8 +123,10 @@ def test_a_flipped_byte_is_made_anew(made: tuple[Path, Plan, Inline], tmp_path: 
     assert content(tmp_path / "lib") == content(folder / "lib")
 
 
-def test_an_interrupted_build_leaves_a_library_and_goes_on(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
-    folder, plan, _ = made
+def test_an_interrupted_build_leaves_a_library_and_goes_on(
+    built_library: tuple[Path, Plan, Inline], tmp_path: Path
+) -> None:
+    folder, plan, _ = built_library
     calls = []
 
     def impatient(task: Task) -> bytes:
@@ -156,8 +160,10 @@ def test_an_interrupted_wait_for_another_process_loses_no_answer(
     assert content(tmp_path / "lib-2") == content(folder / "lib")
 
 
-def test_what_has_no_answer_is_left_out_and_the_rest_built(made: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
-    _, plan, _ = made
+def test_a_question_without_an_answer_is_left_out_and_the_rest_built(
+    built_library: tuple[Path, Plan, Inline], tmp_path: Path
+) -> None:
+    _, plan, _ = built_library
     lost = plan.searches[0].key
 
     def refuses(task: Task) -> bytes:
@@ -174,7 +180,7 @@ def test_what_has_no_answer_is_left_out_and_the_rest_built(made: tuple[Path, Pla
 
 
 def kills(task: Task) -> bytes:
-    """Of a process: dies of one task always, of another one the first time."""
+    """Stop this process abruptly: for one task always, for another one the first time."""
     mark = Path(os.environ["SYNTH_TEST_MARK"])
     if task.key == mark.read_text():
         os._exit(9)
@@ -185,18 +191,18 @@ def kills(task: Task) -> bytes:
 
 
 def test_a_process_that_dies_costs_its_problem_once(
-    made: tuple[Path, Plan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built_library: tuple[Path, Plan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = list(made[1].tasks())[:2]
+    tasks = list(built_library[1].tasks())[:2]
     (tmp_path / "mark").write_text(tasks[0].key)
     monkeypatch.setenv("SYNTH_TEST_MARK", str(tmp_path / "mark"))
     with Local(1, kills) as pool:
         for task in tasks:
             pool.submit(task)
-        done = {one.task.key: one for one in pool.results()}
-    assert done[tasks[0].key].answer is None
-    assert "2 processes died while they solved it" in done[tasks[0].key].why
-    assert done[tasks[1].key].answer == tasks[1].key.encode()
+        result_of_key = {result.task.key: result for result in pool.results()}
+    assert result_of_key[tasks[0].key].answer is None
+    assert "2 processes died while they solved it" in result_of_key[tasks[0].key].why
+    assert result_of_key[tasks[1].key].answer == tasks[1].key.encode()
 
 
 def test_an_answer_of_the_cache_with_a_schedule_without_a_file_is_believed(tmp_path: Path) -> None:
@@ -207,8 +213,8 @@ def test_an_answer_of_the_cache_with_a_schedule_without_a_file_is_believed(tmp_p
     assert content(tmp_path / "again") == content(tmp_path / "lib")
 
 
-def test_an_answer_is_what_was_packed(made: tuple[Path, Plan, Inline]) -> None:
-    folder, plan, _ = made
+def test_an_answer_survives_packing(built_library: tuple[Path, Plan, Inline]) -> None:
+    folder, plan, _ = built_library
     packed = Cache(folder / "cache").get(plan.searches[0].key)
     assert packed is not None
     assert unpacked(packed).packed() == packed

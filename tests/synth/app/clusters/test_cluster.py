@@ -1,4 +1,4 @@
-"""Cluster files: what they ask for, and one line with the field for what is wrong."""
+"""Cluster files: the questions that they state, and one line with the field for what is wrong."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def read(folder: Path, text: str, without: tuple[str, ...] = ()) -> Cluster:
 
 
 def test_axes_lists_and_subsets_become_groups_each_once(tmp_path: Path) -> None:
-    one = read(tmp_path, 'topology = "dgx-a100:2"\ngroups = ["tp=8", "dp=2", "0,2,4,6", "0-7"]')
-    ranks = [group.ranks for group in one.groups]
+    cluster = read(tmp_path, 'topology = "dgx-a100:2"\ngroups = ["tp=8", "dp=2", "0,2,4,6", "0-7"]')
+    ranks = [group.ranks for group in cluster.groups]
     assert ranks[:3] == [tuple(range(8)), tuple(range(8, 16)), (0, 8)]
     assert len(ranks) == len(set(ranks)) == 2 + 8 + 1
-    both = read(tmp_path, 'topology = "dgx-a100:2"\ngroups = ["tp=8,dp=2"]')
-    assert [group.ranks for group in both.groups] == ranks[:-1]
-    some = read(tmp_path, 'topology = "dgx-a100:2"\ngroups = "all 7..8 in a node"\nsizes = "64K:1M"\nbudget = "90s"')
-    assert [len(group.ranks) for group in some.groups] == ([7] * 8 + [8]) * 2 or len(some.groups) == 18
-    assert (some.low, some.high, some.budget_s) == (64 << 10, 1 << 20, 90.0)
-    assert "alltoallv" not in some.collectives
-    assert len(some.targets) == 4
+    two_axes = read(tmp_path, 'topology = "dgx-a100:2"\ngroups = ["tp=8,dp=2"]')
+    assert [group.ranks for group in two_axes.groups] == ranks[:-1]
+    subsets = read(tmp_path, 'topology = "dgx-a100:2"\ngroups = "all 7..8 in a node"\nsizes = "64K:1M"\nbudget = "90s"')
+    assert [len(group.ranks) for group in subsets.groups] == ([7] * 8 + [8]) * 2 or len(subsets.groups) == 18
+    assert (subsets.low, subsets.high, subsets.budget_s) == (64 << 10, 1 << 20, 90.0)
+    assert "alltoallv" not in subsets.collectives
+    assert len(subsets.targets) == 4
 
 
 def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ('groups = ["tp=3"]', "2: groups: 'tp=3' has 3 ranks"),
         ('groups = ["0,99"]', "2: groups: rank 99 is not in this topology"),
@@ -67,14 +67,14 @@ def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
         ('grops = ["tp=8"]', "2: 'grops': unknown key; did you mean groups"),
     ],
 )
-def test_a_wrong_field_is_one_line_that_names_it(tmp_path: Path, line: str, words: str) -> None:
+def test_a_wrong_field_is_one_line_that_names_it(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, f'topology = "dgx1"\n{line}\n')
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_wrong_topology_is_said_of_its_field(tmp_path: Path) -> None:
+def test_a_wrong_topology_is_reported_for_its_field(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cluster\.toml:1: topology: .*dgx-a100:x"):
         read(tmp_path, 'topology = "dgx-a100:x"\ngroups = ["tp=8"]')
 

@@ -1,4 +1,4 @@
-"""A failure redoes what it touches and nothing else; failures that are one under symmetry are solved once."""
+"""A failure redoes only what it affects; failures that are equal under symmetry are solved once."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
     hurt_topology = "dgx1 without link:0-1"
     assert [entry.topology for entry in served.values()] == [hurt_topology, "dgx1", "dgx1"]
     written = export_folders(load_library(folder), "executor-nccl", tmp_path / "exported")
-    assert {one.communicator for one in written} == set(served)
+    assert {entry.communicator for entry in written} == set(served)
     table = table_bytes(*load_as_one(folder))
     assert hurt_topology.encode() in table
     assert b"../../msccl/" in table
     assert folder_without(lib, ["link:0-1"]) == folder
     with pytest.raises(InputError, match=r"--without link:0-2: .* has no answers for it.*: link:0-1"):
         folder_without(lib, ["link:0-2"])
-    jobs = Chooser("synth", folder)  # as SYNTH_LIBRARY names it
+    jobs = Chooser("synth", folder)  # As SYNTH_LIBRARY names it.
     for group, entry in served.items():
         assert jobs.choose(Call("allgather", 1 << 20, "float32", group)).reason == "in the library"
         benched = chooser(folder, "allgather", ",".join(map(str, group)))[0](1 << 20)
         assert benched is not None
         assert benched.file.parent.samefile(entry.path.parent)
-    rest = load_index(lib)  # planted: a file of nobody's build, of which no failure knows what it uses
-    (lib / "index.json").write_bytes(index_text({k: v for k, v in e.values.items() if k != "answer"} for e in rest))
+    entries = load_index(lib)  # A file that no build wrote: nothing is known about the failures that affect it.
+    (lib / "index.json").write_bytes(index_text({k: v for k, v in e.values.items() if k != "answer"} for e in entries))
     assert {entry.group for entry in load_library(folder)} == {(0, 1, 2, 3)}
     (lib / "index.json").write_bytes(before[lib / "index.json"])
 
@@ -80,16 +80,16 @@ def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
     assert served_by(folder, (0, 1, 2, 3)) is None
     assert served_by(folder, (4, 5)) is not None
 
-    other, fault = touched(healthy, file, ["link:4-5"])  # the same link of the other half
-    assert {question.group for share in other.shares for question in share.questions} == {(4, 5, 6, 7)}
-    assert [question.group for question, _ in other.impossible] == [(4, 5)]
+    mirrored_plan, fault = touched(healthy, file, ["link:4-5"])  # The same link of the other half.
+    assert {question.group for share in mirrored_plan.shares for question in share.questions} == {(4, 5, 6, 7)}
+    assert [question.group for question, _ in mirrored_plan.impossible] == [(4, 5)]
     write_fault(folder := fault_folder(lib, ["link:4-5"]), fault)
-    assert served_by(folder, (4, 5)) is served_by(folder, (4, 5, 6, 7)) is None  # nothing is built yet
-    build(other, folder, cache, pool := Inline())
+    assert served_by(folder, (4, 5)) is served_by(folder, (4, 5, 6, 7)) is None  # Nothing is built yet.
+    build(mirrored_plan, folder, cache, pool := Inline())
     assert served_by(folder, (4, 5)) is None
     assert served_by(folder, (4, 5, 6, 7)) is not None
-    assert [task.key for task in other.searches] == [task.key for task in plan.searches]
-    assert not {task.key for task in other.searches} & set(pool.solved)
+    assert [task.key for task in mirrored_plan.searches] == [task.key for task in plan.searches]
+    assert not {task.key for task in mirrored_plan.searches} & set(pool.solved)
 
 
 def test_what_a_failure_costs(tmp_path: Path) -> None:
@@ -112,6 +112,6 @@ def test_single_failures_of_each_kind() -> None:
     assert all("fabric" in text for text in nics)
     assert all("nvswitch" in text for text in links)
     assert single_failures(two, ["nodes", "nics"]) == [*nodes, *nics]
-    for kinds, words in ((["node"], "is not known"), (["nodes"], "has no nodes to lose")):
-        with pytest.raises(InputError, match=words):
+    for kinds, message in ((["node"], "is not known"), (["nodes"], "has no nodes to lose")):
+        with pytest.raises(InputError, match=message):
             single_failures(load("dgx1"), kinds)

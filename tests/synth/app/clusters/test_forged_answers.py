@@ -1,4 +1,4 @@
-"""Answers to a cluster's problems from a cache or a worker that lies: the digest is right, and what is said is not."""
+"""Forged answers to a cluster's problems, from a cache or a worker: the digest is right, and the content is not."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_forged_comparison_is_worked_out_again(solved: tuple[Plan, Answer]) ->
 
 
 class Liar(Inline):
-    """A cluster whose workers lie."""
+    """A cluster whose workers return forged answers."""
 
     is_own = False
 

@@ -1,4 +1,4 @@
-"""A build on Dask's workers: the same bytes, and a worker that dies costs its problem alone. Skipped without Dask."""
+"""A build on Dask's workers: the same bytes, and a worker that dies costs only its problem. Skipped without Dask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.synth.app.clusters.inline import Inline
 from tests.synth.app.clusters.test_build import content, kills, planned
 from topologies.errors import InputError
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # what Dask warns of is not ours
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Warnings of Dask are not ours.
 
 
 @pytest.fixture
@@ -32,21 +32,21 @@ def plan(tmp_path: Path) -> Plan:
 
 @pytest.fixture
 def marked(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Keys of two tasks of which processes die: of the first always, of the other one once."""
-    first, other = [task.key for task in plan.tasks()][:2]
+    """Return the keys of two tasks that kill processes: the first always, the second once."""
+    first, second = [task.key for task in plan.tasks()][:2]
     (tmp_path / "mark").write_text(first)
     monkeypatch.setenv("SYNTH_TEST_MARK", str(tmp_path / "mark"))
-    return first, other
+    return first, second
 
 
 def dies(task: Task) -> bytes:
-    """Of a worker: as `kills`, after some work."""
+    """Stop the worker as `kills` does, after some work."""
     time.sleep(0.2)
     return kills(task)
 
 
 def dies_or_solves(task: Task) -> bytes:
-    """The same, and else the answer."""
+    """Stop the worker as `dies` does, or return the answer."""
     dies(task)
     return solve(task)
 
@@ -55,40 +55,40 @@ def done_by(pool: Pool, plan: Plan) -> dict[str, Done]:
     with pool:
         for task in list(plan.tasks())[:2]:
             pool.submit(task)
-        return {one.task.key: one for one in pool.results()}
+        return {result.task.key: result for result in pool.results()}
 
 
 def test_a_problem_that_kills_its_worker_twice_is_given_up_and_no_other(plan: Plan, marked: tuple[str, str]) -> None:
-    done = done_by(OnDask("dask", 1, dies), plan)
-    assert done[marked[0]].answer is None
-    assert "2 workers died while they solved it" in done[marked[0]].why
-    assert done[marked[1]].answer == marked[1].encode()
+    result_of_key = done_by(OnDask("dask", 1, dies), plan)
+    assert result_of_key[marked[0]].answer is None
+    assert "2 workers died while they solved it" in result_of_key[marked[0]].why
+    assert result_of_key[marked[1]].answer == marked[1].encode()
 
 
-def test_a_cluster_that_is_there_is_joined_and_left_running(plan: Plan, marked: tuple[str, str]) -> None:
-    import distributed  # optional
+def test_a_running_cluster_is_joined_and_left_running(plan: Plan, marked: tuple[str, str]) -> None:
+    import distributed  # Dask is optional.
 
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
         scheduler = cluster.scheduler
         assert scheduler.allowed_failures == 3
-        for _ in range(2):  # its workers are there for the next one
-            done = done_by(OnDask(cluster.scheduler_address, None, dies), plan)
-            assert "2 workers died while they solved it" in done[marked[0]].why
-            assert done[marked[1]].answer == marked[1].encode()
+        for _ in range(2):  # Its workers stay for the next build.
+            result_of_key = done_by(OnDask(cluster.scheduler_address, None, dies), plan)
+            assert "2 workers died while they solved it" in result_of_key[marked[0]].why
+            assert result_of_key[marked[1]].answer == marked[1].encode()
             assert scheduler.allowed_failures == 3
             assert not [name for name in scheduler.plugins if name.startswith("synth-")]
 
 
 @pytest.mark.usefixtures("plan")
-def test_others_tasks_on_a_cluster_go_by_its_own_rules() -> None:
-    """Issue 29, 9: while we were there, and afterwards, nobody's task survived the death of a worker."""
-    import distributed  # optional
+def test_tasks_of_other_users_keep_the_rules_of_the_cluster() -> None:
+    """Check that tasks of other users survive the death of a worker, during a build and after it."""
+    import distributed  # Dask is optional.
 
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
         pool = OnDask(cluster.scheduler_address, None, dies)
         assert cluster.scheduler.allowed_failures == 3
         assert [name for name in cluster.scheduler.plugins if name.startswith("synth-")]
-        pool._client.close()  # as a client that was killed: it takes nothing back
+        pool._client.close()  # A client that was killed does this: it takes nothing back.
         end = time.monotonic() + 20
         while [name for name in cluster.scheduler.plugins if name.startswith("synth-")]:
             assert time.monotonic() < end
@@ -96,22 +96,23 @@ def test_others_tasks_on_a_cluster_go_by_its_own_rules() -> None:
 
 
 def of_another_version() -> str:
-    """What `engines_version` returns on a worker with other sources."""
+    """Return what `engines_version` returns on a worker with other sources."""
     return "0" * 16
 
 
 def test_a_worker_of_another_version_is_refused(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 29, 9: its answers were kept as those of this version."""
-    import distributed  # optional
+    """Check that the answers of a worker of another version are not stored as those of this version."""
+    import distributed  # Dask is optional.
 
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
         monkeypatch.setattr(on_dask, "engines_version", of_another_version)
         wrong = r"--on tcp://\S+: worker tcp://\S+ has another version of synth"
-        with monkeypatch.context() as here:
-            here.setattr(on_dask.OnDask, "_check_versions", lambda *_: None)  # one that comes later
-            done = done_by(OnDask(cluster.scheduler_address, None, dies), plan)
-        assert [one.answer for one in done.values()] == [None, None]
-        assert "a worker that came later has another version of synth" in next(iter(done.values())).why
+        with monkeypatch.context() as patched:
+            # This stands for a worker that joins later.
+            patched.setattr(on_dask.OnDask, "_check_versions", lambda *_: None)
+            result_of_key = done_by(OnDask(cluster.scheduler_address, None, dies), plan)
+        assert [result.answer for result in result_of_key.values()] == [None, None]
+        assert "a worker that came later has another version of synth" in next(iter(result_of_key.values())).why
         monkeypatch.setattr(on_dask, "engines_version", engines_version)
         monkeypatch.setattr(distributed.Client, "run", lambda *_, **__: {cluster.workers[0].worker_address: "0" * 16})
         with pytest.raises(InputError, match=wrong):
@@ -121,8 +122,8 @@ def test_a_worker_of_another_version_is_refused(plan: Plan, monkeypatch: pytest.
 def test_a_cluster_behind_certificates(
     plan: Plan, marked: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By Dask's own configuration; without it, and with another certificate, in one line."""
-    import dask  # optional
+    """Check a cluster with certificates in Dask's configuration; without them, or with others, there is one line."""
+    import dask  # Dask is optional.
     import distributed
 
     if shutil.which("openssl") is None:
@@ -138,7 +139,7 @@ def test_a_cluster_behind_certificates(
         files = {"cert": str(tmp_path / f"{name}.pem"), "key": str(tmp_path / f"{name}.key")}
         tls = "distributed.comm.tls"
         roles = {
-            f"{tls}.{role}.{what}": file for role in ("client", "scheduler", "worker") for what, file in files.items()
+            f"{tls}.{role}.{field}": file for role in ("client", "scheduler", "worker") for field, file in files.items()
         }
         return dask.config.set({f"{tls}.ca-file": files["cert"], **roles})
 
@@ -151,8 +152,8 @@ def test_a_cluster_behind_certificates(
         address = cluster.scheduler_address
         assert address.startswith("tls://")
         with configured("own"):
-            done = done_by(OnDask(address, None, dies), plan)
-        assert done[marked[1]].answer == marked[1].encode()
+            result_of_key = done_by(OnDask(address, None, dies), plan)
+        assert result_of_key[marked[1]].answer == marked[1].encode()
         with pytest.raises(InputError, match=r"cannot be joined .*distributed\.comm\.tls in Dask's configuration must"):
             OnDask(address)
         with configured("other"), pytest.raises(InputError, match=r"no scheduler answers there|cannot be joined"):
@@ -169,7 +170,7 @@ def test_the_bytes_are_those_of_any_other_build(tmp_path: Path, plan: Plan) -> N
     assert content(tmp_path / "lib") == content(tmp_path / "calm")
 
 
-def test_an_address_where_nobody_is_is_one_line() -> None:
+def test_an_address_without_a_scheduler_is_one_line() -> None:
     pytest.importorskip("distributed")
     with pytest.raises(InputError, match=r"--on tcp://127\.0\.0\.1:9: no scheduler answers there"):
         OnDask("tcp://127.0.0.1:9")

@@ -26,7 +26,7 @@ PROGRAMS = (
 )  # fmt: skip
 WAIT_S = 60.0
 FETCHED = Path(sys.prefix, "browser", "browser")
-# the protocol wants its pipe at 3 and 4, wherever it is now
+# The protocol uses descriptors 3 and 4.
 LAUNCH = """
 import fcntl, os, sys
 ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
@@ -37,7 +37,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def find_browser() -> str | None:
-    """Return the path of the browser that tests use, or None where there is none."""
+    """Return the path of the browser that tests use, or None if there is none."""
     chosen = os.environ.get("SYNTH_BROWSER")
     if chosen:
         return shutil.which(chosen)
@@ -53,7 +53,12 @@ class BrowserError(RuntimeError):
 
 
 class Tab:
-    """One page. `requests`: the URLs that it asked for.  `errors`: what its script threw or complained of."""
+    """A page of a browser.
+
+    Attributes:
+        requests: URLs that the page requested.
+        errors: Errors and complaints of its script.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], into: int, out: int) -> None:
         self._process, self._into, self._out = process, into, out
@@ -69,7 +74,7 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """One call of the protocol; BrowserError where it fails."""
+        """Make one call of the protocol; raise BrowserError if it fails."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": arguments}
         if self._session:
@@ -85,7 +90,7 @@ class Tab:
         return result
 
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a file and wait until it stands."""
+        """Load a file and wait until it is shown."""
         self.requests.clear()
         self.errors.clear()
         self._seen.clear()
@@ -108,18 +113,18 @@ class Tab:
         )
 
     def settle(self) -> None:
-        """Until what was asked for is drawn."""
+        """Wait until the pending changes are drawn."""
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         reply = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in reply:
             raise BrowserError(json.dumps(reply["exceptionDetails"])[:500])
         return reply["result"].get("value")
 
     def key(self, key: str) -> None:
-        """Press and let go of a key, as a user does."""
+        """Press and release a key, as a user does."""
         codes = {
             "ArrowLeft": 37,
             "ArrowUp": 38,
@@ -135,10 +140,10 @@ class Tab:
         self.settle()
 
     def mouse(self, x: float, y: float, click: bool = False) -> None:
-        """Move the pointer there, and click."""
-        # after the page was scrolled the browser itself repeats the pointer's old place once
-        for there in (x - 1, x):
-            self.call("Input.dispatchMouseEvent", type="mouseMoved", x=there, y=y)
+        """Move the pointer to a point, and click if asked."""
+        # After the page was scrolled, the browser itself repeats the pointer's old place once.
+        for pointer_x in (x - 1, x):
+            self.call("Input.dispatchMouseEvent", type="mouseMoved", x=pointer_x, y=y)
             self.settle()
         if click:
             for kind in ("mousePressed", "mouseReleased"):
@@ -146,7 +151,7 @@ class Tab:
         self.settle()
 
     def picture(self, path: Path | None = None) -> bytes:
-        """The visible part as PNG."""
+        """Return the visible part as PNG."""
         data = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         if path is not None:
             path.write_bytes(data)
@@ -179,7 +184,7 @@ class Tab:
 
 @contextmanager
 def browsing() -> Iterator[Tab]:
-    """A browser with one page, ended afterwards. BrowserError where it does not start."""
+    """Start a browser with one page, and end it afterwards; raise BrowserError if it does not start."""
     program = find_browser()
     if program is None:
         raise BrowserError("there is none")
@@ -200,7 +205,7 @@ def browsing() -> Iterator[Tab]:
         try:
             yield Tab(process, into_it, out_of_it)
         finally:
-            os.close(into_it)  # it ends when nobody speaks to it any more
+            os.close(into_it)  # The browser ends when the pipe is closed.
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             if process.poll() is None:

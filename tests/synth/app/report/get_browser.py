@@ -25,9 +25,10 @@ import brotli
 
 URL = "https://registry.npmjs.org/@sparticuz/chromium/-/chromium-147.0.0.tgz"
 SHA512 = (
-    "4ZKeAQQa8up2mt675qSitztLdbQrlf8BKdC5naeap+5Mv1OV1OlJdPoU+EJC/p5sQUJUQmN4r+q5+EhaaOUHpQ=="  # base64, as npm states
+    # Base64, as npm states it.
+    "4ZKeAQQa8up2mt675qSitztLdbQrlf8BKdC5naeap+5Mv1OV1OlJdPoU+EJC/p5sQUJUQmN4r+q5+EhaaOUHpQ=="
 )
-WAIT_S = 60.0  # for the registry to send more
+WAIT_S = 60.0  # Longest wait for the registry to send more.
 START = """\
 #!/bin/sh
 folder=$(dirname "$0")
@@ -39,7 +40,7 @@ def unpack(package: bytes, folder: Path) -> None:
     """Write the browser, its libraries and a script `browser` that starts it into a folder.
 
     Raises:
-        ValueError: The package is not the one whose digest stands above.
+        ValueError: The digest of the package is not SHA512.
     """
     if base64.b64encode(hashlib.sha512(package).digest()).decode() != SHA512:
         raise ValueError(f"{URL} is not the package that was reviewed: its SHA-512 differs")

@@ -1,4 +1,4 @@
-"""Pages taken apart: their elements, what they would fetch, and schedules to make them of."""
+"""Parsed pages: their elements, what they would fetch, and schedules to make pages of."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FETCHES = (
 
 
 class Elements(HTMLParser):
-    """Every element with its attributes; AssertionError where one is not closed in its place."""
+    """All elements of a page with their attributes; parsing raises AssertionError if one is not closed in its place."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -80,9 +80,9 @@ class Elements(HTMLParser):
 
 
 def fetched(html: str) -> list[str]:
-    """What a browser would ask somebody for: everything but places in the page itself."""
+    """Return everything that a browser would fetch from elsewhere: all references but those into the page itself."""
     page = Elements(html)
-    asked = [
+    references = [
         str(value)
         for _, attributes in page.found
         for name, value in attributes.items()
@@ -90,29 +90,31 @@ def fetched(html: str) -> list[str]:
     ]
     styles = [page.text_of("style"), *(str(a["style"]) for _, a in page.found if a.get("style"))]
     for style in styles:
-        asked += re.findall(r"@import[^;]*|url\([^)]*\)", style)
+        references += re.findall(r"@import[^;]*|url\([^)]*\)", style)
     code = page.text_of("script")
-    asked += re.findall(r"https?://[^\s\"'`]+|\b(?:fetch|XMLHttpRequest|WebSocket|importScripts|import)\s*\(", code)
-    asked += [tag for tag, _ in page.found if tag in ("link", "img", "iframe", "object", "embed", "base")]
-    return asked
+    references += re.findall(
+        r"https?://[^\s\"'`]+|\b(?:fetch|XMLHttpRequest|WebSocket|importScripts|import)\s*\(", code
+    )
+    references += [tag for tag, _ in page.found if tag in ("link", "img", "iframe", "object", "embed", "base")]
+    return references
 
 
 def page_data(html: str) -> dict[str, Any]:
-    """The figures that a page holds; AssertionError where it holds none, or more than one such script."""
-    found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
-    assert len(found) == 1
-    data: dict[str, Any] = json.loads(found[0])
+    """Return the figures in a page; raise AssertionError unless there is exactly one script of them."""
+    scripts = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    assert len(scripts) == 1
+    data: dict[str, Any] = json.loads(scripts[0])
     return data
 
 
 def opened(table: dict[str, object]) -> np.ndarray:
-    """A page's table of shares, shape (rows, bins)."""
+    """Decode a page's table of shares, shape (rows, bins)."""
     kinds = np.frombuffer(base64.b64decode(str(table["data"])), dtype=np.uint8).reshape(-1, int(str(table["bins"])))
     return kinds[np.array(table["row"], dtype=np.int64)] / 255
 
 
 def stored(folder: Path, problem: Problem, size_bytes: float = 1 << 20, proof: bool = False) -> Path:
-    """A schedule file of the constructive engine's answer, with its proof if asked for."""
+    """Write a schedule file of the constructive engine's answer, with its proof if `proof`."""
     schedule = timed(problem, answered(problem, 1e6), size_bytes)
     replay(problem, schedule)
     path = write_schedule(
@@ -125,7 +127,7 @@ def stored(folder: Path, problem: Problem, size_bytes: float = 1 << 20, proof: b
 
 
 def straight(folder: Path, spec: str, size_bytes: float = 1 << 20) -> Path:
-    """All-to-all on a torus or a full mesh as the file of a quotient: dimension by dimension, upwards."""
+    """Write an all-to-all on a torus or a full mesh as the file of a quotient: dimension by dimension, upwards."""
     problem = quotient_problem(load(spec), "alltoall")
     assert problem is not None
     net, k = problem.network, problem.collective.nranks
@@ -138,12 +140,12 @@ def straight(folder: Path, spec: str, size_bytes: float = 1 << 20) -> Path:
             rows.append((step, chunk, int(order[np.searchsorted(pair, a * k + b)])))
     rows.sort()
     columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
-    made = timed(problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes)
-    return write_schedule(folder / f"{spec.replace(':', '-')}.synth", problem, made, "straight")
+    schedule = timed(problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes)
+    return write_schedule(folder / f"{spec.replace(':', '-')}.synth", problem, schedule, "straight")
 
 
 def _legs(goal: int, dims: list[int]) -> list[tuple[int, int]]:
-    """The links from rank 0 to `goal`."""
+    """Return the links from rank 0 to `goal`."""
     if not dims:
         return [(0, goal)] if goal else []
     legs, at, stride = [], 0, 1
@@ -159,7 +161,7 @@ def _legs(goal: int, dims: list[int]) -> list[tuple[int, int]]:
 
 
 def spread(folder: Path, topology: Topology, size_bytes: float = 1 << 20) -> Path:
-    """The quotient of an allgather: every representative's block along a tree of shortest ways."""
+    """Write the quotient of an allgather: every representative's block along a tree of shortest paths."""
     problem = quotient_problem(topology, "allgather")
     assert problem is not None
     net = problem.network
@@ -167,19 +169,19 @@ def spread(folder: Path, topology: Topology, size_bytes: float = 1 << 20) -> Pat
     for owner, chunk in problem.collective.pre.tolist():
         depth, last = {owner: 0}, [owner]
         while last:
-            found = []
+            reached = []
             for link in np.flatnonzero(np.isin(net.src, last)).tolist():
                 a, b = int(net.src[link]), int(net.dst[link])
                 if b not in depth:
                     depth[b] = depth[a] + 1
                     rows.append((depth[a], chunk, link))
-                    found.append(b)
-            last = found
+                    reached.append(b)
+            last = reached
     rows.sort()
     columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
-    made = timed(problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes)
-    replay(problem, made)
-    return write_schedule(folder / "spread.synth", problem, made, "spread")
+    schedule = timed(problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes)
+    replay(problem, schedule)
+    return write_schedule(folder / "spread.synth", problem, schedule, "spread")
 
 
 def rows_of(ptr: Ints | list[int], i: int) -> range:

@@ -1,4 +1,4 @@
-"""The figures of a report against the schedules that they speak of, worked out again in another way."""
+"""The figures of a report against independent computations from the same schedules."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ LINKED = (
 @given(st.integers(0, 10**6), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_shares_of_time(seed: int, nbins: int) -> None:
-    """Against the overlap of every interval with every bin."""
+    """Check shares of time against the overlap of every interval with every bin."""
     rng = np.random.default_rng(seed)
     n, nrows, span = int(rng.integers(0, 30)), int(rng.integers(1, 5)), float(rng.choice([1e-3, 1.0, 7e6]))
     row = rng.integers(0, nrows, n)
     ends = np.sort(rng.choice([*rng.random(6), 0.0, 1.0, 0.5], (n, 2)), axis=1) * span
     shares = shares_of_time(row, ends[:, 0], ends[:, 1], nrows, nbins, span)
     edges = np.linspace(0, span, nbins + 1)
-    wanted = np.zeros((nrows, nbins))
+    expected = np.zeros((nrows, nbins))
     for r, (a, b) in zip(row.tolist(), ends.tolist(), strict=True):
-        wanted[r] += np.clip(np.minimum(b, edges[1:]) - np.maximum(a, edges[:-1]), 0, None) / (span / nbins)
-    assert shares == pytest.approx(wanted, abs=1e-9)
+        expected[r] += np.clip(np.minimum(b, edges[1:]) - np.maximum(a, edges[:-1]), 0, None) / (span / nbins)
+    assert shares == pytest.approx(expected, abs=1e-9)
 
 
-def test_table_holds_what_it_is_given() -> None:
+def test_a_table_keeps_its_rows() -> None:
     shares = np.random.default_rng(1).choice([0.0, 0.25, 1.0], (40, 3))
     packed = pack_table(shares)
     assert np.abs(opened(packed) - shares).max() <= 0.5 / 255
@@ -60,13 +60,13 @@ def answer(seed: int, folder: Path) -> Stored:
     return load_schedule(stored(folder, problem, rng.choice((1.0, 4096.0, 1e9))))
 
 
-def whole(known: Stored) -> tuple[Problem, Schedule]:
-    return known.expanded()
+def whole(known_schedule: Stored) -> tuple[Problem, Schedule]:
+    return known_schedule.expanded()
 
 
-def check_loads(known: Stored, view: dict[str, object]) -> None:
-    """Loads of links and resources, now and in all, from every send of the whole schedule one by one."""
-    problem, schedule = whole(known)
+def check_loads(known_schedule: Stored, view: dict[str, object]) -> None:
+    """Check loads of links and resources, by time and in total, against every send of the whole schedule."""
+    problem, schedule = whole(known_schedule)
     net, net_view, span = problem.network, view["network"], float(str(view["span"]))
     assert isinstance(net_view, dict)
     sizes = problem.collective.chunk_bytes(schedule.size_bytes)
@@ -88,25 +88,25 @@ def check_loads(known: Stored, view: dict[str, object]) -> None:
 
 
 def check_lineage(problem: Problem, schedule: Schedule) -> None:
-    """Every contribution that arrives is told of once, and every hop begins after what it passes on has come."""
-    known, net, collective = trace_schedule(problem, schedule), problem.network, problem.collective
+    """Check that every arriving contribution is listed once, and that every hop begins after its data has arrived."""
+    trace, net, collective = trace_schedule(problem, schedule), problem.network, problem.collective
     before = {(c, r) for r, c in collective.pre.tolist()}
     arrives = schedule.end_us + net.alpha_us[schedule.link]
-    held: dict[tuple[int, int], Counter[int]] = {(c, r): Counter([r]) for c, r in before}
+    contributions: dict[tuple[int, int], Counter[int]] = {(c, r): Counter([r]) for c, r in before}
     value: list[Counter[int]] = [Counter() for _ in range(len(schedule))]
     slack = 1e-9 * max(1.0, float(arrives.max(initial=0.0)))
     for row in np.lexsort((arrives, schedule.step)).tolist():
         chunk, link = int(schedule.chunk[row]), int(schedule.link[row])
         source = int(net.src[link])
-        if known.own[row]:
+        if trace.own[row]:
             assert (chunk, source) in before
             value[row][source] += 1
-        for place in rows_of(known.ptr, row):
-            parent = int(known.rows[place])
+        for place in rows_of(trace.ptr, row):
+            parent = int(trace.rows[place])
             assert int(schedule.chunk[parent]) == chunk
             assert int(net.dst[schedule.link[parent]]) == source
             assert arrives[parent] <= schedule.start_us[row] + slack
-            assert known.hop[parent] < known.hop[row]
+            assert trace.hop[parent] < trace.hop[row]
             value[row] += value[parent]
         assert value[row], row
         if not collective.reduces[chunk]:
@@ -115,23 +115,23 @@ def check_lineage(problem: Problem, schedule: Schedule) -> None:
     for row in order.tolist():
         cell = (int(schedule.chunk[row]), int(net.dst[schedule.link[row]]))
         if schedule.reduces[row]:
-            held[cell] = held.get(cell, Counter()) + value[row]
-        elif collective.reduces[cell[0]] or cell not in held:
-            held[cell] = value[row]
+            contributions[cell] = contributions.get(cell, Counter()) + value[row]
+        elif collective.reduces[cell[0]] or cell not in contributions:
+            contributions[cell] = value[row]
     for rank, chunk in collective.post.tolist():
         if collective.reduces[chunk]:
-            assert held[chunk, rank] == Counter(r for c, r in before if c == chunk)
+            assert contributions[chunk, rank] == Counter(r for c, r in before if c == chunk)
         else:
-            assert held[chunk, rank].total() == 1
+            assert contributions[chunk, rank].total() == 1
 
 
 @given(st.integers(0, 10**6))
 @settings(max_examples=25, deadline=None)
 def test_any_schedule(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    known = answer(seed, tmp_path_factory.mktemp("any"))
-    problem, schedule = known.problem, known.schedule
-    view = schedule_view(known, 10**6)
-    check_loads(known, view)
+    known_schedule = answer(seed, tmp_path_factory.mktemp("any"))
+    problem, schedule = known_schedule.problem, known_schedule.schedule
+    view = schedule_view(known_schedule, 10**6)
+    check_loads(known_schedule, view)
     check_lineage(problem, schedule)
     sends, net = view["sends"], problem.network
     assert sends["shown"] == sends["total"] == len(schedule)
@@ -143,7 +143,7 @@ def test_any_schedule(tmp_path_factory: pytest.TempPathFactory, seed: int) -> No
     assert sends["end"] == pytest.approx(schedule.end_us.tolist(), rel=1e-6)
     assert sends["reduces"] == schedule.reduces.astype(int).tolist()
     if len(schedule) and view["span"] > 0:
-        # at the end all has come, and a row is in use as long as its sends last
+        # At the end everything has arrived, and a row is in use as long as its sends last.
         assert (opened(view["ranks"]["got"])[:, -1] == 1).all()
         assert sum(view["rows"]["load"]) == pytest.approx(
             float((schedule.end_us - schedule.start_us).sum()) / view["span"], rel=1e-5, abs=1e-9
@@ -154,45 +154,45 @@ def test_any_schedule(tmp_path_factory: pytest.TempPathFactory, seed: int) -> No
 
 
 def two_kinds() -> Topology:
-    """A ring of eight, and a slower way from every even rank to the next: even and odd ranks fare differently."""
-    ring = [(r, (r + way) % 8, 20.0) for r in range(8) for way in (1, 7)]
+    """Build a ring of eight with a slower link from every even rank to the next even rank, so that parities differ."""
+    ring = [(r, (r + offset) % 8, 20.0) for r in range(8) for offset in (1, 7)]
     links = sorted([*ring, *((r, (r + 2) % 8, 10.0) for r in range(0, 8, 2))])
     src, dst, gbs = (np.array(column) for column in zip(*links, strict=True))
     return Topology("two kinds", 8, (), src, dst, np.full(len(src), 0.7), gbs)
 
 
 @pytest.mark.parametrize("spec", ["torus:4x4", "full:9", "two kinds"])
-def test_a_schedule_of_a_quotient_is_told_as_the_whole(tmp_path: Path, spec: str) -> None:
-    known = load_schedule(spread(tmp_path, two_kinds()) if spec == "two kinds" else straight(tmp_path, spec))
-    assert known.orbit == {"torus:4x4": 16, "full:9": 9, "two kinds": 4}[spec]
-    view = schedule_view(known, 10**6)
-    check_loads(known, view)
-    problem, schedule = known.expanded()
-    assert view["sends"]["total"] == len(schedule) == view["sends"]["stored"] * known.orbit
+def test_a_schedule_of_a_quotient_is_shown_as_the_whole(tmp_path: Path, spec: str) -> None:
+    known_schedule = load_schedule(spread(tmp_path, two_kinds()) if spec == "two kinds" else straight(tmp_path, spec))
+    assert known_schedule.orbit == {"torus:4x4": 16, "full:9": 9, "two kinds": 4}[spec]
+    view = schedule_view(known_schedule, 10**6)
+    check_loads(known_schedule, view)
+    problem, schedule = known_schedule.expanded()
+    assert view["sends"]["total"] == len(schedule) == view["sends"]["stored"] * known_schedule.orbit
     arrived = schedule.end_us + problem.network.alpha_us[schedule.link]
     got = opened(view["ranks"]["got"])
     nbins = got.shape[1]
-    wanted = {(c, r) for r, c in problem.collective.post.tolist()} - {
+    missing = {(c, r) for r, c in problem.collective.post.tolist()} - {
         (c, r) for r, c in problem.collective.pre.tolist()
     }
     for bin_ in (0, nbins // 4, nbins // 3, nbins // 2, 3 * nbins // 4, nbins - 1):
-        here: Counter[int] = Counter()
+        chunks_at: Counter[int] = Counter()
         for chunk, link, when in zip(schedule.chunk.tolist(), schedule.link.tolist(), arrived.tolist(), strict=True):
             rank = int(problem.network.dst[link])
-            here[rank] += (chunk, rank) in wanted and when <= (bin_ + 1) * view["span"] / nbins * (1 + 1e-6)
+            chunks_at[rank] += (chunk, rank) in missing and when <= (bin_ + 1) * view["span"] / nbins * (1 + 1e-6)
         for rank in range(problem.nranks):
-            many = sum(r == rank for _, r in wanted)
-            assert got[rank, bin_] == pytest.approx(here[rank] / many, abs=0.5 / 255 + 1e-6)
+            many = sum(r == rank for _, r in missing)
+            assert got[rank, bin_] == pytest.approx(chunks_at[rank] / many, abs=0.5 / 255 + 1e-6)
 
 
-def test_what_is_not_the_schedule_is_seen() -> None:
-    """The checks above, held against a schedule with a send too little, and one that comes too late."""
+def test_a_figure_of_another_schedule_is_refused() -> None:
+    """Check that the checks above refuse a schedule without one send, and one with a send that is too late."""
     problem = make_problem(load("ring:4"), "allreduce")
-    known = timed(problem, answered(problem, 1e6), 1e6)
-    check_lineage(problem, known)
+    schedule = timed(problem, answered(problem, 1e6), 1e6)
+    check_lineage(problem, schedule)
     with pytest.raises((AssertionError, KeyError)):
-        check_lineage(problem, known.take(np.arange(len(known)) != 3))
-    late = known.take(np.arange(len(known)))
+        check_lineage(problem, schedule.take(np.arange(len(schedule)) != 3))
+    late = schedule.take(np.arange(len(schedule)))
     late.start_us[:] -= 1.0
     with pytest.raises(AssertionError):
         check_lineage(problem, late)
@@ -203,25 +203,25 @@ def test_what_is_not_the_schedule_is_seen() -> None:
 def test_a_sample_of_chunks_is_bounded(chunks: list[int], most: int) -> None:
     column: Ints = np.array(chunks, dtype=np.int64)
     chosen = sample_chunks(column, 41, most)
-    kept = int(np.isin(column, chosen).sum())
+    kept_sends = int(np.isin(column, chosen).sum())
     count = Counter(chunks)
     assert len(set(chosen.tolist())) == len(chosen) >= 1
     assert set(chosen.tolist()) <= set(chunks)
-    assert kept <= most or len(chosen) == 1
+    assert kept_sends <= most or len(chosen) == 1
     if len(chunks) <= most:
-        assert kept == len(chunks)
+        assert kept_sends == len(chunks)
     else:
-        assert kept + max(count.values()) > most or kept == len(chunks)
+        assert kept_sends + max(count.values()) > most or kept_sends == len(chunks)
 
 
-def test_a_large_schedule_is_told_in_part_and_counted_whole(tmp_path: Path) -> None:
-    known = load_schedule(stored(tmp_path, make_problem(load("full:6"), "alltoall", chunks=4)))
-    small, large = schedule_view(known, 30), schedule_view(known, 10**6)
-    assert small["sends"]["shown"] <= 30 < large["sends"]["shown"] == len(known.schedule)
-    assert small["sends"]["total"] == len(known.schedule)
+def test_a_large_schedule_is_shown_in_part_and_counted_whole(tmp_path: Path) -> None:
+    known_schedule = load_schedule(stored(tmp_path, make_problem(load("full:6"), "alltoall", chunks=4)))
+    small, large = schedule_view(known_schedule, 30), schedule_view(known_schedule, 10**6)
+    assert small["sends"]["shown"] <= 30 < large["sends"]["shown"] == len(known_schedule.schedule)
+    assert small["sends"]["total"] == len(known_schedule.schedule)
     assert small["network"] == large["network"]
     assert small["ranks"] == large["ranks"]
-    # rows that are not told send by send are drawn as a heat map of the same load
+    # Rows whose sends are not listed are drawn as a heat map of the same load.
     assert large["rows"]["heat"] is None
     assert opened(small["rows"]["heat"]).mean(axis=1) == pytest.approx(np.array(large["rows"]["load"]), abs=0.5 / 255)
 

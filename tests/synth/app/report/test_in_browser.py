@@ -1,4 +1,4 @@
-"""The page in a real browser: its script runs without a complaint, asks nobody for anything, and does what it says."""
+"""The page in a real browser: its script runs without errors, requests nothing, and does what it states."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def tab() -> Iterator[browser.Tab]:
-    with browser.browsing() as one:
-        yield one
+    with browser.browsing() as browser_tab:
+        yield browser_tab
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    both = folder / "both"
-    both.mkdir()
+    two_files = folder / "both"
+    two_files.mkdir()
     sources = {
         "8 ranks": stored(folder, make_problem(load("hypercube:3"), "allreduce"), proof=True),
         "16 ranks": stored(folder, make_problem(load("mesh:4x4"), "alltoall")),
         "512 ranks": straight(folder, "torus:8x8x8"),
-        "several": both,
+        "several": two_files,
     }
     with pytest.MonkeyPatch.context() as patch:
         for module in (report_schedule, report_layout):
             patch.setattr(module, "MOST_VERTICES", 8)
-        made = {"not drawn": folder / "not drawn.html"}
-        made["not drawn"].write_text(report(sources["16 ranks"]).html, encoding="utf-8")
-    stored(both, make_problem(load("dgx1"), "allgather", (0, 1, 2, 3)), proof=True)
-    (both / "program.xml").write_text(write_msccl(allpairs_allreduce(4)))
+        paths = {"not drawn": folder / "not drawn.html"}
+        paths["not drawn"].write_text(report(sources["16 ranks"]).html, encoding="utf-8")
+    stored(two_files, make_problem(load("dgx1"), "allgather", (0, 1, 2, 3)), proof=True)
+    (two_files / "program.xml").write_text(write_msccl(allpairs_allreduce(4)))
     for name, source in sources.items():
-        made[name] = folder / f"{name}.html"
-        made[name].write_text(report(source).html, encoding="utf-8")
-    return made
+        paths[name] = folder / f"{name}.html"
+        paths[name].write_text(report(source).html, encoding="utf-8")
+    return paths
 
 
 def figures(page: Path) -> dict[str, Any]:
-    known: dict[str, Any] = page_data(page.read_text(encoding="utf-8"))["algorithms"][0]
-    return known
+    algorithm: dict[str, Any] = page_data(page.read_text(encoding="utf-8"))["algorithms"][0]
+    return algorithm
 
 
 def quiet(tab: browser.Tab, page: Path) -> None:
@@ -70,7 +70,7 @@ def quiet(tab: browser.Tab, page: Path) -> None:
 
 
 def place_of(tab: browser.Tab, row: int, time: float) -> tuple[float, float]:
-    """Where the pointer must go for a row and a time of the timeline."""
+    """Return the pointer's position for a row and a time of the timeline."""
     tab.run("$('timeline-box').scrollIntoView({block: 'center'})")
     tab.run(f"$('timeline-box').scrollTop = yOf({row}) - $('timeline-box').clientHeight / 2")
     tab.settle()
@@ -84,7 +84,7 @@ def place_of(tab: browser.Tab, row: int, time: float) -> tuple[float, float]:
 @pytest.mark.parametrize("name", ["8 ranks", "16 ranks", "512 ranks", "several"])
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_page_is_drawn(tab: browser.Tab, pages: dict[str, Path], name: str, dark: bool) -> None:
-    """Both canvases have many colours, in both schemes, and every view and algorithm can be shown."""
+    """Check that both canvases have many colours, in both schemes, and that every view and algorithm can be shown."""
     tab.open(pages[name], dark=dark)
     quiet(tab, pages[name])
     for index in range(tab.run("DATA.algorithms.length")):
@@ -100,7 +100,7 @@ def test_every_page_is_drawn(tab: browser.Tab, pages: dict[str, Path], name: str
                     " return new Set(d).size; })()"
                 )
                 assert colours > 4, (view, canvas)
-    # nothing sticks out at the side, on a narrow screen either
+    # Nothing overflows to the side, on a narrow screen either.
     for width in (1280, 380):
         tab.size(width, 800)
         tab.settle()
@@ -125,7 +125,7 @@ def test_the_slider_goes_through_time_by_keyboard(tab: browser.Tab, pages: dict[
     assert "of" in tab.run("$('now').textContent")
     assert tab.run("$('time').getAttribute('aria-valuetext')") == tab.run("$('now').textContent")
     assert tab.picture() != before
-    # what was at hand at the end is at hand at every rank: all rings are full
+    # All chunks are at every rank at the end: all rings are full.
     assert tab.run("view.network.names.every((_, i) => i >= view.network.n || view.got.at(i, view.got.bins - 1) === 1)")
     tab.key("Home")
     assert tab.run("state.time") == 0
@@ -142,14 +142,14 @@ def test_the_slider_goes_through_time_by_keyboard(tab: browser.Tab, pages: dict[
 
 
 @pytest.mark.parametrize("name", ["8 ranks", "16 ranks", "512 ranks"])
-def test_the_pointer_tells_where_a_chunk_came_from(tab: browser.Tab, pages: dict[str, Path], name: str) -> None:
-    """Hop by hop, against the figures in the page: what a pointer shows, a click holds and Escape lets go."""
+def test_the_pointer_shows_where_a_chunk_came_from(tab: browser.Tab, pages: dict[str, Path], name: str) -> None:
+    """Check each hop against the figures in the page: a pointer shows it, a click keeps it and Escape releases it."""
     page = pages[name]
     tab.open(page, height=1100)
-    known = figures(page)
-    sends, net = known["sends"], known["network"]
+    algorithm = figures(page)
+    sends, net = algorithm["sends"], algorithm["network"]
     rng = random.Random(1)
-    # well in the middle of a send that is wide enough to be hit
+    # This is well in the middle of a send that is wide enough to be hit.
     for send in rng.sample([i for i in range(sends["shown"]) if sends["hop"][i] > 1], 2):
         row = sends["links"]["row"][sends["link"][send]]
         lasts = sends["end"][send] - sends["start"][send]
@@ -161,15 +161,17 @@ def test_the_pointer_tells_where_a_chunk_came_from(tab: browser.Tab, pages: dict
         while new:
             before |= new
             new = {
-                p for one in new for p in sends["from"][sends["from_ptr"][one] : sends["from_ptr"][one + 1]]
+                p
+                for send_row in new
+                for p in sends["from"][sends["from_ptr"][send_row] : sends["from_ptr"][send_row + 1]]
             } - before
-        chain = sorted(before, key=lambda one: (one == send, sends["start"][one], one))
-        told = tab.run("[...$('provenance').querySelectorAll('li')].map((li) => li.textContent)")
-        assert len(chain) == len(told) > 1
-        for one, words in zip(chain, told, strict=True):
-            link = sends["link"][one]
+        chain = sorted(before, key=lambda send_row: (send_row == send, sends["start"][send_row], send_row))
+        items = tab.run("[...$('provenance').querySelectorAll('li')].map((li) => li.textContent)")
+        assert len(chain) == len(items) > 1
+        for hop, item in zip(chain, items, strict=True):
+            link = sends["link"][hop]
             a, b = (net["names"][sends["links"][side][link]] for side in ("src", "dst"))
-            assert words.startswith(f"{a} → {b}: leaves "), words
+            assert item.startswith(f"{a} → {b}: leaves "), item
         assert not tab.run("$('tip').hidden")
         tab.mouse(*place_of(tab, row, (sends["start"][send] + sends["end"][send]) / 2), click=True)
         assert tab.run("[state.send, state.pinned]") == [send, True]
@@ -188,21 +190,21 @@ def test_the_pointer_tells_where_a_chunk_came_from(tab: browser.Tab, pages: dict
     quiet(tab, page)
 
 
-def test_a_translated_copy_is_the_copy(tab: browser.Tab, pages: dict[str, Path]) -> None:
-    """Seen from another rank every name is translated: the links are there, and the ends are right."""
+def test_a_translated_view_is_right(tab: browser.Tab, pages: dict[str, Path]) -> None:
+    """Check that seen from another rank every name is translated: the links exist, and the ends are right."""
     page = pages["512 ranks"]
     tab.open(page)
-    known = figures(page)
-    for seen in (1, 63, 300):
-        tab.run(f"$('seen').value = {seen}; $('seen').oninput()")
+    algorithm = figures(page)
+    for rank in (1, 63, 300):
+        tab.run(f"$('seen').value = {rank}; $('seen').oninput()")
         shifted = tab.run("Array.from({ length: 512 }, (_, r) => translate(r))")
         assert sorted(shifted) == list(range(512))
-        assert shifted[0] == seen
-        links = known["sends"]["links"]
-        pairs = set(zip(known["network"]["u"], known["network"]["v"], strict=True))
+        assert shifted[0] == rank
+        links = algorithm["sends"]["links"]
+        pairs = set(zip(algorithm["network"]["u"], algorithm["network"]["v"], strict=True))
         assert all((shifted[a], shifted[b]) in pairs for a, b in zip(links["src"], links["dst"], strict=True))
         tab.run("chooseSend(5)")
-        assert f"from rank {seen} " in tab.run("$('provenance').textContent")
+        assert f"from rank {rank} " in tab.run("$('provenance').textContent")
     quiet(tab, page)
 
 
@@ -222,17 +224,17 @@ def test_the_chooser_shows_one_at_a_time(tab: browser.Tab, pages: dict[str, Path
     quiet(tab, page)
 
 
-def test_where_nothing_happens_nothing_is_drawn(tab: browser.Tab, tmp_path: Path) -> None:
-    """A program without a threadblock, a schedule without a send, and a program that stops at once."""
+def test_empty_algorithms_are_drawn(tab: browser.Tab, tmp_path: Path) -> None:
+    """Check a program without a threadblock, a schedule without a send, and a program that stops at once."""
     (tmp_path / "nothing.xml").write_text(NOTHING)
     ring = make_problem(load("ring:3"), "allgather")
     none = np.zeros(0, dtype=np.int64)
     write_schedule(tmp_path / "none.synth", ring, timed(ring, untimed(none, none, none, none > 0), 1e3), "nobody")
     (tmp_path / "stuck.xml").write_text(write_msccl(ring_allgather(3)).replace('type="s"', 'type="rcs"'))
     page = tmp_path / "page.html"
-    made = report(tmp_path)
-    assert set(made.wrong) == {"none.synth", "stuck.xml"}
-    page.write_text(made.html, encoding="utf-8")
+    page_of_folder = report(tmp_path)
+    assert set(page_of_folder.wrong) == {"none.synth", "stuck.xml"}
+    page.write_text(page_of_folder.html, encoding="utf-8")
     tab.open(page)
     for index in range(3):
         tab.run(f"show({index}); play(true)")
@@ -242,7 +244,7 @@ def test_where_nothing_happens_nothing_is_drawn(tab: browser.Tab, tmp_path: Path
     quiet(tab, page)
 
 
-def test_a_network_beyond_what_is_drawn_is_told_in_figures(tab: browser.Tab, pages: dict[str, Path]) -> None:
+def test_a_network_that_is_too_large_to_draw_is_shown_in_numbers(tab: browser.Tab, pages: dict[str, Path]) -> None:
     page = pages["not drawn"]
     tab.open(page)
     assert figures(page)["network"]["names"] == []
@@ -255,8 +257,8 @@ def test_a_network_beyond_what_is_drawn_is_told_in_figures(tab: browser.Tab, pag
     quiet(tab, page)
 
 
-def test_a_fault_in_the_script_is_seen(tab: browser.Tab, pages: dict[str, Path], tmp_path: Path) -> None:
-    """The tests above would notice an exception, and a page that asks for something."""
+def test_a_fault_in_the_script_is_noticed(tab: browser.Tab, pages: dict[str, Path], tmp_path: Path) -> None:
+    """Check that the tests above would notice an exception, and a page that requests something."""
     html = pages["8 ranks"].read_text(encoding="utf-8")
     broken = tmp_path / "broken.html"
     assert html.count("\nstart();\n") == 1
@@ -264,7 +266,7 @@ def test_a_fault_in_the_script_is_seen(tab: browser.Tab, pages: dict[str, Path],
     tab.open(broken)
     assert any("nowhere" in error for error in tab.errors)
     (tmp_path / "x.png").write_bytes(b"")
-    # the page's own policy forbids it, and the browser says so
+    # The page's own policy forbids it, and the browser reports that.
     broken.write_text(html.replace("</main>", '<img src="x.png"></main>'), encoding="utf-8")
     tab.open(broken)
     assert tab.errors

@@ -1,4 +1,4 @@
-"""A report as a page: sound HTML that fetches nothing, escapes everything, stays small and says what is so."""
+"""A report as a page: sound HTML that fetches nothing, escapes everything, stays small and is true."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ MOST_BYTES = 4_000_000
 
 
 def figures(page: Page) -> dict[str, object]:
-    known = page_data(page.html)["algorithms"][0]
-    assert isinstance(known, dict)
-    return known
+    algorithm = page_data(page.html)["algorithms"][0]
+    assert isinstance(algorithm, dict)
+    return algorithm
 
 
 def text_of(html: str) -> str:
@@ -65,7 +65,7 @@ def test_the_page_is_whole_and_fetches_nothing(mesh: Path) -> None:
     assert "<!--@" not in html
     ids = [a["id"] for _, a in page.found if "id" in a]
     assert len(set(ids)) == len(ids)
-    # what can be worked has a name, and what is named is there
+    # Every control has a name, and every name that is used exists.
     for tag, a in page.found:
         if tag in ("canvas", "input", "select"):
             assert a.get("aria-label") or a.get("id") in ("chooser", "seen"), a
@@ -86,33 +86,33 @@ def test_a_fetch_would_be_seen(mesh: Path, planted: str) -> None:
 
 
 def test_figures_stand_in_the_page(mesh: Path) -> None:
-    page, known = report(mesh), load_schedule(mesh)
+    page, known_schedule = report(mesh), load_schedule(mesh)
     proof = load_proof(proof_path(mesh))
     data = page_data(page.html)
     assert data["format"] == "synth-report-1"
-    assert figures(page)["span"] == pytest.approx(known.claimed_us, rel=1e-6)
+    assert figures(page)["span"] == pytest.approx(known_schedule.claimed_us, rel=1e-6)
     assert not page.wrong
-    words = text_of(page.html)
-    assert f"{proof.time_us / proof.bound_us:.3f}" in words
-    assert proof.witnesses[0].text in words or proof.witnesses[0].kind == "path"
-    assert "No algorithm for this question on this network takes less than" in words
+    text = text_of(page.html)
+    assert f"{proof.time_us / proof.bound_us:.3f}" in text
+    assert proof.witnesses[0].text in text or proof.witnesses[0].kind == "path"
+    assert "No algorithm for this question on this network takes less than" in text
 
 
 def test_the_frontier_is_drawn_where_the_times_are(mesh: Path) -> None:
-    """The curve's points against the simulator, and the bound never above it."""
-    html, known = report(mesh).html, load_schedule(mesh)
+    """Check the curve's points against the simulator, and that the bound is never above the curve."""
+    html, known_schedule = report(mesh).html, load_schedule(mesh)
     curve = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', html)
     bound = re.search(r'<path class="bound" d="M([^"]+)"', html)
     assert curve is not None
     assert bound is not None
-    drawn, below = ([[float(v) for v in p.split()] for p in found[1].split("L")] for found in (curve, bound))
-    sizes = sorted({*(2.0**e for e in range(10, 31)), known.schedule.size_bytes})
-    times = [predict_us(known.problem, known.schedule, size) for size in sizes]
+    drawn, below = ([[float(v) for v in p.split()] for p in path[1].split("L")] for path in (curve, bound))
+    sizes = sorted({*(2.0**e for e in range(10, 31)), known_schedule.schedule.size_bytes})
+    times = [predict_us(known_schedule.problem, known_schedule.schedule, size) for size in sizes]
     assert len(drawn) == len(below) == len(sizes)
     logs = np.log10(times)
     y = np.array([p[1] for p in drawn])
     fit = np.polyfit(logs, y, 1)
-    assert fit[0] < 0  # larger is higher, and SVG counts downwards
+    assert fit[0] < 0  # Larger is higher, and SVG counts downwards.
     assert np.abs(np.polyval(fit, logs) - y).max() < 0.05
     assert all(b[1] >= c[1] - 0.02 for b, c in zip(below, drawn, strict=True))
     assert all(0 <= p[1] <= HEIGHT for p in (*drawn, *below))
@@ -125,13 +125,13 @@ def plotted(name: str, timing: Timing) -> str:
 def test_a_plot_without_times_is_none() -> None:
     assert frontier_plot({}) == ""
     assert plotted("a", Timing("x", 0.0, 0.0, bound=((0.0, 0.0),))) == ""
-    one = plotted("a<b", Timing("<t>", 1.0, 1e-9))
-    assert "a&lt;b" in one
-    assert "&lt;t&gt;" in one
+    plot = plotted("a<b", Timing("<t>", 1.0, 1e-9))
+    assert "a&lt;b" in plot
+    assert "&lt;t&gt;" in plot
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    """A topology and a file whose names are markup, and would end the script and the style."""
+    """Check a topology and a file whose names are markup, and would end the script and the style."""
     ring = load("ring:3")
     topology = replace(ring, name=NASTY, limits=(Limit(NASTY, np.array([0, 1]), 60.0),))
     path = stored(tmp_path, make_problem(topology, "allgather"), proof=True)
@@ -153,18 +153,18 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("spec", "drawn"), [("full:128", False), ("torus:8x8x8", True)])
 def test_many_ranks_make_a_small_page(tmp_path: Path, spec: str, drawn: bool) -> None:
-    """512 ranks, a quarter of a million chunks: told by one rank's sends, which all others copy."""
+    """Check 512 ranks with a quarter of a million chunks, shown by one rank's sends, which all others copy."""
     page = report(straight(tmp_path, spec))
     n = load(spec).nranks
     assert len(page.html.encode()) < MOST_BYTES
-    known = page_data(page.html)["algorithms"][0]
-    assert known["sends"]["total"] >= n * (n - 1)
-    assert known["sends"]["shown"] * n == known["sends"]["total"]
-    assert known["rows"]["copies"] == n
-    assert len(known["rows"]["names"]) * n <= known["rows"]["links"]
-    # sixteen thousand links in one drawing would be a blot
-    assert bool(known["network"]["u"]) == drawn
-    assert known["network"]["busiest"] > 0
+    algorithm = page_data(page.html)["algorithms"][0]
+    assert algorithm["sends"]["total"] >= n * (n - 1)
+    assert algorithm["sends"]["shown"] * n == algorithm["sends"]["total"]
+    assert algorithm["rows"]["copies"] == n
+    assert len(algorithm["rows"]["names"]) * n <= algorithm["rows"]["links"]
+    # Sixteen thousand links in one drawing would be unreadable.
+    assert bool(algorithm["network"]["u"]) == drawn
+    assert algorithm["network"]["busiest"] > 0
     Elements(page.html)
 
 
@@ -182,16 +182,16 @@ def test_many_algorithms_share_the_room(tmp_path: Path) -> None:
 
 
 def test_wrong_files_are_shown_as_wrong(tmp_path: Path) -> None:
-    """A proof for another file, and a program with a wrong result."""
+    """Check a proof for another file, and a program with a wrong result."""
     path = stored(tmp_path, make_problem(load("ring:4"), "allgather"), proof=True)
     beside = proof_path(path)
     beside.write_text(beside.read_text().replace('"schedule": "', '"schedule": "0'))
     page = report(path)
     assert list(page.wrong) == [path.name]
     assert "refused" in page.wrong[path.name]
-    words = text_of(page.html)
-    assert "Wrong:" in words
-    assert "No algorithm for this question" not in words
+    text = text_of(page.html)
+    assert "Wrong:" in text
+    assert "No algorithm for this question" not in text
     right = write_msccl(ring_allgather(4))
     assert report(written(tmp_path, right)).wrong == {}
     spoilt = right.replace('type="rcs" srcbuf="o" srcoff="1"', 'type="rcs" srcbuf="o" srcoff="2"', 1)
@@ -211,7 +211,7 @@ def view_of(program: Program) -> dict[str, object]:
     return program_view(program, 10**6)
 
 
-def test_a_ring_is_told_hop_by_hop() -> None:
+def test_a_ring_is_listed_hop_by_hop() -> None:
     n = 5
     view = program_view(ring_allgather(n), 10**6)
     sends = view["sends"]
@@ -226,7 +226,7 @@ def test_a_ring_is_told_hop_by_hop() -> None:
         assert [sends["hop"][p] for p in parents] == [hop - 1] * (hop > 1)
         assert all(sends["links"]["dst"][sends["link"][p]] == source for p in parents)
     assert view["network"]["load"] == [1.0] * n
-    # a link is in use from the first tick to the last but the one in which the last chunk is taken
+    # A link is in use from the first tick to the last but one, in which the last chunk is received.
     assert view["rows"]["load"] == pytest.approx([(n - 1) / n] * n)
 
 
@@ -235,7 +235,7 @@ def test_a_ring_is_told_hop_by_hop() -> None:
     [*RIGHT.values(), ring_allreduce(3, 2), allpairs_allreduce(5, 2), ring_allgather(2)],
 )
 def test_any_program(program: Program) -> None:
-    """Ticks keep to every wait, and what is carried adds up to what the collective asks for."""
+    """Check that ticks respect every wait, and that carried contributions add up to the collective's result."""
     view = view_of(program)
     c = columns_of(program, Findings())
     blocks, sends = view["blocks"], view["sends"]
@@ -258,17 +258,17 @@ def test_any_program(program: Program) -> None:
     if program.collective == "allreduce":
         assert goal_for("allreduce", program.nranks, program.nchunks_per_loop, True) is not None
         last = [sends["words"][sends["what"][i]] for i in range(sends["shown"]) if sends["hop"][i] == max(sends["hop"])]
-        assert all(words.startswith(f"sum over {program.nranks} ranks (0–{program.nranks - 1}) of ") for words in last)
+        assert all(value.startswith(f"sum over {program.nranks} ranks (0–{program.nranks - 1}) of ") for value in last)
 
 
 def test_a_program_on_a_topology_is_timed(tmp_path: Path) -> None:
     path = written(tmp_path, write_msccl(replace(ring_allgather(4), protocol="Simple")))
     size = 1 << 22
-    known = figures(report(path, load("ring:4"), None, size))
+    algorithm = figures(report(path, load("ring:4"), None, size))
     hold = size / 4 / 50e3
-    assert known["unit"] == "µs"
-    assert known["span"] == pytest.approx(3 * (hold + 0.7), rel=1e-6)
-    network = known["network"]
+    assert algorithm["unit"] == "µs"
+    assert algorithm["span"] == pytest.approx(3 * (hold + 0.7), rel=1e-6)
+    network = algorithm["network"]
     assert isinstance(network, dict)
     assert network["load"] == pytest.approx([3 * hold / (3 * (hold + 0.7))] * 4, rel=1e-6)
     with pytest.raises(InputError, match="no link"):
@@ -279,9 +279,9 @@ def test_a_program_that_does_not_pair_up_shows_its_structure(tmp_path: Path) -> 
     text = write_msccl(ring_allgather(3)).replace('recv="0"', 'recv="2"')
     page = report(written(tmp_path, text))
     assert page.wrong
-    known = figures(page)
-    assert known["network"] is None
-    assert known["blocks"]["count"]  # type: ignore[index]
+    algorithm = figures(page)
+    assert algorithm["network"] is None
+    assert algorithm["blocks"]["count"]  # type: ignore[index]
     Elements(page.html)
 
 
@@ -292,11 +292,11 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.proof.json").write_text("{}")
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "index.json").write_text('{"format": "synth-index-9", "algorithms": []}')
-    for name, words in (
+    for name, message in (
         ("empty", "no .synth"), ("a.synth", "zip of columns"), ("a.xml", "line 1"), ("a.proof.json", "is a proof"),
         ("none.synth", "no such file"), ("library", "format"), ("library/index.json", "format"),
     ):  # fmt: skip
-        with pytest.raises(InputError, match=words) as refused:
+        with pytest.raises(InputError, match=message) as refused:
             report(tmp_path / name)
         assert "\n" not in str(refused.value)
 
@@ -311,18 +311,18 @@ def test_sizes_of_the_axes_are_powers() -> None:
 
 
 def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
-    """An index holds times and bounds over all sizes, as many as it states."""
+    """Check that the curves have all times and bounds of the index, over all sizes."""
     save(synthesize("allgather", "ring:3", engine="route", budget=2).found, tmp_path)
     index = tmp_path / "index.json"
-    known = json.loads(index.read_text(encoding="utf-8"))
-    rows = known["algorithms"][0]["curve"]
+    document = json.loads(index.read_text(encoding="utf-8"))
+    rows = document["algorithms"][0]["curve"]
     assert report(index).html.count('<g class="curve c0"') == 1
     drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
     assert drawn is not None
     assert len(drawn[1].split("L")) == len(rows) == 21
-    known["algorithms"] = known["algorithms"][:1]
-    known["algorithms"][0]["curve"] = rows[:2]
-    index.write_text(json.dumps(known), encoding="utf-8")
+    document["algorithms"] = document["algorithms"][:1]
+    document["algorithms"][0]["curve"] = rows[:2]
+    index.write_text(json.dumps(document), encoding="utf-8")
     drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
     assert drawn is not None
     assert len(drawn[1].split("L")) == 2

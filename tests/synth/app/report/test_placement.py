@@ -1,4 +1,4 @@
-"""The page about a ranking of placements: every rank once an axis, groups by colour, bars to scale, refusals."""
+"""The page about a ranking of placements: every rank once for each axis, coloured groups, bars to scale, refusals."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STEP = Workload((Call("<tp>", "allreduce", (1,), 64 << 20), Call("dp", "reducesc
 def document() -> dict[str, Any]:
     topology = load("mi250")
     levels = find_levels(topology)
-    found = rank_placements(topology, levels, parse_axes("dp=4,tp=4", levels), STEP, top=0)
-    return dict(json.loads(json.dumps(placement_statement(found))))
+    ranking = rank_placements(topology, levels, parse_axes("dp=4,tp=4", levels), STEP, top=0)
+    return dict(json.loads(json.dumps(placement_statement(ranking))))
 
 
 class Reader(HTMLParser):
-    """Tags that are closed in order, and the text and attributes of devices and bars."""
+    """A parser that checks the order of tags, and keeps the text and attributes of devices and bars."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a report says of programs, right and spoilt: held against what the check's own replay finds in memory."""
+"""What a report shows of programs, right and broken, against the replay of the check."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def goal_of(right: Right) -> object:
 
 @given(st.integers(0, len(RIGHT) - 1))
 @settings(max_examples=60, deadline=None)
-def test_what_is_carried_makes_the_result(which: int) -> None:
-    """Only what `trace_program` says that sends bring is put into memory: in the end what is required is there."""
+def test_carried_values_make_the_result(which: int) -> None:
+    """Check that the values that `trace_program` names for the sends leave the required result in memory."""
     right = RIGHT[which]
     program, goal = right.program, goal_of(right)
     c = columns_of(program, Findings())
@@ -50,15 +50,15 @@ def test_what_is_carried_makes_the_result(which: int) -> None:
     }
     memory = dict(start)
     flying: list[deque[int]] = [deque() for _ in c.connections]
-    reads, writes, both = (c.is_op(ops).tolist() for ops in (READS_SRC, WRITES_DST, READS_DST))
+    reads, writes, reads_dst = (c.is_op(ops).tolist() for ops in (READS_SRC, WRITES_DST, READS_DST))
     brought: dict[int, set[int]] = {}
     for step in order:
         sender = flying[int(c.receives[step])].popleft() if c.receives[step] >= 0 else None
         via = set() if sender is None else {sender}
         for i in range(int(c.count[step])):
             parts = [carried[sender][0][i]] if sender is not None else []
-            for wanted, at in ((reads[step], cells.src), (both[step], cells.dst)):
-                if wanted:
+            for is_read, at in ((reads[step], cells.src), (reads_dst[step], cells.dst)):
+                if is_read:
                     parts.append(memory[at[step] + i])
                     via |= brought.get(at[step] + i, set())
             value = tuple(sorted(x for part in parts for x in part))
@@ -73,7 +73,7 @@ def test_what_is_carried_makes_the_result(which: int) -> None:
             assert set(came) <= via
             rank = c.place(step)[0]
             assert all(c.connections[int(c.sends[p])][1] == rank for p in came)
-            # what other ranks gave must have come from somewhere
+            # Values of other ranks must have come from a send.
             if any(r != rank for value in values for r, _ in value):
                 assert came
     named = {
@@ -93,20 +93,20 @@ def test_what_is_carried_makes_the_result(which: int) -> None:
 
 @given(st.integers(0, len(RIGHT) - 1), st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
-def test_any_spoilt_program_can_be_shown(which: int, seed: int) -> None:
-    """Deadlocks, sends without receives, cells that nothing wrote: a view, or one line."""
+def test_any_broken_program_can_be_shown(which: int, seed: int) -> None:
+    """Check deadlocks, sends without receives, and unwritten cells: the result is a view or one line."""
     right = RIGHT[which]
     program = changed(right, random.Random(seed))
     try:
         view = program_view(program, 10**6, right.goal)
-    except InputError:  # numbers that no program can hold
+    except InputError:  # No program can hold such numbers.
         return
     json.dumps(view, allow_nan=False)
     if view["network"] is not None:
         c = columns_of(program, Findings())
-        done = run(c, None, split=False)
-        assert view["sends"]["total"] == sum(done.sent)
-        assert len(view["blocks"]["listed"]) == len(set(done.order))
+        replayed = run(c, None, split=False)
+        assert view["sends"]["total"] == sum(replayed.sent)
+        assert len(view["blocks"]["listed"]) == len(set(replayed.order))
         assert all(at < view["span"] for _, _, at, *_ in view["blocks"]["listed"])
     else:
         assert not check(program, right.goal, target=None, split=False).ok
@@ -120,7 +120,7 @@ def test_a_program_that_does_nothing() -> None:
     json.dumps(view, allow_nan=False)
 
 
-def test_instructions_are_told_up_to_a_number() -> None:
+def test_instructions_are_listed_up_to_a_number() -> None:
     view = program_view(ring_allgather(6), 7)
     assert view["sends"]["shown"] == 7
     assert view["sends"]["total"] == 30
@@ -130,7 +130,7 @@ def test_instructions_are_told_up_to_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "description"),
     [
         ((((3, 5),),), "rank 3's chunk 5"),
         ((((3, 5),), ((3, 6),), ((3, 8),)), "rank 3's chunks 5–6; rank 3's chunk 8"),
@@ -142,8 +142,8 @@ def test_instructions_are_told_up_to_a_number() -> None:
         ((), "contents not followed"),
     ],
 )
-def test_words_of_values(values: tuple[tuple[tuple[int, int], ...], ...], words: str) -> None:
-    assert describe_values(values) == words
+def test_descriptions_of_values(values: tuple[tuple[tuple[int, int], ...], ...], description: str) -> None:
+    assert describe_values(values) == description
 
 
 @given(st.sets(st.integers(0, 60)))
