@@ -1,4 +1,4 @@
-"""One pool of solver processes for all tests here: starting one costs more than most questions."""
+"""One pool of solver processes for all tests of this folder, since starting one takes longer than most questions."""
 
 from __future__ import annotations
 

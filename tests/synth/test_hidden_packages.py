@@ -12,10 +12,10 @@ import pytest
 from tests import ROOT
 
 
-def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder in which it looks for modules first, as beside a script."""
     return subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, *arguments],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -25,7 +25,7 @@ def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# A checkout that is installed in place has a finder which knows our modules beside whatever folder hides them.
+# A checkout that is installed in place has a finder that knows our modules, even if a folder hides them.
 _AS_INSTALLED = "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'Editable' not in repr(f)]\n"
 
 
@@ -57,8 +57,8 @@ def test_the_file_that_hides_a_package_is_named(tmp_path: Path, name: str, scrip
     assert last.startswith(f"ImportError: {file}: hides the package {name} of synth-collectives, in {ROOT}; it must")
 
 
-def test_what_needs_no_hidden_package_goes_on(tmp_path: Path) -> None:
-    """Whoever only synthesizes may have a runtime.py of their own, and that is what they import."""
+def test_a_program_that_needs_no_hidden_package_runs(tmp_path: Path) -> None:
+    """Check that a user who only synthesizes may have a runtime.py, and that `import runtime` imports that file."""
     _hide(tmp_path, "runtime", as_folder=False)
     (tmp_path / "script.py").write_text("import synth, runtime\nprint(synth.synthesize.__name__, runtime.mine)")
     assert _run(tmp_path, "script.py").stdout == "synthesize 1\n"

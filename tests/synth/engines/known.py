@@ -1,4 +1,4 @@
-"""What engines are told by a search that asks them."""
+"""The knowledge that a search gives to engines, for tests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from synth.engines.request import Candidate
 
 @dataclass
 class Known:
-    """Best times in µs by message size, and nothing else.
+    """The best times by message size, and nothing else.
 
     Attributes:
-        best: these.
+        best: Best time in µs of each size in bytes.
     """
 
     best: dict[float, float] = field(default_factory=dict)

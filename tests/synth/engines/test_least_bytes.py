@@ -1,4 +1,4 @@
-"""Engines refine chunks no further than an executor can keep under way."""
+"""Engines refine chunks no further than an executor can keep in flight."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_engines_refine_no_further(engine: str, machine: str, workers: Workers) 
     for least in (None, 1 << 17):
         options = Options(least_bytes=least, budget_s=2.0)
         request = Request(options, (SIZE,), np.inf, workers, Known(), prove(problem, max_flow=False), most_sends=2000)
-        found = [one for one in ENGINES[engine].solve(problem, request) if isinstance(one, Candidate)]
-        sizes = (float(one.problem.collective.chunk_bytes(SIZE).max()) for one in found)
-        smallest.append(min(sizes, default=np.inf))  # all would be too small
+        candidates = [outcome for outcome in ENGINES[engine].solve(problem, request) if isinstance(outcome, Candidate)]
+        sizes = (float(candidate.problem.collective.chunk_bytes(SIZE).max()) for candidate in candidates)
+        smallest.append(min(sizes, default=np.inf))  # All chunks would be too small.
     assert smallest[0] < 1 << 17 <= smallest[1]

@@ -1,4 +1,4 @@
-"""All-reduce with a sum of its own for every rank: right, stored, lowered and carried as what it is."""
+"""All-reduce with a separate sum for every rank: right, stored, lowered and carried to other groups."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from topologies.errors import InputError
 from topologies.load import load
 
 
-def made(problem: Problem, chunks: int = 1) -> Algorithm:
+def one_shot_algorithm(problem: Problem, chunks: int = 1) -> Algorithm:
     whole = replace(problem, collective=one_shot(problem.collective)).with_chunks(chunks)
-    return Algorithm(whole, timed(whole, answered(whole, 1e3), 1e3), NAME)  # replayed
+    return Algorithm(whole, timed(whole, answered(whole, 1e3), 1e3), NAME)  # The constructor replays the schedule.
 
 
 def test_a_sum_for_every_rank_is_numbered_by_rank_then_chunk() -> None:
@@ -41,33 +41,33 @@ def test_a_sum_for_every_rank_is_numbered_by_rank_then_chunk() -> None:
 
 
 def test_no_contribution_goes_further_than_the_longest_shortest_path() -> None:
-    """A cube without a corner: three steps, where sums that meet and are spread need four."""
+    """Check a cube without a corner: three steps, where reducing to a rank and broadcasting takes four."""
     problem = make_problem(load("hypercube:3"), "allreduce", (0, *range(2, 8)))
-    algorithm = made(problem)
+    algorithm = one_shot_algorithm(problem)
     assert algorithm.steps == 3
     assert algorithm.time_us(1024) < 1.05 * prove(problem).at(1024)[0]
 
 
-def test_it_can_be_asked_for_by_name() -> None:
-    found = synthesize("allreduce", "line:3", engine=NAME, size="1K", target="none", budget=2).found
-    assert found.ranges[0].algorithm.engine == NAME
-    assert found.ranges[0].algorithm.steps == 2
+def test_it_can_be_requested_by_name() -> None:
+    result = synthesize("allreduce", "line:3", engine=NAME, size="1K", target="none", budget=2).found
+    assert result.ranges[0].algorithm.engine == NAME
+    assert result.ranges[0].algorithm.steps == 2
 
 
-def test_of_many_ranks_too_all_are_reached_in_the_latency_of_the_longest_shortest_path() -> None:
-    """A torus of 6 by 6, folded by its translations; sums that meet and are spread take twice that."""
-    found = synthesize("allreduce", "torus:6x6", engine=NAME, size="1K", target="none", budget=10).found
-    best = found.ranges[0]
+def test_all_of_many_ranks_are_reached_in_the_latency_of_the_longest_shortest_path() -> None:
+    """Check the quotient of a torus of 6 by 6 by its translations; reducing and broadcasting takes twice the time."""
+    result = synthesize("allreduce", "torus:6x6", engine=NAME, size="1K", target="none", budget=10).found
+    best = result.ranges[0]
     assert best.algorithm.engine == NAME
     assert best.algorithm.steps == 6
-    assert best.time_us(1024) < 1.05 * found.bound.at(1024)[0]
+    assert best.time_us(1024) < 1.05 * result.bound.at(1024)[0]
 
 
 @pytest.mark.parametrize(("group", "relays"), [((0, 1, 2, 4), ()), ((0, 1, 6, 7), (2, 3, 4, 5))])
 def test_it_becomes_programs_of_each_form(group: tuple[int, ...], relays: tuple[int, ...]) -> None:
-    """In place, what others' sums begin with stays until they have it."""
+    """Check that in place, the data that other ranks' sums begin with stays until they have it."""
     for chunks in (1, 3):
-        algorithm = made(make_problem(DGX1, "allreduce", group, relays), chunks)
+        algorithm = one_shot_algorithm(make_problem(DGX1, "allreduce", group, relays), chunks)
         for inplace in forms(algorithm.problem):
             program, goal = lower(algorithm, "x", target="msccl", inplace=inplace)
             assert program.nchunks_per_loop == chunks
@@ -76,14 +76,14 @@ def test_it_becomes_programs_of_each_form(group: tuple[int, ...], relays: tuple[
             assert report.judged
 
 
-def test_a_file_says_so(tmp_path: Path) -> None:
-    path = written(tmp_path, made(make_problem(load("line:4"), "allreduce"), 2).problem)
+def test_a_file_states_its_engine(tmp_path: Path) -> None:
+    path = written(tmp_path, one_shot_algorithm(make_problem(load("line:4"), "allreduce"), 2).problem)
     stored = load_schedule(path)
     assert stored.as_named
-    assert stored.asked.collective.equals(named("allreduce", 4, 1))  # what bounds speak of
+    assert stored.asked.collective.equals(named("allreduce", 4, 1))  # Bounds are about this collective.
 
 
-def test_a_file_that_says_so_of_another_collective_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_collective_with_this_engine_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, make_problem(load("line:4"), "allgather"))
     inside = members(path)
     inside["header.json"] = inside["header.json"].replace(b'"columns":', b'"one_shot": true, "columns":', 1)
@@ -93,12 +93,12 @@ def test_a_file_that_says_so_of_another_collective_is_refused(tmp_path: Path) ->
 
 
 def test_it_is_carried_to_another_group_of_the_same_network() -> None:
-    one, other = make_problem(DGX1, "allreduce", (0, 1, 2, 4)), (4, 0, 6, 5)
-    order = next(np.array(o) for o in permutations(range(4)) if form(tuple(one.group[i] for i in o)) == form(other))
-    known = made(one, 2)
-    found = carried(known, make_problem(DGX1, "allreduce", other), order)
-    assert found.problem.collective.equals(known.problem.collective)
-    assert found.time_us(1024) == known.time_us(1024)
+    problem, group = make_problem(DGX1, "allreduce", (0, 1, 2, 4)), (4, 0, 6, 5)
+    order = next(np.array(o) for o in permutations(range(4)) if form(tuple(problem.group[i] for i in o)) == form(group))
+    algorithm = one_shot_algorithm(problem, 2)
+    carried_algorithm = carried(algorithm, make_problem(DGX1, "allreduce", group), order)
+    assert carried_algorithm.problem.collective.equals(algorithm.problem.collective)
+    assert carried_algorithm.time_us(1024) == algorithm.time_us(1024)
 
 
 def test_it_is_for_all_reduce_of_one_group() -> None:

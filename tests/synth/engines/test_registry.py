@@ -1,4 +1,4 @@
-"""The engine seam: a new engine is one file and one row, and every row keeps what the seam promises."""
+"""A new engine is one file and one row, and every row keeps the promises of the engines' interface."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from topologies.load import load
 
 
 def accepts(problem: Problem, _options: Options) -> str:
-    """Rings of three, all-gather."""
+    """Accept an all-gather of three ranks."""
     return "" if problem.nranks == 3 and problem.collective.name == "allgather" else "toys are for three ranks"
 
 
 def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
-    """Everybody sends its block to both others."""
+    """Yield the direct exchange: every rank sends its block to both other ranks."""
     yield Progress("playing")
     net = problem.network
     rows = [(chunk, link) for chunk in range(3) for link in range(net.nlinks) if net.src[link] == chunk]
     chunk, link = (np.array(column) for column in zip(*rows, strict=True))
-    found = Candidate(problem, untimed(chunk, link, chunk * 0, chunk < 0), "toy", request.sizes[0])
-    yield found
-    assert np.isfinite(request.known.time_us(found))
+    candidate = Candidate(problem, untimed(chunk, link, chunk * 0, chunk < 0), "toy", request.sizes[0])
+    yield candidate
+    assert np.isfinite(request.known.time_us(candidate))
     assert request.known.fewest_steps() == 1
 
 
@@ -55,12 +55,12 @@ def test_a_new_engine_is_asked_and_answers(workers: Workers) -> None:
     answer = synthesize("allgather", "full:3", chunks=1, engine="toy", workers=workers)
     assert {row["engine"] for row in answer.algorithms} == {"toy"}
     assert answer.gap == 1.0
-    # among all engines too, where not all is proved before
+    # It is also used among all engines, where the bound is not reached before.
     problem = make_problem(degraded(load("full:3"), (), ("link:0-1=30%",)), "allgather")
-    asked: list[str] = []
-    found = search(problem, Options(budget_s=5), workers, lambda text, _: asked.append(text))
-    assert "playing" in asked
-    assert found.ranges
+    progress_lines: list[str] = []
+    result = search(problem, Options(budget_s=5), workers, lambda text, _: progress_lines.append(text))
+    assert "playing" in progress_lines
+    assert result.ranges
     with pytest.raises(InputError, match="--engine toy: toys are for three ranks"):
         synthesize("allgather", "full:4", engine="toy", workers=workers)
 
@@ -69,7 +69,7 @@ def test_a_new_engine_is_asked_and_answers(workers: Workers) -> None:
 def test_the_command_line_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = [
+    arguments = [
         "synth",
         "allgather",
         "--topo",
@@ -81,17 +81,17 @@ def test_the_command_line_takes_it(
         str(tmp_path),
         "--engine",
     ]
-    monkeypatch.setattr(sys, "argv", [*asked, "toy"])
+    monkeypatch.setattr(sys, "argv", [*arguments, "toy"])
     main()
     assert json.loads(capsys.readouterr().out)["algorithms"][0]["engine"] == "toy"
-    monkeypatch.setattr(sys, "argv", [*asked, "tow"])
+    monkeypatch.setattr(sys, "argv", [*arguments, "tow"])
     with pytest.raises(SystemExit, match="2"):
         main()
     assert "did you mean toy" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("toy", "planted_defects")
-def test_a_wrong_answer_never_gets_further(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_answer_is_not_used(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = solve
 
     def lie(problem: Problem, request: Request) -> Iterator[Outcome]:
@@ -107,7 +107,7 @@ def test_a_wrong_answer_never_gets_further(workers: Workers, monkeypatch: pytest
     assert defect.line.startswith("engine toy failed (ScheduleRefused in replay.py:")
 
 
-def test_an_engine_that_is_not_known_is_refused_with_the_nearest() -> None:
+def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InputError, match=r"engine: 'flw' is not known \(did you mean flow\?\); it is one of auto, "):
         chosen("flw")
 
@@ -117,29 +117,29 @@ def test_an_engine_that_is_not_known_is_refused_with_the_nearest() -> None:
 def test_every_engine_claims_the_time_that_its_schedule_takes(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str, topo: str
 ) -> None:
-    """What `known.time_us` says of a candidate is the time of the replayed algorithm."""
-    # one needs a switch that does more than forward
+    """Check that `known.time_us` of a candidate is the time of the replayed algorithm."""
+    # One engine needs a switch that does more than forward.
     apart = {
         "switch": ("dgx-h100", "broadcast"),
         "two-hops": ("full:4", "reduce"),
         "one-shot": ("line:3", "allreduce"),
         "levels": ("fattree:2x2x2", "reduce"),
     }
-    where, what = apart.get(name, (topo, "allgather"))
-    problem, engine = make_problem(load(where), what), ENGINES[name]
+    where, collective = apart.get(name, (topo, "allgather"))
+    problem, engine = make_problem(load(where), collective), ENGINES[name]
     options = Options(size=1 << 20, engine=name, budget_s=3)
-    seen: list[tuple[Candidate, float]] = []
+    claims: list[tuple[Candidate, float]] = []
 
-    def watched(asked: Problem, request: Request) -> Iterator[Outcome]:
-        for outcome in engine.solve(asked, request):
+    def watched(engine_problem: Problem, request: Request) -> Iterator[Outcome]:
+        for outcome in engine.solve(engine_problem, request):
             yield outcome
             if isinstance(outcome, Candidate):
-                seen.append((outcome, request.known.time_us(outcome)))
+                claims.append((outcome, request.known.time_us(outcome)))
 
     monkeypatch.setitem(ENGINES, name, replace(engine, module=__name__))
     monkeypatch.setattr(sys.modules[__name__], "accepts", engine.accepts)
     monkeypatch.setattr(sys.modules[__name__], "solve", watched)
     assert search(problem, options, workers).ranges
-    for candidate, time_us in seen:
+    for candidate, time_us in claims:
         algorithm = Algorithm(candidate.problem, candidate.schedule, name)
         assert algorithm.time_us(1 << 20) == pytest.approx(time_us, rel=1e-9)

@@ -1,4 +1,4 @@
-"""The engine that reduces and multicasts in switches: right, near the bound, for groups and clusters nobody named."""
+"""The engine that reduces and multicasts in switches: right and near the bound, for any group and cluster."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ SIZES = (1 << 30, 1 << 20, 1 << 10)
 
 def answers(problem: Problem, chunks: int | None = None) -> list[Algorithm]:
     request = Request(Options(chunks=chunks), SIZES, np.inf, None, None, None)  # type: ignore[arg-type]
-    found = [one for one in solve(problem, request) if isinstance(one, Candidate)]
-    return [Algorithm(one.problem, one.schedule, one.engine, size_bytes=one.size_bytes) for one in found]
+    candidates = [outcome for outcome in solve(problem, request) if isinstance(outcome, Candidate)]
+    return [
+        Algorithm(candidate.problem, candidate.schedule, candidate.engine, size_bytes=candidate.size_bytes)
+        for candidate in candidates
+    ]
 
 
 def gaps(problem: Problem) -> dict[int, float]:
-    """Time / bound by size, of the best answer; no answer is under the bound at any size."""
-    bound, found = prove(problem), answers(problem)
-    assert found
-    times = {size: [one.time_us(size) / bound.at(size)[0] for one in found] for size in SIZES}
+    """Return time / bound of the best answer by size, after a check that no answer is below the bound at any size."""
+    bound, algorithms = prove(problem), answers(problem)
+    assert algorithms
+    times = {size: [algorithm.time_us(size) / bound.at(size)[0] for algorithm in algorithms] for size in SIZES}
     assert min(map(min, times.values())) >= 1 - 1e-9
-    return {size: min(those) for size, those in times.items()}
+    return {size: min(size_gaps) for size, size_gaps in times.items()}
 
 
 @pytest.mark.parametrize("group", [range(8), (6, 1, 3), (0, 2, 4, 5, 7)])
@@ -88,7 +91,9 @@ def test_any_star_with_ports_of_its_own_rates(seed: int) -> None:
         (load("dgx-h100:2"), (0, 1, 2, 8, 9, 10, 11), "allreduce", "all groups of one size"),
     ],
 )  # fmt: skip
-def test_what_it_cannot_do_it_says(topology: Topology, group: tuple[int, ...] | None, name: str, says: str) -> None:
+def test_it_states_the_reason_where_it_cannot_answer(
+    topology: Topology, group: tuple[int, ...] | None, name: str, says: str
+) -> None:
     if not says:
         with pytest.raises(InputError):
             make_problem(topology, name, group)
@@ -98,31 +103,31 @@ def test_what_it_cannot_do_it_says(topology: Topology, group: tuple[int, ...] | 
 
 def test_a_pinned_number_of_chunks_is_kept_or_refused() -> None:
     problem = make_problem(node(), "allreduce")
-    assert {one.chunks for one in answers(problem, 16)} == {16}
+    assert {answer.chunks for answer in answers(problem, 16)} == {16}
     assert answers(problem, 12) == []
 
 
-def test_answers_say_whether_switches_do_more_than_forward() -> None:
-    found = synth.synthesize("broadcast", "dgx-h100", size="64M", budget=1.0)
-    assert not ordinary(found.found.problem.network, found.algorithm("64M").schedule.link)
-    document = found.algorithms[0]
+def test_answers_state_whether_switches_do_more_than_forward() -> None:
+    answer = synth.synthesize("broadcast", "dgx-h100", size="64M", budget=1.0)
+    assert not ordinary(answer.found.problem.network, answer.algorithm("64M").schedule.link)
+    document = answer.algorithms[0]
     assert document["switch_ops"]
     assert document["optimal"]
-    assert "nvswitch may multicast and reduce, as the bounds assume; used in 1 of 1 algorithm" in found.table()
+    assert "nvswitch may multicast and reduce, as the bounds assume; used in 1 of 1 algorithm" in answer.table()
 
 
-def test_a_target_that_cannot_say_it_is_asked_without() -> None:
+def test_a_target_without_switch_operations_is_searched_without_them() -> None:
     assert ask("broadcast", "dgx-h100").problem.network.hyperlinks is not None
     assert ask("broadcast", "dgx-h100", switch_ops=False).problem.network.hyperlinks is None
-    told = ask("broadcast", "dgx-h100", target="msccl")
-    assert told.problem.network.hyperlinks is None
-    assert told.unsaid.startswith("msccl's files cannot express multicast and reduction in switches")
+    answer = ask("broadcast", "dgx-h100", target="msccl")
+    assert answer.problem.network.hyperlinks is None
+    assert answer.unsaid.startswith("msccl's files cannot express multicast and reduction in switches")
     assert ask("broadcast", "dgx-a100", target="msccl").unsaid == ""
     with pytest.raises(InputError, match="--engine switch: msccl's files cannot express"):
         ask("broadcast", "dgx-h100", target="msccl", engine="switch")
 
 
-def test_lowering_refuses_what_no_program_says() -> None:
+def test_lowering_refuses_operations_that_no_program_has() -> None:
     with pytest.raises(InputError, match="multicast or reduce; no program can express them"):
         lower(answers(make_problem(node(), "broadcast"))[0], "b")
 
@@ -140,8 +145,8 @@ def test_a_quotient_has_no_hyperlinks_and_expands_to_the_whole(part: float) -> N
 def test_an_executor_also_gets_few_chunks_that_are_nearly_as_good() -> None:
     problem, size = make_problem(load("dgx-h100"), "allreduce"), 1 << 30
     request = Request(Options(), (size,), np.inf, None, None, None, most_sends=1 << 20)  # type: ignore[arg-type]
-    found = [one for one in solve(problem, request) if isinstance(one, Candidate)]
-    times = [predict_us(one.problem, one.schedule, size) for one in found]
-    best, few = int(np.argmin(times)), min(range(len(found)), key=lambda i: len(found[i].schedule))
-    assert len(found[few].schedule) < len(found[best].schedule)
+    candidates = [outcome for outcome in solve(problem, request) if isinstance(outcome, Candidate)]
+    times = [predict_us(candidate.problem, candidate.schedule, size) for candidate in candidates]
+    best, few = int(np.argmin(times)), min(range(len(candidates)), key=lambda i: len(candidates[i].schedule))
+    assert len(candidates[few].schedule) < len(candidates[best].schedule)
     assert times[best] < times[few] <= 1.05 * times[best]

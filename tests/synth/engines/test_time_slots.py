@@ -1,4 +1,4 @@
-"""Time slots: the dual bound holds for schedules found by others, and the schedules are right."""
+"""Time slots: the dual bound holds for schedules of other engines, and the schedules are right."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _problems() -> list[Problem]:
 @pytest.mark.parametrize("problem", _problems(), ids=lambda p: f"{p.topology.name}-{p.collective.name}")
 @pytest.mark.parametrize("size", [1 << 12, 1 << 20])
 def test_no_schedule_of_these_chunks_beats_the_dual_bound(workers: Workers, problem: Problem, size: int) -> None:
-    known = [route.solve(problem, size, depth) for depth in (0.0, 0.5, 1.0)]
-    ceiling = min(predict_us(problem, s, size) for s in known)
+    schedules = [route.solve(problem, size, depth) for depth in (0.0, 0.5, 1.0)]
+    ceiling = min(predict_us(problem, s, size) for s in schedules)
     model = slot_model(problem, size, ceiling * 1.2, 8)
     result = _solved(workers, model)
     assert result.solution is not None

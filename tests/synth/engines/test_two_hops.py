@@ -21,21 +21,21 @@ def test_it_is_right_for_any_number_of_ranks_root_and_pieces(collective: str, ra
         problem = make_problem(load(f"full:{ranks}"), collective, root=root)
         assert not accepts(problem, Options())
         whole = problem.with_chunks(pieces)
-        made = Algorithm(whole, _schedule(whole, 1 << 20), NAME)  # replayed
-        assert made.steps == 2
-        assert len(made.schedule) == pieces * (ranks - 1)
+        algorithm = Algorithm(whole, _schedule(whole, 1 << 20), NAME)  # The constructor replays the schedule.
+        assert algorithm.steps == 2
+        assert len(algorithm.schedule) == pieces * (ranks - 1)
 
 
 @pytest.mark.parametrize("size", [1 << 22, 1 << 26])
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-def test_through_a_switch_all_ports_work_but_for_two_latencies_and_a_round(collective: str, size: int) -> None:
+def test_through_a_switch_all_ports_work_except_for_two_latencies_and_a_round(collective: str, size: int) -> None:
     problem = make_problem(under(with_costs(load("dgx-a100")), "Simple"), collective)
     pieces = 64
     whole = problem.with_chunks(pieces)
     time_us = Algorithm(whole, _schedule(whole, size), NAME, size_bytes=size).time_us(size)
     slot_us = size / pieces / float(problem.network.bandwidth_gbs[0]) * 1e-3
     alpha_us = float(problem.network.alpha_us[0])
-    # from its arrival on a piece is sent to its six other peers in at most seven slots, which begin with a slot
+    # After its arrival a piece is sent to its six other peers in at most seven slots, which begin with a slot.
     assert time_us <= prove(problem, max_flow=False).at(size)[0] + alpha_us + 9 * slot_us
 
 
@@ -46,7 +46,7 @@ def test_it_is_for_whole_problems_of_one_root_where_all_are_linked() -> None:
     assert "no steps" in accepts(make_problem(load("full:5"), "broadcast"), Options(steps=2))
 
 
-def test_it_can_be_asked_for_by_name() -> None:
-    found = synthesize("broadcast", "full:5", engine=NAME, size="1M", target="none", budget=10).found
-    assert found.ranges[0].algorithm.engine in (NAME, "direct", "ring", "route")
-    assert any(one.algorithm.engine == NAME for one in (*(r.contender for r in found.ranges), *found.others))
+def test_it_can_be_requested_by_name() -> None:
+    result = synthesize("broadcast", "full:5", engine=NAME, size="1M", target="none", budget=10).found
+    assert result.ranges[0].algorithm.engine in (NAME, "direct", "ring", "route")
+    assert any(offer.algorithm.engine == NAME for offer in (*(r.contender for r in result.ranges), *result.others))

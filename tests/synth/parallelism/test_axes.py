@@ -1,4 +1,4 @@
-"""Axes, parallelism matrices and the groups they make."""
+"""Axes, parallelism matrices and the groups that they define."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rows", "columns"), CASES)
-def test_matrices_are_all_that_brute_force_finds(rows: tuple[int, ...], columns: tuple[int, ...]) -> None:
-    found = list(matrices(axes(*rows), hierarchy(*columns)))
+def test_matrices_are_all_that_brute_force_yields(rows: tuple[int, ...], columns: tuple[int, ...]) -> None:
+    listed = list(matrices(axes(*rows), hierarchy(*columns)))
     divisors = [[d for d in range(1, c + 1) if c % d == 0] for _ in rows for c in columns]
     shape = (len(rows), len(columns))
     tables = (np.array(entries).reshape(shape) for entries in product(*divisors))
@@ -43,9 +43,9 @@ def test_matrices_are_all_that_brute_force_finds(rows: tuple[int, ...], columns:
         for t in tables
         if tuple(t.prod(axis=1)) == rows and tuple(t.prod(axis=0)) == columns
     }
-    assert len(found) == len(set(found))
-    assert set(found) == expected
-    assert found
+    assert len(listed) == len(set(listed))
+    assert set(listed) == expected
+    assert listed
 
 
 def test_exchanged_levels_count_once() -> None:
@@ -71,11 +71,11 @@ def test_every_rank_is_in_exactly_one_group_of_every_request(rows: tuple[int, ..
                 assert sorted(groups.reshape(-1).tolist()) == list(range(ranks.size))
 
 
-def test_a_matrix_splits_every_level_as_it_says() -> None:
+def test_a_matrix_splits_every_level_as_stated() -> None:
     levels = hierarchy(4, 6)
     for matrix in matrices(axes(4, 6), levels):
         where = np.argsort(levels.ranks)
-        coordinates = np.array(np.unravel_index(where, levels.sizes))  # (levels, ranks)
+        coordinates = np.array(np.unravel_index(where, levels.sizes))  # Shape (levels, ranks).
         for axis, row in enumerate(matrix):
             for group in process_groups(mesh(levels, matrix), [axis]):
                 assert tuple(len(set(digits.tolist())) for digits in coordinates[:, group]) == row
@@ -96,14 +96,14 @@ def test_filling_from_the_innermost_is_the_default_order() -> None:
         ("dp:4", "'dp:4' is no axis"),
     ],
 )
-def test_axes_given_wrongly(text: str, line: str) -> None:
+def test_wrong_axes_are_refused(text: str, line: str) -> None:
     with pytest.raises(InputError, match=line):
         parse_axes(text, hierarchy(4, 8))
 
 
 def test_axes_by_name() -> None:
-    known = parse_axes("pp=2,dp=2,tp=8", hierarchy(4, 8))
-    assert axes_named(["tp", "pp"], known) == (0, 2)
+    parsed_axes = parse_axes("pp=2,dp=2,tp=8", hierarchy(4, 8))
+    assert axes_named(["tp", "pp"], parsed_axes) == (0, 2)
     for names, line in ((["td"], "did you mean tp or dp"), (["dp", "dp"], "twice"), ([], "names no axis")):
         with pytest.raises(InputError, match=line):
-            axes_named(names, known)
+            axes_named(names, parsed_axes)

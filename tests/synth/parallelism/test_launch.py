@@ -16,8 +16,8 @@ def test_rankfile_and_hosts_name_every_device_once() -> None:
     topology = load("dgx-h100:2")
     order = np.random.default_rng(0).permutation(16).tolist()
     lines = [re.fullmatch(r"rank (\d+)=\+n(\d+) slot=(\d+)", line) for line in rankfile(topology, order).splitlines()]
-    found = [tuple(map(int, line.groups())) for line in lines if line]
-    assert found == [(p, rank // 8, rank % 8) for p, rank in enumerate(order)]
+    slots = [tuple(map(int, line.groups())) for line in lines if line]
+    assert slots == [(p, rank // 8, rank % 8) for p, rank in enumerate(order)]
     hosts = host_order(topology, order, ["a", "b"]).split()
     assert hosts == ["ab"[rank // 8] for rank in order]
 

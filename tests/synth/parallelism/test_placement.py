@@ -59,32 +59,37 @@ def estimator(spec: str) -> Estimator:
 
 
 def test_the_estimate_of_a_star_is_the_formula() -> None:
-    found = estimator("star:8,bw=50,alpha=0.5").estimate("allreduce", np.arange(8)[None], 1 << 20)
-    assert found.time_us == pytest.approx(2 * 7 / 8 * (1 << 20) / 50e3 + 2 * 1.0)
+    estimate = estimator("star:8,bw=50,alpha=0.5").estimate("allreduce", np.arange(8)[None], 1 << 20)
+    assert estimate.time_us == pytest.approx(2 * 7 / 8 * (1 << 20) / 50e3 + 2 * 1.0)
 
 
 def test_a_ring_waits_for_its_long_hop_once() -> None:
-    """On a line the way back from the last rank to the first is long; a share goes over it once."""
-    found = estimator("line:32,bw=50,alpha=1").estimate("allgather", np.arange(32)[None], 32)
-    assert 31 <= found.time_us <= 63
+    """Check a line, where the path from the last rank back to the first is long: a share takes it only once."""
+    estimate = estimator("line:32,bw=50,alpha=1").estimate("allgather", np.arange(32)[None], 32)
+    assert 31 <= estimate.time_us <= 63
 
 
 def test_groups_that_share_a_link_take_longer() -> None:
-    one, groups = estimator("ring:8"), np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
-    alone = one.estimate("allgather", groups[:1], 1 << 20).time_us
-    assert one.estimate("allgather", groups, 1 << 20).time_us > 2 * alone
+    line_estimator, groups = estimator("ring:8"), np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
+    lone_us = line_estimator.estimate("allgather", groups[:1], 1 << 20).time_us
+    assert line_estimator.estimate("allgather", groups, 1 << 20).time_us > 2 * lone_us
 
 
 @pytest.mark.parametrize("spec", ["dgx-h100:2", "torus:4x4", "mi250", "dragonfly:3x3x2"])
 @pytest.mark.parametrize("collective", ["allreduce", "alltoall", "sendrecv"])
-def test_placements_alike_by_a_symmetry_take_equally_long(spec: str, collective: str) -> None:
-    """Up to routes: symmetric networks whose fixed routes break ties by rank may differ by a little on a torus."""
-    one = estimator(spec)
-    ranks = np.random.default_rng(5).permutation(one.net.nranks).reshape(-1, 2)
-    first = one.estimate(collective, ranks, 1 << 20)
+def test_symmetric_placements_take_equally_long(spec: str, collective: str) -> None:
+    """Check that symmetric placements take equally long, apart from routes.
+
+    Fixed routes break ties by rank, so times may differ a little on a torus.
+    """
+    spec_estimator = estimator(spec)
+    ranks = np.random.default_rng(5).permutation(spec_estimator.net.nranks).reshape(-1, 2)
+    first = spec_estimator.estimate(collective, ranks, 1 << 20)
     slack = 0.6 if spec.startswith("torus") else 0.35 if spec == "mi250" else 1e-9
-    for image in automorphisms(one.net, [], limit=6):
-        assert one.estimate(collective, image[ranks], 1 << 20).time_us == pytest.approx(first.time_us, rel=slack)
+    for image in automorphisms(spec_estimator.net, [], limit=6):
+        assert spec_estimator.estimate(collective, image[ranks], 1 << 20).time_us == pytest.approx(
+            first.time_us, rel=slack
+        )
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "allgather", "reducescatter", "alltoall"])
@@ -93,12 +98,12 @@ def test_no_placement_carries_less_across_a_part(collective: str, k: int, part: 
     call = Call("x", collective, (0,), 1000)
 
     def crossing(m: int) -> np.ndarray:
-        rest = k - m
+        outside = k - m
         amounts = {
             "allreduce": (1, 1),
-            "allgather": (rest / k, m / k),
-            "reducescatter": (m / k, rest / k),
-            "alltoall": (m * rest / k, m * rest / k),
+            "allgather": (outside / k, m / k),
+            "reducescatter": (m / k, outside / k),
+            "alltoall": (m * outside / k, m * outside / k),
         }
         return np.array(amounts[collective]) * 1000.0 * (0 < m < k)
 
@@ -111,7 +116,7 @@ def test_no_placement_carries_less_across_a_part(collective: str, k: int, part: 
     assert np.min(every, axis=0) == pytest.approx(np.array(least_crossing(call, k, part)))
 
 
-def test_what_links_carry_together_is_at_most_their_cover() -> None:
+def test_the_shared_load_of_links_is_at_most_their_cover() -> None:
     topology = load("ndv2:2")
     net = network(topology, range(16))
     inside = np.arange(16) < 8
@@ -125,29 +130,29 @@ def test_what_links_carry_together_is_at_most_their_cover() -> None:
 def test_no_order_of_a_small_machine_is_faster_than_the_bound(spec: str) -> None:
     calls = tuple(Call(name, name, (0,), 1 << 20) for name in ("allreduce", "allgather", "alltoall"))
     for call in calls:
-        found = ranked(spec, "dp=3,tp=2", exhaustive=True, workload=Workload((call,)))
-        assert 0 < found.bound_us <= found.best.step.time_us
+        ranking = ranked(spec, "dp=3,tp=2", exhaustive=True, workload=Workload((call,)))
+        assert 0 < ranking.bound_us <= ranking.best.step.time_us
 
 
 def test_the_bound_is_proved_by_searched_schedules_too() -> None:
-    found = ranked("star:4,bw=50,alpha=0", "dp=4", top=1, workload=Workload((Call("x", "alltoall", (0,), 1 << 20),)))
-    assert found.best.step.time_us == pytest.approx(found.bound_us)
+    ranking = ranked("star:4,bw=50,alpha=0", "dp=4", top=1, workload=Workload((Call("x", "alltoall", (0,), 1 << 20),)))
+    assert ranking.best.step.time_us == pytest.approx(ranking.bound_us)
 
 
 @pytest.mark.parametrize(("spec", "axes"), [("dgx-h100:2", "dp=4,tp=4"), ("fattree:2x4x1", "dp=2,tp=4")])
 def test_the_times_of_the_ranking_replay(spec: str, axes: str) -> None:
-    found = ranked(spec, axes, top=2)
-    searched = [p for p in found.placements if p.step.searched]
+    ranking = ranked(spec, axes, top=2)
+    searched = [p for p in ranking.placements if p.step.searched]
     assert len(searched) >= 2
-    times = [p.step.time_us for p in found.placements]
+    times = [p.step.time_us for p in ranking.placements]
     assert times == sorted(times)
     for placement in searched:
-        for i, call in enumerate(found.workload.calls):
-            made = found.plans[i, placement.mesh.tobytes()]
-            groups = [list(member.ranks) for member in made.problem.members]
+        for i, call in enumerate(ranking.workload.calls):
+            replayed = ranking.plans[i, placement.mesh.tobytes()]
+            groups = [list(member.ranks) for member in replayed.problem.members]
             assert groups == process_groups(placement.mesh, call.over).tolist()
-            replay(made.problem, made.at_size)
-            time_us = predict_us(made.problem, made.algorithm.schedule, call.size_bytes)
+            replay(replayed.problem, replayed.at_size)
+            time_us = predict_us(replayed.problem, replayed.algorithm.schedule, call.size_bytes)
             assert placement.step.call_us[i] == pytest.approx(time_us)
         tp, dp, every = placement.step.call_us
         assert max(4 * tp, dp) + every <= placement.step.time_us * (1 + 1e-9)
@@ -155,68 +160,68 @@ def test_the_times_of_the_ranking_replay(spec: str, axes: str) -> None:
 
 
 def test_an_interrupt_ends_the_searches_and_leaves_a_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Call] = []
+    calls: list[Call] = []
 
-    def interrupted(topology: Topology, call: Call, *rest: Any) -> ConcurrentResult:
-        asked.append(call)
-        return replace(plan_groups(topology, call, *rest), ended="interrupted")
+    def interrupted(topology: Topology, call: Call, *arguments: Any) -> ConcurrentResult:
+        calls.append(call)
+        return replace(plan_groups(topology, call, *arguments), ended="interrupted")
 
     monkeypatch.setattr(placement_search, "plan_groups", interrupted)
-    one = Workload((STEP.calls[2],))
-    found = ranked("fattree:2x4x1", "dp=2,tp=4", top=4, workload=one)
-    assert found.ended == "interrupted"
-    assert len(asked) == 1
-    assert len(found.placements) == 2
-    assert [call.name for call in asked] == ["all"]
+    workload = Workload((STEP.calls[2],))
+    ranking = ranked("fattree:2x4x1", "dp=2,tp=4", top=4, workload=workload)
+    assert ranking.ended == "interrupted"
+    assert len(calls) == 1
+    assert len(ranking.placements) == 2
+    assert [call.name for call in calls] == ["all"]
 
 
 def test_the_ranking_is_sorted_and_has_the_default() -> None:
-    found = ranked("dgx-h100:2", "dp=4,tp=4")
-    times = [p.step.time_us for p in found.placements]
+    ranking = ranked("dgx-h100:2", "dp=4,tp=4")
+    times = [p.step.time_us for p in ranking.placements]
     assert times == sorted(times)
-    assert found.placements[found.default].order == list(range(16))
-    assert len({p.matrix for p in found.placements}) == len(found.placements) == 2
-    assert found.placements[0].step.bottleneck
+    assert ranking.placements[ranking.default].order == list(range(16))
+    assert len({p.matrix for p in ranking.placements}) == len(ranking.placements) == 2
+    assert ranking.placements[0].step.bottleneck
 
 
-def test_estimates_beside_searched_times_are_comparable() -> None:
-    rough, found = (ranked("fattree:4x4x1", "pp=2,dp=2,tp=4", top=top, workload=THREE) for top in (0, 1))
-    times = [p.step.time_us for p in found.placements]
+def test_estimates_are_comparable_with_searched_times() -> None:
+    rough, ranking = (ranked("fattree:4x4x1", "pp=2,dp=2,tp=4", top=top, workload=THREE) for top in (0, 1))
+    times = [p.step.time_us for p in ranking.placements]
     assert times == pytest.approx(sorted(times))
     before = {p.matrix: p.step.time_us for p in rough.placements}
-    ratios = {p.matrix: p.step.time_us / before[p.matrix] for p in found.placements}
-    searched = [ratios[p.matrix] for p in found.placements if p.step.searched]
-    guessed = [ratios[p.matrix] for p in found.placements if not p.step.searched]
+    ratios = {p.matrix: p.step.time_us / before[p.matrix] for p in ranking.placements}
+    searched = [ratios[p.matrix] for p in ranking.placements if p.step.searched]
+    guessed = [ratios[p.matrix] for p in ranking.placements if not p.step.searched]
     assert guessed
     assert guessed == pytest.approx([float(np.median(searched))] * len(guessed))
 
 
 def test_a_default_order_without_a_matrix_is_timed_as_well() -> None:
-    found = ranked("fattree:2x6x1", "dp=3,tp=4")
-    assert found.placements[found.default].matrix is None
-    assert found.placements[found.default].order == list(range(12))
+    ranking = ranked("fattree:2x6x1", "dp=3,tp=4")
+    assert ranking.placements[ranking.default].matrix is None
+    assert ranking.placements[ranking.default].order == list(range(12))
 
 
-def test_a_call_over_the_inner_axis_wants_it_inside_a_node() -> None:
-    found = ranked("ndv2:2", "dp=2,tp=8", workload=Workload((Call("tp", "allreduce", (1,), 1 << 30),)))
-    assert found.best.matrix == ((2, 1, 1), (1, 2, 4))
-    worst = found.placements[-1]
-    assert worst.step.time_us > 3 * found.best.step.time_us
+def test_a_call_over_the_inner_axis_is_placed_inside_a_node() -> None:
+    ranking = ranked("ndv2:2", "dp=2,tp=8", workload=Workload((Call("tp", "allreduce", (1,), 1 << 30),)))
+    assert ranking.best.matrix == ((2, 1, 1), (1, 2, 4))
+    worst = ranking.placements[-1]
+    assert worst.step.time_us > 3 * ranking.best.step.time_us
 
 
 @pytest.mark.parametrize(
-    ("spec", "alike"),
+    ("spec", "interchangeable"),
     [("torus:4x4x4", [[0, 1, 2]]), ("hypercube:3", [[0, 1, 2]]), ("dgx-h100:8", []), ("mesh:4x4", [[0, 1]])],
 )
-def test_levels_that_a_symmetry_exchanges(spec: str, alike: list[list[int]]) -> None:
-    one = estimator(spec)
-    assert find_interchangeable_levels(one.net, one.hierarchy) == alike
+def test_levels_that_a_symmetry_exchanges_are_interchangeable(spec: str, interchangeable: list[list[int]]) -> None:
+    spec_estimator = estimator(spec)
+    assert find_interchangeable_levels(spec_estimator.net, spec_estimator.hierarchy) == interchangeable
 
 
 @pytest.mark.parametrize(("spec", "rigid"), [("ring:8", [0]), ("full:8", []), ("dgx-h100:2", []), ("mesh:4x2", [0])])
-def test_levels_with_an_order_of_their_own(spec: str, rigid: list[int]) -> None:
-    one = estimator(spec)
-    assert find_rigid_levels(one.net, one.hierarchy) == rigid
+def test_levels_with_their_own_order_are_rigid(spec: str, rigid: list[int]) -> None:
+    spec_estimator = estimator(spec)
+    assert find_rigid_levels(spec_estimator.net, spec_estimator.hierarchy) == rigid
 
 
 def test_rings_are_split_by_the_axis_that_moves_more() -> None:
@@ -228,20 +233,20 @@ def test_rings_are_split_by_the_axis_that_moves_more() -> None:
 
 
 @pytest.mark.parametrize(("spec", "shape"), [("ring:6", (3, 2)), ("line:4", (2, 2)), ("full:4", (2, 2))])
-def test_all_orders_are_one_of_each_kind(spec: str, shape: tuple[int, ...]) -> None:
+def test_all_orders_have_one_of_each_class(spec: str, shape: tuple[int, ...]) -> None:
     net = network(load(spec), range(int(np.prod(shape))))
     images = automorphisms(net, [])
-    found = [placement_key(ranks) for ranks in all_orders(net, shape, [])]
+    keys = [placement_key(ranks) for ranks in all_orders(net, shape, [])]
     every = {placement_key(np.array(order).reshape(shape)) for order in permutations(range(net.nranks))}
     classes = {frozenset(placement_key(image[np.frombuffer(key, dtype=np.int64).reshape(shape)]) for image in images)
                for key in every}  # fmt: skip
-    assert len(found) == len(set(found)) == len(classes)
-    assert all(sum(key in kind for key in found) == 1 for kind in classes)
+    assert len(keys) == len(set(keys)) == len(classes)
+    assert all(sum(key in kind for key in keys) == 1 for kind in classes)
 
 
-def test_exhaustive_finds_nothing_better_where_all_are_alike() -> None:
-    found = ranked("full:6", "dp=2,tp=3", exhaustive=True)
-    assert len(found.placements) == 1
+def test_exhaustive_search_finds_nothing_better_where_all_are_equal() -> None:
+    ranking = ranked("full:6", "dp=2,tp=3", exhaustive=True)
+    assert len(ranking.placements) == 1
     with pytest.raises(InputError, match="16 ranks have too many orders; it must be at most 9"):
         ranked("torus:4x4", "dp=4,tp=4", exhaustive=True)
 
@@ -253,7 +258,7 @@ def test_the_step_under_a_mesh_with_other_orders_holds_the_same_axes() -> None:
     assert step_bound(estimator("ring:8").net, levels, (Axis("a", 2), Axis("b", 4)), STEP) > 0
 
 
-def test_long_routes_are_looked_at_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_routes_are_processed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = np.random.default_rng(2).permutation(36).reshape(4, 9)
     whole = estimator("mesh:6x6").estimate("alltoall", groups, 1 << 20)
     monkeypatch.setattr(estimate_module, "_HOPS", 50)

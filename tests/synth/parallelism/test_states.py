@@ -1,4 +1,4 @@
-"""Reduction states and the sequences over them, beside an executor that counts contributions."""
+"""Reduction states and the sequences over them, against an executor that counts contributions."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ def hierarchy(factors: tuple[int, ...]) -> SynthesisHierarchy:
     return one_group([f"l{i}" for i in range(len(factors))], factors)
 
 
-def counted(steps: Sequence, made: SynthesisHierarchy) -> counted_steps.Memory | None:
-    memory: counted_steps.Memory | None = counted_steps.begin(made.ndevices, made.pieces)
+def counted(steps: Sequence, levels: SynthesisHierarchy) -> counted_steps.Memory | None:
+    memory: counted_steps.Memory | None = counted_steps.begin(levels.ndevices, levels.pieces)
     for step in steps:
         if memory is not None:
-            memory = counted_steps.run(step.collective, step.slice.groups(made), memory)
+            memory = counted_steps.run(step.collective, step.slice.groups(levels), memory)
     return memory
 
 
 @pytest.mark.parametrize("factors", SHAPES)
 def test_every_sequence_counts_each_contribution_once(factors: tuple[int, ...]) -> None:
-    made = hierarchy(factors)
-    found = sequences(made, 3)
-    assert found
-    assert len(set(found)) == len(found)
-    for steps in found:
-        memory = counted(steps, made)
+    levels = hierarchy(factors)
+    programs = sequences(levels, 3)
+    assert programs
+    assert len(set(programs)) == len(programs)
+    for steps in programs:
+        memory = counted(steps, levels)
         assert memory is not None
-        assert counted_steps.is_right(memory, made.group)
+        assert counted_steps.is_right(memory, levels.group)
 
 
 @pytest.mark.parametrize("factors", [(4,), (2, 2)])
 def test_no_sequence_of_three_steps_is_missing(factors: tuple[int, ...]) -> None:
-    """Of all sequences, those that the counters find right and in which every step is allowed and of use."""
-    made = hierarchy(factors)
-    steps = [(Step(name, cut), cut.groups(made)) for cut in slices(made) for name in COLLECTIVES]
+    """Check all sequences whose steps are allowed and useful, and which the counters call right."""
+    levels = hierarchy(factors)
+    steps = [(Step(name, cut), cut.groups(levels)) for cut in slices(levels) for name in COLLECTIVES]
     right = set()
 
     def extend(tried: Sequence, states: tuple[State, ...], memory: counted_steps.Memory) -> None:
-        if counted_steps.is_right(memory, made.group):
+        if counted_steps.is_right(memory, levels.group):
             right.add(tried)
-        if len(tried) == 3 or states[-1] == goal(made):
+        if len(tried) == 3 or states[-1] == goal(levels):
             return
         for step, groups in steps:
             after, counts = (
@@ -83,29 +83,31 @@ def test_no_sequence_of_three_steps_is_missing(factors: tuple[int, ...]) -> None
                 assert counts is not None
                 extend((*tried, step), (*states, after), counts)
 
-    extend((), (start(made),), counted_steps.begin(made.ndevices, made.pieces))
-    assert right == set(sequences(made, 3))
+    extend((), (start(levels),), counted_steps.begin(levels.ndevices, levels.pieces))
+    assert right == set(sequences(levels, 3))
 
 
-def test_faults_that_are_planted_are_found() -> None:
-    """A step twice doubles contributions, a step left out misses some: neither reaches the goal, and counters agree."""
-    made = hierarchy((2, 4))
+def test_planted_faults_are_noticed() -> None:
+    """Check that a repeated step doubles contributions and a missing step loses some: both miss the goal."""
+    levels = hierarchy((2, 4))
     doubled = missing = 0
-    for steps in sequences(made, 3):
+    for steps in sequences(levels, 3):
         for place, step in enumerate(steps):
             for wrong in ((*steps[:place], step, *steps[place:]), (*steps[:place], *steps[place + 1 :])):
-                state = start(made)
-                for each in wrong:
-                    after = apply(each.collective, each.slice.groups(made), state)
+                state = start(levels)
+                for wrong_step in wrong:
+                    after = apply(wrong_step.collective, wrong_step.slice.groups(levels), state)
                     if after is None:
                         break
                     state = after
                 else:
-                    memory = counted(wrong, made)
-                    assert (state == goal(made)) == (memory is not None and counted_steps.is_right(memory, made.group))
-                    missing += state != goal(made)
+                    memory = counted(wrong, levels)
+                    assert (state == goal(levels)) == (
+                        memory is not None and counted_steps.is_right(memory, levels.group)
+                    )
+                    missing += state != goal(levels)
                     continue
-                memory = counted(wrong, made)
+                memory = counted(wrong, levels)
                 doubled += memory is not None and any(
                     max(piece.values(), default=0) > 1 for own in memory for piece in own.values()
                 )
@@ -115,10 +117,10 @@ def test_faults_that_are_planted_are_found() -> None:
 
 @pytest.mark.parametrize("factors", [(3, 2), (2, 4, 3)])
 def test_parts_of_the_message_are_those_of_the_states(factors: tuple[int, ...]) -> None:
-    made = hierarchy(factors)
-    for steps in sequences(made, 4)[::7]:
-        each = concrete(steps, made)
-        whole = [{len(pieces) / made.pieces for pieces in step.pieces} for step in each]
+    levels = hierarchy(factors)
+    for steps in sequences(levels, 4)[::7]:
+        concrete_steps = concrete(steps, levels)
+        whole = [{len(pieces) / levels.pieces for pieces in step.pieces} for step in concrete_steps]
         assert whole == [{share} for share in shares(steps, factors)]
 
 
@@ -129,19 +131,19 @@ def test_parts_of_the_message_are_those_of_the_states(factors: tuple[int, ...]) 
 def test_the_hierarchy_of_the_reduction_loses_nothing(
     sizes: tuple[int, ...], axes: tuple[int, ...], over: tuple[int, ...]
 ) -> None:
-    """Whatever is found over the network's levels, or over the factors of all axes, is found over the reduction's."""
+    """Check that a program over the network's levels, or over the factors of all axes, exists over the reduction's."""
     ranks = np.random.default_rng(2).permutation(math.prod(sizes))
     levels = Hierarchy(tuple(Level(f"l{i}", size) for i, size in enumerate(sizes)), ranks)
     named = [Axis(f"a{i}", size) for i, size in enumerate(axes)]
     for matrix in matrices(named, levels):
         own = synthesis_hierarchy(REDUCTION, levels, named, matrix, over)
-        known = set(sequences(own, 3))
+        own_programs = set(sequences(own, 3))
         for kind in (AXES, LEVELS):
             wide = synthesis_hierarchy(kind, levels, named, matrix, over)
-            found = sequences(wide, 3)
-            assert len(found) == len(translated(found, wide, own))
-            assert set(translated(found, wide, own)) <= known
-            assert found or kind == LEVELS
+            wide_programs = sequences(wide, 3)
+            assert len(wide_programs) == len(translated(wide_programs, wide, own))
+            assert set(translated(wide_programs, wide, own)) <= own_programs
+            assert wide_programs or kind == LEVELS
 
 
 def test_groups_are_in_the_order_of_levels() -> None:
@@ -150,13 +152,13 @@ def test_groups_are_in_the_order_of_levels() -> None:
     assert reduction_groups(levels, ((1, 2), (2, 2)), (1,)).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
-def test_what_slices_are_called() -> None:
-    made = hierarchy((2, 3, 4))
-    names = {(cut.vertex(made), cut.described(made)) for cut in slices(made)}
-    assert len(names) == len(slices(made))
+def test_names_of_slices() -> None:
+    levels = hierarchy((2, 3, 4))
+    names = {(cut.vertex(levels), cut.described(levels)) for cut in slices(levels)}
+    assert len(names) == len(slices(levels))
     master = Slice(0, 1, MASTER)
-    assert (master.vertex(made), master.described(made)) == ("l0", "master(all)")
-    assert master.groups(made) == ((0, 12),)
+    assert (master.vertex(levels), master.described(levels)) == ("l0", "master(all)")
+    assert master.groups(levels) == ((0, 12),)
 
 
 def test_refused() -> None:
@@ -168,8 +170,8 @@ def test_refused() -> None:
         sequences(SynthesisHierarchy(("a", "b"), (16, 16), tuple(i % 2 for i in range(256))))
 
 
-def test_more_levels_than_are_synthesised_are_joined_from_the_innermost_on() -> None:
-    made = group_hierarchy(["rack", "one", "node", "island", "package", "gpu"], [2, 1, 4, 2, 2, 3])
-    assert (made.names, made.factors) == (("rack", "node", "island", "package.gpu"), (2, 4, 2, 6))
+def test_too_many_levels_are_joined_from_the_innermost() -> None:
+    joined = group_hierarchy(["rack", "one", "node", "island", "package", "gpu"], [2, 1, 4, 2, 2, 3])
+    assert (joined.names, joined.factors) == (("rack", "node", "island", "package.gpu"), (2, 4, 2, 6))
     few = group_hierarchy(["node", "gpu"], [2, 8])
     assert (few.names, few.factors) == (("node", "gpu"), (2, 8))

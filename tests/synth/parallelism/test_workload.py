@@ -1,4 +1,4 @@
-"""Workloads: what files say, formulas, and refusals in one line."""
+"""Workloads: what files state, formulas, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def test_a_file_of_calls(tmp_path: Path) -> None:
     text = (
         CALL + 'times = 3\n[[call]]\nname = "x"\ncollective = "alltoall"\nover = ["tp", "pp"]\nbytes = "2 * 3 + tp"\n'
     )
-    found = read_workload(written(tmp_path, text), AXES)
-    assert found.calls == (
+    workload = read_workload(written(tmp_path, text), AXES)
+    assert workload.calls == (
         Call("call 1", "allreduce", (1,), 1 << 30, 3.0),
         Call("x", "alltoall", (0, 2), 14),
     )
-    assert found.phases == ((0,), (1,))
+    assert workload.phases == ((0,), (1,))
 
 
-def test_calls_overlap_only_where_all_of_a_phase_may(tmp_path: Path) -> None:
+def test_calls_overlap_only_where_all_of_a_phase_allow_it(tmp_path: Path) -> None:
     names = {"a": [], "b": ["a"], "c": ["a"], "d": []}
     text = "".join(f'{CALL}name = "{name}"\noverlaps = {overlaps}\n' for name, overlaps in names.items())
     assert read_workload(written(tmp_path, text), AXES).phases == ((0, 1), (2,), (3,))
 
 
 @pytest.mark.parametrize("name", list(ready()))
-def test_ready_descriptions_hold_on_any_of_their_axes(name: str) -> None:
+def test_built_in_descriptions_hold_on_any_of_their_axes(name: str) -> None:
     assert ready()[name]
     whole = read_workload(name, tuple(Axis(a, 2) for a in ("pp", "dp", "ep", "tp")))
     only = read_workload(name, (Axis("dp", 4),))
@@ -61,30 +61,30 @@ def test_a_base_is_used_with_other_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
-def test_examples_say_where_they_are_from(path: Path) -> None:
+def test_examples_name_their_sources(path: Path) -> None:
     assert "arXiv" in tomllib.loads(path.read_text())["source"]
     axes = tuple(Axis(name, 4) for name in ("pp", "dp", "ep", "tp"))
     assert read_workload(str(path), axes).calls
 
 
 def test_llama_and_deepseek_have_their_parameters() -> None:
-    """405 billion, and 671 billion with a dense part that is small beside the experts; no axis is split."""
-    one = (Axis("pp", 1), Axis("dp", 2))
-    llama = {call.name: call for call in read_workload(str(EXAMPLES / "llama-3-405b.toml"), one).calls}
+    """Check 405 billion and 671 billion parameters, the latter with a small dense part; no axis is split."""
+    axes = (Axis("pp", 1), Axis("dp", 2))
+    llama = {call.name: call for call in read_workload(str(EXAMPLES / "llama-3-405b.toml"), axes).calls}
     assert llama["gradient reduce-scatter"].size_bytes / 4 == pytest.approx(405e9, rel=0.01)
-    deepseek = {call.name: call for call in read_workload(str(EXAMPLES / "deepseek-v3.toml"), one).calls}
+    deepseek = {call.name: call for call in read_workload(str(EXAMPLES / "deepseek-v3.toml"), axes).calls}
     assert sum(call.size_bytes for name, call in deepseek.items() if "gradients" in name) / 4 == pytest.approx(
         671e9, rel=0.02
     )
 
 
-def test_dense_moves_what_megatron_says() -> None:
-    found = {call.name: call for call in read_workload("dense", AXES).calls}
-    gathered = found["sequence all-gather"]
+def test_dense_moves_as_much_as_megatron_states() -> None:
+    calls = {call.name: call for call in read_workload("dense", AXES).calls}
+    gathered = calls["sequence all-gather"]
     assert gathered.size_bytes == 8192 * 4096 * 2
-    assert gathered.times == 4 * 16 * 8  # layers of a stage, micro-batches
+    assert gathered.times == 4 * 16 * 8  # Layers of a stage, times micro-batches.
     parameters = 32 * (4096 * 10240 + 3 * 4096 * 14336) + 2 * 128256 * 4096
-    assert found["gradient reduce-scatter"].size_bytes == parameters * 4 / 16
+    assert calls["gradient reduce-scatter"].size_bytes == parameters * 4 / 16
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_formulas(text: str, value: float) -> None:
     "text",
     ["__import__('os')", "a.real", "2 ** 9", "[1][0]", "a if a else 1", "1 / 0", "b", "", "(" * 3000, "1e400", "max()"],
 )
-def test_what_is_no_formula_is_refused(text: str) -> None:
+def test_a_text_that_is_no_formula_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"^here: "):
         evaluate(text, {"a": 2.0}, "here")
 
@@ -131,6 +131,6 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, line: str)
     assert "\n" not in str(refused.value)
 
 
-def test_an_unknown_workload_names_those_there_are() -> None:
+def test_an_unknown_workload_is_refused_with_the_known_names() -> None:
     with pytest.raises(InputError, match=r"'dens' is not known; did you mean dense\?; it must be FILE.toml or dense"):
         read_workload("dens", AXES)

@@ -1,4 +1,4 @@
-"""Phases: what solves a phase, inverted and joined, solves the problem; what is pruned was not needed."""
+"""Phases: joined solutions of the phases solve the problem, and pruning removes only unneeded sends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = st.integers(0, 2**32)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS, st.sampled_from(["reduce", "reducescatter"]))
 def test_reversal(seed: int, name: str) -> None:
-    """Backwards and forwards again: as many sends over the same links, the same loads."""
+    """Check that reversing twice gives as many sends over the same links, with the same loads."""
     problem = random_problem(random.Random(seed), name=name)
     mirrored = reverse(problem)
     assert mirrored.collective.pre.tolist() == problem.collective.post.tolist()
@@ -69,9 +69,9 @@ def test_any_problem_by_its_phases(tmp_path_factory: pytest.TempPathFactory, see
     for phase in parts:
         assert not phase.apply(chunks).collective.reducing
     schedules = [phase.invert(chunks, route.solve(phase.apply(chunks), 1e6)) for phase in parts]
-    asked = problem.with_chunks(parts[0].asked_chunks(chunks))
+    whole_problem = problem.with_chunks(parts[0].asked_chunks(chunks))
     schedule = reduce(join, schedules)
-    replay(asked, timed(asked, schedule, 1e6))
+    replay(whole_problem, timed(whole_problem, schedule, 1e6))
 
 
 def test_links_back() -> None:

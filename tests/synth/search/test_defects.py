@@ -1,4 +1,4 @@
-"""A part of synth that fails costs its own answers only, and is named."""
+"""A part of synth that fails costs only its own answers, and is named."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_an_engine_that_fails_costs_its_answers_only(
 ) -> None:
     monkeypatch.setitem(ENGINES, "route", failing("route", "planted", MODULE))
     problem = make_problem(load("ring:5"), "alltoall")
-    found = search(problem, Options(1 << 16, budget_s=3), workers)
-    assert found.ranges
-    assert found.bound.witnesses
-    assert any(defect.line.startswith("engine route failed (") for defect in found.defects)
-    assert all("planted" in defect.trace for defect in found.defects)
+    result = search(problem, Options(1 << 16, budget_s=3), workers)
+    assert result.ranges
+    assert result.bound.witnesses
+    assert any(defect.line.startswith("engine route failed (") for defect in result.defects)
+    assert all("planted" in defect.trace for defect in result.defects)
 
 
 def test_where_every_engine_fails_the_defect_is_the_error(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +71,10 @@ def test_a_bound_that_fails_costs_its_witnesses_only(workers: Workers, monkeypat
         raise ArithmeticError("planted")
 
     monkeypatch.setitem(KINDS, "cut", replace(KINDS["cut"], limit=limit))
-    found = search(make_problem(load("line:3"), "alltoall"), Options(1 << 10, engine="route", budget_s=3), workers)
-    assert found.ranges
-    assert found.bound.witnesses
-    assert any(defect.line.startswith("bound cut failed (ArithmeticError") for defect in found.defects)
+    result = search(make_problem(load("line:3"), "alltoall"), Options(1 << 10, engine="route", budget_s=3), workers)
+    assert result.ranges
+    assert result.bound.witnesses
+    assert any(defect.line.startswith("bound cut failed (ArithmeticError") for defect in result.defects)
 
 
 def test_a_lowering_that_fails_leaves_the_schedule(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +84,16 @@ def test_a_lowering_that_fails_leaves_the_schedule(workers: Workers, monkeypatch
     problem = make_problem(load("ring:3"), "allgather")
     executor = executor_for(problem, "executor-nccl")
     monkeypatch.setattr(Programs, "lower", lower)
-    found = search(problem, Options(1 << 16, engine="route", budget_s=3), workers, executor=executor)
-    assert found.ranges
-    assert found.ranges[0].contender.refused == "lowering of route failed"
+    result = search(problem, Options(1 << 16, engine="route", budget_s=3), workers, executor=executor)
+    assert result.ranges
+    assert result.ranges[0].contender.refused == "lowering of route failed"
 
 
 def test_the_command_line_names_the_defect_and_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(ENGINES, "route", Engine("route", "planted", MODULE))
-    asked = [
+    arguments = [
         "synth",
         "alltoall",
         "--topo",
@@ -106,7 +106,7 @@ def test_the_command_line_names_the_defect_and_the_command(
         str(tmp_path),
         "--cache",
     ]
-    monkeypatch.setattr(sys, "argv", [*asked, "none"])
+    monkeypatch.setattr(sys, "argv", [*arguments, "none"])
     main()
     captured = capsys.readouterr()
     assert "replayed and right" in captured.out
@@ -116,7 +116,7 @@ def test_the_command_line_names_the_defect_and_the_command(
         in captured.err
     )
     assert "Traceback" not in captured.err
-    monkeypatch.setattr(sys, "argv", [*asked, "none", "--debug"])
+    monkeypatch.setattr(sys, "argv", [*arguments, "none", "--debug"])
     main()
     assert "Traceback" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Whole searches: what they find replays, keeps its promises, and lowers to files that are right."""
+"""Whole searches: their answers replay, keep their promises, and lower to files that are right."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ def test_any_group_gets_right_algorithms_within_their_bounds(
     topology = load(topo)
     group = picks.sample(range(topology.nranks), min(size, topology.nranks))
     answer = synthesize(collective, topology, group, relay="all", budget=1.0, workers=workers)
-    found = answer.found
-    assert found.ranges
-    assert found.ranges[0].low == 0
-    assert found.ranges[-1].high is None
-    for before, after in zip(found.ranges, found.ranges[1:], strict=False):
+    result = answer.found
+    assert result.ranges
+    assert result.ranges[0].low == 0
+    assert result.ranges[-1].high is None
+    for before, after in zip(result.ranges, result.ranges[1:], strict=False):
         assert before.high is not None
         assert after.low == before.high + 1
-    for witness in found.bound.witnesses:
-        check(found.problem, witness)
-    for served in found.ranges:
+    for witness in result.bound.witnesses:
+        check(result.problem, witness)
+    for served in result.ranges:
         algorithm = served.algorithm
         for message in (SMALLEST, 123_457, LARGEST):
             replay(algorithm.problem, timed(algorithm.problem, algorithm.schedule, message))
-            assert algorithm.time_us(message) >= found.bound.at(message)[0] * (1 - 1e-9)
+            assert algorithm.time_us(message) >= result.bound.at(message)[0] * (1 - 1e-9)
     for row in answer.algorithms:
         assert row["gap"] >= 1.0
         assert row["optimal"] == (row["time_us"] <= row["bound_us"] * (1 + 1e-9))
-        # the vendor's rings are among the candidates, and two answers may differ by half a percent at most
+        # The library's rings are among the candidates, and two answers may differ by at most half a percent.
         assert row["vs_baseline"] is None or row["vs_baseline"] >= 0.99
 
 
 @pytest.fixture(scope="module")
 def answers(workers: Workers) -> Callable[[str], Synthesis]:
-    """Of a collective, searched once for all targets, as programs of the one that holds least."""
+    """Return a function that searches a collective once for all targets, for the target that supports least."""
 
     def answer(collective: str) -> Synthesis:
         least = "none" if collective in BETWEEN_TWO else "rccl"
@@ -85,7 +85,7 @@ def answers(workers: Workers) -> Callable[[str], Synthesis]:
 
 @pytest.mark.parametrize("target", ["executor-nccl", "rccl", "msccl"])
 @pytest.mark.parametrize("collective", sorted(NAMED))
-def test_every_target_that_can_say_it_gets_a_right_file(
+def test_every_target_that_supports_the_answer_gets_a_right_file(
     answers: Callable[[str], Synthesis], tmp_path: Path, target: str, collective: str
 ) -> None:
     answer = answers(collective)
@@ -103,10 +103,10 @@ def test_every_target_that_can_say_it_gets_a_right_file(
             assert verdict.status == "right", verdict.lines
 
 
-def test_relays_shorten_what_the_group_alone_cannot(workers: Workers) -> None:
-    alone = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], budget=1, workers=workers)
+def test_relays_shorten_what_the_group_needs_without_them(workers: Workers) -> None:
+    without_relays = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], budget=1, workers=workers)
     helped = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], relay="all", budget=1, workers=workers)
-    assert helped.found.bound.at(LARGEST)[0] < alone.found.bound.at(LARGEST)[0]
+    assert helped.found.bound.at(LARGEST)[0] < without_relays.found.bound.at(LARGEST)[0]
 
 
 @pytest.mark.parametrize("group", [[0, 5], [0, 6], [0, 1, 6], [0, 3, 5, 6]])
@@ -116,8 +116,8 @@ def test_relays_that_hold_nothing_send_nothing(workers: Workers, tmp_path: Path,
     assert not save(answer.found, tmp_path, "msccl").refused
 
 
-def test_claims_say_no_more_than_was_refuted(workers: Workers) -> None:
-    """On a line of three, 3 steps and 3 chunks need 5 rounds, but 2 chunks only 3: each claim is for its chunks."""
+def test_claims_state_no_more_than_was_refuted(workers: Workers) -> None:
+    """Check that claims name their chunks: on a line of three, 3 steps and 3 chunks need 5 rounds, 2 chunks only 3."""
     answer = synthesize("allreduce", "line:3", budget=10, workers=workers)
     for claim in answer.found.claims:
         if claim.best is None or not claim.complete:
@@ -127,7 +127,7 @@ def test_claims_say_no_more_than_was_refuted(workers: Workers) -> None:
                 continue
             rounds = int(np.ceil(float(claim.best.shape.ratio) * chunks - 1e-9)) - 1
             if claim.part and not claim.exactly:
-                continue  # about a half, which has other steps
+                continue  # The claim is about one phase, which has other steps.
             if rounds >= claim.steps:
                 pinned = synthesize(
                     "allreduce", "line:3", steps=claim.steps, rounds=rounds, chunks=chunks, workers=workers
@@ -136,45 +136,51 @@ def test_claims_say_no_more_than_was_refuted(workers: Workers) -> None:
 
 
 def test_dgx1_allgather_is_sccls_pareto_set_and_proved(workers: Workers) -> None:
-    answer = synthesize("allgather", "dgx1", engine="ksync", budget=600, workers=workers)  # It ends by itself.
-    found = [served.algorithm for served in answer.found.ranges] + [one.algorithm for one in answer.found.others]
-    points = [one for one in found if (one.chunks, one.steps, one.rounds) in {(2, 2, 3), (6, 3, 7)}]
-    assert len({one.chunks for one in points}) == 2
+    answer = synthesize("allgather", "dgx1", engine="ksync", budget=600, workers=workers)  # The search ends by itself.
+    algorithms = [served.algorithm for served in answer.found.ranges] + [
+        algorithm.algorithm for algorithm in answer.found.others
+    ]
+    points = [
+        algorithm
+        for algorithm in algorithms
+        if (algorithm.chunks, algorithm.steps, algorithm.rounds) in {(2, 2, 3), (6, 3, 7)}
+    ]
+    assert len({point.chunks for point in points}) == 2
     assert all(claim.complete and claim.chunks is None for claim in answer.found.claims)
     for size in (1 << 10, 1 << 16, 1 << 20, 1 << 30):
-        assert answer.found.fastest(size).time_us(size) <= min(one.time_us(size) for one in points) * 1.001
+        assert answer.found.fastest(size).time_us(size) <= min(point.time_us(size) for point in points) * 1.001
 
 
 def test_blocks_of_different_sizes(workers: Workers, tmp_path: Path) -> None:
     sizes = [[0, 300, 10, 0], [5, 0, 700, 1], [0, 0, 0, 900], [40, 40, 40, 0]]
     answer = synthesize(alltoallv(sizes), "dgx1", [0, 1, 2, 3], budget=2, target="none", workers=workers)
-    assert answer.gap < 2  # 1.04 where the budget is enough for flow, which a busy machine may not have
+    assert answer.gap < 2  # The gap is 1.04 where the budget is enough for flow, which may fail on a busy machine.
     assert not save(answer.found, tmp_path, "msccl").refused
 
 
 def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path) -> None:
-    """Whatever the budget, and however slow the machine, where a search ends because it is done."""
+    """Check that neither the budget nor the speed of the machine matters where a search ends by itself."""
     written = []
     for folder, budget in ((tmp_path / "one", 100), (tmp_path / "other", 1000)):
-        found = synthesize("broadcast", "dgx1", [0, 1, 2], size=1 << 16, budget=budget, workers=workers).found
-        assert not found.ended
-        paths = [files["file"] for files in save(found, folder, "executor-nccl").files]
+        result = synthesize("broadcast", "dgx1", [0, 1, 2], size=1 << 16, budget=budget, workers=workers).found
+        assert not result.ended
+        paths = [files["file"] for files in save(result, folder, "executor-nccl").files]
         written.append({path.name: path.read_bytes() for path in paths})
     assert written[0] == written[1]
 
 
 @pytest.mark.parametrize("engine", [name for name in names() if name == AUTO or not ENGINES[name].form])
 def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, engine: str) -> None:
-    # elsewhere the library's own answers stand in for an engine's
+    # For other problems the library's own answers stand in for an engine's.
     where = {"switch": "dgx-h100", "levels": "fattree:2x2x2"}.get(engine, "dgx1")
     collective = {"two-hops": "broadcast", "one-shot": "allreduce"}.get(engine, "allgather")
     chunks = 8 if engine == "two-hops" else None
-    asked = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 1.5}
-    answer = synthesize(collective, where, [0, 1, 2, 3], **asked, workers=workers)
+    question = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 1.5}
+    answer = synthesize(collective, where, [0, 1, 2, 3], **question, workers=workers)
     assert answer.found.ranges
     for target in TARGETS:
-        made = save(answer.found, tmp_path, target)
-        assert not made.refused, made.refused
-        for files in made.files:
+        saved = save(answer.found, tmp_path, target)
+        assert not saved.refused, saved.refused
+        for files in saved.files:
             verdict = verify_file(files["file"])
             assert verdict.status == "right", verdict.lines

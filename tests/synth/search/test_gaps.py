@@ -1,4 +1,4 @@
-"""Where the budget goes: to the size whose gap is largest, of which engines are then asked about that size alone."""
+"""Where the budget goes: to the size with the largest gap; engines are then asked for that size only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_largest_gap_comes_first_and_again_where_it_fell() -> None:
     farthest.mark_tried(high)
     assert farthest.size() == middle
     farthest.mark_tried(middle, for_good=True)
-    assert farthest.size() is None  # the others are near, or nothing is known of them
+    assert farthest.size() is None  # The other sizes are near the bound, or nothing is known of them.
     reached.us[high] *= 0.99
     assert farthest.size() is None
     reached.us[high], reached.us[middle] = 1.15 * least[high], 1.05 * least[middle]
@@ -52,13 +52,14 @@ def test_the_largest_gap_comes_first_and_again_where_it_fell() -> None:
     assert farthest.size() == high
 
 
-def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
+def test_engines_are_asked_for_the_worst_size_only(workers: Workers) -> None:
     problem = make_problem(load("line:4"), "allreduce")
     before, after, same = (
         search(problem, Options(budget_s=600), workers, plan=tuning) for tuning in (FEW, AGAIN, AGAIN)
     )
     gaps, closer = (
-        {size: one.fastest(size).time_us(size) / one.bound.at(size)[0] for size in POWERS} for one in (before, after)
+        {size: result.fastest(size).time_us(size) / result.bound.at(size)[0] for size in POWERS}
+        for result in (before, after)
     )
     assert (before.asked_sizes, before.ended, after.ended) == (set(), "", "")
     worst = max(gaps, key=lambda size: (gaps[size], -size))
@@ -67,20 +68,20 @@ def test_engines_are_asked_about_the_worst_size_alone(workers: Workers) -> None:
     assert closer[worst] < gaps[worst]
     assert all(gap <= AGAIN.retry_gap or size in after.asked_sizes for size, gap in closer.items())
     assert after.asked_sizes == same.asked_sizes
-    times = [[one.fastest(size).time_us(size) for size in POWERS] for one in (after, same)]
+    times = [[result.fastest(size).time_us(size) for size in POWERS] for result in (after, same)]
     assert times[0] == times[1]
 
 
 @pytest.mark.parametrize("options", [Options(chunks=2), Options(engine="route")])
-def test_nobody_is_asked_again_where_more_than_the_fastest_is_asked(workers: Workers, options: Options) -> None:
+def test_no_engine_is_asked_again_where_more_than_the_fastest_is_requested(workers: Workers, options: Options) -> None:
     problem = make_problem(load("line:4"), "allreduce")
     assert search(problem, replace(options, budget_s=600), workers, plan=AGAIN).asked_sizes == set()
 
 
-def test_of_one_size_only_the_last_are_asked_again(workers: Workers) -> None:
+def test_for_one_size_only_the_last_engines_are_asked_again(workers: Workers) -> None:
     problem = make_problem(load("line:4"), "allreduce")
     rounds = ((Stage("flow", gap=1.0),), *AGAIN.retries)
     options = Options(size=1 << 16, budget_s=600)
-    found = search(problem, options, workers, plan=replace(AGAIN, retries=rounds, retry_gap=1.02))
-    by = {served.algorithm.engine for served in found.ranges} | {one.algorithm.engine for one in found.others}
-    assert (found.asked_sizes, "trees" in by, "flow" in by) == ({1 << 16}, True, False)
+    result = search(problem, options, workers, plan=replace(AGAIN, retries=rounds, retry_gap=1.02))
+    by = {served.algorithm.engine for served in result.ranges} | {offer.algorithm.engine for offer in result.others}
+    assert (result.asked_sizes, "trees" in by, "flow" in by) == ({1 << 16}, True, False)

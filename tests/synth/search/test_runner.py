@@ -1,4 +1,4 @@
-"""The race of engines: everybody has a turn, then whoever gained most goes on; one that cannot leaves it to others."""
+"""The race of engines: everyone has a turn, then the one that gained most goes on; one that cannot leaves the race."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATER = float("inf")
 
 
 class Ledger:
-    """Keeps who answered in which order; an answer gains what its text says."""
+    """A record of the order of answers; an answer gains the number in its text."""
 
     def __init__(self, answered: bool = True) -> None:
         self.answered = answered
@@ -48,7 +48,7 @@ def gains(*numbers: float) -> Iterator[Outcome]:
         yield Progress(str(number))
 
 
-def test_who_has_time_ends_before_the_next_begins() -> None:
+def test_an_engine_ends_before_the_next_begins_where_there_is_time() -> None:
     ledger = Ledger()
     race([EngineRun("a", gains(0, 0), 60), EngineRun("b", gains(0), 60)], ledger, LATER)
     assert ledger.order == ["a", "a", "b"]
@@ -57,7 +57,7 @@ def test_who_has_time_ends_before_the_next_begins() -> None:
 def test_a_turn_goes_on_for_half_as_long_again_while_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     def order(gained: float) -> list[str]:
         ledger = Ledger()
-        monkeypatch.setattr("synth.search.runner.now", lambda: float(len(ledger.order)))  # a second an answer
+        monkeypatch.setattr("synth.search.runner.now", lambda: float(len(ledger.order)))  # An answer takes a second.
         race([EngineRun("a", gains(*[gained] * 30), 10, once=True), EngineRun("b", gains(0), 10)], ledger, 50.0)
         return ledger.order
 
@@ -65,7 +65,7 @@ def test_a_turn_goes_on_for_half_as_long_again_while_it_gains(monkeypatch: pytes
     assert order(0.5) == ["a"] * 15 + ["b"]
 
 
-def test_after_the_first_turns_the_one_that_gained_most_goes_on() -> None:
+def test_after_the_first_turns_the_engine_that_gained_most_goes_on() -> None:
     ledger = Ledger()
     runs = [
         EngineRun("poor", gains(0.1, 0, 0), 0),
@@ -77,20 +77,20 @@ def test_after_the_first_turns_the_one_that_gained_most_goes_on() -> None:
     assert ledger.order[3:] == ["rich", "rich", "poor", "poor"]
 
 
-def test_what_was_gained_long_ago_counts_less_and_less() -> None:
+def test_old_gains_count_less_and_less() -> None:
     ledger = Ledger()
     runs = [EngineRun("past", gains(0.4, 0, 0, 0, 0), 0), EngineRun("slow", gains(0.15, 0.15, 0.15), 0)]
     race(runs, ledger, LATER)
     assert ledger.order == ["past", "slow", "past", "past", "slow", "slow", "past", "past"]
 
 
-def test_late_everybody_still_answers_once() -> None:
+def test_late_engines_still_answer_once() -> None:
     ledger = Ledger()
     race([EngineRun("a", gains(0, 0), 60), EngineRun("b", gains(0, 0), 60)], ledger, now() - 1)
     assert ledger.order == ["a", "b"]
 
 
-def test_proved_nobody_goes_on_but_who_always_answers() -> None:
+def test_after_a_proof_only_engines_that_always_answer_go_on() -> None:
     ledger = Ledger()
     ledger.proved = True
     waiting: list[EngineRun] = []
@@ -99,7 +99,7 @@ def test_proved_nobody_goes_on_but_who_always_answers() -> None:
     assert [run.engine for run in waiting] == ["a"]
 
 
-def test_who_has_not_ended_is_known_when_the_race_is_interrupted() -> None:
+def test_unfinished_engines_are_known_when_the_race_is_interrupted() -> None:
     ledger, waiting = Ledger(), list[EngineRun]()
     answers = {"past": (gains(0.4, 0, 0), 0), "ended": (gains(1), 60), "rich": (gains(0.5, 0.5), 0)}
     runs = [EngineRun(name, *stage) for name, stage in answers.items()]
@@ -113,7 +113,7 @@ def unable() -> Iterator[Outcome]:
     raise InputError("links go one way only")
 
 
-def test_what_one_engine_cannot_others_may() -> None:
+def test_another_engine_may_do_what_one_cannot() -> None:
     ledger = Ledger()
     race([EngineRun("unable", unable(), 60), EngineRun("able", gains(0), 60)], ledger, LATER)
     assert ledger.order == ["unable", "able"]
@@ -129,39 +129,39 @@ def interrupted_in_compiled_code() -> Iterator[Outcome]:
         raise SystemError("returned a result with an exception set") from error
 
 
-def test_an_interrupt_that_compiled_code_noticed_is_one() -> None:
+def test_an_interrupt_in_compiled_code_is_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt):
         race([EngineRun("loop", interrupted_in_compiled_code(), 60)], Ledger(), np.inf)
 
 
-@pytest.mark.parametrize(("size", "asked"), [(1 << 30, True), (64, False), (None, False)])
-def test_engines_for_bulk_are_asked_where_bytes_count(workers: Workers, size: int | None, asked: bool) -> None:
-    one = staged(make_problem(load("line:3"), "broadcast"), Options(size=size), workers)
-    one.state.result.bound = prove(one.state.problem)
-    assert one._runs_now(Stage("flow", bulk=True)) == asked
-    assert one._runs_now(Stage("flow"))
+@pytest.mark.parametrize(("size", "runs"), [(1 << 30, True), (64, False), (None, False)])
+def test_bulk_engines_are_asked_where_bandwidth_counts(workers: Workers, size: int | None, runs: bool) -> None:
+    staged_search = staged(make_problem(load("line:3"), "broadcast"), Options(size=size), workers)
+    staged_search.state.result.bound = prove(staged_search.state.problem)
+    assert staged_search._runs_now(Stage("flow", bulk=True)) == runs
+    assert staged_search._runs_now(Stage("flow"))
 
 
 @pytest.mark.parametrize(
-    ("spec", "size", "asked"), [("dgx1", 1 << 16, True), ("ring:4", 1 << 16, False), ("dgx1", None, False)]
+    ("spec", "size", "runs"), [("dgx1", 1 << 16, True), ("ring:4", 1 << 16, False), ("dgx1", None, False)]
 )
-def test_engines_for_unlike_links_are_asked_on_these(
-    workers: Workers, spec: str, size: int | None, asked: bool
+def test_engines_for_unequal_links_are_asked_on_such_networks(
+    workers: Workers, spec: str, size: int | None, runs: bool
 ) -> None:
-    one = staged(make_problem(load(spec), "broadcast"), Options(size=size), workers)
-    assert one._runs_now(Stage("lns", unlike=True)) == asked
+    staged_search = staged(make_problem(load(spec), "broadcast"), Options(size=size), workers)
+    assert staged_search._runs_now(Stage("lns", unlike=True)) == runs
 
 
-def test_who_comes_second_gains_nothing(workers: Workers) -> None:
+def test_a_second_equal_answer_gains_nothing(workers: Workers) -> None:
     problem = make_problem(load("ring:4"), "broadcast")
-    one = staged(problem, Options(size=1 << 20), workers)
-    one.state.result.bound = prove(problem)
+    staged_search = staged(problem, Options(size=1 << 20), workers)
+    staged_search.state.result.bound = prove(problem)
     for depth, size, gained in ((1.0, 1 << 20, 1.0), (1.0, 0, 0.0), (1.0, 1 << 20, 0.0)):
         answer = Candidate(problem, route.solve(problem, LARGEST, depth), f"route {size}", size)
-        assert one.take(answer, "route") == gained
+        assert staged_search.take(answer, "route") == gained
 
 
-def test_who_is_asked_again_begins_elsewhere(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_asked_again_begins_elsewhere(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[tuple[str, int]] = []
 
     def solve(engine: Engine, problem: Problem, request: Request) -> Iterator[Outcome]:

@@ -1,4 +1,4 @@
-"""Windows of time are looked for while engines work: the largest gap first, each size once."""
+"""Bounds by windows of time are searched while engines work: the largest gap first, each size once."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_bounds_rise_where_they_are_far(workers: Workers) -> None:
     assert result.bound.at(near) == before.at(near)
     assert result.bound_s[result.bound.at(far)[1]] >= 0
     check(problem, result.bound.at(far)[1])
-    assert not windows.step()  # nothing is asked twice
+    assert not windows.step()  # Nothing is asked twice.
     asking.reached_us[far] *= 0.99
     assert not windows.step()
     asking.reached_us[far] *= 0.95
-    assert windows.step()  # but where much less is reached
+    assert windows.step()  # It is asked again where a much better time is reached.

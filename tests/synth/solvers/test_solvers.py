@@ -1,4 +1,4 @@
-"""One Result behind every solver: what is feasible comes with a point, what is not with a proof."""
+"""One Result behind every solver: a feasible model comes with a point, an infeasible one with a proof."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answer(workers: Workers, solver: str, *question: object) -> Result:
 
 
 def loads(capacity: int) -> BooleanModel:
-    """Two variables of weight 2 and 3 in two steps of one round each, exactly one of each pair."""
+    """Build a model of two variables of weight 2 and 3 in two steps of one round each, exactly one of each pair."""
     model = BooleanModel(2, 2, 4, 4, exactly_one=[[0, 1], [2, 3]])
     model.loads = [([0, 2], [2, 3], 0, capacity), ([1, 3], [2, 3], 1, capacity)]
     return model
@@ -45,7 +45,7 @@ def test_boolean_models(workers: Workers, solver: str) -> None:
 
 
 def knapsack(binary: bool) -> LinearProgram:
-    """Most worth of things of weight 2, 3 and 4 in a sack for 5; fractions of them where not binary."""
+    """Build a knapsack of capacity 5 for items of weight 2, 3 and 4; fractions are allowed where not binary."""
     program = ProgramBuilder()
     things = np.concatenate([program.add_variables(1, 1.0, cost=-worth, binary=binary) for worth in (3, 4, 6)])
     program.add_rows(np.array([-np.inf]), (np.zeros(3, dtype=np.int64), things, np.array([2.0, 3.0, 4.0])), most=5.0)

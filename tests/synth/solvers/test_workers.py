@@ -1,4 +1,4 @@
-"""Solver processes: killed when late, missed when dead, gone when the pool is closed."""
+"""Solver processes: killed when late, noticed when dead, gone when the pool is closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synth.solvers.workers import Ticket, Workers
 
 
 def _hard() -> BooleanModel:
-    """Pigeons: more of them than holes, which resolution needs exponential time to see."""
+    """Build a pigeonhole model, which resolution needs exponential time to refute."""
     holes, pigeons = 14, 15
     x = np.arange(holes * pigeons).reshape(pigeons, holes)
     model = BooleanModel(1, 1, x.size, x.size)
@@ -33,8 +33,8 @@ def test_a_late_solver_is_dropped_and_the_pool_goes_on() -> None:
         pool.drop(ticket)
         easy = BooleanModel(1, 1, 1, 1, [[0]])
         again = pool.ask("smt", easy, 5.0, 0)
-        done = pool.first([again], time.monotonic() + 20)
-        assert done is again
+        ready = pool.first([again], time.monotonic() + 20)
+        assert ready is again
         assert again.reply is not None
         assert again.reply.status == "feasible"
 
@@ -43,8 +43,8 @@ def test_a_dead_solver_is_noticed() -> None:
     with Workers() as pool:
         ticket = pool.ask("smt", _hard(), 1e5, 0)
         os.kill(pool._busy[ticket].process.pid, 9)
-        done = pool.first([ticket], time.monotonic() + 20)
-        assert done is ticket
+        ready = pool.first([ticket], time.monotonic() + 20)
+        assert ready is ticket
         assert "died" in ticket.failure
 
 

@@ -1,4 +1,4 @@
-"""The engine for any size: what it answers is right, as fast as it says, no faster than is possible, and repeatable."""
+"""The engine for any size: answers are right, take the stated time, never beat the bound, and are repeatable."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def folder() -> Path:
 
 
 def random_question(rng: random.Random) -> Problem:
-    """Folded or not."""
+    """Return a random problem or quotient problem."""
     if rng.random() < 0.2:
-        found = quotient_problem(random_symmetric(rng), rng.choice(TRANSLATABLE), rng.randint(1, 3))
-        if found is not None:
-            return found
+        quotient = quotient_problem(random_symmetric(rng), rng.choice(TRANSLATABLE), rng.randint(1, 3))
+        if quotient is not None:
+            return quotient
     return random_large(rng, folder())
 
 
 def answer(rng: random.Random, problem: Problem, size: float) -> flow.FlowSchedule:
-    """With any options."""
+    """Solve a problem with random options."""
     likely, latency = (rng.choice((0.0, 1.0, 1e3)) for _ in range(2))
     return flow.best_of(
         problem,
@@ -76,8 +76,8 @@ def answer(rng: random.Random, problem: Problem, size: float) -> flow.FlowSchedu
     )
 
 
-def made(seed: int) -> tuple[random.Random, Problem, flow.FlowSchedule, Schedule]:
-    """A random problem's answer, timed."""
+def random_answer(seed: int) -> tuple[random.Random, Problem, flow.FlowSchedule, Schedule]:
+    """Return the timed answer to a random problem."""
     rng = random.Random(seed)
     problem, size = random_question(rng), rng.choice(SIZES)
     got = answer(rng, problem, size)
@@ -85,7 +85,7 @@ def made(seed: int) -> tuple[random.Random, Problem, flow.FlowSchedule, Schedule
 
 
 def loads(problem: Problem, schedule: Schedule) -> Floats:
-    """How long every resource is busy, send by send."""
+    """Return how long every resource is busy in µs, computed send by send."""
     net = problem.network
     busy = np.zeros(net.nresources)
     lasts = schedule.end_us - schedule.start_us
@@ -96,8 +96,8 @@ def loads(problem: Problem, schedule: Schedule) -> Floats:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_answers_are_right_and_take_as_long_as_they_say(seed: int) -> None:
-    _, problem, got, schedule = made(seed)
+def test_answers_are_right_and_take_the_stated_time(seed: int) -> None:
+    _, problem, got, schedule = random_answer(seed)
     replay(problem, schedule)
     took = time_us(problem, schedule)
     assert took == pytest.approx(got.took_us, rel=1e-9)
@@ -111,8 +111,8 @@ def test_answers_are_right_and_take_as_long_as_they_say(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_no_answer_is_faster_than_what_is_proved(seed: int) -> None:
-    rng, problem, got, schedule = made(seed)
+def test_no_answer_beats_the_bound(seed: int) -> None:
+    rng, problem, got, schedule = random_answer(seed)
     witnesses = [*prove(problem, max_flow=rng.random() < 0.3).witnesses]
     witnesses.append(from_loads(problem, got.load_us, rng.choice((0, 0, 3))))
     for witness in witnesses:
@@ -120,7 +120,7 @@ def test_no_answer_is_faster_than_what_is_proved(seed: int) -> None:
         assert witness.at(schedule.size_bytes) <= time_us(problem, schedule) * (1 + 1e-9)
 
 
-# --- whatever is changed is refused
+# Every change is refused.
 
 
 def refused(problem: Problem, schedule: Schedule) -> bool:
@@ -132,7 +132,7 @@ def refused(problem: Problem, schedule: Schedule) -> bool:
 
 
 def also(schedule: Schedule, row: int, after_us: float) -> Schedule:
-    """The schedule with a send once more: at the same time, or later and in a step of its own."""
+    """Return the schedule with a send repeated: at the same time, or later and in its own step."""
     more = schedule.take(np.append(np.arange(len(schedule)), row))
     if after_us:
         for column, value in (("start_us", after_us), ("end_us", after_us), ("step", schedule.nsteps)):
@@ -143,7 +143,7 @@ def also(schedule: Schedule, row: int, after_us: float) -> Schedule:
 
 
 def elsewhere(problem: Problem, schedule: Schedule, row: int, link: int) -> Schedule:
-    """The schedule with a send over another link, from the same time on."""
+    """Return the schedule with a send moved to another link, with the same start."""
     links, end = schedule.link.copy(), schedule.end_us.copy()
     lasts = schedule.end_us[row] - schedule.start_us[row]
     end[row] = schedule.start_us[row] + lasts * (
@@ -156,49 +156,49 @@ def elsewhere(problem: Problem, schedule: Schedule, row: int, link: int) -> Sche
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_no_send_can_be_left_out_moved_or_made_twice(seed: int) -> None:
-    """Every send is needed: routes end only where something is wanted, and no rank is reached twice.
+    """Check that every send is needed: routes end only at goals, and no rank is reached twice.
 
-    - Left out: some goal goes without.
-    - A copy over a link to another rank: where it went goes without. (A part of a sum may well go another way.)
-    - Made twice at once: the link is taken, if it takes longer than what rounding may lose.
-    - Made once more at the end: of a copy nothing comes of it. A part that is added once more makes the sum wrong
-      where its far end wants it; else it is added to what nobody looks at any more.
+    - Left out: some goal lacks data.
+    - A copy over a link to another rank: its old destination lacks data. (A part of a sum may well take another path.)
+    - Made twice at once: the link is busy, if the send takes longer than rounding may lose.
+    - Made once more at the end: a repeated copy has no effect. A part that is added twice makes the sum wrong where
+      its destination wants it; otherwise it is added to a value that is not used any more.
 
-    (A sum that comes together where nothing is added to it was whole on its way there already: the way back is
-    not needed where that is asked for too.)
+    (A sum that arrives at a rank that adds nothing was complete before, so the path back is not needed where that is
+    another goal.)
     """
-    rng, problem, _, schedule = made(seed)
+    rng, problem, _, schedule = random_answer(seed)
     assume(len(schedule))
     net, collective = problem.network, problem.collective
-    held, asked = (set(map(tuple, rows.tolist())) for rows in (collective.pre, collective.post))
+    held_cells, wanted_cells = (set(map(tuple, rows.tolist())) for rows in (collective.pre, collective.post))
     end = time_us(problem, schedule)
     for row in rng.sample(range(len(schedule)), min(3, len(schedule))):
         chunk, to = int(schedule.chunk[row]), int(net.dst[schedule.link[row]])
-        if not collective.reduces[chunk] or {cell for cell in asked if cell[1] == chunk} <= held:
+        if not collective.reduces[chunk] or {cell for cell in wanted_cells if cell[1] == chunk} <= held_cells:
             assert refused(problem, schedule.take(np.arange(len(schedule)) != row))
             for link in rng.sample(range(net.nlinks), min(4, net.nlinks)):
                 if net.dst[link] != to and not schedule.reduces[row]:
                     assert refused(problem, elsewhere(problem, schedule, row, link))
         if schedule.end_us[row] - schedule.start_us[row] > 2 * TUNING.slack * max(1.0, end):
             assert refused(problem, also(schedule, row, 0.0))
-        spoils = bool(schedule.reduces[row]) and (to, chunk) in asked
+        spoils = bool(schedule.reduces[row]) and (to, chunk) in wanted_cells
         assert refused(problem, also(schedule, row, end + 1.0)) == spoils
 
 
 def stored(where: Path, problem: Problem, size: float) -> Path:
-    """A file of the engine's schedule, and its proof beside it."""
+    """Write a file of the engine's schedule with its proof."""
     got = flow.best_of(problem, size, passes=3)
     schedule = timed(problem, got.schedule, size)
     path = write_schedule(where / "a.synth", problem, schedule, "flow")
-    asked = load_schedule(path).asked if problem.quotient is None else problem
-    hint = from_loads(asked, got.load_us)
-    save_proof(path, asked, [*prove(asked).witnesses, hint], size, time_us(problem, schedule))
+    proved_problem = load_schedule(path).asked if problem.quotient is None else problem
+    hint = from_loads(proved_problem, got.load_us)
+    save_proof(path, proved_problem, [*prove(proved_problem).witnesses, hint], size, time_us(problem, schedule))
     return path
 
 
 def called(path: Path) -> tuple[int, str]:
-    done = CliRunner().invoke(prove_command, [str(path)])
-    return done.exit_code, done.output
+    outcome = CliRunner().invoke(prove_command, [str(path)])
+    return outcome.exit_code, outcome.output
 
 
 def many_sums() -> Problem:
@@ -215,9 +215,9 @@ def skewed() -> Problem:
 
 
 def in_a_fold() -> Problem:
-    found = quotient_problem(load("torus:3x4"), "allreduce")
-    assert found is not None
-    return found
+    quotient = quotient_problem(load("torus:3x4"), "allreduce")
+    assert quotient is not None
+    return quotient
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def in_a_fold() -> Problem:
 )
 def test_files_are_proved_and_changed_ones_refused(tmp_path: Path, question: Callable[[], Problem]) -> None:
     path = stored(tmp_path, question(), 1e6)
-    code, said = called(path)
-    assert (code, "time / bound = " in said) == (0, True)
+    code, output = called(path)
+    assert (code, "time / bound = " in output) == (0, True)
     proof = json.loads(proof_path(path).read_text())
     places: list[tuple[dict[str, Any], str]] = [(proof, name) for name in ("bound_us", "gap", "time_us")]
     for witness in proof["witnesses"]:
@@ -236,51 +236,51 @@ def test_files_are_proved_and_changed_ones_refused(tmp_path: Path, question: Cal
         before = holder[name]
         holder[name] = before * (1 + 1e-6) + 1e-9
         proof_path(path).write_text(json.dumps(proof))
-        code, said = called(path)
-        assert (code, name in said) == (1, True), name
+        code, output = called(path)
+        assert (code, name in output) == (1, True), name
         holder[name] = before
     proof_path(path).write_text(json.dumps(proof))
     assert called(path)[0] == 0
-    # another schedule, which the proof is said to be for
+    # Another schedule, which the proof is then claimed for.
     whole = load_schedule(path)
     fewer = whole.schedule.take(np.arange(1, len(whole.schedule)))
     write_schedule(path, whole.problem, fewer, "flow")
     proof["schedule"] = digest(path)
     proof_path(path).write_text(json.dumps(proof))
-    code, said = called(path)
-    assert (code, "the schedule is refused" in said) == (1, True)
+    code, output = called(path)
+    assert (code, "the schedule is refused" in output) == (1, True)
 
 
-# --- the same question gets the same answer
+# The same question gets the same answer.
 
 QUESTIONS = (11, 12, 13, 14, 15, 16, 17, 18)
 
 
 def fingerprint() -> str:
-    """Files of the answers to a few questions, as one number."""
+    """Return a digest of the files of the answers to a few questions."""
     from hashlib import sha256
 
-    found = sha256()
+    checksum = sha256()
     for seed in QUESTIONS:
-        _, problem, got, schedule = made(seed)
+        _, problem, got, schedule = random_answer(seed)
         path = write_schedule(folder() / "a.synth", problem, schedule, "flow")
-        found.update(path.read_bytes() + got.load_us.tobytes())
-    return found.hexdigest()
+        checksum.update(path.read_bytes() + got.load_us.tobytes())
+    return checksum.hexdigest()
 
 
 def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
-    other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     process = subprocess.Popen(
         [sys.executable, "-c", f"import {__name__} as here; print(here.fingerprint())"],
-        env={**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        env={**os.environ, "PYTHONHASHSEED": other_seed, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         stdout=subprocess.PIPE,
         text=True,
     )
-    mine = {fingerprint(), fingerprint()}
-    assert {process.communicate(timeout=120)[0].strip()} == mine
+    fingerprints = {fingerprint(), fingerprint()}
+    assert {process.communicate(timeout=120)[0].strip()} == fingerprints
 
 
-# --- searches
+# Searches.
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
         ("mesh:4x5", "sendrecv", 64, 1.2),
     ],
 )
-def test_large_messages_take_little_more_than_is_proved(spec: str, name: str, chunks: int, gap: float) -> None:
+def test_large_messages_take_little_more_than_the_bound(spec: str, name: str, chunks: int, gap: float) -> None:
     problem = make_problem(load(spec), name, chunks=chunks)
     got = flow.best_of(problem, LARGEST, passes=6)
     bound = max(prove(problem).at(LARGEST)[0], from_loads(problem, got.load_us).at(LARGEST))

@@ -1,4 +1,4 @@
-"""List schedules: nothing over capacity, nothing before what it waits for, nothing idle that could work."""
+"""List schedules: nothing over capacity, nothing before its data, nothing idle that could work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEDS = st.integers(0, 2**32)
 
 @dataclass(frozen=True)
 class Sends:
-    """What `list_schedule` takes of a network's sends."""
+    """Sends of a network, as arguments of `list_schedule`."""
 
     net: CsrNetwork
     bundle: Ints
@@ -36,7 +36,7 @@ class Sends:
     after: Ints
 
     def starts(self, run: Runner = INTERPRETED) -> Floats:
-        """When each starts, in µs."""
+        """Return the start of each send in µs."""
         parts = self.bundle, self.hold_us, self.urgency, self.before, self.after
         rows, when_us = list_schedule(run, run.table(self.net), *parts)
         start = np.empty(len(rows))
@@ -48,24 +48,24 @@ class Sends:
         return self.hold_us + self.net.alpha_us[self.bundle]
 
     def ready(self, start: Floats) -> Floats:
-        """When all has arrived that a send waits for."""
+        """Return the time in µs at which all data that a send waits for has arrived."""
         when = np.zeros(len(start))
         np.maximum.at(when, self.after, (start + self.lasts_us)[self.before])
         return when
 
 
 class Wrong(AssertionError):
-    """What a list schedule must not do; the message says what."""
+    """A rule of list schedules was broken; the message names it."""
 
 
 def check(sends: Sends, start: Floats) -> None:
-    """Whether starts are those of a list schedule: right, and no bundle idle while a ready send could use it."""
+    """Check that starts are those of a list schedule: right, and no bundle is idle while a ready send could use it."""
     net, end = sends.net, start + sends.hold_us
     slack = 1e-6 * float(sends.hold_us.min(initial=1.0))
     ready = sends.ready(start)
     if (start < ready - slack).any():
         raise Wrong("early")
-    # in the middle between two events nothing changes
+    # Nothing changes between two events.
     times = np.unique(np.concatenate([start, end, ready]))
     times = times[np.insert(np.diff(times) > slack, 0, True)]
     for now in (times[:-1] + times[1:]) / 2:
@@ -94,7 +94,7 @@ def network_of(topology: Topology) -> CsrNetwork:
 
 
 def random_sends(rng: random.Random, net: CsrNetwork, most: int = 40) -> Sends:
-    """Sends over random bundles; each waits for a few before it, or is the next of a path."""
+    """Return sends over random bundles; each waits for a few earlier ones, or is the next of a path."""
     count = rng.randint(1, most)
     bundle = np.array([rng.randrange(net.nbundles) for _ in range(count)])
     hold = np.array([rng.choice((1.0, 1.0, 2.0, 0.25, 7.0)) for _ in range(count)])
@@ -118,9 +118,9 @@ def test_no_bundle_is_idle_while_a_ready_send_could_use_it(seed: int) -> None:
     assert sends.starts(Runner(interpreted=False)).tobytes() == start.tobytes()
 
 
-def test_the_check_finds_what_is_wrong() -> None:
-    """Of sends that are shifted by a little some are early, some late, some meet others, some crowd a limit."""
-    found = set()
+def test_the_check_notices_errors() -> None:
+    """Check that small shifts make sends early, late, overlapping or over a limit."""
+    faults = set()
     for seed in range(150):
         rng = random.Random(seed)
         sends = random_sends(rng, network_of(random_topology(rng)))
@@ -130,14 +130,14 @@ def test_the_check_finds_what_is_wrong() -> None:
         try:
             check(sends, start)
         except Wrong as wrong:
-            found.add(str(wrong))
-    assert found == {"early", "two at once", "over capacity", "idle"}
+            faults.add(str(wrong))
+    assert faults == {"early", "two at once", "over capacity", "idle"}
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_the_most_urgent_of_what_is_ready_goes_first(seed: int) -> None:
-    """On bundles that share nothing; and of equally urgent sends the one that was ready first."""
+def test_the_most_urgent_ready_send_goes_first(seed: int) -> None:
+    """Check bundles that share nothing; of equally urgent sends, the one that was ready first goes first."""
     rng = random.Random(seed)
     sends = random_sends(rng, network_of(family("full:3")))
     few = np.array([float(rng.randrange(4)) for _ in sends.bundle])
@@ -153,8 +153,8 @@ def test_the_most_urgent_of_what_is_ready_goes_first(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_paths_are_scheduled_alike_in_any_order_of_their_rows(seed: int) -> None:
-    """Rows of paths that follow each other are handled by path, others by row: the starts are the same."""
+def test_paths_are_scheduled_equally_in_any_order_of_their_rows(seed: int) -> None:
+    """Check that starts are equal for paths with consecutive rows, which are scheduled by path, and for other rows."""
     rng = random.Random(seed)
     net = network_of(random_topology(rng))
     sends = random_sends(rng, net)
@@ -172,7 +172,7 @@ def test_paths_are_scheduled_alike_in_any_order_of_their_rows(seed: int) -> None
 
 
 def test_many_levels_of_urgency() -> None:
-    """More than the lists of a bundle tell apart: near ones may change places, far ones not."""
+    """Check more urgencies than a bundle's lists tell apart: close ones may change places, distant ones do not."""
     net = network_of(family("ring:3"))
     count = 20_000
     rng = np.random.default_rng(0)
@@ -198,9 +198,10 @@ def test_sends_that_wait_for_each_other_are_refused() -> None:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_trees_over_one_bundle_take_the_least_time(seed: int) -> None:
-    """Equal sends that wait for at most one other, with whole numbers of holds as latency: longest chain first is best.
+    """Check that longest chain first is best for equal sends.
 
-    (1 | prec, p = 1, delay l | Cmax for forests: Bruno, Jones and So, 1980.)
+    Each send waits for at most one other, and the latency is a whole number of holds. (1 | prec, p = 1, delay l | Cmax
+    for forests: Bruno, Jones and So, 1980.)
     """
     rng = random.Random(seed)
     latency = rng.randint(0, 3)

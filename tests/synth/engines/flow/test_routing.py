@@ -1,4 +1,4 @@
-"""Routes under prices: ways that exist, trees that are trees, and loads that are those of the routes."""
+"""Routes under prices: paths that exist, trees that are trees, and loads that follow from the routes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 def recomputed(router: Router, routing: Routing) -> Floats:
-    """µs that each resource is busy, from the routes alone."""
+    """Return the µs that each resource is busy, from the routes only."""
     net = router.problem.network
     load_us = np.zeros(net.nresources)
     for ptr, links in (routing.gather, routing.spread):
@@ -41,10 +41,11 @@ def recomputed(router: Router, routing: Routing) -> Floats:
     return load_us / net.capacity_gbs
 
 
-def check_tree(net: CsrNetwork, links: Ints, roots: set[int], wanted: set[int]) -> set[int]:
-    """Whether links in their order grow from the roots, meet no rank twice, and end only where something is wanted.
+def check_tree(net: CsrNetwork, links: Ints, roots: set[int], wanted_ranks: set[int]) -> set[int]:
+    """Check that links grow a tree from the roots in their order, reach no rank twice, and end only at wanted ranks.
 
-    Returns the ranks that it reaches, roots included.
+    Returns:
+        The ranks that the tree reaches, with the roots.
     """
     inside, inner = set(roots), set()
     for link in links:
@@ -53,8 +54,8 @@ def check_tree(net: CsrNetwork, links: Ints, roots: set[int], wanted: set[int]) 
         assert v not in inside
         inside.add(v)
         inner.add(u)
-    assert wanted <= inside
-    assert inside - inner - roots <= wanted
+    assert wanted_ranks <= inside
+    assert inside - inner - roots <= wanted_ranks
     return inside
 
 
@@ -82,7 +83,10 @@ def check_routing(router: Router, routing: Routing, allowed: Allowed | None) -> 
 
 
 def some_allowed(rng: random.Random, problem: Problem) -> Allowed:
-    """A few families; all that hold or want a chunk may hold it, of the others some."""
+    """Return random families of chunks and the ranks that may hold them.
+
+    All ranks that hold or want a chunk may hold it; each other rank may with a probability of 0.7.
+    """
     collective = problem.collective
     families = rng.randint(1, 3)
     family = np.array([rng.randrange(families) for _ in range(collective.nchunks)])
@@ -119,20 +123,20 @@ def test_routes_lead_from_holders_to_goals_and_loads_are_theirs(tmp_path_factory
         assert routing.busiest_us == routing.load_us.max(initial=0.0)
 
 
-def test_the_check_of_trees_finds_what_is_wrong() -> None:
+def test_the_check_of_trees_notices_errors() -> None:
     net = csr_network(network(load("ring:5"), range(5)))
-    way = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
+    link_of_pair = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
 
     def grown(*ranks: tuple[int, int]) -> set[int]:
-        return check_tree(net, np.array([way[pair] for pair in ranks]), {0}, {2, 3})
+        return check_tree(net, np.array([link_of_pair[pair] for pair in ranks]), {0}, {2, 3})
 
     assert grown((0, 1), (1, 2), (0, 4), (4, 3)) == {0, 1, 2, 3, 4}
     for wrong in (
-        ((0, 1), (1, 2), (4, 3), (0, 4)),  # not in the order of growth
-        ((0, 1), (1, 2), (2, 3), (0, 4), (4, 3)),  # 3 twice
-        ((0, 1), (1, 2)),  # 3 not at all
-        ((0, 1), (1, 2), (2, 3), (0, 4)),  # to 4 for nothing
-        ((0, 1), (1, 0), (1, 2), (2, 3)),  # back to the root
+        ((0, 1), (1, 2), (4, 3), (0, 4)),  # Not in the order of growth.
+        ((0, 1), (1, 2), (2, 3), (0, 4), (4, 3)),  # 3 is reached twice.
+        ((0, 1), (1, 2)),  # 3 is not reached.
+        ((0, 1), (1, 2), (2, 3), (0, 4)),  # 4 is reached for nothing.
+        ((0, 1), (1, 0), (1, 2), (2, 3)),  # Back to the root.
     ):
         with pytest.raises(AssertionError):
             grown(*wrong)
@@ -142,7 +146,7 @@ def test_only_ranks_that_may_hold_a_chunk_carry_it() -> None:
     problem = make_problem(load("ring:6"), "broadcast", [0, 2], [1, 3, 4, 5])
     for blocked, hops in (((), 2), ((2,), 4), ((3,), 2), ((4,), 2)):
         ranks = np.ones((1, 6), dtype=bool)
-        ranks[0, list(blocked)] = False  # local 2.. are the relays
+        ranks[0, list(blocked)] = False  # Local ranks from 2 are the relays.
         allowed = Allowed(np.zeros(1, dtype=np.int64), ranks)
         answer = best_of(replace(problem, allowed=allowed), 1e6)
         assert len(answer.schedule) == hops
@@ -153,7 +157,7 @@ def test_only_ranks_that_may_hold_a_chunk_carry_it() -> None:
 
 
 def random_congestion(rng: random.Random, net: CsrNetwork) -> Congestion:
-    """Loads and biases by chance, prices of them."""
+    """Return random loads and biases, with the prices that follow."""
     nres = len(net.capacity_gbs)
     load_us = np.array([rng.choice((0.0, 1.0, 5.0, rng.random())) for _ in range(nres)])
     bias = np.array([rng.random() * 1e-2 for _ in range(net.nbundles)])
@@ -164,7 +168,7 @@ def random_congestion(rng: random.Random, net: CsrNetwork) -> Congestion:
 
 
 def cheapest(net: CsrNetwork, price: Floats, source: int, goal: int, tall: bool) -> float:
-    """The least sum of prices from a rank to another; `tall`: only over ways of the fewest links."""
+    """Return the least sum of prices from a rank to another; if `tall`, only over paths with the fewest links."""
     best = {source: (0, 0.0)}
     heap = [(0, 0.0, source)]
     while heap:
@@ -182,7 +186,7 @@ def cheapest(net: CsrNetwork, price: Floats, source: int, goal: int, tall: bool)
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_a_chunk_takes_the_cheapest_way_at_the_prices_it_finds(seed: int) -> None:
+def test_a_chunk_takes_the_cheapest_path_at_the_current_prices(seed: int) -> None:
     rng, run = random.Random(seed), INTERPRETED
     topology = random_topology(rng, 8)
     net = csr_network(network(topology, range(topology.nranks)))
@@ -194,17 +198,17 @@ def test_a_chunk_takes_the_cheapest_way_at_the_prices_it_finds(seed: int) -> Non
     congestion = random_congestion(rng, net)
     before = congestion.load.copy()
     price = np.array([cost_of(net, congestion, bundle) for bundle in net.bundle])
-    for again in (False, True):  # routed again, its own load is taken out first
+    for again in (False, True):  # When a chunk is routed again, its own load is subtracted first.
         path = route_shortest(run, net, congestion, first, *ends, work, first, hops, (path_ptr, path), not again)
         assert sum(price[path]) == pytest.approx(cheapest(net, price, source, goal, True))
         check_tree(net, path, {source}, {goal})
     congestion.load[:] = before
     set_prices(net, congestion)
     tree = np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    one = np.array([0, 1])
+    pair_index = np.array([0, 1])
     all_may = Allowed(first, np.ones((1, topology.nranks), dtype=bool))
     for _ in range(2):
-        holders, goals = (one, ends[0]), (one, ends[1])
+        holders, goals = (pair_index, ends[0]), (pair_index, ends[1])
         tree, missed = route_trees(run, net, congestion, first, holders, goals, work, all_may, 1.0, tree)
         assert missed == 0
         assert sum(price[tree[1]]) == pytest.approx(cheapest(net, price, source, goal, False))
@@ -213,22 +217,24 @@ def test_a_chunk_takes_the_cheapest_way_at_the_prices_it_finds(seed: int) -> Non
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_the_same_answers_interpreted_and_compiled(tmp_path_factory: object, seed: int) -> None:
-    """One source: the same to the last bit, so that no answer hangs on whether Numba is loaded yet."""
+def test_interpreted_and_compiled_loops_give_the_same_answers(tmp_path_factory: object, seed: int) -> None:
+    """Check that both give the same bits, so that no answer depends on whether Numba is already loaded."""
     rng = random.Random(seed)
     folder: Path = tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     problem, size = random_problem(rng, folder), rng.choice((1.0, 1e6, 1e9))
     narrow = rng.random() < 0.5
-    one, two = (best_of(problem, size, narrow=narrow, run=Runner(interpreted)) for interpreted in (True, False))
-    assert one.took_us == two.took_us
-    assert one.load_us.tolist() == two.load_us.tolist()
+    interpreted_answer, two = (
+        best_of(problem, size, narrow=narrow, run=Runner(interpreted)) for interpreted in (True, False)
+    )
+    assert interpreted_answer.took_us == two.took_us
+    assert interpreted_answer.load_us.tolist() == two.load_us.tolist()
     for name in ("chunk", "link", "step", "reduces"):
-        assert getattr(one.schedule, name).tolist() == getattr(two.schedule, name).tolist()
+        assert getattr(interpreted_answer.schedule, name).tolist() == getattr(two.schedule, name).tolist()
 
 
 @pytest.mark.parametrize("spec", ["torus:3x4", "mi250", "ndv2", "dragonfly:3x2x2", "dgx1"])
-def test_small_messages_take_the_shortest_ways(spec: str) -> None:
-    """Where latency is all that counts and trees are as deep as they please, a broadcast takes the longest way's α."""
+def test_small_messages_take_the_shortest_paths(spec: str) -> None:
+    """Check a broadcast where only latency counts and trees may be deep: it takes the latency of the longest path."""
     problem = make_problem(load(spec), "broadcast")
     net = problem.network
     least = max(cheapest(csr_network(net), net.alpha_us, 0, goal, False) for goal in range(1, problem.nranks))
@@ -239,9 +245,9 @@ def test_small_messages_take_the_shortest_ways(spec: str) -> None:
 
 def test_parents_and_depths() -> None:
     net = csr_network(network(load("full:5"), range(5)))
-    way = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
+    link_of_pair = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
     trees = [[(0, 1), (1, 2), (1, 3), (3, 4)], [], [(2, 1), (4, 3), (3, 0)], [(1, 2)]]
-    links = np.array([way[pair] for tree in trees for pair in tree])
+    links = np.array([link_of_pair[pair] for tree in trees for pair in tree])
     ptr = np.array([0, 4, 4, 7, 8])
     parent, depth = find_parents(INTERPRETED, net, (ptr, links))
     assert parent.tolist() == [-1, 0, 0, 2, -1, -1, 5, -1]
@@ -249,7 +255,7 @@ def test_parents_and_depths() -> None:
 
 
 def two_way(nranks: int, pairs: list[tuple[int, int]], gbs: list[float]) -> Topology:
-    """Links both ways, of 0.7 µs."""
+    """Build links in both directions, with a latency of 0.7 µs."""
     ends = [
         (u, v, rate) for (a, b), rate in zip(pairs, gbs, strict=True) for u, v, rate in ((a, b, rate), (b, a, rate))
     ]
@@ -259,16 +265,16 @@ def two_way(nranks: int, pairs: list[tuple[int, int]], gbs: list[float]) -> Topo
     )
 
 
-def test_load_is_shared_out_as_bandwidths_are() -> None:
-    """A thin direct link beside a wide way of two: of 22 chunks 2 go the one way and 20 the other."""
+def test_load_is_shared_in_proportion_to_bandwidth() -> None:
+    """Check a thin direct link beside a wide path of two links: of 22 chunks, 2 take the link and 20 the path."""
     thin = two_way(3, [(0, 1), (0, 2), (1, 2)], [10.0, 100.0, 100.0])
     router = Router(make_problem(thin, "broadcast", [0, 1], [2], 22), 1e9, INTERPRETED)
     for _ in range(3):
         assert router.improve().busiest_us == pytest.approx(1e6 / 110)
 
 
-def test_what_leaves_a_slow_link_late_comes_too_late() -> None:
-    """Routes for a time load NICs by what arrives in it; loads stay those of the routes."""
+def test_routes_for_a_time_count_only_data_that_arrives_in_time() -> None:
+    """Check that routes for a time load NICs by the data that arrives in it, and that loads follow from the routes."""
     problem = make_problem(load("dgx-a100:2"), "allgather", [0, 1, 2, 8, 9, 10], [3, 11]).with_chunks(4)
     net = csr_network(problem.network)
     late_us = float(net.alpha_us.max() - net.alpha_us.min())
@@ -283,8 +289,8 @@ def test_what_leaves_a_slow_link_late_comes_too_late() -> None:
     assert (timed.in_time < 1).any()
 
 
-def test_what_comes_late_is_given_less() -> None:
-    """Of two routes of the same bandwidth, one direct and late: it carries less where the time is short."""
+def test_late_routes_carry_less() -> None:
+    """Check two routes of the same bandwidth, one direct and late: it carries less where the time is short."""
     wide = two_way(3, [(0, 1), (0, 2), (1, 2)], [50.0, 50.0, 50.0])
     late = ((wide.link_src == 0) & (wide.link_dst == 1)) | ((wide.link_src == 1) & (wide.link_dst == 0))
     problem = make_problem(replace(wide, alpha_us=np.where(late, 4.0, 0.7)), "broadcast", [0, 1], [2], 22)

@@ -1,4 +1,4 @@
-"""Chunks matched in time: everyone gets each of them once, in little more time than they take to come in."""
+"""Chunks matched over time: every goal gets each chunk once, in little more time than the chunks take to enter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Sends = tuple[Ints, Ints, Floats]
 
 
 def spreading(rng: random.Random, nranks: int) -> Collective:
-    """Chunks of several sizes, each held by one rank or a few and wanted by many."""
+    """Return chunks of different sizes, each held by one rank or a few and wanted by many."""
     nchunks = rng.randint(1, 8)
     holders = [rng.sample(range(nranks), rng.choice((1, 1, min(2, nranks)))) for _ in range(nchunks)]
     goals = [rng.sample(range(nranks), rng.randint((nranks + 1) // 2, nranks)) for _ in range(nchunks)]
@@ -48,17 +48,17 @@ def spreading(rng: random.Random, nranks: int) -> Collective:
 
 
 def raw(problem: Problem, size_bytes: float) -> Sends:
-    """What `match_in_time` itself returns."""
+    """Return the result of `match_in_time` itself."""
     collective = problem.collective
-    wanted = collective.wants & ~collective.holds
-    wanted = np.concatenate([wanted, np.zeros((len(wanted), problem.nranks - wanted.shape[1]), dtype=bool)], axis=1)
+    missing = collective.wants & ~collective.holds
+    missing = np.concatenate([missing, np.zeros((len(missing), problem.nranks - missing.shape[1]), dtype=bool)], axis=1)
     work = collective.chunk_bytes(size_bytes) * 1e-3
     net = INTERPRETED.table(csr_network(problem.network))
-    return match_in_time(INTERPRETED, net, wanted, collective.holders, work, 1e-12)
+    return match_in_time(INTERPRETED, net, missing, collective.holders, work, 1e-12)
 
 
 def reachable(problem: Problem) -> int:
-    """How many goals can be reached over ranks that hold or want the chunk themselves."""
+    """Return the number of goals that can be reached over ranks that hold or want the chunk themselves."""
     net, collective = problem.network, problem.collective
     count = 0
     for chunk in range(collective.nchunks):
@@ -66,19 +66,19 @@ def reachable(problem: Problem) -> int:
             set(np.flatnonzero(collective.holds[chunk])),
             set(np.flatnonzero(collective.wants[chunk])),
         )
-        held = set(inside)
+        holders = set(inside)
         while True:
             more = {v for u, v in zip(net.src.tolist(), net.dst.tolist(), strict=True) if u in inside and v in wants}
             if more <= inside:
                 break
             inside |= more
-        count += len(inside - held)
+        count += len(inside - holders)
     return count
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_everyone_gets_every_chunk_once(seed: int) -> None:
+def test_every_goal_gets_every_chunk_once(seed: int) -> None:
     rng = random.Random(seed)
     topology = random_topology(rng, 8)
     problem = make_problem(topology, spreading(rng, topology.nranks))
@@ -91,7 +91,10 @@ def test_everyone_gets_every_chunk_once(seed: int) -> None:
     assert all(missing[cell] for cell in cells)
     assert (np.diff(start) >= 0).all()
     again = raw(problem, size)
-    assert all(one.tobytes() == other.tobytes() for one, other in zip(again, (chunk, link, start), strict=True))
+    assert all(
+        column.tobytes() == other_column.tobytes()
+        for column, other_column in zip(again, (chunk, link, start), strict=True)
+    )
     answer = matched(problem, size, INTERPRETED)
     if len(chunk) < missing.sum():
         assert answer is None
@@ -105,17 +108,19 @@ def test_everyone_gets_every_chunk_once(seed: int) -> None:
 
 
 def check_busy(problem: Problem, schedule: Schedule) -> None:
-    """No link that shares nothing is idle while its near end has what its far end wants and is never sent."""
+    """Check that no link with its own resources is idle while its source has a chunk that its destination needs."""
     net = problem.network
-    several = np.bincount(net.uses_idx, minlength=net.nresources) > 1
+    is_shared = np.bincount(net.uses_idx, minlength=net.nresources) > 1
     came = np.full((problem.collective.nchunks, problem.nranks), np.inf)
     came[problem.collective.pre[:, 1], problem.collective.pre[:, 0]] = 0.0
-    asked = came.copy()  # from when on nobody needs to send it there any more
-    asked[schedule.chunk, net.dst[schedule.link]] = schedule.start_us
+    needed_until = (
+        came.copy()
+    )  # The start of the send that brings the chunk; before it, another link could send the chunk.
+    needed_until[schedule.chunk, net.dst[schedule.link]] = schedule.start_us
     came[schedule.chunk, net.dst[schedule.link]] = schedule.end_us + net.alpha_us[schedule.link]
     wants = problem.collective.wants
     for link in range(net.nlinks):
-        if several[net.uses(link)].any():
+        if is_shared[net.uses(link)].any():
             continue
         rows = schedule.link == link
         busy = sorted(zip(schedule.start_us[rows].tolist(), schedule.end_us[rows].tolist(), strict=True))
@@ -123,7 +128,7 @@ def check_busy(problem: Problem, schedule: Schedule) -> None:
         u, v = net.src[link], net.dst[link]
         for chunk in np.flatnonzero(wants[:, v]):
             for begin, end in gaps:
-                begin, end = max(begin, came[chunk, u]), min(end, asked[chunk, v])
+                begin, end = max(begin, came[chunk, u]), min(end, needed_until[chunk, v])
                 assert end - begin <= 1e-9 * max(1.0, begin), "idle"
 
 
@@ -157,8 +162,8 @@ def test_the_check_of_idle_links_finds_one() -> None:
         "full:6",
     ],
 )
-def test_allgather_takes_as_long_as_the_chunks_take_to_come_in(spec: str, chunks: int) -> None:
-    """Within 1 % and two rounds of what the rank with the fewest links, or the longest way, needs at least."""
+def test_allgather_takes_as_long_as_the_chunks_take_to_enter(spec: str, chunks: int) -> None:
+    """Check times within 1 % and two rounds of the least time of the rank with the fewest links or the longest path."""
     problem = make_problem(load(f"{spec},alpha=0"), "allgather", chunks=chunks)
     net = problem.network
     answer = matched(problem, 1e6, INTERPRETED)
@@ -169,6 +174,6 @@ def test_allgather_takes_as_long_as_the_chunks_take_to_come_in(spec: str, chunks
     assert rounds <= 1.01 * max(incoming, hops(net.nranks, net.src, net.dst).max()) + 2
 
 
-def test_what_only_others_can_pass_on_is_not_matched() -> None:
+def test_chunks_that_need_relays_are_not_matched() -> None:
     assert matched(make_problem(load("line:3"), "broadcast", [0, 2], [1]), 1e6, INTERPRETED) is None
     assert matched(make_problem(load("line:3"), "broadcast", [0, 1], [2]), 1e6, INTERPRETED) is not None

@@ -1,4 +1,4 @@
-"""Pinned shapes: what is said to exist is shown, what is said not to is refuted by other code too."""
+"""Pinned shapes: a shape that exists is shown, and a shape that is impossible is refuted by independent code."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ def test_three_encodings_agree(workers: Workers, topo: str, collective: str) -> 
         problem = base.with_chunks(chunks)
         shape = Shape(steps, rounds, chunks)
         model = ksync.step_model(problem, steps, rounds, trivial(problem))
-        found = {"infeasible"} if model.impossible else set()
-        for solver in ("cpsat", "smt") if not found else ():
+        statuses = {"infeasible"} if model.impossible else set()
+        for solver in ("cpsat", "smt") if not statuses else ():
             result = workers.answer(time.monotonic() + 25, solver, model.constraints, 20, 0)
             assert result is not None
-            found.add(result.status)
-        assert len(found) == 1
-        assert refuted_by_sccl(problem, shape, 20) is (found == {"infeasible"})
-        # the symmetric search may only ever say what holds without the symmetry
-        assert (search.decide(shape, 20).status == "unsat") is (found == {"infeasible"})
+            statuses.add(result.status)
+        assert len(statuses) == 1
+        assert refuted_by_sccl(problem, shape, 20) is (statuses == {"infeasible"})
+        # The symmetric search may claim only what holds without the symmetry.
+        assert (search.decide(shape, 20).status == "unsat") is (statuses == {"infeasible"})
 
 
-def test_a_shape_below_the_bound_is_said_to_be_impossible(workers: Workers) -> None:
+def test_a_shape_below_the_bound_is_called_impossible(workers: Workers) -> None:
     answer = synthesize("allgather", "dgx1", steps=2, rounds=7, chunks=6, workers=workers)
     assert not answer.found.ranges
     assert "at least 1.5 rounds a chunk" in answer.found.impossible
@@ -112,7 +112,7 @@ alpha_us = 0.9
 
 @pytest.mark.parametrize("collective", ["allgather", "alltoall", "broadcast"])
 def test_bandwidths_that_are_no_short_fractions(workers: Workers, collective: str) -> None:
-    """What is found has the rounds it is said to have; what is proved is proved for the true bandwidths."""
+    """Check that an answer has the stated rounds, and that a proof is for the true bandwidths."""
     problem = make_problem(from_toml(ODD, "odd"), collective)
     search = _search(problem, workers)
     for steps in (1, 2):

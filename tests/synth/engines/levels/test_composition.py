@@ -1,4 +1,4 @@
-"""Trees over levels: each rank is reached once, over outer levels once a part; partial sums meet once."""
+"""Trees over levels: each rank is reached once, over outer levels once for each part; partial sums meet once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHAPES = [(2, 2), (3, 4), (4, 1, 3), (2, 3, 2), (5, 2)]
 
 
 def _reached(arcs: Arcs, holds: set[int]) -> list[int]:
-    """Who is reached, in the order of the steps; whoever sends has got it in an earlier step."""
+    """Return the ranks that are reached, in the order of the steps, after a check that senders were reached before."""
     heads: list[int] = []
     for step in range(arcs.nsteps):
         now = arcs.step == step
@@ -25,17 +25,17 @@ def _reached(arcs: Arcs, holds: set[int]) -> list[int]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("form", [STAR, SCATTER, CHAIN])
-def test_a_value_comes_to_each_rank_once_and_into_each_outer_part_once(shape: tuple[int, ...], form: str) -> None:
+def test_a_value_comes_to_each_rank_and_into_each_outer_part_once(shape: tuple[int, ...], form: str) -> None:
     members = np.random.default_rng(1).permutation(int(np.prod(shape))).reshape(shape)
 
-    def along(level: int, place: int, turn: int) -> Hops:
-        return hops(form if level == 0 else STAR, shape[level], place, turn)
+    def along(level: int, place: int, offset: int) -> Hops:
+        return hops(form if level == 0 else STAR, shape[level], place, offset)
 
     part = np.empty(members.size, dtype=np.int64)
     part[members] = np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1))
-    for turn in range(3):
-        place = tuple(turn % extent for extent in shape)
-        arcs = spread(members, along, place, turn)
+    for offset in range(3):
+        place = tuple(offset % extent for extent in shape)
+        arcs = spread(members, along, place, offset)
         root = int(members[place])
         assert sorted(_reached(arcs, {root})) == sorted(set(range(members.size)) - {root})
         entered = [int(part[b]) for a, b in zip(arcs.tail, arcs.head, strict=True) if part[a] != part[b]]
@@ -43,16 +43,16 @@ def test_a_value_comes_to_each_rank_once_and_into_each_outer_part_once(shape: tu
         assert not arcs.adds.any()
 
 
-def test_turns_deal_to_all_other_places() -> None:
-    assert {int(hops(SCATTER, 5, 2, turn).head[0]) for turn in range(4)} == {0, 1, 3, 4}
+def test_offsets_scatter_to_all_other_places() -> None:
+    assert {int(hops(SCATTER, 5, 2, offset).head[0]) for offset in range(4)} == {0, 1, 3, 4}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sums_meet_once_whatever_levels_are_exchanged(shape: tuple[int, ...]) -> None:
+def test_sums_meet_once_for_all_exchanged_levels(shape: tuple[int, ...]) -> None:
     members = np.arange(int(np.prod(shape))).reshape(shape)
     place = tuple(extent - 1 for extent in shape)
     for levels in range(len(shape) + 1):
-        tree = spread(members, lambda level, at, turn: hops(STAR, shape[level], at, turn), place, 0, levels)
+        tree = spread(members, lambda level, at, offset: hops(STAR, shape[level], at, offset), place, 0, levels)
         arcs = following(tree.backwards(), exchange(members, place, levels), tree)
         has = [Counter({rank: 1}) for rank in range(members.size)]
         for step in range(arcs.nsteps):

@@ -1,4 +1,4 @@
-"""The engine `levels`: right on all its collectives, near the bound where levels are a cluster's, and refusals."""
+"""The engine `levels`: right on all its collectives, near the bound on clusters, and refusals."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ KINDS = ("allgather", "reducescatter", "allreduce", "broadcast", "reduce")
 
 
 def _best(problem: Problem, size: int, workers: Workers, doublings: int) -> tuple[Algorithm, float]:
-    """What the engine finds, replayed whole, and its time over the bound."""
+    """Return the last algorithm that the engine yields, expanded and replayed, and its time over the bound."""
     assert not accepts(problem, Options())
     bound = prove(problem, max_flow=False)
     tuning = replace(TUNING, doublings=doublings, orders=2, passes=2, variants=2)
     request = Request(Options(size=size), (size,), np.inf, workers, Known(), bound)
-    found = [one for one in levels_search.solve(problem, request, tuning) if isinstance(one, Candidate)][-1]
-    folded = found.problem.quotient is not None
-    whole, schedule = expand(found.problem, found.schedule) if folded else (found.problem, found.schedule)
-    made = Algorithm(whole, schedule, NAME)  # replayed
-    return made, made.time_us(size) / bound.at(size)[0]
+    best = [outcome for outcome in levels_search.solve(problem, request, tuning) if isinstance(outcome, Candidate)][-1]
+    folded = best.problem.quotient is not None
+    whole, schedule = expand(best.problem, best.schedule) if folded else (best.problem, best.schedule)
+    algorithm = Algorithm(whole, schedule, NAME)  # The constructor replays the schedule.
+    return algorithm, algorithm.time_us(size) / bound.at(size)[0]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def _best(problem: Problem, size: int, workers: Workers, doublings: int) -> tupl
     [
         *(("dgx-a100:3", [0, 3, 9, 10, 16, 19], kind) for kind in KINDS),
         *(("fattree:2x2x2", None, kind) for kind in KINDS),
-        ("mi250:2", None, "reducescatter"),  # inside a node not all are linked
+        ("mi250:2", None, "reducescatter"),  # Inside a node not all ranks are linked.
     ],
 )
 def test_it_is_right(workers: Workers, collective: str, topo: str, group: list[int] | None) -> None:
@@ -51,12 +51,12 @@ def test_it_is_right(workers: Workers, collective: str, topo: str, group: list[i
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
 def test_levels_overlap_so_that_the_nics_of_a_cluster_never_wait(workers: Workers, collective: str) -> None:
-    made, gap = _best(make_problem(load("dgx-a100:4"), collective), 1 << 30, workers, 9)
+    algorithm, gap = _best(make_problem(load("dgx-a100:4"), collective), 1 << 30, workers, 9)
     assert gap < 1.01
-    assert made.problem.collective.chunks >= 8
+    assert algorithm.problem.collective.chunks >= 8
 
 
-def test_more_nodes_are_folded_by_their_symmetry() -> None:
+def test_more_nodes_become_a_quotient_by_their_symmetry() -> None:
     for nodes in (2, 16):
         topology = load(f"dgx-a100:{nodes}")
         problem = make_problem(topology, "allgather")
@@ -64,25 +64,26 @@ def test_more_nodes_are_folded_by_their_symmetry() -> None:
         assert folded is not None
         plan = Levels(folded, levels_search._members(topology, problem.group), TUNING).plan(Shape("star"), 4)
         assert plan is not None
-        assert len(plan.chunk) == 4 * (8 * nodes - 1)  # one rank's chunks
+        assert len(plan.chunk) == 4 * (8 * nodes - 1)  # The chunks of one rank.
 
 
-def test_of_a_grid_it_makes_nothing(workers: Workers) -> None:
+def test_a_grid_is_refused(workers: Workers) -> None:
     problem = make_problem(load("mesh:3x3"), "allgather")
     request = Request(Options(), (1 << 20,), np.inf, workers, Known(), prove(problem, max_flow=False))
-    (said,) = levels_search.solve(problem, request)
-    assert isinstance(said, Progress)
-    assert "must be linked" in said.text
+    (refusal,) = levels_search.solve(problem, request)
+    assert isinstance(refusal, Progress)
+    assert "must be linked" in refusal.text
 
 
-def test_places_are_put_where_links_across_are() -> None:
+def test_places_are_assigned_to_ranks_with_links_to_other_nodes() -> None:
     able = np.array([[0, 1, 0], [0, 1, 1], [1, 0, 1]], dtype=bool)
     assert able[np.arange(3), matched(able)].all()
     assert matched(np.eye(3, dtype=bool)).tolist() == matched(np.ones((3, 3), dtype=bool)).tolist() == [0, 1, 2]
-    assert sorted(matched(np.zeros((3, 3), dtype=bool)).tolist()) == [0, 1, 2]  # none can be: still each once
+    # None is possible: each place is still used once.
+    assert sorted(matched(np.zeros((3, 3), dtype=bool)).tolist()) == [0, 1, 2]
 
 
-def test_it_is_for_groups_that_lie_alike_in_parts_of_the_network() -> None:
+def test_it_is_for_groups_with_equal_shares_of_the_parts() -> None:
     assert "equal shares" in accepts(make_problem(load("dgx-a100"), "allgather"), Options())
     assert "equal shares" in accepts(make_problem(load("dgx-a100:2"), "allgather", group=[0, 1, 8]), Options())
     assert "alltoall" not in accepts(make_problem(load("dgx-a100:2"), "alltoall"), Options())

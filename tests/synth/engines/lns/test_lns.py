@@ -28,14 +28,14 @@ SMALL = Tuning(counts=(1, 3), starts=2, rate=2e3, rounds=1)
 
 
 def _fits(net: Network, booked: list[tuple[int, float, float]], link: int, start: float, busy: float) -> bool:
-    """Whether a send fits beside those booked (link, start, busy), looked at whenever something begins."""
+    """Return True if a send fits with those booked (link, start, busy), checked whenever a send begins."""
     for r in net.uses(link).tolist():
-        users = [(one, s, b) for one, s, b in booked if r in net.uses(one).tolist()]
+        users = [(booked_link, s, b) for booked_link, s, b in booked if r in net.uses(booked_link).tolist()]
         for when in [start, *(s for _, s, _ in users if start <= s < start + busy - 1e-9)]:
-            used = sum(net.bandwidth_gbs[one] for one, s, b in users if s <= when + 1e-9 < s + b)
+            used = sum(net.bandwidth_gbs[booked_link] for booked_link, s, b in users if s <= when + 1e-9 < s + b)
             if used + net.bandwidth_gbs[link] > net.capacity_gbs[r] * (1 + 1e-6):
                 return False
-    return all(s + b <= start + 1e-9 or s >= start + busy - 1e-9 for one, s, b in booked if one == link)
+    return all(s + b <= start + 1e-9 or s >= start + busy - 1e-9 for booked_link, s, b in booked if booked_link == link)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -72,8 +72,10 @@ def test_schedules_are_right_and_no_faster_than_the_bound(name: str, workers: Wo
     group = sorted(rng.sample(range(topology.nranks), max(2, topology.nranks - 1)))
     problem = make_problem(topology, name, group, [r for r in range(topology.nranks) if r not in group])
     request = _request(problem, 1 << 18, workers)
-    found = [one for one in solve(problem, request, SMALL, INTERPRETED) if isinstance(one, Candidate)]
-    times = [Algorithm(one.problem, one.schedule, one.engine).time_us(1 << 18) for one in found]
+    candidates = [outcome for outcome in solve(problem, request, SMALL, INTERPRETED) if isinstance(outcome, Candidate)]
+    times = [
+        Algorithm(candidate.problem, candidate.schedule, candidate.engine).time_us(1 << 18) for candidate in candidates
+    ]
     assert times == sorted(times, reverse=True)
     assert times[-1] >= request.bound.at(1 << 18)[0] * (1 - 1e-9)
 
@@ -81,7 +83,7 @@ def test_schedules_are_right_and_no_faster_than_the_bound(name: str, workers: Wo
 def test_a_pipeline_along_a_line(workers: Workers) -> None:
     problem = make_problem(load("line:4"), "broadcast")
     request = _request(problem, 1 << 18, workers)
-    *_, last = (one for one in solve(problem, request, SMALL, INTERPRETED) if isinstance(one, Candidate))
+    *_, last = (outcome for outcome in solve(problem, request, SMALL, INTERPRETED) if isinstance(outcome, Candidate))
     hold_us, alpha_us = (1 << 18) / 3 * 1e-3 / 50, 0.7
     assert last.problem.collective.chunks == 3
     assert Algorithm(last.problem, last.schedule, "").time_us(1 << 18) == pytest.approx(5 * hold_us + 3 * alpha_us)
@@ -89,11 +91,13 @@ def test_a_pipeline_along_a_line(workers: Workers) -> None:
 
 @pytest.mark.parametrize(("spec", "roots", "hops"), [("line:4", 2, 3), ("full:4", 4, 1)])
 def test_sums_are_exchanged_between_roots(spec: str, roots: int, hops: int, workers: Workers) -> None:
-    """Small sums take as many hops as the diameter, where gathered at one rank and spread again they take more."""
+    """Check that small sums take as many hops as the diameter; reducing to one rank and broadcasting takes more."""
     problem = make_problem(load(spec), "allreduce")
     request = _request(problem, 64, workers)
     *_, last = (
-        one for one in solve(problem, request, replace(SMALL, rate=2e4), INTERPRETED) if isinstance(one, Candidate)
+        outcome
+        for outcome in solve(problem, request, replace(SMALL, rate=2e4), INTERPRETED)
+        if isinstance(outcome, Candidate)
     )
     algorithm = Algorithm(last.problem, last.schedule, last.engine)
     assert algorithm.steps == hops
@@ -102,7 +106,7 @@ def test_sums_are_exchanged_between_roots(spec: str, roots: int, hops: int, work
     assert len(set(problem.network.dst[last.schedule.link[meet]].tolist())) >= roots
 
 
-def test_roots_are_linked_both_ways_and_can_be_reached() -> None:
+def test_roots_are_linked_in_both_directions_and_reachable() -> None:
     topology = load("dgx1")
     problem = make_problem(topology, "allreduce", (0, 1, 2, 5), (3, 4, 6))
     planned = _PlanSearch(Phase(problem), 2, 1 << 10, INTERPRETED, 1)
@@ -110,10 +114,10 @@ def test_roots_are_linked_both_ways_and_can_be_reached() -> None:
     net = problem.network
     linked = set(zip(net.src.tolist(), net.dst.tolist(), strict=True))
     counts = set()
-    for turn in range(60):
-        draw_roots(planned._graph, planned._chunks, planned._now, planned._scratch, turn % 2, 1 + turn % 4)
-        roots = planned._now.roots[turn % 2, : planned._now.nroots[turn % 2]].tolist()
+    for number in range(60):
+        draw_roots(planned._graph, planned._chunks, planned._now, planned._scratch, number % 2, 1 + number % 4)
+        roots = planned._now.roots[number % 2, : planned._now.nroots[number % 2]].tolist()
         counts.add(len(roots))
-        assert 1 <= len(roots) == len(set(roots)) <= 1 + turn % 4
+        assert 1 <= len(roots) == len(set(roots)) <= 1 + number % 4
         assert all((u, v) in linked for u in roots for v in roots if u != v)
     assert {1, 2, 3} <= counts

@@ -1,4 +1,4 @@
-"""Trees that meet at both ends of a link: as cheap and as fast as all that could be tried, and replayed."""
+"""Trees that meet at both ends of a link: as cheap and as fast as any that could be tried, and replayed."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ def test_both_ranks_share_out_the_ends_as_cheaply_as_any_two_sets(seed: int) -> 
     for level, number in itertools.product(range(5), range(len(exchanges))):
         u, v = int(net.src[exchanges.forth[number]]), int(net.dst[exchanges.forth[number]])
         tried = [
-            table.cost[level, table.set_of(list(some)), u] + table.cost[level, every - table.set_of(list(some)), v]
+            table.cost[level, table.set_of(list(combination)), u]
+            + table.cost[level, every - table.set_of(list(combination)), v]
             for count in (1, 2, 3)
-            for some in itertools.combinations(ends, count)
+            for combination in itertools.combinations(ends, count)
         ]
         assert min(least[level, number], 2 * BEYOND) == min(*tried, 2 * BEYOND)
         shares = exchanges.shares(table, every, number, level)
-        assert sum(table.cost[level, some, rank] for rank, some in shares.items()) == min(tried)
+        assert sum(table.cost[level, subset, rank] for rank, subset in shares.items()) == min(tried)
         if least[level, number] < BEYOND:
             links = table.tree(shares, level)
             ends_of = [int(net.dst[link]) for link in links]
-            assert len({u, v, *ends_of}) == 2 + len(links)  # no rank in both
+            assert len({u, v, *ends_of}) == 2 + len(links)  # No rank is in both.
             assert {u, v, *ends_of} >= {0, 1, 2, 3}
 
 
-def test_what_comes_up_and_goes_down_share_the_levels_best() -> None:
+def test_trees_up_and_down_share_the_levels_best() -> None:
     rng = np.random.default_rng(0)
     rise, fall = rng.random((6, 3)), rng.random((6, 3))
     between = np.array([0, 1, 2])
@@ -65,13 +66,13 @@ def test_what_comes_up_and_goes_down_share_the_levels_best() -> None:
 @pytest.mark.parametrize(
     ("spec", "group", "hops"),
     [
-        ("mesh:1x4", (0, 1, 2, 3), 3),  # up to a rank and down from it: 4
+        ("mesh:1x4", (0, 1, 2, 3), 3),  # Up to a rank and down from it there are 4.
         ("mesh:1x4", (0, 3), 3),
         ("mesh:1x6", (0, 1, 4, 5), 5),
         ("hypercube:3", (0, 1, 3, 7), 3),
     ],
 )
-def test_an_all_reduce_takes_no_more_links_one_behind_the_other_than_the_network_is_long(
+def test_an_all_reduce_has_no_more_consecutive_links_than_the_diameter(
     spec: str, group: tuple[int, ...], hops: int
 ) -> None:
     problem, size = with_relays(spec, "allreduce", group), 4 << 10
@@ -95,9 +96,9 @@ def test_trees_of_an_exchange_begin_as_they_wait() -> None:
 
 
 def test_an_end_to_which_nothing_comes_only_receives() -> None:
-    """As where trees up to both ends meet at a rank before, which then sends all to one."""
+    """Check an end without senders, as where trees to both ends meet at an earlier rank, which sends all to one end."""
     problem = with_relays("mesh:1x4", "allreduce", (0, 1, 3))
-    net = problem.network  # local ranks: the group first, the relay 2 is 3 there
+    net = problem.network  # Local ranks: the group first, so the relay 2 is 3 here.
     link = {(int(u), int(v)): i for i, (u, v) in enumerate(zip(net.src, net.dst, strict=True))}
     forth, back = link[1, 3], link[3, 1]
     with Workers() as workers:
@@ -109,13 +110,13 @@ def test_an_end_to_which_nothing_comes_only_receives() -> None:
         ends_here = Trees(0, (1, 3), (link[0, 1], link[2, 3]), (link[1, 0], link[3, 2]), (forth, back))
         assert packing.joined(replace(ends_here, down=(link[1, 0],))) == Trees(
             0, (1,), (*ends_here.up, back), (link[1, 0],)
-        )  # nobody wants it there
+        )  # No rank wants it there.
         assert packing.joined(replace(lonely, down=(link[1, 0],))) == Trees(0, (1,), lonely.up, (link[1, 0],))
 
 
 @pytest.mark.parametrize(("holders", "goals"), [([0, 1, 2, 3], [1, 2]), ([1, 2], [0, 1, 2, 3])])
 def test_sums_that_only_the_ends_of_a_link_want_or_hold(holders: list[int], goals: list[int], tmp_path: Path) -> None:
-    """Two links one behind the other, where up to a rank and down from it takes three."""
+    """Check two consecutive links, where a tree up to a rank and down from it needs three."""
     path = tmp_path / "sum.toml"
     chunk = f"[[chunk]]\nfrom = {holders}\nto = {goals}\nreduce = true\n"
     path.write_text('name = "mine"\nranks = 4\n' + chunk, encoding="utf-8")
@@ -137,7 +138,10 @@ def test_trees_over_time_exchange_too() -> None:
 
 
 def test_without_latency_nothing_is_exchanged() -> None:
-    """It costs as much as trees up to one rank and down, of which halves go with any others."""
+    """Check that exchanges are not used without latency.
+
+    An exchange costs as much as trees up to one rank and down, whose halves can be combined with any others.
+    """
     problem = with_relays("mesh:2x3", "allreduce", (0, 2, 4))
     with Workers() as workers:
         packing = Packing(problem, SLOWLY, workers, TUNING, bulk=True)

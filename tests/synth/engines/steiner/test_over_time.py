@@ -1,4 +1,4 @@
-"""Trees over time: the cheapest of them, what they take, and the schedules that follow them."""
+"""Trees over time: the cheapest trees, their times, and the schedules made from them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def with_relays(spec: str, kind: str, group: tuple[int, ...]) -> Problem:
 
 
 def least_by_all_times(length: np.ndarray, level: list[int], within: int) -> float:
-    """The least cost to get from rank 0 to ranks 1 and 3, over all sets of links and levels at which they are taken."""
-    taken = [(h, link) for h in range(within, 0, -1) for link in range(len(LINKS)) if level[link] <= h]
+    """Return the least cost from rank 0 to ranks 1 and 3, over all sets of links and the levels at which they start."""
+    timed_links = [(h, link) for h in range(within, 0, -1) for link in range(len(LINKS)) if level[link] <= h]
     best = np.inf
     for count in range(1, 4):
-        for chosen in itertools.combinations(taken, count):  # in the order of time
+        for chosen in itertools.combinations(timed_links, count):  # Combinations are in the order of time.
             came = {0: within}
             for h, link in chosen:
                 u, v = LINKS[link]
@@ -67,9 +67,9 @@ def test_cheapest_trees_over_time_are_the_cheapest_of_all(seed: int) -> None:
             came, paid = {0: within}, 0.0
             for link, wait in zip(links, waits, strict=True):
                 u, v = LINKS[link]
-                taken = came[u] - wait
-                came[v] = taken - level[link]
-                paid += length[taken, link]
+                remaining = came[u] - wait
+                came[v] = remaining - level[link]
+                paid += length[remaining, link]
             assert {1, 3} <= set(came)
             assert min(came.values()) >= 0
             assert paid <= least + 1e-9
@@ -84,10 +84,10 @@ def test_cheapest_trees_over_time_are_the_cheapest_of_all(seed: int) -> None:
         ("ring:5", "allgather", (0, 1, 3), 1.0),
     ],
 )
-def test_trees_over_time_fill_what_steady_ones_leave_idle(
+def test_trees_over_time_use_slots_that_steady_trees_leave_idle(
     spec: str, kind: str, group: tuple[int, ...], gains: float
 ) -> None:
-    """And no slot is fuller than the time allows, no link begins before what it carries is there."""
+    """Check that no slot is fuller than the time allows, and that no link begins before its data is there."""
     problem, size, parts = with_relays(spec, kind, group), 1 << 20, 1_024
     net, least_us = problem.network, prove(problem).at(size)[0]
     with Workers() as workers:
@@ -107,7 +107,7 @@ def test_trees_over_time_fill_what_steady_ones_leave_idle(
             came: dict[int, float] = {}
             for i, (link, at) in enumerate(zip(trees.links, at_us.tolist(), strict=True)):
                 if i == len(trees.up):
-                    rose = dict(came)  # all that an exchange waits for, both links of it
+                    rose = dict(came)  # An exchange waits for these: the data of both of its links.
                 u, v = int(net.src[link]), int(net.dst[link])
                 assert at >= (rose if link in trees.exchange else came).get(u, 0.0) - 1e-6
                 came[v] = max(came.get(v, 0.0), at + float(net.alpha_us[link]))
@@ -117,8 +117,8 @@ def test_trees_over_time_fill_what_steady_ones_leave_idle(
     assert (busy <= room[:, None] * 1.1).all()
 
 
-def test_schedules_follow_them() -> None:
-    """A broadcast over a ring ends before any at a steady rate can, of however many chunks."""
+def test_schedules_follow_trees_over_time() -> None:
+    """Check a broadcast over a ring that ends before any broadcast at a steady rate, whatever its number of chunks."""
     problem, size = with_relays("ring:7", "broadcast", (0, 2, 5, 6)), 1 << 20
     with Workers() as workers:
         bound = prove(problem)

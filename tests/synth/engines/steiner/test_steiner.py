@@ -1,4 +1,4 @@
-"""The engine `steiner`: cheapest trees, their packing as fractions, and the schedules of whole ones."""
+"""The engine `steiner`: cheapest trees, their fractional packing, and schedules of whole trees."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def with_relays(spec: str, kind: str, group: tuple[int, ...]) -> Problem:
     return make_problem(topology, kind, group, [r for r in range(topology.nranks) if r not in group])
 
 
-def found(problem: Problem, size: int, known: float = np.inf) -> list[Algorithm]:
-    """All that the engine finds for a size, replayed."""
+def steiner_algorithms(problem: Problem, size: int, known_us: float = np.inf) -> list[Algorithm]:
+    """Return all algorithms that the engine yields for a size, replayed."""
     with Workers() as workers:
         request = Request(
-            Options(size=size, budget_s=60.0), (size,), now() + 60, workers, Known({size: known}), prove(problem)
+            Options(size=size, budget_s=60.0), (size,), now() + 60, workers, Known({size: known_us}), prove(problem)
         )
         candidates = [c for c in solve(problem, request, FEW, SLOWLY) if isinstance(c, Candidate)]
     return [Algorithm(c.problem, c.schedule, c.engine, size_bytes=c.size_bytes) for c in candidates]
 
 
 def by_all_sets(n: int, links: list[tuple[int, int, int, float]], root: int, goals: set[int], levels: int) -> float:
-    """The least cost over all sets of links by which all goals are reached within the levels."""
+    """Return the least cost over all sets of links that reach all goals within the levels."""
     best = np.inf
     for count in range(len(links) + 1):
         for chosen in itertools.combinations(links, count):
@@ -67,7 +67,7 @@ def test_cheapest_trees_are_the_cheapest_of_all_sets_of_links(seed: int) -> None
     trees.find(SLOWLY, cost)
     for root, within in itertools.product(range(5), (2, 4, 8)):
         goals = trees.set_of([1, 3, 4])
-        allowed = within if within < 8 else 1 << 20  # the last level is without limit
+        allowed = within if within < 8 else 1 << 20  # The last level has no limit.
         least = by_all_sets(5, links, root, {1, 3, 4}, allowed)
         assert trees.cost[within, goals, root] == least or (
             trees.cost[within, goals, root] > BEYOND and least == np.inf
@@ -85,15 +85,13 @@ def test_cheapest_trees_are_the_cheapest_of_all_sets_of_links(seed: int) -> None
 @pytest.mark.parametrize(
     ("spec", "kind", "group", "gbs"),
     [
-        ("ring:5", "broadcast", (0, 1, 2, 3, 4), 100.0),  # both ways round
-        ("ring:6", "broadcast", (0, 3), 100.0),  # through relays on both sides
-        ("hypercube:3", "reduce", (0, 7, 3), 150.0),  # all links into the root
-        ("ring:5", "allreduce", (0, 1, 2, 3, 4), 62.5),  # 8 sends a byte over 10 links of 50 GB/s
+        ("ring:5", "broadcast", (0, 1, 2, 3, 4), 100.0),  # In both directions.
+        ("ring:6", "broadcast", (0, 3), 100.0),  # Through relays on both sides.
+        ("hypercube:3", "reduce", (0, 7, 3), 150.0),  # All links into the root.
+        ("ring:5", "allreduce", (0, 1, 2, 3, 4), 62.5),  # 8 sends of each byte over 10 links of 50 GB/s.
     ],
 )
-def test_fractions_of_trees_attain_the_optimum_that_is_known(
-    spec: str, kind: str, group: tuple[int, ...], gbs: float
-) -> None:
+def test_fractional_packings_attain_the_known_optimum(spec: str, kind: str, group: tuple[int, ...], gbs: float) -> None:
     problem = with_relays(spec, kind, group)
     with Workers() as workers:
         packing = Packing(problem, SLOWLY, workers, TUNING, bulk=True)
@@ -119,27 +117,30 @@ def test_schedules_come_near_the_bound_of_large_messages(
 ) -> None:
     problem, size = with_relays(spec, kind, group), 1 << 30
     least_us = prove(problem).at(size)[0]
-    times = [algorithm.time_us(size) for algorithm in found(problem, size)]
+    times = [algorithm.time_us(size) for algorithm in steiner_algorithms(problem, size)]
     assert least_us * (1 - 1e-9) <= min(times) <= near * least_us
 
 
-def test_middle_sizes_go_over_trees_of_less_latency() -> None:
-    """Half round a ring from both sides, where all round would take most of the time."""
+def test_middle_sizes_use_trees_of_less_latency() -> None:
+    """Check a broadcast on a ring in both directions, since one direction would take most of the time for latency."""
     problem, size = with_relays("ring:5", "broadcast", tuple(range(5))), 64 << 10
-    best = min(algorithm.time_us(size) for algorithm in found(problem, size))
+    best = min(algorithm.time_us(size) for algorithm in steiner_algorithms(problem, size))
     assert best < 4 * 0.7 + size / 100e3
 
 
-def test_nothing_slower_than_what_is_known_is_handed_out() -> None:
+def test_nothing_slower_than_the_known_time_is_yielded() -> None:
     problem, size = with_relays("ring:6", "broadcast", (0, 2, 3)), 1 << 30
-    assert found(problem, size, known=prove(problem).at(size)[0] * 0.99) == []
+    assert steiner_algorithms(problem, size, known_us=prove(problem).at(size)[0] * 0.99) == []
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "alltoall"])
-def test_what_goes_from_one_rank_to_one_takes_all_paths(collective: str) -> None:
-    """Two opposite GPUs of a DGX-1: over every link of both, by whichever ranks these lead."""
+def test_a_transfer_between_two_ranks_uses_all_paths(collective: str) -> None:
+    """Check two opposite GPUs of a DGX-1: all links of both are used, through any other ranks."""
     problem, size = with_relays("dgx1", collective, (0, 7)), 1 << 30
-    assert min(algorithm.time_us(size) for algorithm in found(problem, size)) < 1.1 * prove(problem).at(size)[0]
+    assert (
+        min(algorithm.time_us(size) for algorithm in steiner_algorithms(problem, size))
+        < 1.1 * prove(problem).at(size)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,12 +152,12 @@ def test_what_goes_from_one_rank_to_one_takes_all_paths(collective: str) -> None
         (with_relays("ring:4", "broadcast", (0, 1)), Options(chunks=2), "leave --chunks"),
     ],
 )
-def test_what_it_does_not_accept_is_said(problem: Problem, options: Options, why: str) -> None:
+def test_refusals_have_a_reason(problem: Problem, options: Options, why: str) -> None:
     assert why in accepts(problem, options)
 
 
 def test_trees_up_and_down_meet_at_the_same_ranks() -> None:
-    """All that goes up to a rank goes down from it, whatever it is paired with."""
+    """Check that a tree up to a rank and a tree down from it can be paired arbitrarily."""
     problem = with_relays("hypercube:3", "allreduce", (0, 1, 3, 6))
     with Workers() as workers:
         packing = Packing(problem, SLOWLY, workers, TUNING, bulk=True)
@@ -167,14 +168,14 @@ def test_trees_up_and_down_meet_at_the_same_ranks() -> None:
     assert packing.part.sum() == pytest.approx(1.0)
     for trees in used:
         ends = [(int(problem.network.src[link]), int(problem.network.dst[link])) for link in trees.links]
-        assert {u for u, _ in ends[: len(trees.up)]} | {*trees.roots} >= {0, 1, 2, 3}  # local ranks: the group first
+        assert {u for u, _ in ends[: len(trees.up)]} | {*trees.roots} >= {0, 1, 2, 3}  # Local ranks: the group first.
         assert {v for _, v in ends[len(trees.up) :]} | {*trees.roots} >= {0, 1, 2, 3}
     loads = packing.part @ packing.loads
     assert loads.max() * (1 << 30) == pytest.approx(packing.filled * packing.time_us, rel=1e-6)
 
 
 def test_without_time_for_a_packing_there_is_no_fault() -> None:
-    """What a solver has not ended is as if it were not there."""
+    """Check that a packing that a solver has not finished is left out."""
     problem = with_relays("hypercube:3", "allreduce", (0, 1, 3, 6))
     with Workers() as workers:
         packing = Packing(problem, SLOWLY, workers, TUNING, bulk=True)

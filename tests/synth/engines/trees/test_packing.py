@@ -17,7 +17,7 @@ Case = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 
 
 def random_network(seed: int) -> Case:
-    """A strongly connected graph with capacities."""
+    """Return a random strongly connected graph with capacities."""
     rng = random.Random(seed)
     n = rng.randint(2, 7)
     order = rng.sample(range(n), n)
@@ -30,7 +30,7 @@ def random_network(seed: int) -> Case:
 
 
 def most_trees(case: Case, root: int) -> int:
-    """Edmonds: the least of the flows from the root to each other vertex, by NetworkX."""
+    """Return the maximal number of trees by Edmonds: the least flow from the root to any other vertex, by NetworkX."""
     n, src, dst, capacity = case
     graph = nx.DiGraph()
     for u, v, c in zip(src.tolist(), dst.tolist(), capacity.tolist(), strict=True):
@@ -44,7 +44,7 @@ def packed(case: Case, roots: dict[int, int]) -> list[Tree]:
 
 
 def check(case: Case, roots: dict[int, int], trees: list[Tree]) -> None:
-    """Every tree reaches every vertex once over arcs from where it is; no arc is in more trees than it may be."""
+    """Check that every tree reaches every vertex once from a reached vertex, and that no arc exceeds its capacity."""
     n, src, dst, capacity = case
     load = np.zeros(len(src), dtype=int)
     for tree in trees:
@@ -71,16 +71,20 @@ def test_as_many_trees_from_one_root_as_the_narrowest_cut_is_wide(seed: int) -> 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6))
-def test_trees_from_all_ranks(seed: int) -> None:
-    """As many from each as one more vertex, with an arc of that capacity to each, could send to all."""
+def test_trees_from_all_ranks_reach_the_optimum(seed: int) -> None:
+    """Check the number of trees from each rank against one more vertex with an arc of that capacity to each rank."""
     n, src, dst, capacity = case = random_network(seed)
     capacity = capacity * n
 
-    def suffices(each: int) -> bool:
+    def suffices(trees_per_rank: int) -> bool:
         ends = np.append(src, np.full(n, n)), np.append(dst, np.arange(n))
-        return most_trees((n, *ends, np.append(capacity, np.full(n, each))), n) >= n * each
+        return most_trees((n, *ends, np.append(capacity, np.full(n, trees_per_rank))), n) >= n * trees_per_rank
 
-    most = max(each for each in range(int(capacity.sum()) + 1) if suffices(each)) if n < 5 else 1
+    most = (
+        max(trees_per_rank for trees_per_rank in range(int(capacity.sum()) + 1) if suffices(trees_per_rank))
+        if n < 5
+        else 1
+    )
     if not suffices(most):
         return
     case = n, src, dst, capacity

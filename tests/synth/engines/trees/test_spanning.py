@@ -18,7 +18,7 @@ Case = tuple[int, tuple[np.ndarray, np.ndarray], np.ndarray]
 
 
 def random_graph(seed: int) -> Case:
-    """A connected graph of up to six vertices with capacities."""
+    """Return a random connected graph of up to six vertices with capacities."""
     rng = random.Random(seed)
     n = rng.randint(2, 6)
     pairs = {(rng.randrange(v), v) for v in range(1, n)}
@@ -30,7 +30,7 @@ def random_graph(seed: int) -> Case:
 
 
 def partitions(n: int) -> Iterator[list[int]]:
-    """The part of every vertex, for all partitions into two or more."""
+    """Yield the part of every vertex, for all partitions into two or more parts."""
 
     def grow(part: list[int]) -> Iterator[list[int]]:
         if len(part) == n:
@@ -43,7 +43,7 @@ def partitions(n: int) -> Iterator[list[int]]:
 
 
 def most_trees(case: Case) -> int:
-    """Nash-Williams and Tutte, over all partitions."""
+    """Return the maximal number of trees by Nash-Williams and Tutte, over all partitions."""
     n, (u, v), capacity = case
     rooms = []
     for labels in partitions(n):
@@ -65,10 +65,10 @@ def test_as_many_as_the_narrowest_partition_has_room_for(seed: int) -> None:
         assert nx.is_tree(tree)
         assert len(tree) == n
         load[edges] += 1
-        # links: forth first, then back
+        # Links: first in one direction, then in the other.
         links = np.arange(len(capacity)), np.arange(len(capacity)) + len(capacity)
-        one = rooted(n, ends, edges, links)
-        deep = depths(one, np.concatenate(ends), np.concatenate(ends[::-1]))
+        rooted_tree = rooted(n, ends, edges, links)
+        deep = depths(rooted_tree, np.concatenate(ends), np.concatenate(ends[::-1]))
         assert sorted(deep) == list(range(n))
         assert max(deep.values()) == nx.radius(tree)
     assert len(packed) == most

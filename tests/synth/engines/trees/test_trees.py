@@ -1,4 +1,4 @@
-"""The engine `trees`: packed to the optimum, and as many rounds of them as come near it."""
+"""The engine `trees`: packed to the optimum, with enough rounds to come near it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ SIZE = 1 << 32
 
 
 def answers(problem: Problem, size: int = SIZE, most_sends: int = 0) -> list[Algorithm]:
-    """What it finds, replayed, each faster than those before."""
-    known, found = Known(), []
+    """Return the algorithms that the engine yields, replayed, each faster than the earlier ones."""
+    knowledge, algorithms = Known(), []
     assert accepts(problem, Options()) == ""
     with Workers() as workers:
-        request = Request(Options(), (size,), now() + 60, workers, known, prove(problem), most_sends=most_sends)
-        for one in solve(problem, request):
-            if isinstance(one, Candidate):
-                found.append(Algorithm(one.problem, one.schedule, one.engine, size_bytes=size))
-                known.best[size] = min(known.best_us(size), found[-1].time_us(size))
-    return found
+        request = Request(Options(), (size,), now() + 60, workers, knowledge, prove(problem), most_sends=most_sends)
+        for outcome in solve(problem, request):
+            if isinstance(outcome, Candidate):
+                algorithms.append(Algorithm(outcome.problem, outcome.schedule, outcome.engine, size_bytes=size))
+                knowledge.best[size] = min(knowledge.best_us(size), algorithms[-1].time_us(size))
+    return algorithms
 
 
 @pytest.mark.parametrize(
@@ -58,32 +58,32 @@ def answers(problem: Problem, size: int = SIZE, most_sends: int = 0) -> list[Alg
 )
 def test_large_messages_take_what_the_worst_cut_takes(spec: str, name: str) -> None:
     problem = make_problem(load(spec), name)
-    best = min(one.time_us(SIZE) for one in answers(problem, most_sends=120_000))
+    best = min(answer.time_us(SIZE) for answer in answers(problem, most_sends=120_000))
     assert best <= 1.005 * float(worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte) * SIZE
 
 
 @pytest.mark.parametrize("spec", ["mesh:3x4", "dgx1", "hypercube:3"])
 def test_an_all_reduce_takes_what_the_worst_partition_takes(spec: str) -> None:
-    """2(k-1) sends of all between k parts: as many trees as have room, each up and down."""
+    """Check 2(k-1) sends of the message between k parts: as many trees as have room, each up and down."""
     problem = make_problem(load(spec), "allreduce")
-    best = min(one.time_us(SIZE) for one in answers(problem, most_sends=60_000))
+    best = min(answer.time_us(SIZE) for answer in answers(problem, most_sends=60_000))
     assert best <= 1.02 * prove(problem).at(SIZE)[0]
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), st.sampled_from(["allgather", "reducescatter", "broadcast", "reduce"]))
 def test_on_networks_of_any_shape(seed: int, name: str) -> None:
-    """Replayed, never under the bound, and near the optimum where it may make enough sends for that."""
+    """Check that answers replay, never beat the bound, and are near the optimum where enough sends are allowed."""
     topology = replace(random_topology(random.Random(seed), 5), limits=())
     assume(not topology.switches)
     topology = replace(topology, bandwidth_gbs=np.minimum(topology.bandwidth_gbs, 50.0) // 10 * 10 + 10)
     problem = make_problem(topology, name)
-    found = answers(problem, most_sends=5_000)
+    algorithms = answers(problem, most_sends=5_000)
     optimum = worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte
-    assert min(one.time_us(SIZE) for one in found) <= 1.05 * float(optimum) * SIZE
+    assert min(algorithm.time_us(SIZE) for algorithm in algorithms) <= 1.05 * float(optimum) * SIZE
     bound = prove(problem)
-    for one in found:
-        assert bound.at(SIZE)[0] <= one.time_us(SIZE) * (1 + 1e-9)
+    for algorithm in algorithms:
+        assert bound.at(SIZE)[0] <= algorithm.time_us(SIZE) * (1 + 1e-9)
 
 
 def test_small_messages_are_cut_into_fewer_chunks() -> None:
@@ -92,15 +92,15 @@ def test_small_messages_are_cut_into_fewer_chunks() -> None:
     assert small.problem.collective.chunks < large.problem.collective.chunks
 
 
-def test_rounds_together_take_hardly_longer_than_one_after_another() -> None:
-    """Two rounds overlap: what is left idle by one alone is lost once, not twice."""
+def test_overlapped_rounds_lose_idle_time_once() -> None:
+    """Check that two rounds overlap: the idle time of one round is lost once, not twice."""
     problem = make_problem(load("dgx1"), "broadcast")
     graph = RootedTrees(problem, worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte)
-    one = graph.packed(6, graph.least, np.inf)
-    took = {r: listed(problem, one, 6, r, r * SIZE, 0.0, 8, np.inf) for r in (1, 4, 16)}
+    packing = graph.packed(6, graph.least, np.inf)
+    took = {r: listed(problem, packing, 6, r, r * SIZE, 0.0, 8, np.inf) for r in (1, 4, 16)}
     period_us = float(graph.least) * SIZE
     for rounds, (took_us, schedule) in took.items():
-        assert len(schedule) == rounds * len(one.link)
+        assert len(schedule) == rounds * len(packing.link)
         assert took_us <= took[1][0] + (rounds - 1) * period_us * 1.01
         replayed = Algorithm(problem.with_chunks(6 * rounds), schedule, "trees", size_bytes=rounds * SIZE)
         assert replayed.time_us(rounds * SIZE) == pytest.approx(took_us)
@@ -114,14 +114,14 @@ def test_rounds_together_take_hardly_longer_than_one_after_another() -> None:
         ("mi250", "allgather", (9,), "steiner"),
     ],
 )
-def test_what_it_does_not_take(spec: str, name: str, relays: tuple[int, ...], why: str) -> None:
+def test_other_problems_are_refused(spec: str, name: str, relays: tuple[int, ...], why: str) -> None:
     topology = load(spec)
     group = [r for r in range(topology.nranks) if r not in relays]
     assert why in accepts(make_problem(topology, name, group, relays), Options())
     assert "pins no" in accepts(make_problem(load("dgx1"), "broadcast"), Options(chunks=4))
 
 
-def test_an_all_reduce_over_links_one_way_is_not_taken() -> None:
+def test_an_all_reduce_over_one_way_links_is_refused() -> None:
     lopsided = load("ring:4")
     lopsided = replace(lopsided, bandwidth_gbs=np.where(lopsided.link_src == 0, 25.0, 50.0))
     assert "has a reverse" in accepts(make_problem(lopsided, "allreduce"), Options())
@@ -129,7 +129,7 @@ def test_an_all_reduce_over_links_one_way_is_not_taken() -> None:
 
 
 def test_the_optimum_of_a_number_of_trees() -> None:
-    """Of one tree a rank on dgx1 no more than half of a narrow link's rate is of use: 9/7 of the optimum."""
+    """Check one tree for each rank on dgx1: it uses at most half of a narrow link's bandwidth, 9/7 of the optimum."""
     graph = RootedTrees(make_problem(load("dgx1"), "allgather"), Fraction(7, 1200000))
     assert [graph.least_time(k) / graph.least for k in (1, 2, 6)] == [Fraction(9, 7), Fraction(15, 14), 1]
     assert graph.counts(TUNING)[0] == 6
