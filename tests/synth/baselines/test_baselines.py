@@ -1,4 +1,4 @@
-"""Baselines are right, have the shape and the time of the textbook."""
+"""Baselines are right, and have the shape and the time of the textbook."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from topologies.network import Network
 SEEDS = st.integers(0, 2**32)
 MIB = float(1 << 20)
 GATHERING = ("allgather", "reducescatter", "allreduce")
-ALPHA, GBS = 0.7, 50.0  # of every family
+ALPHA, GBS = 0.7, 50.0  # Of every family.
 
 
-def asked(spec: str, name: str, group: list[int] | None = None, relays: tuple[int, ...] = ()) -> Problem:
+def problem_of(spec: str, name: str, group: list[int] | None = None, relays: tuple[int, ...] = ()) -> Problem:
     return make_problem(load(spec), name, group, relays)
 
 
@@ -41,16 +41,16 @@ def queued(problem: Problem, chunk_bytes: float = MIB, turns: bool = False) -> S
     return direct_schedule(problem, chunk_bytes, turns)
 
 
-def by_step(spec: str, name: str, what: str) -> Algorithm:
-    """Of the orders of a baseline's sends that of their steps."""
-    return baseline_named(asked(spec, name), what)[-1]
+def by_step(spec: str, name: str, engine: str) -> Algorithm:
+    """Return the baseline's algorithm whose sends are in the order of their steps."""
+    return baseline_named(problem_of(spec, name), engine)[-1]
 
 
-def fastest(spec: str, name: str, what: str, size: float) -> float:
-    return min(a.time_us(size) for a in baseline_named(asked(spec, name), what))
+def fastest(spec: str, name: str, engine: str, size: float) -> float:
+    return min(a.time_us(size) for a in baseline_named(problem_of(spec, name), engine))
 
 
-# --- all of them are right
+# All of them are right.
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -76,13 +76,13 @@ def test_every_baseline_replays_at_every_size_and_none_beats_the_bound(seed: int
         ("torus:3x3", [0, 4, 8, 2], (1, 3, 5, 6, 7)),
     ],
 )  # fmt: skip
-def test_gathering_baselines_where_ways_are_shared(
+def test_gathering_baselines_where_paths_are_shared(
     spec: str, group: list[int] | None, relays: tuple[int, ...], name: str
 ) -> None:
-    made = baseline(asked(spec, name, group, relays))
-    labels = {a.engine for a in made}
+    algorithms = baseline(problem_of(spec, name, group, relays))
+    labels = {a.engine for a in algorithms}
     assert {"direct", "direct in turns"} <= labels
-    k = made[0].problem.collective.nranks
+    k = algorithms[0].problem.collective.nranks
     assert ("recursive doubling" in labels) == (k & (k - 1) == 0)
     assert ("two-level" in labels) == (spec in ("ndv2:2", "fattree:4"))
 
@@ -97,36 +97,39 @@ def test_gathering_baselines_where_ways_are_shared(
         ("line:4", "sendrecv", None, "direct"),
     ],
 )  # fmt: skip
-def test_what_tables_name_first(spec: str, name: str, group: list[int] | None, first: str) -> None:
-    assert baseline(asked(spec, name, group))[0].engine == first
+def test_the_order_of_baselines_is_that_of_the_tables(
+    spec: str, name: str, group: list[int] | None, first: str
+) -> None:
+    assert baseline(problem_of(spec, name, group))[0].engine == first
 
 
-def test_which_there_are_none_of() -> None:
+def test_baselines_that_do_not_exist() -> None:
     for name in GATHERING:
-        assert not baseline_named(asked("ring:6", name), "recursive doubling")
-        assert not baseline_named(asked("dgx1", name), "two-level")
-        assert not baseline_named(asked("fattree:4", name, [0, 1, 2]), "two-level")  # two here and one there
-        assert not baseline_named(asked("fattree:4", name, [0, 2]), "two-level")
-    assert not baseline_named(asked("ring:4", "alltoall"), "ring")
-    assert not baseline_named(asked("ring:4", "broadcast"), "recursive doubling")
+        assert not baseline_named(problem_of("ring:6", name), "recursive doubling")
+        assert not baseline_named(problem_of("dgx1", name), "two-level")
+        # Two ranks are in one node and one in the other.
+        assert not baseline_named(problem_of("fattree:4", name, [0, 1, 2]), "two-level")
+        assert not baseline_named(problem_of("fattree:4", name, [0, 2]), "two-level")
+    assert not baseline_named(problem_of("ring:4", "alltoall"), "ring")
+    assert not baseline_named(problem_of("ring:4", "broadcast"), "recursive doubling")
     with pytest.raises(InputError, match=r"'rings' is not known; did you mean ring or swing\? It is one of: direct, "):
-        baseline_named(asked("ring:4", "allgather"), "rings")
+        baseline_named(problem_of("ring:4", "allgather"), "rings")
     for problem in (
-        asked("ring:4", "allgather").with_chunks(2),
+        problem_of("ring:4", "allgather").with_chunks(2),
         quotient_problem(load("ring:4"), "allgather"),
     ):
         assert problem is not None
         with pytest.raises(InputError, match=r"2 chunks a block|is a quotient"):
             baseline(problem)
     with pytest.raises(TooManySends, match="has 20 sends over fixed routes, 19 at most"):
-        direct_schedule(asked("line:4", "alltoall"), MIB, most=19)
+        direct_schedule(problem_of("line:4", "alltoall"), MIB, most=19)
 
 
-# --- the textbook
+# The textbook.
 
 
 @pytest.mark.parametrize(
-    ("spec", "name", "what", "steps"),
+    ("spec", "name", "engine", "steps"),
     [
         ("ring:7", "allgather", "ring", 6), ("ring:7", "allreduce", "ring", 12), ("star:9", "reducescatter", "ring", 8),
         ("hypercube:4", "allgather", "recursive doubling", 4),
@@ -138,42 +141,44 @@ def test_which_there_are_none_of() -> None:
         ("line:5", "allgather", "ring", 7),
     ],
 )  # fmt: skip
-def test_steps(spec: str, name: str, what: str, steps: int) -> None:
-    assert {a.steps for a in baseline_named(asked(spec, name), what)} == {steps}
+def test_steps(spec: str, name: str, engine: str, steps: int) -> None:
+    assert {a.steps for a in baseline_named(problem_of(spec, name), engine)} == {steps}
 
 
-def test_allreduce_by_doubling_is_of_two_kinds() -> None:
-    made = baseline_named(asked("hypercube:3", "allreduce"), "recursive doubling")
-    halving, whole = made[0], made[-1]
+def test_allreduce_by_doubling_has_two_kinds() -> None:
+    algorithms = baseline_named(problem_of("hypercube:3", "allreduce"), "recursive doubling")
+    halving, whole = algorithms[0], algorithms[-1]
     assert (halving.steps, halving.chunks, len(halving.schedule)) == (6, 8, 2 * 8 * 7)
     assert (whole.steps, whole.chunks, len(whole.schedule)) == (3, 1, 8 * 3)
     assert whole.time_us(1e6) == pytest.approx(3 * (ALPHA + 1e6 / (GBS * 1e3)))
-    made = baseline_named(asked("ring:8", "allreduce"), "recursive doubling")  # 0 and 4 are no neighbours
-    assert {a.chunks for a in made} == {8}
+    algorithms = baseline_named(
+        problem_of("ring:8", "allreduce"), "recursive doubling"
+    )  # Ranks 0 and 4 are no neighbours.
+    assert {a.chunks for a in algorithms} == {8}
 
 
 @pytest.mark.parametrize("size", [1.0, 64e3, 1e9])
 def test_time_of_a_ring(size: int) -> None:
-    k, alpha = 8, 2 * ALPHA  # through the switch
+    k, alpha = 8, 2 * ALPHA  # Through the switch.
     share = size / k / (GBS * 1e3)
     once, twice = (k - 1) * (alpha + share), 2 * (k - 1) * (alpha + share)
     assert fastest("star:8", "allgather", "ring", size) == pytest.approx(once)
     assert fastest("star:8", "allreduce", "ring", size) == pytest.approx(twice)
-    # a ring of links has room both ways: each way carries half
-    both = fastest("ring:8", "allreduce", "ring", size)
-    assert both == pytest.approx(2 * (k - 1) * (ALPHA + share / 2))
+    # A ring of links has bandwidth in both directions: each direction carries half.
+    both_directions_us = fastest("ring:8", "allreduce", "ring", size)
+    assert both_directions_us == pytest.approx(2 * (k - 1) * (ALPHA + share / 2))
 
 
 @pytest.mark.parametrize("name", GATHERING)
 def test_time_of_recursive_doubling(name: str) -> None:
-    """log k (2 log k) α and (k − 1) / k (twice that) of the message; phases that overlap are no slower."""
+    """Check log k (2 log k) α and (k − 1) / k (twice that) of the message; overlapping phases are no slower."""
     k, phases, halves = 16, 4, 2 if name == "allreduce" else 1
 
     def textbook(alpha: float, size: float) -> float:
         return halves * (phases * alpha + (k - 1) / k * size / (GBS * 1e3))
 
     cube, star = (
-        next(a for a in baseline_named(asked(spec, name), "recursive doubling") if a.steps == halves * phases)
+        next(a for a in baseline_named(problem_of(spec, name), "recursive doubling") if a.steps == halves * phases)
         for spec in ("hypercube:4", "star:16")
     )
     assert cube.time_us(1e-6) == pytest.approx(textbook(ALPHA, 0.0))
@@ -185,8 +190,8 @@ def test_time_of_recursive_doubling(name: str) -> None:
 
 
 def test_time_of_two_levels() -> None:
-    """4 nodes of 8 ranks, each with a NIC of its own: 2 · 3/4 of an eighth over the NIC, 2 · 7/8 inside."""
-    nodes, places, size, nic, nvlink = 4, 8, 1e9, 50e3, 450e3  # B/µs
+    """Check 4 nodes of 8 ranks with a NIC each: 2 · 3/4 of an eighth over the NIC, 2 · 7/8 inside a node."""
+    nodes, places, size, nic, nvlink = 4, 8, 1e9, 50e3, 450e3  # In B/µs.
     across = 2 * (nodes - 1) / nodes * size / places / nic
     inside = 2 * (places - 1) / places * size / nvlink
     got = fastest("dgx-h100:4", "allreduce", "two-level", size)
@@ -195,7 +200,7 @@ def test_time_of_two_levels() -> None:
     assert fastest("dgx-h100:4", "allreduce", "two-level", 1e-6) == pytest.approx(latency)
 
 
-# --- rings
+# Rings.
 
 
 def closed(net: Network, cycle: Cycle) -> None:
@@ -210,36 +215,36 @@ def closed(net: Network, cycle: Cycle) -> None:
     [("mesh:4x4x4", 2), ("torus:16x4x4", 2), ("mesh:3x3", 0), ("dgx1", 6), ("star:12", 1), ("mesh:10x10", 2)],
 )
 def test_cycles(spec: str, count: int) -> None:
-    net = asked(spec, "broadcast").network
+    net = problem_of(spec, "broadcast").network
     members = np.arange(net.nranks)
-    found = find_cycles(net, members)
-    assert len(found) == count
+    cycles = find_cycles(net, members)
+    assert len(cycles) == count
     load = np.zeros(net.nresources)
-    for cycle in found or [routed_cycle(net, members)]:
+    for cycle in cycles or [routed_cycle(net, members)]:
         closed(net, cycle)
         closed(reverse_links(net), cycle.backward())
         assert sorted(cycle.members.tolist()) == members.tolist()
         for link in cycle.links.tolist():
             load[net.uses(link)] += 1
-    if spec != "mesh:3x3" and spec != "dgx1":  # there links of two widths
+    if spec != "mesh:3x3" and spec != "dgx1":  # Other topologies have links of two bandwidths.
         assert load.max() == 1
 
 
-def test_copies_that_nobody_needs() -> None:
-    """Chunk 0 from rank 0 to rank 1 straight, and through the relay; the relay's own copy leads nowhere."""
+def test_unneeded_copies_are_dropped() -> None:
+    """Check chunk 0 from rank 0 to rank 1, directly and through the relay, whose own copy is not used."""
     problem = make_problem(load("full:3"), "broadcast", [0, 1], [2])
     net = problem.network
     name = [problem.link_name(i) for i in range(net.nlinks)]
-    way = [name.index(x) for x in ("0→1", "0→2", "2→1", "1→0")]
-    sends = untimed(np.zeros(4), np.array(way), np.array([0, 0, 1, 1]))
-    kept = first_copies(problem, net, sends, np.array([0]))
-    assert kept.link.tolist() == way[:1]
+    path_links = [name.index(x) for x in ("0→1", "0→2", "2→1", "1→0")]
+    sends = untimed(np.zeros(4), np.array(path_links), np.array([0, 0, 1, 1]))
+    kept_sends = first_copies(problem, net, sends, np.array([0]))
+    assert kept_sends.link.tolist() == path_links[:1]
     late = replace(sends, step=np.array([2, 0, 1, 3])).take(np.array([1, 2, 0]))
-    assert first_copies(problem, net, late, np.array([0])).link.tolist() == way[1:3]
+    assert first_copies(problem, net, late, np.array([0])).link.tolist() == path_links[1:3]
 
 
-def test_a_baseline_that_is_wrong_does_not_exist() -> None:
-    """An Algorithm is a replay: a ring with a send left out is refused."""
+def test_a_wrong_baseline_is_refused() -> None:
+    """Check that a ring without one of its sends is no Algorithm, since its replay fails."""
     ring = by_step("ring:5", "allreduce", "ring")
     for row in (0, len(ring.schedule) // 2, len(ring.schedule) - 1):
         with pytest.raises(ScheduleRefused):
@@ -248,15 +253,18 @@ def test_a_baseline_that_is_wrong_does_not_exist() -> None:
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8])
 def test_trees_cross_between_nodes_along_two_binary_trees(nodes: int) -> None:
-    """Each of two trees has half of the data, a parent a node but one, at most two children, and both together no
-    node more than its share."""
+    """Check the two trees: each has half of the data.
+
+    A node has one parent, except the root, and at most two children. Both trees together give no node more than its
+    share.
+    """
     problem = make_problem(load(f"dgx2:{nodes}"), "allreduce", [16 * i + j for i in range(nodes) for j in range(4)])
-    made = baseline_named(problem, "tree", float(1 << 20))[-1]
-    net, schedule = made.problem.network, made.schedule
+    algorithm = baseline_named(problem, "tree", float(1 << 20))[-1]
+    net, schedule = algorithm.problem.network, algorithm.schedule
     node = problem.topology.nodes[np.array(problem.group)]
     src, dst = node[net.src[schedule.link]], node[net.dst[schedule.link]]
     across = src != dst
-    pieces = made.problem.collective.nchunks // 2
+    pieces = algorithm.problem.collective.nchunks // 2
     for tree in (0, 1):
         own = across & (schedule.chunk % 2 == tree)
         up = {(a, b) for a, b in zip(src[own & schedule.reduces], dst[own & schedule.reduces], strict=True)}

@@ -1,4 +1,4 @@
-"""What MSCCL++ takes by size, timed by hand; and every library's row, which answers or says why not."""
+"""The choices of MSCCL++ by size, timed by hand; and the row of every library, which answers or states why not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("spec", "taken"),
+    ("spec", "choices"),
     [
         ("mi300x", [(16 * KIB, ONE_SHOT, "packets"), (MIB, TWO_SHOT, "packets"), (GIB, TWO_SHOT, "Simple")]),
         ("dgx-a100", [(16 * KIB, ONE_SHOT, "packets"), (MIB, TWO_SHOT, "packets"), (GIB, TWO_SHOT, "Simple")]),
@@ -35,10 +35,10 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
         ),
     ],
 )  # fmt: skip
-def test_an_algorithm_serves_up_to_its_size(spec: str, taken: list[tuple[int, str, str]]) -> None:
+def test_an_algorithm_serves_up_to_its_size(spec: str, choices: list[tuple[int, str, str]]) -> None:
     topology = load(spec)
     model = mscclpp_model(topology, range(min(8, topology.nranks)))
-    for (most, algorithm, protocol), (_, after, then) in zip(taken, [*taken[1:], taken[-1]], strict=True):
+    for (most, algorithm, protocol), (_, after, then) in zip(choices, [*choices[1:], choices[-1]], strict=True):
         assert [(c.algorithm, c.protocol) for c in (model.choose("allreduce", size) for size in (most, most + 1))] == [
             (algorithm, protocol), (after, then),
         ]  # fmt: skip
@@ -46,7 +46,7 @@ def test_an_algorithm_serves_up_to_its_size(spec: str, taken: list[tuple[int, st
 
 
 def test_times_by_hand() -> None:
-    """MI300X: 64 GB/s a pair and 0.7 µs; H100: a port of 450 GB/s and 0.7 µs through the switch."""
+    """Check MI300X (64 GB/s for each pair, 0.7 µs) and H100 (a port of 450 GB/s, 0.7 µs through the switch)."""
     mi300x, h100 = (mscclpp_model(load(spec), range(8)) for spec in ("mi300x", "dgx-h100"))
     assert mi300x.choose("allreduce", KIB).time_us == pytest.approx(0.7 + KIB / 64e3)
     assert mi300x.choose("allreduce", GIB).time_us == pytest.approx(1.4 + 2 * GIB / 8 / 64e3)
@@ -56,8 +56,8 @@ def test_times_by_hand() -> None:
     assert h100.choose("allreduce", GIB).time_us == pytest.approx(1.4 + 1.125 * GIB / 450e3)
 
 
-def test_costs_count_where_they_are_on() -> None:
-    """Packets are LL: half the bytes are flags, and a step takes what LL's does."""
+def test_costs_are_counted_where_they_are_on() -> None:
+    """Check packets, which are LL: half the bytes are flags, and a step takes as long as a step of LL."""
     topology = with_costs(load("dgx-h100"))
     assert topology.costs is not None
     ll, simple = (topology.costs.protocols[name] for name in ("LL", "Simple"))
@@ -70,11 +70,11 @@ def test_costs_count_where_they_are_on() -> None:
     assert large.algbw_gbs == pytest.approx(450 * simple.switch_ops.efficiency / 1.125)
 
 
-def test_a_network_whose_switches_only_forward_is_not_what_it_runs_on() -> None:
+def test_mscclpp_does_not_run_where_switches_only_forward() -> None:
     h100 = replace(load("dgx-h100"), switch_ops=())
     with pytest.raises(NotModelled, match="not in this answer's network"):
         mscclpp_model(h100, range(8))
-    plain = replace(h100, link_kind=np.full(h100.nlinks, KINDS.index("pcie")))  # no NVLink, no NVSwitch
+    plain = replace(h100, link_kind=np.full(h100.nlinks, KINDS.index("pcie")))  # Neither NVLink nor NVSwitch.
     assert mscclpp_model(plain, range(8)).choose("allreduce", GIB).algorithm == TWO_SHOT
 
 
@@ -89,7 +89,9 @@ def test_a_network_whose_switches_only_forward_is_not_what_it_runs_on() -> None:
         ("mi300x", [0, 1], "broadcast", "no algorithm of its own for broadcast"),
     ],
 )
-def test_what_mscclpp_leaves_to_others_says_why(spec: str, group: list[int], collective: str, why: str) -> None:
+def test_mscclpp_gives_a_reason_where_it_has_no_algorithm(
+    spec: str, group: list[int], collective: str, why: str
+) -> None:
     with pytest.raises(NotModelled, match=why):
         mscclpp_model(load(spec), group).choose(collective, MIB)
 

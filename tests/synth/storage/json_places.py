@@ -8,7 +8,7 @@ from typing import Any
 
 
 def numbers(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of all numbers in a JSON value."""
+    """Yield the places of all numbers in a JSON value."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from numbers(inner, (*where, key))

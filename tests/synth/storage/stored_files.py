@@ -1,4 +1,4 @@
-"""Schedule files made for tests, taken apart and put together again."""
+"""Schedule files for tests: written, taken apart and put together again."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def same(stored: Stored, problem: Problem, schedule: Schedule) -> None:
     assert (again.quotient is None) == (problem.quotient is None)
     if problem.quotient is not None and again.quotient is not None:
         assert again.quotient.translations == problem.quotient.translations
-    for one, other, plain, arrays in (
+    for stored_part, original_part, plain, arrays in (
         (again.topology, problem.topology, TOPOLOGY, LINKS),
         (again.network, problem.network, ("ranks", "resource_names"), NETWORK),
         (again.collective, problem.collective, PLAIN, COLUMNS),
         (stored.schedule, schedule, ("size_bytes",), SENDS),
     ):
         for name in plain:
-            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+            assert np.array_equal(getattr(stored_part, name), getattr(original_part, name)), name
         for name in arrays:
-            assert getattr(one, name).dtype == getattr(other, name).dtype, name
-            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+            assert getattr(stored_part, name).dtype == getattr(original_part, name).dtype, name
+            assert np.array_equal(getattr(stored_part, name), getattr(original_part, name)), name
 
 
 def written(folder: Path, problem: Problem, size_bytes: float = 1 << 20) -> Path:

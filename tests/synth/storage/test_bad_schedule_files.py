@@ -1,4 +1,4 @@
-"""What is no schedule file is refused in one line that names the file and the member or field."""
+"""A file that is no schedule file is refused in one line that names the file and the member or field."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ COLUMN_FAULTS: list[tuple[str, Callable[[Any], Any], str]] = [
 
 @pytest.mark.parametrize("case", range(len(COLUMN_FAULTS)))
 def test_wrong_column(plain: Path, tmp_path: Path, case: int) -> None:
-    name, change, words = COLUMN_FAULTS[case]
+    name, change, message = COLUMN_FAULTS[case]
     path = tmp_path / "bad.synth"
     rewritten(path, column(members(plain), name, change))
     line = refusal(path)
     assert line.startswith(f"{path}: {name}.npy: ")
-    assert words in line
+    assert message in line
 
 
 OWN_FAULTS: list[tuple[str, Callable[[Any], Any], str]] = [
@@ -124,12 +124,12 @@ OWN_FAULTS: list[tuple[str, Callable[[Any], Any], str]] = [
 
 @pytest.mark.parametrize("case", range(len(OWN_FAULTS)))
 def test_wrong_column_of_a_pattern(own: Path, tmp_path: Path, case: int) -> None:
-    name, change, words = OWN_FAULTS[case]
+    name, change, message = OWN_FAULTS[case]
     path = tmp_path / "bad.synth"
     rewritten(path, column(members(own), f"collective/{name}", change))
     line = refusal(path)
     assert line.startswith(f"{path}: collective/{name}.npy: ")
-    assert words in line
+    assert message in line
 
 
 def test_a_bool_is_no_other_byte(plain: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_wrong_members(plain: Path, own: Path, tmp_path: Path) -> None:
 
 
 def test_claims_of_size_cost_nothing(plain: Path, tmp_path: Path) -> None:
-    """A header may claim what it likes: nothing is set aside before the file is seen to hold it."""
+    """Check that no memory is allocated for a claimed size before the file is seen to contain the data."""
     path, parts = tmp_path / "bad.synth", members(plain)
     header = json.loads(parts["header.json"])
     rewritten(path, parts | {"header.json": json.dumps(header | {"sends": 1 << 40}).encode()})
@@ -208,7 +208,7 @@ def test_cut_short(plain: Path, tmp_path: Path) -> None:
 
 
 def test_a_byte_changed_anywhere(plain: Path, own: Path, tmp_path: Path) -> None:
-    """It is refused, or it was a byte that says nothing (a date, say)."""
+    """Check that a changed byte is refused, or was a byte without a meaning (a date, say)."""
     rng, path = random.Random(0), tmp_path / "bad.synth"
     for file in (plain, own):
         data, right = file.read_bytes(), load_schedule(file)
@@ -273,22 +273,22 @@ def with_field(header: dict[str, Any], where: tuple[str, ...], value: object) ->
 
 @pytest.mark.parametrize("case", range(len(HEADER_FAULTS)))
 def test_wrong_header(plain: Path, tmp_path: Path, case: int) -> None:
-    where, value, words = HEADER_FAULTS[case]
+    where, value, message = HEADER_FAULTS[case]
     path, parts = tmp_path / "bad.synth", members(plain)
     rewritten(path, parts | {"header.json": with_field(json.loads(parts["header.json"]), where, value)})
-    assert words in refusal(path)
+    assert message in refusal(path)
 
 
 def test_every_field_is_needed(plain: Path, tmp_path: Path) -> None:
     path, parts = tmp_path / "bad.synth", members(plain)
     header = json.loads(parts["header.json"])
     for key in header:
-        rest = {k: v for k, v in header.items() if k != key}
-        rewritten(path, parts | {"header.json": json.dumps(rest).encode()})
+        remaining = {k: v for k, v in header.items() if k != key}
+        rewritten(path, parts | {"header.json": json.dumps(remaining).encode()})
         assert f"{path}: header.json: {key}: " in refusal(path)
     for key in header["collective"]:
-        rest = header | {"collective": {k: v for k, v in header["collective"].items() if k != key}}
-        rewritten(path, parts | {"header.json": json.dumps(rest).encode()})
+        remaining = header | {"collective": {k: v for k, v in header["collective"].items() if k != key}}
+        rewritten(path, parts | {"header.json": json.dumps(remaining).encode()})
         assert f"{path}: header.json: collective: {key}: missing" in refusal(path)
 
 

@@ -1,4 +1,4 @@
-"""The cache: what was put is had, whole or not at all, whoever writes at the same time."""
+"""The cache: an entry is read completely or not at all, with any number of writers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topologies.errors import InputError
 KEY, OTHER = "ab" * 16, "cd" * 16
 
 
-def test_what_is_put_is_had_and_nothing_else(tmp_path: Path) -> None:
+def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "answers")
     assert (cache.get(KEY), cache.has(KEY)) == (None, False)
     cache.put(KEY, b"one\ntwo")
@@ -29,7 +29,7 @@ def test_what_is_put_is_had_and_nothing_else(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_a_changed_byte_or_a_missing_end_is_found_and_thrown_away(data: st.DataObject) -> None:
+def test_a_changed_byte_or_a_missing_end_is_noticed_and_the_entry_removed(data: st.DataObject) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(Path(folder))
@@ -43,7 +43,7 @@ def test_a_changed_byte_or_a_missing_end_is_found_and_thrown_away(data: st.DataO
         assert not path.exists()
 
 
-def test_an_answer_under_another_key_is_none(tmp_path: Path) -> None:
+def test_an_answer_under_another_key_is_refused(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.put(KEY, b"kept")
     (path,) = cache.files()
@@ -65,21 +65,21 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     assert [path.read_bytes()[-3:] for path in cache.files()] == [b"old"]
 
 
-def test_which_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_that_an_option_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNTH_CACHE", str(tmp_path))
     assert open_cache().folder == tmp_path
     assert open_cache("none").folder is None
     (tmp_path / "file").write_text("")
-    for name, words in (("", "--cache: is empty"), (str(tmp_path / "file"), "is a file")):
-        with pytest.raises(InputError, match=words):
+    for name, message in (("", "--cache: is empty"), (str(tmp_path / "file"), "is a file")):
+        with pytest.raises(InputError, match=message):
             open_cache(name)
     with pytest.raises(InputError, match="is no key"):
         Cache(tmp_path).get("../../etc/passwd")
 
 
 def test_other_sources_are_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = module.engines_version()
+    version = module.engines_version()
     monkeypatch.setattr(module, "_PACKAGES", ("topologies",))
     module.engines_version.cache_clear()
-    assert module.engines_version() != known
+    assert module.engines_version() != version
     module.engines_version.cache_clear()

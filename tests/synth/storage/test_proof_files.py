@@ -1,4 +1,4 @@
-"""Proof files: what is proved passes, and no number in them can claim more."""
+"""Proof files: a right proof passes, and no number in one can claim more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEVER = float("inf")
 
 
 def lengths(problem: Problem, prices: tuple[tuple[int, float], ...]) -> Witness:
-    """A witness of these prices that claims what they prove."""
+    """Return a witness of these prices that claims what they prove."""
     claim = Witness("lengths", (), (), (), 0.0, 0.0, NEVER, "link lengths", prices)
     base, per_byte, cap = recompute(problem, claim)
     return replace(claim, base_us=base, per_byte_us=per_byte, cap_us=cap)
@@ -46,18 +46,18 @@ def witnesses(problem: Problem) -> tuple[Witness, ...]:
 
 @pytest.fixture(scope="module", params=["alltoall ring:4", "allreduce line:3", "broadcast dgx1"])
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Stored]:
-    """A schedule file with its proof beside it."""
+    """Write a schedule file with its proof."""
     name, topology = request.param.split()
     problem = make_problem(load(topology), name)
     path = written(tmp_path_factory.mktemp("proved"), problem, SIZE)
-    found = load_schedule(path)
-    assert save_proof(path, problem, witnesses(problem), SIZE, found.claimed_us) == proof_path(path)
-    return path, found
+    stored_schedule = load_schedule(path)
+    assert save_proof(path, problem, witnesses(problem), SIZE, stored_schedule.claimed_us) == proof_path(path)
+    return path, stored_schedule
 
 
-def checked(path: Path, found: Stored, said: Proof) -> float:
-    check_beside(said, digest(path), found.claimed_us)
-    return check_proof(found.asked, said, SIZE)[0]
+def checked(path: Path, stored_schedule: Stored, proof: Proof) -> float:
+    check_beside(proof, digest(path), stored_schedule.claimed_us)
+    return check_proof(stored_schedule.asked, proof, SIZE)[0]
 
 
 def read(folder: Path, document: object) -> Proof:
@@ -66,48 +66,50 @@ def read(folder: Path, document: object) -> Proof:
     return load_proof(path)
 
 
-def test_what_is_written_comes_back(stored: tuple[Path, Stored], tmp_path: Path) -> None:
-    path, found = stored
-    said = load_proof(proof_path(path))
-    given_in = witnesses(found.problem)
-    assert sorted(said.witnesses, key=repr) == sorted(given_in, key=repr)
+def test_a_written_proof_is_read_back(stored: tuple[Path, Stored], tmp_path: Path) -> None:
+    path, stored_schedule = stored
+    proof = load_proof(proof_path(path))
+    given_in = witnesses(stored_schedule.problem)
+    assert sorted(proof.witnesses, key=repr) == sorted(given_in, key=repr)
     best = max(w.at(SIZE) for w in given_in)
-    assert said.witnesses[0].at(SIZE) == said.bound_us == best
-    assert (said.time_us, said.gap) == (found.claimed_us, found.claimed_us / best)
-    assert checked(path, found, said) == best
-    again = save_proof(path, found.problem, given_in, SIZE, found.claimed_us, tmp_path / "again.json")
+    assert proof.witnesses[0].at(SIZE) == proof.bound_us == best
+    assert (proof.time_us, proof.gap) == (stored_schedule.claimed_us, stored_schedule.claimed_us / best)
+    assert checked(path, stored_schedule, proof) == best
+    again = save_proof(
+        path, stored_schedule.problem, given_in, SIZE, stored_schedule.claimed_us, tmp_path / "again.json"
+    )
     assert again.read_bytes() == proof_path(path).read_bytes()
 
 
 def test_any_number_of_chunks(tmp_path: Path) -> None:
-    """A proof made for one chunk a block holds beside a schedule of three."""
+    """Check that a proof for one chunk per block holds for a schedule of three."""
     problem = make_problem(load("ring:4"), "allgather")
     path = written(tmp_path, problem.with_chunks(3), SIZE)
-    found = load_schedule(path)
-    save_proof(path, problem, prove(problem).witnesses, SIZE, found.claimed_us)
-    checked(path, found, load_proof(proof_path(path)))
+    stored_schedule = load_schedule(path)
+    save_proof(path, problem, prove(problem).witnesses, SIZE, stored_schedule.claimed_us)
+    checked(path, stored_schedule, load_proof(proof_path(path)))
 
 
 def test_a_quotient_or_the_whole(tmp_path: Path) -> None:
     problem = quotient_problem(load("ring:5"), "alltoall")
     assert problem is not None
     path = written(tmp_path, problem, SIZE)
-    found = load_schedule(path)
-    save_proof(path, found.asked, prove(found.asked).witnesses, SIZE, found.claimed_us)
+    stored_schedule = load_schedule(path)
+    save_proof(path, stored_schedule.asked, prove(stored_schedule.asked).witnesses, SIZE, stored_schedule.claimed_us)
     whole = load_proof(proof_path(path))
-    checked(path, found, whole)
+    checked(path, stored_schedule, whole)
     with pytest.raises(ProofRefused, match="fold"):
-        check_proof(found.problem, whole, SIZE)
+        check_proof(stored_schedule.problem, whole, SIZE)
     every = lengths(problem, tuple((r, 1.0) for r in range(problem.network.nresources)))
-    save_proof(path, problem, [every], SIZE, found.claimed_us)
+    save_proof(path, problem, [every], SIZE, stored_schedule.claimed_us)
     of_quotient = load_proof(proof_path(path))
     assert check_proof(problem, of_quotient, SIZE)[0] == every.at(SIZE)
     assert of_quotient.names[0] == dict(enumerate(problem.network.resource_names))
     with pytest.raises(ProofRefused, match="fold"):
-        check_proof(found.asked, of_quotient, SIZE)
+        check_proof(stored_schedule.asked, of_quotient, SIZE)
 
 
-def test_new_fields_of_a_witness_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_fields_of_a_witness_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more = [
         ("flows", tuple[tuple[int, float], ...], field(default=((1, 0.1), (2, 1e-300)))),
         ("exact", bool, field(default=True)),
@@ -130,11 +132,11 @@ CLAIMS = ("base_us", "per_byte_us", "cap_us", "time_us", "bound_us", "size_bytes
 def test_no_number_can_be_raised(
     stored: tuple[Path, Stored], tmp_path_factory: pytest.TempPathFactory, part: float, seed: int
 ) -> None:
-    """Claims never; what is named may be another, and then proves what is true."""
-    path, found = stored
+    """Check that no claim can be raised; a changed name may name another resource, and then proves what is true."""
+    path, stored_schedule = stored
     document = json.loads(proof_path(path).read_text())
     rng = np.random.default_rng(seed)
-    truth = checked(path, found, load_proof(proof_path(path)))
+    truth = checked(path, stored_schedule, load_proof(proof_path(path)))
     places = list(numbers(document))
     assert {w[-1] for w in places} >= {"base_us", "per_byte_us", "time_us", "bound_us", "size_bytes", "gap"}
     named = [w for w in places if w[-1] not in CLAIMS]
@@ -143,87 +145,87 @@ def test_no_number_can_be_raised(
         raised = old + 1 + int(part) if type(old) is int else old * (1 + part) + 1e-12
         bad = changed(document, where, raised)
         try:
-            proved = checked(path, found, read(tmp_path_factory.getbasetemp(), bad))
+            proved = checked(path, stored_schedule, read(tmp_path_factory.getbasetemp(), bad))
         except (ProofRefused, InputError) as error:
             line = str(error)
         else:
             assert where[-1] not in CLAIMS, (where, old, raised)
-            assert proved <= found.claimed_us * (1 + 1e-9)
+            assert proved <= stored_schedule.claimed_us * (1 + 1e-9)
             assert proved >= truth * (1 - 1e-9)
             continue
         assert len(line.splitlines()) == 1
         assert line.isprintable()
 
 
-def test_what_is_claimed_together_is_refused_too(stored: tuple[Path, Stored]) -> None:
-    """A bound that its own witness agrees with, and a gap that agrees with both."""
-    path, found = stored
-    said = load_proof(proof_path(path))
+def test_consistent_false_claims_are_refused_too(stored: tuple[Path, Stored]) -> None:
+    """Check a bound that agrees with its witness, and a gap that agrees with both."""
+    path, stored_schedule = stored
+    proof = load_proof(proof_path(path))
     for name in ("base_us", "per_byte_us"):
-        first = said.witnesses[0]
+        first = proof.witnesses[0]
         more = replace(first, **{name: getattr(first, name) * (1 + 1e-7) + 1e-13})
         bound_us = more.at(SIZE)
-        forged = replace(said, witnesses=(more, *said.witnesses[1:]), bound_us=bound_us, gap=said.time_us / bound_us)
+        forged = replace(proof, witnesses=(more, *proof.witnesses[1:]), bound_us=bound_us, gap=proof.time_us / bound_us)
         with pytest.raises(ProofRefused, match=f"witness 1, .*{name}: claims"):
-            checked(path, found, forged)
-    higher = said.bound_us * (1 + 1e-7)
+            checked(path, stored_schedule, forged)
+    higher = proof.bound_us * (1 + 1e-7)
     with pytest.raises(ProofRefused, match="bound_us"):
-        checked(path, found, replace(said, bound_us=higher, gap=said.time_us / higher))
-    for gap in (said.gap * (1 - 1e-7), said.gap * (1 + 1e-7), 1.0 if said.gap > 1 + 1e-6 else 2.0):
+        checked(path, stored_schedule, replace(proof, bound_us=higher, gap=proof.time_us / higher))
+    for gap in (proof.gap * (1 - 1e-7), proof.gap * (1 + 1e-7), 1.0 if proof.gap > 1 + 1e-6 else 2.0):
         with pytest.raises(ProofRefused, match="gap"):
-            checked(path, found, replace(said, gap=gap))
+            checked(path, stored_schedule, replace(proof, gap=gap))
     with pytest.raises(ProofRefused, match="time_us"):
-        checked(path, found, replace(said, time_us=said.bound_us / 2, gap=0.5))
+        checked(path, stored_schedule, replace(proof, time_us=proof.bound_us / 2, gap=0.5))
     with pytest.raises(ProofRefused, match="schedule"):
-        checked(path, found, replace(said, schedule="0" * 64))
+        checked(path, stored_schedule, replace(proof, schedule="0" * 64))
     with pytest.raises(ProofRefused, match="none"):
-        checked(path, found, replace(said, witnesses=(), names=()))
+        checked(path, stored_schedule, replace(proof, witnesses=(), names=()))
     with pytest.raises(ProofRefused, match="proves nothing"):
-        checked(path, found, replace(said, bound_us=0.0, gap=0.0))
-    # less than is proved is true as well
-    lower = said.bound_us / 2
-    assert checked(path, found, replace(said, bound_us=lower, gap=said.time_us / lower)) > lower
+        checked(path, stored_schedule, replace(proof, bound_us=0.0, gap=0.0))
+    # Less than the proved value is true as well.
+    lower = proof.bound_us / 2
+    assert checked(path, stored_schedule, replace(proof, bound_us=lower, gap=proof.time_us / lower)) > lower
 
 
-def test_prices_that_prove_less(tmp_path: Path) -> None:
+def test_prices_that_prove_less_are_accepted(tmp_path: Path) -> None:
     problem = make_problem(load("ring:4"), "alltoall")
     path = written(tmp_path, problem, SIZE)
-    found = load_schedule(path)
+    stored_schedule = load_schedule(path)
     even = lengths(problem, tuple((r, 1.0) for r in range(problem.network.nresources)))
-    save_proof(path, problem, [even], SIZE, found.claimed_us)
-    said = load_proof(proof_path(path))
-    assert said.witnesses[0].prices == even.prices
+    save_proof(path, problem, [even], SIZE, stored_schedule.claimed_us)
+    proof = load_proof(proof_path(path))
+    assert proof.witnesses[0].prices == even.prices
     for row in range(len(even.prices)):
         for price in (1.01, 3.0, 0.5, 0.0):
             prices = (*even.prices[:row], (row, price), *even.prices[row + 1 :])
-            forged = replace(said, witnesses=(replace(even, prices=prices),))
+            forged = replace(proof, witnesses=(replace(even, prices=prices),))
             with pytest.raises(ProofRefused, match="per_byte_us"):
-                checked(path, found, forged)
+                checked(path, stored_schedule, forged)
     for prices in (((99, 1.0),), ((-1, 1.0),), ((0, -1.0), *even.prices[1:]), ()):
         with pytest.raises(ProofRefused, match="witness 1"):
-            checked(path, found, replace(said, witnesses=(replace(even, prices=prices),)))
+            checked(path, stored_schedule, replace(proof, witnesses=(replace(even, prices=prices),)))
 
 
 def test_names_and_numbers_agree(stored: tuple[Path, Stored]) -> None:
-    path, found = stored
-    said = load_proof(proof_path(path))
-    number = next(i for i, w in enumerate(said.witnesses) if w.resources or w.prices)
-    names = said.names[number]
+    path, stored_schedule = stored
+    proof = load_proof(proof_path(path))
+    number = next(i for i, w in enumerate(proof.witnesses) if w.resources or w.prices)
+    names = proof.names[number]
     first = min(names)
     for wrong in (
         names | {first: "another"},
         {r: n for r, n in names.items() if r != first},
         names | {999: "x"},
     ):
-        forged = (*said.names[:number], wrong, *said.names[number + 1 :])
+        forged = (*proof.names[:number], wrong, *proof.names[number + 1 :])
         with pytest.raises(ProofRefused, match=f"witness {number + 1}, .*: resource"):
-            checked(path, found, replace(said, names=forged))
+            checked(path, stored_schedule, replace(proof, names=forged))
 
 
-def test_another_question(stored: tuple[Path, Stored]) -> None:
-    path, found = stored
-    said = load_proof(proof_path(path))
-    others = {
+def test_a_proof_of_another_question_is_refused(stored: tuple[Path, Stored]) -> None:
+    path, stored_schedule = stored
+    proof = load_proof(proof_path(path))
+    other_values = {
         "collective": "allgather",
         "topology": "ring:5",
         "group": [1, 0],
@@ -233,14 +235,14 @@ def test_another_question(stored: tuple[Path, Stored]) -> None:
         "fold": [[1, 2]],
         "more": 1,
     }
-    for key, value in others.items():
+    for key, value in other_values.items():
         with pytest.raises(ProofRefused, match=f"question: '{key}' is"):
-            checked(path, found, replace(said, question={**said.question, key: value}))
-    for key in said.question:
-        rest = {k: v for k, v in said.question.items() if k != key}
-        if said.question[key] is not None:
+            checked(path, stored_schedule, replace(proof, question={**proof.question, key: value}))
+    for key in proof.question:
+        remaining = {k: v for k, v in proof.question.items() if k != key}
+        if proof.question[key] is not None:
             with pytest.raises(ProofRefused, match=f"question: '{key}' is"):
-                checked(path, found, replace(said, question=rest))
+                checked(path, stored_schedule, replace(proof, question=remaining))
 
 
 def test_nothing_unproved_is_written(tmp_path: Path) -> None:
@@ -338,9 +340,9 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 def test_crafted_kinds_and_places(stored: tuple[Path, Stored]) -> None:
-    """Kinds that do not exist, and kinds given what belongs to others, are refused and raise nothing else."""
-    path, found = stored
-    said, names = load_proof(proof_path(path)), found.problem.network.resource_names
+    """Check that unknown kinds, and kinds with fields of other kinds, are refused and raise no other error."""
+    path, stored_schedule = stored
+    proof, names = load_proof(proof_path(path)), stored_schedule.problem.network.resource_names
     shapes: list[dict[str, Any]] = [
         {}, {"ranks": (0, 99)}, {"ranks": (0, 0)}, {"parts": ((0,), ())}, {"parts": ((0,), (1,))},
         {"resources": (0, 1, 2, 10**9)}, {"resources": (0,)}, {"ranks": (99,), "resources": (0,)},
@@ -362,11 +364,11 @@ def test_crafted_kinds_and_places(stored: tuple[Path, Stored]) -> None:
             claim = replace(Witness(kind, (), (), (), 0.0, 1.0, NEVER, "x"), **shape)
             spoken = [r for r in (*claim.resources, *dict(claim.prices)) if r < len(names)]
             forged = replace(
-                said,
+                proof,
                 witnesses=(claim,),
                 names=({r: names[r] for r in spoken},),
                 bound_us=SIZE,
-                gap=said.time_us / SIZE,
+                gap=proof.time_us / SIZE,
             )
             with pytest.raises(ProofRefused):
-                checked(path, found, forged)
+                checked(path, stored_schedule, forged)

@@ -1,4 +1,4 @@
-"""Schedule files: what is written comes back to the last bit, and the same is written in the same bytes."""
+"""Schedule files: a schedule is read back to the last bit, and equal schedules are written in equal bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from topologies.text.writer import to_toml
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
-def test_what_is_written_comes_back(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_a_written_schedule_is_read_back(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     rng, folder = random.Random(seed), tmp_path_factory.mktemp("files")
     written(folder, random_problem(rng, folder), rng.choice((1.0, 3e5, float(1 << 30))))
 
@@ -44,8 +44,8 @@ def test_named_collectives_are_kept_by_name(tmp_path: Path, name: str) -> None:
         assert sorted(file.files) == sorted(["header.json", "chunk", "link", "step", "reduces", "start_us"])
 
 
-def test_all_others_are_kept_in_full(tmp_path: Path) -> None:
-    """Relays, groups, sizes of their own, patterns, and what only bears a collective's name."""
+def test_all_other_collectives_are_stored_in_full(tmp_path: Path) -> None:
+    """Check relays, groups, unequal sizes, patterns, and a pattern with a collective's name."""
     topology = load("line:4")
     (tmp_path / "p.toml").write_text(
         'name = "mine"\nranks = 3\n[[chunk]]\nfrom = [0, 2]\nto = [1]\nweight = 0.1\ncount = 2\n'
@@ -59,7 +59,7 @@ def test_all_others_are_kept_in_full(tmp_path: Path) -> None:
         replace(named("allgather", 3, 1), name="allgather-like"),
     ):
         problem = make_problem(topology, collective, [3, 0, 2], [1])
-        if collective.name == "mine":  # its two parts go apart: the engine copies
+        if collective.name == "mine":  # Its two parts are separate, since the engine only copies.
             problem = make_problem(topology, replace(collective, reduces=collective.reduces & False), [3, 0, 2], [1])
         assert not load_schedule(written(tmp_path, problem)).as_named
         assert not load_schedule(written(tmp_path, problem.with_chunks(2))).as_named
@@ -67,24 +67,24 @@ def test_all_others_are_kept_in_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["alltoall", "allgather"])
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_quotients_are_kept_as_such(tmp_path: Path, name: str, chunks: int) -> None:
+def test_quotients_are_stored_as_quotients(tmp_path: Path, name: str, chunks: int) -> None:
     problem = quotient_problem(load("torus:3x4"), name, chunks)
     assert problem is not None
     stored = load_schedule(written(tmp_path, problem))
     assert (stored.as_named, stored.orbit) == (True, 12)
-    asked, (whole, sends) = stored.asked, stored.expanded()
+    asked_problem, (whole, sends) = stored.asked, stored.expanded()
     replay(whole, sends)
     assert len(sends) == 12 * len(stored.schedule)
-    assert (whole.quotient, asked.quotient, asked.collective.chunks, whole.collective.chunks) == (
+    assert (whole.quotient, asked_problem.quotient, asked_problem.collective.chunks, whole.collective.chunks) == (
         None,
         None,
         1,
         chunks,
     )
-    assert asked.network.resource_names == make_problem(load("torus:3x4"), name).network.resource_names
+    assert asked_problem.network.resource_names == make_problem(load("torus:3x4"), name).network.resource_names
 
 
-def test_quotients_of_sums_are_kept_as_such(tmp_path: Path) -> None:
+def test_quotients_of_sums_are_stored_as_quotients(tmp_path: Path) -> None:
     problem = quotient_problem(load("ring:4"), "allreduce", 2)
     assert problem is not None
     stored = load_schedule(written(tmp_path, problem))
@@ -92,15 +92,15 @@ def test_quotients_of_sums_are_kept_as_such(tmp_path: Path) -> None:
     replay(*stored.expanded())
 
 
-def test_what_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_problem_that_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, make_problem(load("ring:4"), "allgather"))
     plain = load_schedule(path)
     quotient = quotient_problem(load("ring:4"), "allgather")
     assert quotient is not None
     moved = replace(quotient, collective=replace(quotient.collective, out_index=quotient.collective.out_index + 1))
     unsayable = replace(plain.problem, topology=replace(plain.problem.topology, name="a\tb"))
-    for problem, words in ((moved, "is not the quotient of the named collective"), (unsayable, "name")):
-        with pytest.raises(InputError, match=words):
+    for problem, message in ((moved, "is not the quotient of the named collective"), (unsayable, "name")):
+        with pytest.raises(InputError, match=message):
             write_schedule(tmp_path / "b.synth", problem, plain.schedule.take(np.arange(3)), "route")
     monkeypatch.setattr("synth.storage.problem.to_toml", lambda _: to_toml(load("ring:4,bw=51")))
     with pytest.raises(InputError, match="not the same when written as text"):
@@ -134,7 +134,7 @@ def test_columns_are_as_narrow_as_they_can_be(tmp_path: Path) -> None:
     assert kinds == ["|i1", "<i2", "<i4", "<i8", "|i1", "|b1", "<f8"]
 
 
-def test_what_was_there_stays_until_the_new_file_is_whole(tmp_path: Path) -> None:
+def test_the_old_file_stays_until_the_new_file_is_complete(tmp_path: Path) -> None:
     path = written(tmp_path, make_problem(load("ring:4"), "allgather"))
     before, stored = path.read_bytes(), load_schedule(path)
     endless = replace(stored.schedule, end_us=stored.schedule.end_us + np.inf)

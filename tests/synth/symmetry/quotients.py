@@ -1,4 +1,4 @@
-"""Quotient problems by specification, and what must hold of their schedules."""
+"""Quotient problems by specification, and what must hold for their schedules."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def answer(problem: Problem, size_bytes: float = 1e6) -> Schedule:
     return schedule
 
 
-def products(known: Quotient) -> Iterator[tuple[int, ...]]:
-    """How often each translation is applied, of every product of them, the identity first."""
-    extents = [extent for _, extent in known.translations]
+def products(quotient_data: Quotient) -> Iterator[tuple[int, ...]]:
+    """Yield how often each translation is applied, for every product of them, the identity first."""
+    extents = [extent for _, extent in quotient_data.translations]
     for number in np.ndindex(*extents[::-1]):
         yield tuple(number[::-1])
 
 
 def chunk_image(problem: Problem, chunk: Ints, by: Sequence[int]) -> Ints:
-    """Where translations bring chunks of a quotient problem: chunks of the whole problem."""
+    """Return the chunks of the whole problem to which translations carry chunks of a quotient problem."""
     assert problem.quotient is not None
     name, k, chunks = problem.collective.name, problem.collective.nranks, problem.collective.chunks
     chunks //= k if name == "allreduce" else 1
@@ -50,14 +50,14 @@ def chunk_image(problem: Problem, chunk: Ints, by: Sequence[int]) -> Ints:
 
 
 def translated(problem: Problem, schedule: Schedule, by: Sequence[int]) -> Schedule:
-    """One translate of a quotient problem's schedule, in chunks and links of the whole problem."""
+    """Return one translate of a quotient problem's schedule, in chunks and links of the whole problem."""
     assert problem.quotient is not None
     link = translate_links(problem.quotient.whole, problem.quotient.translations, schedule.link, by)
     return replace(schedule, chunk=chunk_image(problem, schedule.chunk, by), link=link)
 
 
 def expands(problem: Problem, schedule: Schedule) -> None:
-    """The expansion is right, takes as long, and holds every translate of every send once."""
+    """Check that the expansion is right, takes as long, and has every translate of every send once."""
     full, sends = expand(problem, schedule)
     assert problem.quotient is not None
     replay(full, sends)

@@ -1,4 +1,4 @@
-"""A schedule of the quotient problem, translated, is a schedule of the whole."""
+"""A schedule of the quotient problem, with all its translates, is a schedule of the whole problem."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPECS = (
     "ring:2", "ring:5", "torus:3x3", "torus:2x4", "torus:2x3x2", "hypercube:3", "full:5", "star:4", "mesh:4x2",
     "ndv2:2", "dgx-a100:2", "mi250",
 )  # fmt: skip
-KINDS = {"hypercube:3", "torus:3x3", "torus:2x4", "mesh:4x2"}  # on these all chunk numbers
+KINDS = {"hypercube:3", "torus:3x3", "torus:2x4", "mesh:4x2"}  # These are tested with all numbers of chunks.
 
 
 @pytest.mark.parametrize("name", TRANSLATABLE)
@@ -34,13 +34,13 @@ def test_schedules_expand(spec: str, name: str) -> None:
         problem = quotient(spec, name, chunks)
         check_quotient(problem)
         if spec in ("dgx-a100:2", "mi250") and name in ("alltoall", "allreduce"):
-            continue  # the others of these have seen to them
+            continue  # The others of these have tested it.
         expands(problem, answer(problem))
 
 
 def test_random_symmetric_networks() -> None:
-    """Circulants with shared limits, of which some have room for several copies of a send and some do not."""
-    seen, verdicts = set(), []
+    """Check circulants with shared limits, of which some have room for more than one copy of a send."""
+    translation_sets, verdicts = set(), []
     for seed in range(60):
         rng = random.Random(seed)
         problem = quotient_problem(circulant(rng), rng.choice(TRANSLATABLE), rng.choice((1, 2)))
@@ -50,18 +50,18 @@ def test_random_symmetric_networks() -> None:
         check_quotient(problem)
         schedule = answer(problem, rng.choice((1.0, 1e4, 1e8)))
         expands(problem, schedule)
-        seen.add(problem.quotient.translations)
-        for _ in range(4):  # right or wrong, both say the same
+        translation_sets.add(problem.quotient.translations)
+        for _ in range(4):  # Right or wrong, both give the same verdict.
             moved = shaken(schedule, rng)
             refused = is_refused(problem, moved)
             assert refused == is_refused(*expand(problem, moved))
             verdicts.append(refused)
-    assert len(seen) >= 6
+    assert len(translation_sets) >= 6
     assert {True, False} == set(verdicts)
 
 
 def shaken(schedule: Schedule, rng: random.Random) -> Schedule:
-    """Some sends a little later or earlier; often still right."""
+    """Return the schedule with some sends a little later or earlier; it is often still right."""
     by = np.zeros(len(schedule))
     for row in rng.sample(range(len(schedule)), rng.choice((1, 1, 2))):
         by[row] = rng.choice((-0.5, -0.1, 0.1, 2.0)) * (schedule.end_us[row] - schedule.start_us[row])
@@ -106,12 +106,13 @@ def test_base_chunks_are_those_of_the_named_collective(spec: str, name: str, chu
     assert problem.quotient is not None
     base, full = problem.collective, whole_problem(problem).collective
     k = full.nranks
-    asked = make_problem(load(spec), name, chunks=chunks * k if name == "allreduce" else chunks)
-    assert np.array_equal(asked.collective.post, full.post)
+    full_problem = make_problem(load(spec), name, chunks=chunks * k if name == "allreduce" else chunks)
+    assert np.array_equal(full_problem.collective.post, full.post)
     assert (base.name, base.chunks, base.nranks, base.root) == (full.name, full.chunks, k, full.root)
     chunk = np.arange(base.nchunks)
     images = [chunk_image(problem, chunk, by).tolist() for by in products(problem.quotient)]
-    assert sorted(c for one in images for c in one) == list(range(full.nchunks))  # every chunk is one translate of one
+    # Every chunk is a translate of exactly one base chunk.
+    assert sorted(c for image in images for c in image) == list(range(full.nchunks))
     for c, of_whole in zip(chunk.tolist(), images[0], strict=True):
         assert base.fraction[c] == full.fraction[of_whole]
         assert base.reduces[c] == full.reduces[of_whole]
@@ -119,15 +120,15 @@ def test_base_chunks_are_those_of_the_named_collective(spec: str, name: str, chu
             (base.pre, base.in_index, full.pre, full.in_index),
             (base.post, base.out_index, full.post, full.out_index),
         ):
-            mine, others = rows[:, 1] == c, rows_of_whole[:, 1] == of_whole
-            assert rows[mine, 0].tolist() == rows_of_whole[others, 0].tolist()
-            assert index[mine].tolist() == index_of_whole[others].tolist()
+            of_base, of_whole_chunk = rows[:, 1] == c, rows_of_whole[:, 1] == of_whole
+            assert rows[of_base, 0].tolist() == rows_of_whole[of_whole_chunk, 0].tolist()
+            assert index[of_base].tolist() == index_of_whole[of_whole_chunk].tolist()
     for rows in (base.pre, base.post):
         assert rows.tolist() == sorted(rows.tolist())
 
 
 def test_a_ring_by_hand() -> None:
-    """One chunk goes round; its translates are the ring algorithm, every link busy all the time."""
+    """Check that one chunk goes round: its translates are the ring algorithm, and every link is always busy."""
     problem = quotient("ring:6", "allgather")
     ways = {
         (u, v): i
@@ -142,12 +143,12 @@ def test_a_ring_by_hand() -> None:
     assert (np.bincount(sends.link, minlength=12)[links] == 5).all()
 
 
-def test_copies_that_would_meet_are_refused_in_the_quotient() -> None:
-    """Both ways round at once are fine, twice one way is not: the other send's copy is on the same link."""
+def test_copies_that_would_collide_are_refused_in_the_quotient() -> None:
+    """Check sends in both directions at once, which are right, and two in one direction, whose copies share a link."""
     problem = quotient("ring:6", "alltoall")
     net = problem.network
     ways = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
-    # chunk 1 goes 0→1; chunk 2 goes 1→2 at the same time, as its translate does 0→1
+    # Chunk 1 uses 0→1; chunk 2 uses 1→2 at the same time, and its translate uses 0→1.
     rows = [(2, ways[0, 1], 0, 0.0), (2, ways[1, 2], 1, 5.0), (1, ways[0, 1], 1, 5.0)]
     chunk, link, step, start = (np.array(column) for column in zip(*rows, strict=True))
     lasts = problem.collective.fraction[chunk] * 6e5 / 50.0 / 1e3
@@ -159,7 +160,7 @@ def test_copies_that_would_meet_are_refused_in_the_quotient() -> None:
 
 
 def test_at_scale() -> None:
-    """Nothing as large as the whole is built."""
+    """Check that nothing as large as the whole problem is built."""
     problem = quotient("torus:16x16x16", "alltoall")
     assert problem.quotient is not None
     assert (problem.collective.nchunks, problem.quotient.order) == (4096, 4096)
@@ -173,14 +174,14 @@ def test_at_scale() -> None:
     assert len(translated(problem, rows, (17,))) == 5
 
 
-def test_what_has_no_quotient() -> None:
-    assert quotient_problem(load("mesh:3x4"), "allgather") is None  # no translation
-    assert quotient_problem(load("ring:4"), "broadcast") is None  # the root stays
+def test_problems_without_a_quotient() -> None:
+    assert quotient_problem(load("mesh:3x4"), "allgather") is None  # It has no translation.
+    assert quotient_problem(load("ring:4"), "broadcast") is None  # The root is fixed.
     assert quotient_problem(load("ring:4"), "allgather", group=[0, 1], relays=[2]) is None
     two = load("ring:8")
     apart = (two.link_src // 4 == two.link_dst // 4) & (two.link_src >= 0)
     columns = {c: getattr(two, c)[apart] for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "link_kind")}
-    assert quotient_problem(replace(two, **columns), "allgather") is None  # two lines: equal, but apart
+    assert quotient_problem(replace(two, **columns), "allgather") is None  # The two lines are equal, but not connected.
     for wrong in (
         {"group": [0, 9]}, {"group": [0, 0]}, {"group": [1]}, {"chunks": 0}, {"name": "allgathr"},
     ):  # fmt: skip
@@ -192,7 +193,7 @@ def test_what_has_no_quotient() -> None:
         check_quotient(make_problem(load("ring:4"), "allgather"))
 
 
-def test_a_group_in_its_own_order() -> None:
+def test_a_group_in_another_order() -> None:
     problem = quotient("torus:4x4", "allgather", group=[1, 5, 9, 13])
     assert problem.quotient is not None
     assert problem.quotient.translations == ((1, 4),)

@@ -1,4 +1,4 @@
-"""What is no quotient, or no longer one, is refused."""
+"""A quotient that is wrong, or stale, is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_stale_quotient_is_refused(seed: int) -> None:
     real = network(now, problem.group)
     with pytest.raises(QuotientRefused, match="its network is not that of"):
         check_quotient(replace(problem, topology=now))
-    # also where somebody wrote the network of today beside the translations of yesterday
+    # This also holds where a file has the current network and old translations.
     assume(real.nlinks == problem.quotient.whole.nlinks)
     stale = replace(problem.network, bandwidth_gbs=real.bandwidth_gbs)
     with pytest.raises(QuotientRefused, match=r"no symmetry|does not keep"):
@@ -72,7 +72,7 @@ def test_other_links_are_refused() -> None:
 
 
 def test_a_limit_that_the_translation_does_not_keep_is_refused() -> None:
-    """The links are all alike, but of two that share one cable the images have a better one."""
+    """Check equal links, two of which share one cable, where the images have a better cable."""
     t = load("ring:6")
     ahead = (t.link_dst - t.link_src) % 6 == 1
     cables = [
@@ -110,7 +110,7 @@ def one_uses_another_too(lists: list[list[int]]) -> None:
 
 @pytest.mark.parametrize("spec", ["torus:3x4", "dgx-a100:2"])
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (swap_two, "some links but not by all|not in the quotient"),
         (drop_last, "not in the quotient"),
@@ -118,13 +118,13 @@ def one_uses_another_too(lists: list[list[int]]) -> None:
     ],
 )
 def test_resources_in_wrong_orbits_are_refused(
-    spec: str, change: Callable[[list[list[int]]], None], words: str
+    spec: str, change: Callable[[list[list[int]]], None], message: str
 ) -> None:
     problem = quotient(spec, "allgather")
     net = problem.network
     if spec == "dgx-a100:2" and change is swap_two:
         change = one_uses_another_too
-    with pytest.raises(QuotientRefused, match=words):
+    with pytest.raises(QuotientRefused, match=message):
         check_quotient(replace(problem, network=with_uses(net, change)))
 
 
@@ -151,7 +151,7 @@ def test_a_wrong_capacity_is_refused(factor: float) -> None:
 def test_wrong_translations_are_refused() -> None:
     problem = quotient("torus:4x4", "alltoall")
     assert problem.quotient is not None
-    for found, words in (
+    for translations, message in (
         (((1, 16),), "no symmetry"),
         (((1, 3),), "no digit"),
         (((1, 4), (2, 4)), "no digit"),
@@ -163,20 +163,20 @@ def test_wrong_translations_are_refused() -> None:
         (((1, 4),), "not in the quotient|some links"),
         ((), "not in the quotient|some links|representative"),
     ):
-        with pytest.raises(QuotientRefused, match=words):
-            check_quotient(replace(problem, quotient=Quotient(found, problem.quotient.whole)))
-        if found != ((1, 4),):
+        with pytest.raises(QuotientRefused, match=message):
+            check_quotient(replace(problem, quotient=Quotient(translations, problem.quotient.whole)))
+        if translations != ((1, 4),):
             with pytest.raises(QuotientRefused):
-                quotient_by(problem.topology, "alltoall", 1, problem.group, found)
+                quotient_by(problem.topology, "alltoall", 1, problem.group, translations)
     again = quotient_by(problem.topology, "alltoall", 1, problem.group, ((1, 4),))
-    assert again.collective.nchunks == 4 * 16  # fewer translations than there are will do
+    assert again.collective.nchunks == 4 * 16  # Fewer translations than possible are enough.
     expands(again, answer(again))
     with pytest.raises(QuotientRefused, match="it must be"):
         quotient_by(problem.topology, "broadcast", 1, problem.group, ((1, 4),))
 
 
 def test_a_crowded_resource_is_refused() -> None:
-    """The exchange of two ranks behind one NIC is a symmetry, but a send and its copy do not fit."""
+    """Check two ranks behind one NIC: their exchange is a symmetry, but a send and its copy do not fit."""
     t = load("full:4")
     leaves = t.link_src // 2 != t.link_dst // 2
     limits = [Limit(f"nic{i}", np.flatnonzero(leaves & (t.link_src // 2 == i)), 50.0) for i in range(2)]

@@ -1,4 +1,4 @@
-"""Where an executor's costs act: the clocks, the replay and the bounds, each by hand and against each other."""
+"""An executor's costs in the clocks, the replay and the bounds, by hand and against each other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COSTS = Costs(
 
 
 def _line(protocol: str, chunks: int = 2) -> Problem:
-    """Rank 0's chunks to rank 1, over a link of 8 GB/s and 1 µs."""
+    """Return a problem that sends rank 0's chunks to rank 1, over a link of 8 GB/s and 1 µs."""
     topology = under(with_costs(family("line:2,bw=8,alpha=1"), _COSTS), protocol)
     return make_problem(topology, "broadcast", chunks=chunks)
 
@@ -44,19 +44,19 @@ def _sent(problem: Problem) -> Schedule:
     return untimed(np.arange(count), np.full(count, link), np.arange(count), np.zeros(count, dtype=bool))
 
 
-def test_a_schedule_has_start_gap_and_the_protocols_figures() -> None:
-    """Two chunks of 8,000 bytes: of LL each 2 µs at half the bandwidth, of Simple 1 µs and a gap between them."""
+def test_a_schedule_has_the_start_the_gap_and_the_costs_of_its_protocol() -> None:
+    """Check two chunks of 8,000 bytes: LL takes 2 µs each at half the bandwidth, Simple 1 µs each and a gap."""
     ll, simple = _line("LL"), _line("Simple")
     schedule = timed(ll, _sent(ll), 16_000)
     assert schedule.start_us.tolist() == [2, 4]
     assert time_us(ll, schedule) == 6.25
     schedule = timed(simple, _sent(simple), 16_000)
-    assert schedule.start_us.tolist() == [5, 7.5]  # the gap keeps the link busy
-    assert time_us(simple, schedule) == 11.5  # and is not in the arrival
+    assert schedule.start_us.tolist() == [5, 7.5]  # The gap keeps the link busy.
+    assert time_us(simple, schedule) == 11.5  # The gap is not part of the arrival.
     replay(simple, schedule)
 
 
-def test_the_replay_sees_what_was_timed_without_costs() -> None:
+def test_the_replay_notices_times_without_costs() -> None:
     simple = _line("Simple")
     without = make_problem(family("line:2,bw=8,alpha=3"), "broadcast", chunks=2)
     schedule = timed(without, _sent(without), 16_000)
@@ -68,7 +68,7 @@ def test_the_replay_sees_what_was_timed_without_costs() -> None:
 
 
 def _program(blocks: int, protocol: str = "Simple") -> Program:
-    """Rank 0 sends a chunk to rank 1 by each of so many threadblocks."""
+    """Return a program in which each of a number of threadblocks sends a chunk from rank 0 to rank 1."""
     gpus = []
     for rank in (0, 1):
         op = "s" if rank == 0 else "r"
@@ -93,24 +93,25 @@ def _pair() -> Topology:
     return with_costs(family("line:2,bw=8,alpha=1"), _COSTS)
 
 
-def test_a_threadblock_moves_no_more_than_it_can_and_several_fill_a_link() -> None:
+def test_a_threadblock_has_its_own_bandwidth_and_more_of_them_fill_a_link() -> None:
     pair = _pair()
-    one, two, many = (Predictor(_program(n), pair).time_us(16_000) for n in (1, 2, 5))
-    assert one == pytest.approx(5 + 16_000 / 4e3 + 3)  # 4 GB/s of 8
+    of_one_block, two, many = (Predictor(_program(n), pair).time_us(16_000) for n in (1, 2, 5))
+    assert of_one_block == pytest.approx(5 + 16_000 / 4e3 + 3)  # 4 of 8 GB/s.
     assert two == pytest.approx(5 + 16_000 / 8e3 + 3)
-    # links are taken in turns, so that five share it as evenly as two do; between messages is a gap
+    # Messages alternate on a link, so that five threadblocks share it as evenly as two; there is a gap between
+    # messages.
     assert 5 + 2 + 3 <= many <= 5 + 2 * 1.1 + 3 * 1.5 + 3
     assert Predictor(_program(1, "LL"), pair).time_us(16_000) == pytest.approx(2 + 16_000 / 4e3 + 0.25)
 
 
-def test_without_costs_a_program_takes_what_it_took() -> None:
+def test_a_program_without_costs_takes_its_bare_time() -> None:
     plain = family("line:2,bw=8,alpha=1")
     for blocks in (1, 3):
         assert Predictor(_program(blocks), plain).time_us(16_000) == 1 + 16_000 / 8e3
 
 
-def test_a_gap_holds_up_what_shares_the_port() -> None:
-    """Two messages from one port to two ranks: the second leaves a gap later, as from one NIC."""
+def test_a_gap_delays_messages_of_the_same_port() -> None:
+    """Check two messages from one port to two ranks: the second leaves a gap later, as from one NIC."""
     costs = Costs({"Simple": Protocol(gap_us={"other": 10})})
     topology = under(with_costs(family("star:3,bw=1,alpha=0"), costs), "Simple")
     problem = make_problem(topology, "scatter")
@@ -121,7 +122,7 @@ def test_a_gap_holds_up_what_shares_the_port() -> None:
 
 @pytest.mark.parametrize("spec", ["dgx1", "dgx-a100", "ndv2:2"])
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])
-def test_a_bound_over_protocols_holds_for_each_and_proves_itself(spec: str, collective: str) -> None:
+def test_a_bound_over_protocols_holds_for_each_and_is_checked(spec: str, collective: str) -> None:
     problem = make_problem(with_costs(load(spec)), collective)
     bound = prove(problem, max_flow=False)
     for name in problem.protocols:
@@ -150,7 +151,7 @@ def test_a_witness_of_another_protocol_proves_less() -> None:
         check(problem, replace(slow, protocol="LL256"))
 
 
-def test_algorithms_are_made_under_a_protocol() -> None:
+def test_algorithms_are_timed_under_a_protocol() -> None:
     simple = _line("Simple")
     algorithm = Algorithm(simple, _sent(simple), "hand")
     assert algorithm.time_us(16_000) == 11.5

@@ -1,4 +1,4 @@
-"""Sends through switches that multicast and reduce: which there are, their time, what the replay refuses of them."""
+"""Sends through switches that multicast and reduce: which exist, how long they take, what the replay refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def node(multicast: float = 1.0, reduce: float = 1.0, spec: str = "dgx-h100") ->
 
 
 def by_switch(problem: Problem, paced: bool = True) -> Schedule:
-    """Each rank reads its share of the sum from the switch and multicasts it: a chunk a rank."""
+    """Return an all-reduce in which each rank reads its share of the sum from the switch and multicasts it."""
     n, net = len(problem.group), problem.network
     assert net.hyperlinks is not None
     find = net.hyperlinks.find
@@ -41,7 +41,7 @@ def by_switch(problem: Problem, paced: bool = True) -> Schedule:
     return untimed(chunk, np.array(links), np.repeat([0, 1], n), np.repeat([True, False], n))
 
 
-def test_a_multicast_crosses_its_own_port_up_and_all_down() -> None:
+def test_a_multicast_uses_its_own_port_up_and_all_ports_down() -> None:
     net = network(node(), [1, 3, 5, 7], 3)
     h = net.hyperlinks
     assert h is not None
@@ -55,7 +55,7 @@ def test_a_multicast_crosses_its_own_port_up_and_all_down() -> None:
     assert np.allclose(h.bandwidth_gbs[h.paced], 450 / 4)
 
 
-def test_who_is_not_joined_both_ways_is_no_member() -> None:
+def test_a_rank_that_is_not_linked_in_both_directions_is_no_member() -> None:
     hurt = network(degraded(node(), ["link:nvswitch>3"], []), [r for r in range(8) if r != 3])
     assert hurt.hyperlinks is not None
     assert len(hurt.hyperlinks.members(0)) == 7
@@ -74,7 +74,7 @@ def test_an_all_reduce_takes_an_eighth_more_than_a_buffer_each_way() -> None:
     assert np.allclose(resource_loads_us(problem, schedule), 9 * MB / 450e3)
     wide = timed(problem, by_switch(problem, paced=False), 8 * MB)
     replay(problem, wide)
-    # all reductions cross all ports up; a multicast waits for its sum only
+    # All reductions use all ports up; a multicast waits only for its sum.
     assert time_us(problem, wide) >= 16 * MB / 450e3
 
 
@@ -101,12 +101,12 @@ def test_a_switch_that_reduces_at_half_the_rate_takes_twice_as_long() -> None:
 def test_the_replay_refuses_what_is_wrong(fault: str, says: str) -> None:
     problem = make_problem(node(), "allreduce", chunks=8)
     plan = by_switch(problem)
-    kept = np.arange(16)
+    rows = np.arange(16)
     if fault == "twice":
-        kept = np.append(0, kept)
+        rows = np.append(0, rows)
     if fault == "missing":
-        kept = np.delete(kept, 3)
-    schedule = timed(problem, plan.take(kept), 8 * MB)
+        rows = np.delete(rows, 3)
+    schedule = timed(problem, plan.take(rows), 8 * MB)
     if fault == "early":
         schedule = replace(
             schedule,
@@ -126,11 +126,11 @@ def test_the_replay_refuses_what_is_wrong(fault: str, says: str) -> None:
         replay(problem, schedule)
 
 
-def test_files_keep_it(tmp_path: Path) -> None:
+def test_files_keep_hyperlinks(tmp_path: Path) -> None:
     problem = make_problem(from_toml(to_toml(node(0.9, 0.8)), "x"), "allreduce", chunks=8)
-    found = Algorithm(problem, by_switch(problem), "by hand")
-    path = save_schedule(tmp_path / "a.synth", found, 8 * MB)
+    algorithm = Algorithm(problem, by_switch(problem), "by hand")
+    path = save_schedule(tmp_path / "a.synth", algorithm, 8 * MB)
     stored = load_schedule(path)
     assert not check_stored(path, stored).wrong
-    assert stored.claimed_us == found.time_us(8 * MB)
-    assert found.steps == 2
+    assert stored.claimed_us == algorithm.time_us(8 * MB)
+    assert algorithm.steps == 2

@@ -1,4 +1,4 @@
-"""Rounds of every step: what a table of steps × resources says, interpreted and compiled."""
+"""Rounds of every step, interpreted and compiled, against a table of steps × resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.synth.verify.against_oracles import shuffled
 
 
 def step_loads(problem: Problem, schedule: Schedule) -> Floats:
-    """Rounds that every resource and link is busy in every step, shape (steps, resources + links)."""
+    """Return the rounds that every resource and link is busy in every step, shape (steps, resources + links)."""
     net, collective = problem.network, problem.collective
     weight = collective.fraction / collective.fraction.min()
     shared, own = np.zeros((schedule.nsteps, net.nresources)), np.zeros((schedule.nsteps, net.nlinks))
@@ -38,7 +38,7 @@ def test_rounds_of_every_step(seed: int) -> None:
     problem = random_problem(rng)
     plan = shuffled(answered(problem, 1e6), rng)
     assume(len(plan))
-    spread = replace(plan, step=plan.step * 3)  # steps in which nothing is sent
+    spread = replace(plan, step=plan.step * 3)  # Some steps have no sends.
     for schedule in (plan, spread):
         loads = step_loads(problem, schedule).max(axis=1)
         whole = int(np.maximum(np.ceil(loads - 1e-9), 1).sum())

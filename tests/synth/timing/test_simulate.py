@@ -1,4 +1,4 @@
-"""The clock: the oracle's times to the last bit, interpreted and compiled; what cannot start is refused."""
+"""The clock: the oracle's times to the last bit, interpreted and compiled; a send that cannot start is refused."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_times_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: int,
     right = answered(problem, 1e6)
     assert same_times(problem, right, size) is not None
     assert same_times(problem, right.take(np.argsort(right.step, kind="stable")), size) is not None
-    same_times(problem, shuffled(right, rng), size)  # mostly: comes only in a later row
-    # several arrivals in a cell, of steps in any order, sums that are replaced and added to again
+    same_times(problem, shuffled(right, rng), size)  # Mostly, the data arrives only in a later row.
+    # A cell gets more than one arrival, of steps in any order, and sums are replaced and added to again.
     rows = np.sort([rng.randrange(len(right)) for _ in range(2 * len(right))]).astype(np.int64)
     many = right.take(rows)
     later = np.array([rng.choice((0, 0, 1, 3)) for _ in rows], dtype=np.int64)
@@ -42,7 +42,7 @@ def test_times_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: int,
 
 
 def test_the_same_times_through_a_shared_port() -> None:
-    """Links of 25 GB/s through a limit of 60: two side by side, a third waits for the first that ends."""
+    """Check links of 25 GB/s through a limit of 60: two run at the same time, a third waits for the first that ends."""
     src, dst = np.array([(i, j) for i in range(4) for j in range(4) if i != j]).T
     rate = np.where(np.arange(12) % 3 == 0, 20.0, 25.0)
     nic = Limit("nic", np.arange(12), 60.0)
@@ -52,25 +52,25 @@ def test_the_same_times_through_a_shared_port() -> None:
     assert same_verdict(problem, at) == ""
     assert len(np.unique(at.start_us)) < len(at)
     assert same_verdict(problem, replace(at, start_us=at.start_us * 0.9, end_us=at.end_us - at.start_us * 0.1))
-    pair = Limit("nic", np.arange(2), 60.0)  # two links of 40 are not twice as much as it carries
+    pair = Limit("nic", np.arange(2), 60.0)  # Two links of 40 do not have twice the bandwidth of the limit.
     narrow = make_problem(Topology("nic", 4, (), src, dst, np.full(12, 1.0), np.full(12, 40.0), (pair,)), "alltoall")
-    way = links(narrow, np.zeros(2, dtype=np.int64), np.array([1, 2]))
-    plan = untimed(np.array([1, 2]), way, np.zeros(2), np.zeros(2, dtype=bool))
+    send_links = links(narrow, np.zeros(2, dtype=np.int64), np.array([1, 2]))
+    plan = untimed(np.array([1, 2]), send_links, np.zeros(2), np.zeros(2, dtype=bool))
     at = timed(narrow, plan, 4e6)
     assert at.start_us.tolist() == [0.0, at.end_us[0]]
     same_verdict(narrow, replace(at, start_us=np.zeros(2), end_us=at.end_us[[0, 0]]), "nic carries 80 GB/s")
 
 
-def test_what_is_added_waits_for_the_copy_that_it_follows() -> None:
-    """Rank 1 is copied to over a slow link and added to over a fast one, and the other way round."""
+def test_an_addition_waits_for_the_copy_that_it_follows() -> None:
+    """Check rank 1, which gets a copy over a slow link and an addition over a fast one, and the other way round."""
     for slow in (0, 1):
         src, dst = np.array([[0, 2, 1, 1], [1, 1, 0, 2]])
         rate = np.array([50.0, 50.0, 50.0, 50.0])
         rate[slow] = 10.0
         problem = make_problem(Topology("mine", 3, (), src, dst, np.full(4, 0.7), rate), "reduce", root=1)
-        way = links(problem, np.array([0, 2, 0]), np.array([1, 1, 1]))
+        send_links = links(problem, np.array([0, 2, 0]), np.array([1, 1, 1]))
         for adds in ([False, True, True], [True, False, True], [True, False, False]):
-            plan = untimed(np.zeros(3), way, np.arange(3), np.array(adds))
+            plan = untimed(np.zeros(3), send_links, np.arange(3), np.array(adds))
             at = same_times(problem, plan, 1e6)
             assert at is not None
             arrival = at.end_us + 0.7
@@ -79,7 +79,7 @@ def test_what_is_added_waits_for_the_copy_that_it_follows() -> None:
 
 
 @pytest.mark.parametrize("compiled_from", [0, 100])
-def test_what_cannot_start_is_refused(compiled_from: int) -> None:
+def test_a_send_that_cannot_start_is_refused(compiled_from: int) -> None:
     tuning = Tuning(compiled_from)
     problem = make_problem(load("line:3"), "broadcast")
     to_1 = int(np.flatnonzero((problem.network.src == 0) & (problem.network.dst == 1))[0])
@@ -92,7 +92,7 @@ def test_what_cannot_start_is_refused(compiled_from: int) -> None:
         timed(problem, two([to_2, to_1], [1, 0]), 1e6, tuning)
     with pytest.raises(ScheduleError, match="send 1: chunk 0 is not at rank 1 before step 0"):
         timed(problem, two([to_1, to_2], [0, 0]), 1e6, tuning)
-    right = two([to_1, to_2], [0, 2**40])  # steps of any size
+    right = two([to_1, to_2], [0, 2**40])  # Steps of any size.
     right.link.setflags(write=False)
     replay(problem, timed(problem, right, 1e6, tuning))
     with pytest.raises(ValueError, match="send 1: link 99 does not exist"):
@@ -101,16 +101,16 @@ def test_what_cannot_start_is_refused(compiled_from: int) -> None:
         timed(problem, replace(right, chunk=np.array([3, 0])), 1e6, tuning)
 
 
-def test_a_clock_that_is_used_often_goes_on_compiled() -> None:
-    """Many small schedules are as much work as a large one; what they take must not depend on who ran before."""
+def test_a_clock_that_is_used_often_switches_to_compiled_code() -> None:
+    """Check that times do not depend on earlier runs: many small schedules are as much work as a large one."""
     problem = make_problem(load("dgx1"), "allreduce")
-    algorithm = next(one for one in baseline(problem) if one.chunks > 1)
+    algorithm = next(algorithm for algorithm in baseline(problem) if algorithm.chunks > 1)
     interpreted, switching = (
         Clock(algorithm.problem, algorithm.schedule, Tuning(loaded_from=sends)) for sends in (1 << 60, 0)
     )
     assert interpreted._fixed[0].interpreted
     for size in (1e3, 1e6):
-        expected, found = interpreted.timed(size), switching.timed(size)
-        assert np.array_equal(expected.start_us, found.start_us)
-        assert np.array_equal(expected.end_us, found.end_us)
+        expected, switched = interpreted.timed(size), switching.timed(size)
+        assert np.array_equal(expected.start_us, switched.start_us)
+        assert np.array_equal(expected.end_us, switched.end_us)
     assert not switching._fixed[0].interpreted

@@ -1,4 +1,4 @@
-"""What the clock and the replay say of a schedule: the same interpreted and compiled, and the same as the oracles."""
+"""The clock and the replay give equal results interpreted and compiled, and the same results as the oracles."""
 
 from __future__ import annotations
 
@@ -19,62 +19,65 @@ from tests.oracles.plain_replay import is_right
 from topologies.errors import ScheduleError, ScheduleRefused
 
 
-def times(problem: Problem, given: Schedule, size: float, compiled_from: int) -> Schedule | str:
-    """Times by the clock, or what it says is wrong."""
+def times(problem: Problem, untimed_schedule: Schedule, size: float, compiled_from: int) -> Schedule | str:
+    """Return the times by the clock, or its refusal."""
     try:
-        return timed(problem, given, size, simulate.Tuning(compiled_from))
+        return timed(problem, untimed_schedule, size, simulate.Tuning(compiled_from))
     except ScheduleError as error:
         return str(error)
 
 
-def same_times(problem: Problem, given: Schedule, size: float) -> Schedule | None:
-    """Times, by the interpreted and the compiled clock and by the oracle the same to the last bit; None: refused."""
-    oracle = plain_times(problem, given, size)
-    found = [times(problem, given, size, limit) for limit in (1 << 60, 0)]
-    for one in found:
-        if isinstance(one, str) or isinstance(oracle, str):
-            assert one == oracle
+def same_times(problem: Problem, untimed_schedule: Schedule, size: float) -> Schedule | None:
+    """Return the times if both clocks agree with the oracle to the last bit, or None if all of them refuse."""
+    oracle = plain_times(problem, untimed_schedule, size)
+    clock_times = [times(problem, untimed_schedule, size, limit) for limit in (1 << 60, 0)]
+    for clock_time in clock_times:
+        if isinstance(clock_time, str) or isinstance(oracle, str):
+            assert clock_time == oracle
         else:
-            assert (one.start_us.tolist(), one.end_us.tolist()) == oracle
-    return None if isinstance(found[1], str) else found[1]
+            assert (clock_time.start_us.tolist(), clock_time.end_us.tolist()) == oracle
+    return None if isinstance(clock_times[1], str) else clock_times[1]
 
 
-def verdict(problem: Problem, given: Schedule, compiled_from: int) -> str:
-    """What the replay says is wrong, or nothing."""
+def verdict(problem: Problem, schedule: Schedule, compiled_from: int) -> str:
+    """Return the fault that the replay reports, or an empty text."""
     message = ""
     try:
-        replay(problem, given, Tuning(compiled_from=compiled_from))
+        replay(problem, schedule, Tuning(compiled_from=compiled_from))
     except ScheduleRefused as error:
         message = str(error)
     assert "\n" not in message
     return message
 
 
-def same_verdict(problem: Problem, given: Schedule, words: str | None = None) -> str:
-    """What the replay says, interpreted as compiled; it refuses what the oracle does. `words` are in what it says."""
-    found = verdict(problem, given, 1 << 60)
-    assert verdict(problem, given, 0) == found
-    assert is_right(problem, given) == (not found), found
-    if words is not None:
-        assert re.search(words, found), found
-    return found
+def same_verdict(problem: Problem, schedule: Schedule, pattern: str | None = None) -> str:
+    """Return the replay's message, equal interpreted and compiled; it refuses what the oracle refuses.
+
+    If `pattern` is given, the message must match it.
+    """
+    fault = verdict(problem, schedule, 1 << 60)
+    assert verdict(problem, schedule, 0) == fault
+    assert is_right(problem, schedule) == (not fault), fault
+    if pattern is not None:
+        assert re.search(pattern, fault), fault
+    return fault
 
 
-def shuffled(given: Schedule, rng: random.Random) -> Schedule:
-    return given.take(np.array(rng.sample(range(len(given)), len(given)), dtype=np.int64))
+def shuffled(schedule: Schedule, rng: random.Random) -> Schedule:
+    return schedule.take(np.array(rng.sample(range(len(schedule)), len(schedule)), dtype=np.int64))
 
 
-def moved(given: Schedule, row: int, **changes: object) -> Schedule:
-    """One row with other values."""
-    columns = {name: getattr(given, name).copy() for name in changes}
+def moved(schedule: Schedule, row: int, **changes: object) -> Schedule:
+    """Return the schedule with other values in one row."""
+    columns = {name: getattr(schedule, name).copy() for name in changes}
     for name, value in changes.items():
         columns[name][row] = value
-    return replace(given, **columns)
+    return replace(schedule, **columns)
 
 
 def links(problem: Problem, src: Ints, dst: Ints) -> Ints:
     table = np.full((problem.nranks, problem.nranks), -1)
     table[problem.network.src, problem.network.dst] = np.arange(problem.network.nlinks)
-    found: Ints = table[src, dst]
-    assert (found >= 0).all()
-    return found
+    rows: Ints = table[src, dst]
+    assert (rows >= 0).all()
+    return rows

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a schedule, the replay refuses it as the oracle does, interpreted and compiled."""
+"""The replay refuses every wrong schedule as the oracle does, interpreted and compiled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_verdicts_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: i
     net, collective = problem.network, problem.collective
     right = timed(problem, answered(problem, 1e6), 1e6)
     assert same_verdict(problem, right) == ""
-    assert same_verdict(problem, shuffled(right, rng)) == ""  # the times and steps say all
+    assert same_verdict(problem, shuffled(right, rng)) == ""  # Times and steps determine everything.
     count = len(right)
     row = rng.randrange(count)
     twice = right.take(np.sort(np.append(np.arange(count), row)))
@@ -61,8 +61,8 @@ def test_verdicts_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: i
     elif fault == "other chunk":
         same_verdict(problem, moved(right, row, chunk=rng.randrange(collective.nchunks)))
     elif fault == "copied for added":
-        words = None if collective.reduces[right.chunk[row]] else "which is a plain value"
-        same_verdict(problem, copied, words)
+        pattern = None if collective.reduces[right.chunk[row]] else "which is a plain value"
+        same_verdict(problem, copied, pattern)
     elif fault == "copied for added and timed":
         same_verdict(problem, timed(problem, copied, 1e6))
     elif fault == "too fast":
@@ -81,16 +81,16 @@ def test_verdicts_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: i
 def test_two_sends_at_once_and_a_port_over_capacity() -> None:
     star = make_problem(load("star:4"), "scatter", chunks=2)
     chunk = np.arange(2, 8)
-    way = links(star, np.zeros(6, dtype=np.int64), chunk // 2)
-    right = timed(star, untimed(chunk, way, np.zeros(6), np.zeros(6, dtype=bool)), 8e6)
+    send_links = links(star, np.zeros(6, dtype=np.int64), chunk // 2)
+    right = timed(star, untimed(chunk, send_links, np.zeros(6), np.zeros(6, dtype=bool)), 8e6)
     assert same_verdict(star, right) == ""
     lasts = right.end_us[0]
-    for row, by, words in ((1, 0.5, "sends 0 and 1 are on link 0→1 at once"), (2, 0.5, "carries 100 GB/s")):
+    for row, by, message in ((1, 0.5, "sends 0 and 1 are on link 0→1 at once"), (2, 0.5, "carries 100 GB/s")):
         start = right.start_us[row] - by * lasts
         wrong = moved(right, row, start_us=start, end_us=start + lasts)
-        same_verdict(star, wrong, words)
-        same_verdict(star, wrong.take(np.arange(6)[::-1]), words.replace("0 and 1", "5 and 4"))
-    slack = 0.5 * verify.TUNING.slack * right.end_us[-1]  # what rounding may do is not a fault
+        same_verdict(star, wrong, message)
+        same_verdict(star, wrong.take(np.arange(6)[::-1]), message.replace("0 and 1", "5 and 4"))
+    slack = 0.5 * verify.TUNING.slack * right.end_us[-1]  # Rounding errors are no fault.
     start = right.start_us[1] - slack
     assert same_verdict(star, moved(right, 1, start_us=start, end_us=start + lasts)) == ""
 
@@ -99,7 +99,7 @@ def test_columns_that_make_no_sense() -> None:
     problem = make_problem(load("ring:4"), "allgather")
     good = timed(problem, answered(problem, 1e6), 1e6)
     replay(problem, good)
-    for changes, words in (
+    for changes, message in (
         ({"chunk": 4}, "chunk 4 does not exist"),
         ({"chunk": -1}, "chunk -1 does not exist"),
         ({"link": 8}, "link 8 does not exist"),
@@ -109,7 +109,7 @@ def test_columns_that_make_no_sense() -> None:
         ({"start_us": np.nan}, "nan"),
         ({"end_us": np.inf}, "inf"),
     ):
-        with pytest.raises(ScheduleRefused, match=words):
+        with pytest.raises(ScheduleRefused, match=message):
             replay(problem, moved(good, 2, **changes))
     for changes in ({"size_bytes": np.nan}, {"size_bytes": -1.0}):
         with pytest.raises(ScheduleRefused, match="not a number of bytes"):
@@ -121,26 +121,26 @@ def test_columns_that_make_no_sense() -> None:
 
 
 def across(problem: Problem, dims: tuple[int, ...]) -> Schedule:
-    """All-to-all on a mesh, one dimension after the other."""
+    """Build an all-to-all on a mesh, one dimension after the other."""
     ranks = problem.nranks
     at, to = (part.ravel() for part in np.indices((ranks, ranks)))
     parts: list[list[Ints]] = []
     while True:
-        then, done = at.copy(), np.zeros(len(at), dtype=bool)
+        then, is_done = at.copy(), np.zeros(len(at), dtype=bool)
         stride = 1
         for extent in reversed(dims):
             away = to // stride % extent - at // stride % extent
-            goes = ~done & (away != 0)
+            goes = ~is_done & (away != 0)
             then[goes] += np.sign(away[goes]) * stride
-            done |= goes
+            is_done |= goes
             stride *= extent
-        chunk = np.flatnonzero(done)
+        chunk = np.flatnonzero(is_done)
         if not len(chunk):
             break
         parts.append([chunk, links(problem, at[chunk], then[chunk]), np.full(len(chunk), len(parts))])
         at = then
-    chunk, way, step = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return untimed(chunk, way, step, np.zeros(len(chunk), dtype=bool))
+    chunk, link, step = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return untimed(chunk, link, step, np.zeros(len(chunk), dtype=bool))
 
 
 def test_a_large_schedule() -> None:

@@ -32,20 +32,20 @@ def link(problem: Problem, name: str) -> int:
 
 
 def sends(problem: Problem, *rows: tuple[int, str, int, bool]) -> Schedule:
-    """Of (chunk, link, step, reduces)."""
-    chunk, way, step, adds = zip(*rows, strict=True)
-    return untimed(np.array(chunk), np.array([link(problem, w) for w in way]), np.array(step), np.array(adds))
+    """Build a schedule of rows (chunk, link, step, reduces)."""
+    chunk, link_names, step, adds = zip(*rows, strict=True)
+    return untimed(np.array(chunk), np.array([link(problem, w) for w in link_names]), np.array(step), np.array(adds))
 
 
-def refused(problem: Problem, schedule: Schedule, words: str | None = None) -> None:
-    with pytest.raises(ScheduleRefused, match=words) as error:
+def refused(problem: Problem, schedule: Schedule, message: str | None = None) -> None:
+    with pytest.raises(ScheduleRefused, match=message) as error:
         replay(problem, schedule)
     assert len(str(error.value).splitlines()) == 1
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_what_engines_and_passes_make_is_right(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_schedules_of_engines_and_passes_are_right(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     problem = random_problem(random.Random(seed), tmp_path_factory.getbasetemp())
     schedule = answered(problem, 1e6)
     last = 0.0
@@ -54,7 +54,7 @@ def test_what_engines_and_passes_make_is_right(tmp_path_factory: pytest.TempPath
         replay(problem, at)
         assert (at.start_us >= 0).all()
         assert time_us(problem, at) == predict_us(problem, schedule, size)
-        assert time_us(problem, at) >= last * (1 - 1e-9)  # a larger message in the same order is no faster
+        assert time_us(problem, at) >= last * (1 - 1e-9)  # A larger message in the same order is no faster.
         last = time_us(problem, at)
     assert Algorithm(problem, schedule, "test").time_us(1e6) == predict_us(problem, schedule, 1e6)
 
@@ -70,7 +70,7 @@ def test_baselines_are_right(seed: int) -> None:
 
 
 def pruned_answer(seed: int, *, reduces: bool) -> tuple[Problem, Schedule, random.Random]:
-    """A timed schedule of which no send can be left out."""
+    """Return a timed schedule of which no send can be left out."""
     rng = random.Random(seed)
     names = ("reduce", "reducescatter", "allreduce") if reduces else (
         "allgather", "broadcast", "alltoall", "scatter", "gather", "sendrecv", "alltonext"
@@ -86,7 +86,7 @@ def pruned_answer(seed: int, *, reduces: bool) -> tuple[Problem, Schedule, rando
 
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(SEEDS, st.booleans())
-def test_a_send_left_out(seed: int, reduces: bool) -> None:
+def test_a_missing_send_is_refused(seed: int, reduces: bool) -> None:
     problem, schedule, rng = pruned_answer(seed, reduces=reduces)
     row = rng.randrange(len(schedule))
     refused(problem, schedule.take(np.arange(len(schedule)) != row))
@@ -94,7 +94,7 @@ def test_a_send_left_out(seed: int, reduces: bool) -> None:
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_a_contribution_added_twice(seed: int) -> None:
+def test_a_contribution_added_twice_is_refused(seed: int) -> None:
     problem, schedule, rng = pruned_answer(seed, reduces=True)
     row = rng.choice(np.flatnonzero(schedule.reduces).tolist())
     twice = schedule.take(np.sort(np.append(np.arange(len(schedule)), row)))
@@ -103,7 +103,7 @@ def test_a_contribution_added_twice(seed: int) -> None:
 
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(SEEDS, st.booleans())
-def test_a_send_before_what_it_carries(seed: int, reduces: bool) -> None:
+def test_a_send_before_its_data_is_refused(seed: int, reduces: bool) -> None:
     problem, schedule, rng = pruned_answer(seed, reduces=reduces)
     net = problem.network
     arrival = schedule.end_us + net.alpha_us[schedule.link]
@@ -130,18 +130,18 @@ def test_a_send_before_what_it_carries(seed: int, reduces: bool) -> None:
 
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_another_link_or_chunk(seed: int) -> None:
+def test_another_link_or_chunk_is_refused(seed: int) -> None:
     problem, schedule, rng = pruned_answer(seed, reduces=False)
     net, collective = problem.network, problem.collective
     row = rng.randrange(len(schedule))
-    others = np.flatnonzero(net.dst != net.dst[schedule.link[row]]).tolist()
-    if others:
-        way, end = schedule.link.copy(), schedule.end_us.copy()
-        way[row] = rng.choice(others)
+    other_links = np.flatnonzero(net.dst != net.dst[schedule.link[row]]).tolist()
+    if other_links:
+        link_of_send, end = schedule.link.copy(), schedule.end_us.copy()
+        link_of_send[row] = rng.choice(other_links)
         end[row] = schedule.start_us[row] + 1e6 * collective.fraction[schedule.chunk[row]] / (
-            net.bandwidth_gbs[way[row]] * 1e3
+            net.bandwidth_gbs[link_of_send[row]] * 1e3
         )
-        refused(problem, replace(schedule, link=way, end_us=end))
+        refused(problem, replace(schedule, link=link_of_send, end_us=end))
     same = np.flatnonzero(collective.fraction == collective.fraction[schedule.chunk[row]])
     if len(same) > 1:
         chunk = schedule.chunk.copy()
@@ -181,15 +181,15 @@ def test_a_port_and_a_limit_over_capacity() -> None:
     star = make_problem(load("star:4"), "scatter")
     at = timed(star, sends(star, (1, "0→1", 0, False), (2, "0→2", 0, False), (3, "0→3", 0, False)), 4e6)
     replay(star, at)
-    assert at.start_us.tolist() == [0.0, 20.0, 40.0]  # one after the other out of rank 0's port
+    assert at.start_us.tolist() == [0.0, 20.0, 40.0]  # They leave rank 0's port one after the other.
     packed = replace(at, start_us=np.zeros(3), end_us=np.full(3, 20.0))
     refused(star, packed, "carries 100 GB/s at 0 µs; it can carry 50")
     overlapping = replace(at, start_us=at.start_us * 0.99, end_us=at.start_us * 0.99 + 20)
     refused(star, overlapping, "carries 100 GB/s")
 
 
-def test_one_shared_switch_port_carries_what_it_can() -> None:
-    """Two links of 25 GB/s through a limit of 60 go side by side, the third waits."""
+def test_a_shared_switch_port_carries_its_bandwidth() -> None:
+    """Check that two links of 25 GB/s through a limit of 60 run at the same time, and that the third waits."""
     from topologies.topology import Limit
 
     links = [(0, 1), (0, 2), (0, 3), (1, 0), (2, 0), (3, 0)]
@@ -202,12 +202,12 @@ def test_one_shared_switch_port_carries_what_it_can() -> None:
     refused(problem, replace(at, start_us=at.start_us * 0, end_us=at.start_us * 0 + 10), "nic carries 75")
 
 
-def test_columns_that_make_no_sense() -> None:
+def test_meaningless_columns_are_refused() -> None:
     problem = make_problem(load("ring:4"), "allgather")
     good = timed(problem, answered(problem, 1e6), 1e6)
     replay(problem, good)
     first = np.arange(len(good)) == 0
-    for change, words in [
+    for change, message in [
         ({"chunk": np.where(first, 4, good.chunk)}, "chunk 4 does not exist"),
         ({"chunk": np.where(first, -1, good.chunk)}, "chunk -1 does not exist"),
         ({"link": np.where(first, problem.network.nlinks, good.link)}, "link 8 does not exist"),
@@ -219,7 +219,7 @@ def test_columns_that_make_no_sense() -> None:
         ({"chunk": good.chunk[1:]}, "different lengths"),
         ({"size_bytes": -1e6}, "number of bytes"),
     ]:
-        refused(problem, replace(good, **change), words)
+        refused(problem, replace(good, **change), message)
     refused(problem, good.take(np.zeros(0, dtype=np.int64)), "never arrives")
 
 
@@ -229,14 +229,14 @@ def test_a_sum_is_counted_not_collected() -> None:
     replay(problem, right)
     copied = sends(problem, (0, "1→0", 0, True), (0, "2→0", 1, False))
     refused(problem, timed(problem, copied, 1e6), "holds the contributions of ranks 2; should hold 0, 1, 2")
-    # 1's contribution comes straight and through 2
+    # 1's contribution arrives directly and through 2.
     thrice = sends(problem, (0, "1→2", 0, True), (0, "1→0", 0, True), (0, "2→0", 1, True))
     refused(problem, timed(problem, thrice, 1e6), "1×2")
     clash = sends(problem, (0, "1→0", 0, False), (0, "2→0", 0, True))
     refused(problem, timed(problem, clash, 1e6), "in which another send changes it too")
 
 
-def test_the_simulator_refuses_what_cannot_start() -> None:
+def test_the_simulator_refuses_sends_that_cannot_start() -> None:
     problem = make_problem(load("line:3"), "broadcast")
     with pytest.raises(ScheduleError, match="chunk 0 is not at rank 1 before step 1"):
         timed(problem, sends(problem, (0, "1→2", 1, False), (0, "0→1", 0, False)), 1e6)
@@ -244,14 +244,14 @@ def test_the_simulator_refuses_what_cannot_start() -> None:
         timed(problem, sends(problem, (0, "0→1", 0, False), (0, "1→2", 0, False)), 1e6)
 
 
-def test_a_relay_adds_nothing_of_its_own() -> None:
+def test_a_relay_adds_no_data_of_its_own() -> None:
     problem = make_problem(load("line:3"), "reduce", [0, 2], [1])
-    way = sends(problem, (0, "2→1", 0, True), (0, "1→0", 1, True))
-    replay(problem, timed(problem, way, 1e6))
-    refused(problem, timed(problem, way.take(np.array([0])), 1e6), "should hold 0, 2")
+    schedule = sends(problem, (0, "2→1", 0, True), (0, "1→0", 1, True))
+    replay(problem, timed(problem, schedule, 1e6))
+    refused(problem, timed(problem, schedule.take(np.array([0])), 1e6), "should hold 0, 2")
 
 
-# --- what the replay still accepts and should not
+# Faults that the replay might miss.
 
 
 def test_counts_do_not_wrap() -> None:
@@ -263,7 +263,7 @@ def test_counts_do_not_wrap() -> None:
     refused(problem, timed(problem, sends(problem, *rows), 1e6))
 
 
-def test_a_size_that_is_no_number() -> None:
+def test_a_size_that_is_no_number_is_refused() -> None:
     problem = make_problem(load("ring:4"), "allgather")
     good = timed(problem, answered(problem, 1e6), 1e6)
     refused(problem, replace(good, size_bytes=float("nan"), end_us=good.start_us))
@@ -276,13 +276,13 @@ def test_an_add_before_the_copy_that_it_follows() -> None:
     )  # fmt: skip
     problem = make_problem(load("full:3"), pattern)
     rows = sends(problem, (0, "0→1", 1, False), (0, "2→1", 2, True))
-    # by the clock rank 1 adds at 20.7 µs and is overwritten at 120.7 µs: it ends with rank 0's value alone
+    # By the clock rank 1 adds at 20.7 µs and is overwritten at 120.7 µs, so it ends with rank 0's value only.
     late = replace(rows, start_us=np.array([100.0, 0.0]), end_us=np.array([120.0, 20.0]), size_bytes=1e6)
     refused(problem, late)
 
 
-def test_a_baseline_takes_the_copy_that_has_a_way() -> None:
-    """0→1→2 and 0⇄3; ranks 0 and 2 hold copies, rank 1 wants one, and from rank 2 there is no way."""
+def test_a_baseline_uses_the_copy_that_has_a_path() -> None:
+    """Check 0→1→2 and 0⇄3: ranks 0 and 2 hold copies, rank 1 wants one, and rank 2 has no path to it."""
     src, dst = np.array([[0, 1, 0, 3], [1, 2, 3, 0]])
     one_way = Topology("oneway", 4, (), src, dst, np.full(4, 0.7), np.full(4, 50.0))
     pattern = Collective(

@@ -186,7 +186,7 @@ def test_groups_as_written(text: str, nranks: int, groups: list[tuple[int, ...]]
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_groups_along_axes(extents: list[int], data: st.DataObject) -> None:
-    """Ranks of a group agree in all digits with_option those of the chosen axes, and every rank is in one group."""
+    """Check that ranks of a group agree in all digits except those of the chosen axes, and that groups are complete."""
     names = "abcd"[: len(extents)]
     chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     nranks = int(np.prod(extents)) * data.draw(st.integers(1, 3))

@@ -1,4 +1,4 @@
-"""What an answer says of NCCL: in its rows, in the table, and why nothing is said."""
+"""What an answer states about NCCL: in its rows, in the table, and why there is nothing."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def result(collective: str, spec: str, group: list[int], costs: bool = False) ->
     return SearchResult(problem, bound=prove(problem, max_flow=False))
 
 
-def shown(found: SearchResult, times_us: dict[int, float]) -> tuple[dict[str, Any], str]:
-    """The statement and the table of an answer with these times by size."""
+def shown(search_result: SearchResult, times_us: dict[int, float]) -> tuple[dict[str, Any], str]:
+    """Return the statement and the table of an answer with given times by size."""
     shape = {"steps": 1, "rounds": 1, "chunks": 1, "engine": "x", "refused": "", "min_bytes": 0, "max_bytes": None}
     shape |= {"switch_ops": False}
-    document = statement(found)
+    document = statement(search_result)
     document["algorithms"] = [
-        shape | compare(found, us, size) | over_sizes(found, lambda _, us=us: us, size, size, size, 1)
+        shape | compare(search_result, us, size) | over_sizes(search_result, lambda _, us=us: us, size, size, size, 1)
         for size, us in times_us.items()
     ]
-    return document, table(document, found.problem.topology.nranks)
+    return document, table(document, search_result.problem.topology.nranks)
 
 
 @pytest.mark.parametrize("costs", [False, True])
-def test_rows_and_table_say_what_nccl_takes(costs: bool) -> None:
-    found = result("allreduce", "dgx-a100", [0, 2, 4, 6], costs)
-    document, text = shown(found, {1024: 5.0, 1 << 30: 5000.0})
+def test_rows_and_table_state_the_time_of_nccl(costs: bool) -> None:
+    search_result = result("allreduce", "dgx-a100", [0, 2, 4, 6], costs)
+    document, text = shown(search_result, {1024: 5.0, 1 << 30: 5000.0})
     for row, us in zip(document["algorithms"], (5.0, 5000.0), strict=True):
         choice = nccl_model(load("dgx-a100"), [0, 2, 4, 6]).choose("allreduce", row["shown_bytes"])
-        told = row["libraries"]["NCCL"]
-        assert told["time_us"] == choice.time_us  # its own, whatever is counted of ours
-        assert told["vs"] == pytest.approx(choice.time_us / us)
-        assert (told["algorithm"], told["protocol"]) == (choice.algorithm, choice.protocol)
+        nccl = row["libraries"]["NCCL"]
+        assert nccl["time_us"] == choice.time_us  # The library's own time, whatever costs ours counts.
+        assert nccl["vs"] == pytest.approx(choice.time_us / us)
+        assert (nccl["algorithm"], nccl["protocol"]) == (choice.algorithm, choice.protocol)
     assert document["libraries"]["NCCL"]["not_modelled"] == ""
     assert document["libraries"]["NCCL"]["costs"] is costs
     line = next(line for line in text.splitlines() if line.startswith("vs NCCL"))
@@ -63,8 +63,8 @@ def test_rows_and_table_say_what_nccl_takes(costs: bool) -> None:
     ],
 )
 def test_no_column_where_nccl_is_not_modelled(collective: str, spec: str, why: str) -> None:
-    found = result(collective, spec, [0, 1, 2, 3])
-    document, text = shown(found, {MIB: 100.0})
+    search_result = result(collective, spec, [0, 1, 2, 3])
+    document, text = shown(search_result, {MIB: 100.0})
     assert why in document["libraries"]["NCCL"]["not_modelled"]
     assert "NCCL" not in document["algorithms"][0]["libraries"]
     assert "vs NCCL" not in text

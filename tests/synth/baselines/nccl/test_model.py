@@ -1,4 +1,4 @@
-"""NCCL's own cost model: channels as NCCL prints them, times by its formulas, and what it says nothing of."""
+"""NCCL's own cost model: channels as NCCL prints them, times by its formulas, and the cases that it does not model."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ def model(spec: str, group: list[int] | None = None) -> NcclModel:
 @pytest.mark.parametrize(
     ("spec", "ring", "running"),
     [
-        ("dgx1", (6, 20.0), 12),  # "Channel 11/12" in NCCL's logs of a DGX-1
-        ("dgx-a100", (12, 20.0), 24),  # "Channel 23/24", NVIDIA/nccl-tests issue 100
+        ("dgx1", (6, 20.0), 12),  # "Channel 11/12" in NCCL's logs of a DGX-1.
+        ("dgx-a100", (12, 20.0), 24),  # "Channel 23/24", NVIDIA/nccl-tests issue 100.
         ("dgx-h100", (12, 30.0), 24),
-        ("dgx-a100:2", (8, 24.0), 16),  # "192 GB/s", NVIDIA/nccl issue 1576
+        ("dgx-a100:2", (8, 24.0), 16),  # "192 GB/s", NVIDIA/nccl issue 1576.
         ("dgx-h100:2", (8, 45.0), 16),
         ("ndv2:2", (1, 12.0), 2),
     ],
 )
-def test_channels_are_as_many_as_nccl_finds(spec: str, ring: tuple[int, float], running: int) -> None:
-    found = model(spec)
-    graph = found.graphs[f.RING]
+def test_there_are_as_many_channels_as_in_nccl(spec: str, ring: tuple[int, float], running: int) -> None:
+    nccl = model(spec)
+    graph = nccl.graphs[f.RING]
     assert (graph.channels, graph.intra_gbs) == ring
-    assert found.channels == running
+    assert nccl.channels == running
 
 
 def test_no_link_and_no_nic_is_over_its_bandwidth() -> None:
-    """Whatever the machine, channels in and out of every GPU and NIC fit into what is counted of it."""
+    """Check that the channels in and out of every GPU and NIC fit into its counted bandwidth, on any machine."""
     for capability in (70, 80, 90, 100):
         for gpus in (2, 3, 4, 8, 16):
             for switched in (80.0, 240.0, 370.8, 721.8):
                 for nics in ((), tuple(Nic(gbs, (i % gpus,)) for i, gbs in enumerate((25.0, 50.0, 12.5)))):
                     node = Node(gpus, switched, nics=nics)
                     for pattern in (f.RING, f.TREE, f.NVLS):
-                        found = find_channels(node, pattern, capability, bool(nics))
+                        channels = find_channels(node, pattern, capability, bool(nics))
                         slack = gpus / (gpus - 1) if pattern != f.RING or nics else 1.0
-                        assert found.channels * found.intra_gbs <= switched * slack * (1 + 1e-6)
+                        assert channels.channels * channels.intra_gbs <= switched * slack * (1 + 1e-6)
                         carried = sum(nic.gbs for nic in nics)
-                        assert not nics or found.channels * found.inter_gbs <= carried * (1 + 1e-6)
+                        assert not nics or channels.channels * channels.inter_gbs <= carried * (1 + 1e-6)
 
 
 def test_ring_of_eight_a100_by_hand() -> None:
-    """14 steps of 3.4 µs after 8.4 µs, and 240 GB/s on the wire, of which 8/14 counts."""
+    """Check 14 steps of 3.4 µs after 8.4 µs, and 240 GB/s on the wire, of which 8/14 counts."""
     choice = model("dgx-a100").choose("allreduce", GIB)
     assert (choice.algorithm, choice.protocol, choice.channels) == (f.RING, f.SIMPLE, 24)
     assert choice.latency_us == pytest.approx(8.4 + 14 * 3.4)
@@ -67,7 +67,7 @@ def test_ring_of_eight_a100_by_hand() -> None:
 
 
 def test_switch_reduces_on_eight_h100_by_hand() -> None:
-    """Eight heads of 40 GB/s, 85 % of it, 7/8 of the channels, two operations at once."""
+    """Check eight heads of 40 GB/s, 85 % of it, 7/8 of the channels, two operations at once."""
     choice = model("dgx-h100").choose("allreduce", GIB)
     assert choice.algorithm == f.NVLS
     assert choice.time_us == pytest.approx(25.0 + GIB / (8 * 40e3 * 0.85 * 7 / 8 * 2 * 8 / 14))
@@ -75,11 +75,11 @@ def test_switch_reduces_on_eight_h100_by_hand() -> None:
 
 
 def test_one_gpu_a_node_by_hand() -> None:
-    """One ring over each GPU's NIC; latencies of the network are a tree's, and PAT has no more steps than a tree."""
-    found = model("dgx-a100:4", [0, 8, 16, 24])
-    ring = {c.protocol: c for c in found.candidates("allgather", 1024) if c.algorithm == f.RING}
+    """Check one ring over each GPU's NIC; network latencies are a tree's, and PAT has no more steps than a tree."""
+    nccl = model("dgx-a100:4", [0, 8, 16, 24])
+    ring = {c.protocol: c for c in nccl.candidates("allgather", 1024) if c.algorithm == f.RING}
     assert ring[f.LL].latency_us == pytest.approx(6.6 + 3 * 5.0)
-    pat = next(c for c in found.candidates("allgather", MIB) if c.algorithm == f.PAT)
+    pat = next(c for c in nccl.candidates("allgather", MIB) if c.algorithm == f.PAT)
     assert pat.latency_us == pytest.approx(8.0 + 2 * 14 / 3.5 + 4 * 2.8)
     assert not [c for c in model("dgx-a100:4").candidates("allgather", MIB) if c.algorithm == f.PAT]
 
@@ -87,14 +87,14 @@ def test_one_gpu_a_node_by_hand() -> None:
 @pytest.mark.parametrize("group", [[0, 1], [2, 5, 7], [0, 8], RAIL_PAIRS, [0, 1, 2, 8], list(range(16))])
 def test_groups_of_every_kind(group: list[int]) -> None:
     for machine in ("dgx-a100:2", "dgx-h100:2"):
-        found = model(machine, group)
-        assert found.communicator.nranks == len(group)
+        nccl = model(machine, group)
+        assert nccl.communicator.nranks == len(group)
         again = model(machine, group[::-1])
         for collective in COLLECTIVES:
             sizes = [1, 1000, 1024, MIB, GIB, GIB + 1]
             for size in sizes:
-                choices = found.candidates(collective, size)
-                best = found.choose(collective, size)
+                choices = nccl.candidates(collective, size)
+                best = nccl.choose(collective, size)
                 assert best.time_us == min(c.time_us for c in choices)
                 assert 1 <= best.channels <= f.MOST_CHANNELS
                 assert all(math.isfinite(c.time_us) and c.time_us >= c.latency_us > 0 for c in choices)
@@ -102,9 +102,9 @@ def test_groups_of_every_kind(group: list[int]) -> None:
 
 
 def test_protocols_go_from_few_bytes_to_many() -> None:
-    """LL, then LL128, then Simple."""
-    found = model("dgx-a100")
-    used = [found.choose("allreduce", 1 << k).protocol for k in range(6, 34)]
+    """Check the order LL, LL128, Simple."""
+    nccl = model("dgx-a100")
+    used = [nccl.choose("allreduce", 1 << k).protocol for k in range(6, 34)]
     assert [p for p, before in zip(used, ["", *used], strict=False) if p != before] == list(f.PROTOCOLS)
 
 
@@ -116,9 +116,9 @@ def test_racks_under_switches_are_one_node() -> None:
 
 def test_shared_nic_counts_once() -> None:
     topology = load("dgx-h100:2")
-    alone = nccl_model(topology, [0, 8]).graphs[f.RING]
-    assert alone.channels * alone.inter_gbs <= 50
-    assert nccl_model(topology, RAIL_PAIRS).graphs[f.RING].channels == 2 * alone.channels
+    lone_ring = nccl_model(topology, [0, 8]).graphs[f.RING]
+    assert lone_ring.channels * lone_ring.inter_gbs <= 50
+    assert nccl_model(topology, RAIL_PAIRS).graphs[f.RING].channels == 2 * lone_ring.channels
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_shared_nic_counts_once() -> None:
         ("dgx-a100", [0, 1], "gather", "no cost model for gather"),
     ],
 )
-def test_what_is_not_modelled_says_why(spec: str, group: list[int], collective: str, why: str) -> None:
+def test_an_unmodelled_case_has_a_reason(spec: str, group: list[int], collective: str, why: str) -> None:
     with pytest.raises(NotModelled, match=why):
         nccl_model(load(spec), group).choose(collective, MIB)
 
 
-def test_links_of_no_known_kind_are_not_guessed() -> None:
+def test_links_of_unknown_kind_are_not_guessed() -> None:
     topology = load("dgx-a100")
     unknown = replace(topology, link_kind=np.zeros(topology.nlinks, dtype=np.int64))
     with pytest.raises(NotModelled, match="0→nvswitch is NVLink or PCIe"):
@@ -145,7 +145,7 @@ def test_links_of_no_known_kind_are_not_guessed() -> None:
 
 
 def pcie_box(gpus: int, shared_gbs: float) -> Topology:
-    """GPUs under one PCIe switch."""
+    """Build a node of GPUs under one PCIe switch."""
     up = np.arange(gpus)
     switch = np.full(gpus, gpus)
     return Topology(
@@ -162,18 +162,18 @@ def pcie_box(gpus: int, shared_gbs: float) -> Topology:
 
 
 def test_rings_over_pcie_take_turns_on_its_links() -> None:
-    found = nccl_model(pcie_box(4, 31.508), range(4))
-    ring = found.graphs[f.RING]
+    nccl = nccl_model(pcie_box(4, 31.508), range(4))
+    ring = nccl.graphs[f.RING]
     assert not ring.nvlink
-    assert ring.channels * ring.intra_gbs == 24.0  # of sixteen lanes of the fourth generation
-    choices = found.candidates("allreduce", MIB)
-    assert {c.protocol for c in choices} == {f.LL, f.SIMPLE}  # stores of 128 bytes may be torn over PCIe
+    assert ring.channels * ring.intra_gbs == 24.0  # Of sixteen lanes of the fourth generation.
+    choices = nccl.candidates("allreduce", MIB)
+    assert {c.protocol for c in choices} == {f.LL, f.SIMPLE}  # PCIe may tear stores of 128 bytes.
     slower = nccl_model(pcie_box(4, 15.754), range(4)).choose("allreduce", GIB)
-    assert slower.time_us == pytest.approx(2 * found.choose("allreduce", GIB).time_us, rel=0.05)
+    assert slower.time_us == pytest.approx(2 * nccl.choose("allreduce", GIB).time_us, rel=0.05)
 
 
-def test_large_nodes_end_in_a_figure_or_a_reason() -> None:
-    """No search runs deep or long, whatever is put into one node."""
+def test_large_nodes_have_a_result_or_a_reason() -> None:
+    """Check that no search runs deep or long, however large a node is."""
     for gpus in (128, 129, 2000):
         ring = np.arange(gpus)
         line = Topology(
@@ -191,4 +191,5 @@ def test_large_nodes_end_in_a_figure_or_a_reason() -> None:
             with pytest.raises(NotModelled, match="128 at most"):
                 nccl_model(line, range(gpus))
         else:
-            assert nccl_model(line, range(gpus)).graphs[f.RING].channels == 4  # two each way, each of 20 of 40 GB/s
+            # Two in each direction, each of 20 of 40 GB/s.
+            assert nccl_model(line, range(gpus)).graphs[f.RING].channels == 4

@@ -1,4 +1,4 @@
-"""RCCL's own cost model: what it takes by hand, and what it says nothing of."""
+"""RCCL's own cost model: its choices by hand, and the cases that it does not model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def joined(spec: str, nnodes: int, nics: int) -> Topology:
-    """Nodes with so many NICs each, spread evenly over the devices."""
-    one = load(spec)
-    sets = tuple(np.split(np.arange(one.nranks), nics))
-    return join(Machine(one, Nics(sets, sets, 25.0, 2.6, True, nics)), nnodes, spec)
+    """Build nodes with a number of NICs each, spread evenly over the devices."""
+    topology = load(spec)
+    sets = tuple(np.split(np.arange(topology.nranks), nics))
+    return join(Machine(topology, Nics(sets, sets, 25.0, 2.6, True, nics)), nnodes, spec)
 
 
 def model(spec: str, group: list[int] | None = None, gcn: str = "") -> RcclModel:
@@ -36,17 +36,17 @@ def model(spec: str, group: list[int] | None = None, gcn: str = "") -> RcclModel
 
 
 def test_large_all_reduce_of_eight_mi300x_by_hand() -> None:
-    """Seven links of 48 GB/s, 14 steps of 2.1 µs after 17 µs."""
+    """Check seven links of 48 GB/s, and 14 steps of 2.1 µs after 17 µs."""
     choice = model("mi300x").choose("allreduce", GIB)
     assert (choice.algorithm, choice.protocol) == (f.RING, f.SIMPLE)
     assert choice.time_us == pytest.approx(17 + 14 * 2.1 + GIB / (7 * 48e3 * 8 / 14))
 
 
 def test_broadcast_of_eight_mi300x_by_hand() -> None:
-    """One step's latency; LL at 0.08 of the rings' bandwidth, 1.65 times of it where one rank has it all."""
-    found = {c.protocol: c for c in model("mi300x").candidates("broadcast", MIB)}
-    assert found[f.SIMPLE].time_us == pytest.approx(17 + 2.1 + MIB / 336e3)
-    assert found[f.LL].time_us == pytest.approx(12 + 0.8 + MIB / (336e3 * 0.08 * 1.65))
+    """Check the latency of one step, and LL at 0.08 of the rings' bandwidth, times 1.65 where one rank has all data."""
+    choices = {c.protocol: c for c in model("mi300x").candidates("broadcast", MIB)}
+    assert choices[f.SIMPLE].time_us == pytest.approx(17 + 2.1 + MIB / 336e3)
+    assert choices[f.LL].time_us == pytest.approx(12 + 0.8 + MIB / (336e3 * 0.08 * 1.65))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_broadcast_of_eight_mi300x_by_hand() -> None:
         (16 * MIB, f.SIMPLE, 17 + 2 * 2.1 + 16 * MIB * 14 / 8 / 336e3),
     ],
 )
-def test_small_all_reduce_of_eight_mi300x_goes_straight_and_back(size: int, protocol: str, us: float) -> None:
+def test_small_all_reduce_of_eight_mi300x_is_direct(size: int, protocol: str, us: float) -> None:
     choice = model("mi300x").choose("allreduce", size)
     assert (choice.algorithm, choice.protocol, str(choice)) == (r.ALL_PAIRS, protocol, f"{r.ALL_PAIRS} {protocol}")
     assert choice.time_us == pytest.approx(us)
@@ -66,34 +66,34 @@ def test_small_all_reduce_of_eight_mi300x_goes_straight_and_back(size: int, prot
 
 
 def test_two_nodes_of_mi250_by_hand() -> None:
-    """8 NICs: tuning 4, 161.4 GB/s; a tree of LL at 0.16 of it, of LL128 at 1.09, at 1 KiB corrected to a tenth."""
-    found = {(c.algorithm, c.protocol): c for c in model("mi250:2").candidates("allreduce", 1 << 10)}
-    tree = found[f.TREE, f.LL]
+    """Check 8 NICs: tuning 4, 161.4 GB/s; a tree of LL at 0.16 of it, of LL128 at 1.09, at 1 KiB a tenth of it."""
+    choices = {(c.algorithm, c.protocol): c for c in model("mi250:2").candidates("allreduce", 1 << 10)}
+    tree = choices[f.TREE, f.LL]
     assert tree.latency_us == pytest.approx(12 + 2 * (15 * 0.8 + 32.2))
     assert tree.algbw_gbs == pytest.approx(161.4 * 0.16 * 0.1 / 2)
-    ring = found[f.RING, f.SIMPLE]
+    ring = choices[f.RING, f.SIMPLE]
     assert ring.latency_us == pytest.approx(17 + (62 - 4) * 6 + 4 * 209.2)
-    assert {p for _, p in found} == {f.LL, f.LL128, f.SIMPLE}
+    assert {p for _, p in choices} == {f.LL, f.LL128, f.SIMPLE}
 
 
 @pytest.mark.parametrize("spec", ["mi300x", "mi250", "mi250:2", "mi250:3"])
 def test_every_collective_and_size_has_a_time_that_does_not_fall_much(spec: str) -> None:
-    found = model(spec)
+    rccl = model(spec)
     for collective in COLLECTIVES:
         for size in (1, 63, 1024, MIB, GIB + 1, 1 << 45):
-            choices = found.candidates(collective, size)
-            best = found.choose(collective, size)
+            choices = rccl.candidates(collective, size)
+            best = rccl.choose(collective, size)
             assert all(math.isfinite(c.time_us) and c.time_us >= c.latency_us > 0 for c in choices)
             if best.algorithm != r.ALL_PAIRS:
                 assert best.time_us == min(c.time_us for c in choices)
-            assert best.algbw_gbs <= found.bus_gbs * 2  # no factor of its tables is over two
+            assert best.algbw_gbs <= rccl.bus_gbs * 2  # No factor of its tables is over two.
 
 
-def test_corrections_have_a_figure_for_every_power_of_two() -> None:
+def test_corrections_have_a_value_for_every_power_of_two() -> None:
     for tuning in r.TUNINGS:
         assert {len(parts) for parts in (*tuning.tree, *tuning.ring)} == {27}
         assert all(0 <= int(digit, 11) <= 10 for parts in (*tuning.tree, *tuning.ring) for digit in parts)
-    assert {known.tuning for known in r.MACHINES.values()} <= set(range(len(r.TUNINGS)))
+    assert {machine.tuning for machine in r.MACHINES.values()} <= set(range(len(r.TUNINGS)))
 
 
 @pytest.mark.parametrize(
@@ -110,20 +110,22 @@ def test_corrections_have_a_figure_for_every_power_of_two() -> None:
         ("mi300x", None, "", "gather", "no cost model for gather"),
     ],
 )
-def test_what_is_not_modelled_says_why(spec: str, group: list[int] | None, gcn: str, collective: str, why: str) -> None:
+def test_an_unmodelled_case_has_a_reason(
+    spec: str, group: list[int] | None, gcn: str, collective: str, why: str
+) -> None:
     with pytest.raises(NotModelled, match=why):
         model(spec, group, gcn).choose(collective, MIB)
 
 
 def linked(gbs: dict[tuple[int, int], float], nranks: int, gcn: str) -> Topology:
-    """Devices with links both ways."""
+    """Build devices with links in both directions."""
     pairs = np.array([pair for a, b in gbs for pair in ((a, b), (b, a))])
     rates = np.repeat(list(gbs.values()), 2)
     return Topology("box", nranks, (), pairs[:, 0], pairs[:, 1], np.full(len(pairs), 0.7), rates, gcn=gcn)
 
 
 RING_OF_8 = {(i, (i + 1) % 8): 64.0 for i in range(8)}
-RING_OF_16 = {(i, (i + 1) % 16): 175.0 for i in range(16)}  # as much leaves a die as of MI250
+RING_OF_16 = {(i, (i + 1) % 16): 175.0 for i in range(16)}  # A die has the same outgoing bandwidth as on MI250.
 
 
 @pytest.mark.parametrize(
@@ -137,24 +139,24 @@ RING_OF_16 = {(i, (i + 1) % 16): 175.0 for i in range(16)}  # as much leaves a d
         degraded(load("mi250"), [], ["link:0-1=50%"]),
         linked(RING_OF_8, 8, "gfx942"),
         linked(RING_OF_16, 16, "gfx90a"),
-        load("mi250:2"),  # 16 NICs, which it knows of quads
+        load("mi250:2"),  # 16 NICs; RCCL knows tunings for quads with these.
         degraded(joined("mi300x", 2, 8), ["link:8-9"], []),
     ],
     ids=lambda topology: topology.name[-40:],
 )
-def test_rings_are_known_of_nodes_wired_as_written_alone(topology: Topology) -> None:
+def test_rings_are_known_only_for_nodes_wired_as_written(topology: Topology) -> None:
     with pytest.raises(NotModelled, match="for a node with this wiring"):
         rccl_model(topology, range(topology.nranks))
 
 
-def test_nodes_are_known_by_their_wiring_whatever_their_bandwidths_were_measured_at() -> None:
+def test_nodes_are_recognised_by_their_wiring_at_any_bandwidth() -> None:
     for spec in ("mi300x", "mi250"):
-        known = load(spec)
+        topology = load(spec)
         rng = np.random.default_rng(1)
-        measured = replace(known, bandwidth_gbs=known.bandwidth_gbs * rng.uniform(0.76, 0.84, known.nlinks))
-        assert rccl_model(measured, range(known.nranks)).bus_gbs == pytest.approx(0.8 * model(spec).bus_gbs, rel=0.1)
+        measured = replace(topology, bandwidth_gbs=topology.bandwidth_gbs * rng.uniform(0.76, 0.84, topology.nlinks))
+        assert rccl_model(measured, range(topology.nranks)).bus_gbs == pytest.approx(0.8 * model(spec).bus_gbs, rel=0.1)
     quads = {(4 * q + a, 4 * q + b): 50.0 for q in range(4) for a in range(4) for b in range(a)}
-    across = {(4 * q, (4 * q + 4) % 16): 20.0 for q in range(4)}  # over PCIe, which is no xGMI
+    across = {(4 * q, (4 * q + 4) % 16): 20.0 for q in range(4)}  # Over PCIe, which is no xGMI.
     box = linked(quads | across, 16, "gfx90a")
     pcie = replace(box, link_kind=np.where(box.bandwidth_gbs == 20, KINDS.index("pcie"), 0))
     sets = tuple(np.arange(16).reshape(16, 1))
@@ -163,6 +165,6 @@ def test_nodes_are_known_by_their_wiring_whatever_their_bandwidths_were_measured
 
 
 def test_written_wirings_have_each_link_at_both_ends() -> None:
-    for (_, devices, _), known in r.MACHINES.items():
-        assert len(known.wiring) == devices
-        assert sum(map(len, known.wiring)) % 2 == 0
+    for (_, devices, _), machine in r.MACHINES.items():
+        assert len(machine.wiring) == devices
+        assert sum(map(len, machine.wiring)) % 2 == 0
