@@ -31,12 +31,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def programs() -> list[tuple[Program, Goal | None]]:
-    found = []
-    for name, asked in CASES:
-        ir = load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in asked.items()]).instructions()
+    programs_and_goals = []
+    for name, settings in CASES:
+        ir = load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in settings.items()]).instructions()
         target = "msccl" if ir.header.collective == "custom" else "executor-nccl"
-        found.append((compile_instructions(ir, target).program, ir.goal))
-    return found
+        programs_and_goals.append((compile_instructions(ir, target).program, ir.goal))
+    return programs_and_goals
 
 
 PROGRAMS = programs()
@@ -51,15 +51,15 @@ def wrong_after_run(
     op: str,
     apart: bool = True,
 ) -> int:
-    """Wrong elements after a run on buffers that are apart, or in place."""
+    """Return the number of wrong elements after a run on separate buffers (`apart`), or in place."""
     layout = Layout.of(program, elements)
     inputs = [make_input(layout, rank, kind, op) for rank in range(program.nranks)]
     before = [array.copy() for array in inputs]
     outputs: list[Array] = [np.zeros(layout.sizes(r)[1], dtype=TYPES[kind]) for r in range(program.nranks)]
     inplace = program.inplace and not program.outofplace
-    wanted = goal_of(program, goal, inplace)
+    expected_goal = goal_of(program, goal, inplace)
     if inplace and (not apart or program.collective == "reducescatter"):
-        for rank, shift in enumerate(wanted.o_in_i):
+        for rank, shift in enumerate(expected_goal.o_in_i):
             first = abs(shift or 0) // layout.chunks * elements
             if shift is not None and shift <= 0:
                 outputs[rank][first : first + len(inputs[rank])] = inputs[rank]
@@ -67,18 +67,18 @@ def wrong_after_run(
             else:
                 outputs[rank] = inputs[rank][first : first + len(outputs[rank])]
     executor.run(inputs, outputs, kind=kind, op=op)
-    if inplace:  # the goal names one buffer; both are that memory
+    if inplace:  # The goal names one buffer; input and output are that memory.
         inputs = [_whole(i, o) for i, o in zip(inputs, outputs, strict=True)]
         outputs = inputs
-    return count_wrong(wanted, layout, before, inputs, outputs, kind, op)
+    return count_wrong(expected_goal, layout, before, inputs, outputs, kind, op)
 
 
-def _whole(given: Array, made: Array) -> Array:
-    return made if made.size >= given.size else given
+def _whole(input_array: Array, output_array: Array) -> Array:
+    return output_array if output_array.size >= input_array.size else input_array
 
 
 def with_first_step(program: Program, rank: int, old: str, new: Step) -> Program:
-    """The program with the first step of a kind on a rank replaced."""
+    """Return the program with the first step of a kind on a rank replaced."""
     gpus = list(program.gpus)
     blocks = list(gpus[rank].threadblocks)
     for b, block in enumerate(blocks):

@@ -24,7 +24,7 @@ from topologies.topology import Topology
 
 @dataclass(frozen=True)
 class Measurable:
-    """An `Algorithm`."""
+    """The part of an `Algorithm` that a back end needs."""
 
     name: str
     program: Program
@@ -35,7 +35,7 @@ class Measurable:
 
 
 def measuring(request: Request) -> AbstractContextManager[tuple[Measure, bool]]:
-    """The toy back end: it runs everything on the host, and says that it took 7 µs."""
+    """Build the toy back end: it runs everything on the host, and reports 7 µs."""
 
     def run(a: Algorithm, size_bytes: int) -> Row:
         row = measure(a.program, a.goal, size_bytes, HostExecutor(a.program, a.goal), request.settings)
@@ -61,16 +61,20 @@ def test_choices(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_backend("tpu", [])
     with pytest.raises(InputError, match="--devices: not with --backend torch; it must be with --backend gpu"):
         choose_backend("torch", ["--devices"])
-    for said, why in (("2", "it must be with --backend torch"), ("four", "WORLD_SIZE='four'"), ("0", "1 or more")):
-        monkeypatch.setenv("WORLD_SIZE", said)
+    for world_size, why in (
+        ("2", "it must be with --backend torch"),
+        ("four", "WORLD_SIZE='four'"),
+        ("0", "1 or more"),
+    ):
+        monkeypatch.setenv("WORLD_SIZE", world_size)
         with pytest.raises(InputError, match=why):
             choose_backend("host", [])
-    for said in ("", "1"):
-        monkeypatch.setenv("WORLD_SIZE", said)
+    for world_size in ("", "1"):
+        monkeypatch.setenv("WORLD_SIZE", world_size)
         assert choose_backend("host", []).name == "host"
 
 
-def test_what_is_not_there_is_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_back_end_is_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Any:
         raise InputError("not here")
 
@@ -81,12 +85,12 @@ def test_what_is_not_there_is_no_default(monkeypatch: pytest.MonkeyPatch) -> Non
         choose_backend(None, ["--emulate"])
 
 
-def test_the_last_executors_are_kept() -> None:
+def test_the_latest_executors_are_kept() -> None:
     program, goal = PROGRAMS[0]
-    made: list[str] = []
+    built_names: list[str] = []
 
     def make(algorithm: Algorithm) -> HostExecutor:
-        made.append(algorithm.name)
+        built_names.append(algorithm.name)
         return HostExecutor(algorithm.program, algorithm.goal)
 
     def run(number: int) -> None:
@@ -94,15 +98,15 @@ def test_the_last_executors_are_kept() -> None:
         assert measure_algorithm(named, 64).wrong == 0
 
     with in_process(Request(None, program.nranks, Settings(iterations=1, warmup=0)), make) as (measure_algorithm, _):
-        for number in range(_MOST_EXECUTORS + 1):  # the last one takes the first one's place
+        for number in range(_MOST_EXECUTORS + 1):  # The last one replaces the first one.
             run(number)
         run(_MOST_EXECUTORS)
         run(1)
-        assert made == [str(number) for number in range(_MOST_EXECUTORS + 1)]
+        assert built_names == [str(number) for number in range(_MOST_EXECUTORS + 1)]
         run(0)
-        assert made[-1] == "0"
-        run(2)  # the new one took the place of 1
-        assert made[-1] == "0"
+        assert built_names[-1] == "0"
+        run(2)  # The new one has replaced 1.
+        assert built_names[-1] == "0"
 
 
 def test_the_host_keeps_the_protocol() -> None:

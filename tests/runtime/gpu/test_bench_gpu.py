@@ -1,4 +1,4 @@
-"""`synth bench` on a GPU that CPU threads play: its own clock, several of them, and the time of a network."""
+"""`synth bench` on a GPU that CPU threads imitate: its own clock, more than one GPU, and the time of a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def synth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """The command in this process, in an empty folder: exit code, what it printed, what it complained of."""
+    """Return a function that calls the command in this process, in an empty folder: exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> tuple[int, str, str]:
@@ -51,19 +51,19 @@ def gpus(monkeypatch: pytest.MonkeyPatch, kernels: Path) -> Any:
 
 
 @pytest.mark.usefixtures("gpus")
-def test_a_gpu_is_the_default_and_keeps_its_own_time(synth: Call, ring: Path) -> None:
+def test_a_gpu_is_the_default_and_has_its_own_clock(synth: Call, ring: Path) -> None:
     code, out, err = synth("bench", ring, "-b", "1K", "-e", "4K", "-n", "2", "--json")
     assert (code, err) == (0, "")
     for row in json.loads(out)["rows"]:
         assert row["backend"] == "gpu"
-        assert row["in_place"]["time_us"] == 1000.0  # as CuPy's events have it here
+        assert row["in_place"]["time_us"] == 1000.0  # CuPy's events state this time here.
         assert row["in_place"]["wrong"] == 0
     code, out, _ = synth("bench", ring, "-b", "1K", "-n", "1", "--backend", "host", "--json")
     assert (code, json.loads(out)["rows"][0]["backend"]) == (0, "host")
 
 
 @pytest.mark.usefixtures("gpus")
-def test_several(synth: Call, ring: Path) -> None:
+def test_more_than_one_gpu(synth: Call, ring: Path) -> None:
     for op, kind in (("sum", "bfloat16"), ("avg", "float")):
         code, out, err = synth("bench", ring, "--devices", "1,0", "-b", "3K", "-n", "2", "-d", kind, "-o", op)
         assert (code, err) == (0, "")
@@ -72,7 +72,7 @@ def test_several(synth: Call, ring: Path) -> None:
 
 @pytest.mark.usefixtures("gpus")
 def test_the_time_of_a_network(synth: Call, ring: Path) -> None:
-    asked = (
+    arguments = (
         "bench",
         ring,
         "--emulate",
@@ -86,7 +86,7 @@ def test_the_time_of_a_network(synth: Call, ring: Path) -> None:
         "-f",
         "64",
     )
-    code, out, _ = synth(*asked, "-n", "1", "-w", "0", "--json")
+    code, out, _ = synth(*arguments, "-n", "1", "-w", "0", "--json")
     assert code == 0
     rows = json.loads(out)["rows"]
     assert len(rows) == 2
@@ -97,14 +97,14 @@ def test_the_time_of_a_network(synth: Call, ring: Path) -> None:
         assert row["out_of_place"]["time_us"] >= row["due_us"] * (1 - 1e-9)
         assert 0 < row["bound_us"] <= row["predicted_us"] * (1 + 1e-9)
         assert row["in_place"]["wrong"] == row["out_of_place"]["wrong"] == 0
-    code, out, _ = synth(*asked, "-n", "1", "-w", "0")
+    code, out, _ = synth(*arguments, "-n", "1", "-w", "0")
     assert code == 0
     assert "# gpu, ring:4,bw=25,alpha=0.7's time: every element right" in out
 
 
 @pytest.mark.usefixtures("gpus")
 def test_a_gpu_that_does_not_keep_up_is_reported(synth: Call, ring: Path) -> None:
-    """No machine is at the speed of this network: the times are not the network's, and the command says so."""
+    """Check that the command reports a network that is too fast for any machine, as the times are not the network's."""
     code, _, err = synth("bench", ring, "--emulate", "ring:4,bw=9000,alpha=0", "-b", "64K", "-n", "1")
     assert code == 0
     assert "own time: give a larger --slower" in err
@@ -127,16 +127,16 @@ REFUSED = [
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
-    ("asked", "words"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+    ("arguments", "message"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
-def test_refusals(synth: Call, ring: Path, asked: tuple[str, ...], words: str) -> None:
-    code, out, err = synth("bench", ring, *asked)
+def test_refusals(synth: Call, ring: Path, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = synth("bench", ring, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert words in err
+    assert message in err
 
 
 def test_without_cupy(synth: Call, ring: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says how to install it; who asks for nothing gets the host."""
+    """Check that one line says how to install CuPy, and that the host is the default without it."""
     monkeypatch.setitem(sys.modules, "cupy", None)
     code, _, err = synth("bench", ring, "--backend", "gpu")
     assert (code, err.count("\n"), "synth-collectives[cuda13]" in err) == (2, 1, True)

@@ -1,4 +1,4 @@
-"""The GPU executor: on a GPU where there is one; without one, its own part, with CPU threads standing in for CuPy."""
+"""The GPU executor on a GPU, where there is one, and without one its own part, with CPU threads instead of CuPy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS_AND_OPS = list(itertools.product(TYPES, REDUCTIONS))
 
 @pytest.fixture
 def stood_in(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
-    """CuPy's part in this process is played by NumPy and the shim."""
+    """Replace CuPy in this process by NumPy and the shim."""
     install_fake_cupy(monkeypatch, {False: shared})
 
 
@@ -43,18 +43,18 @@ def shared(kernels: Path) -> Path:
 @pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: PROGRAMS[n][0].name)
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 def test_every_program(which: int, protocol: str) -> None:
-    """Buffers of NumPy, copied there and back; as many launches as there are types, on the same slots."""
+    """Check buffers of NumPy, copied to the GPU and back; there is a launch for each type, with the same slots."""
     program, goal = PROGRAMS[which]
     program = replace(program, protocol=protocol)
-    made = GpuExecutor(program, goal, depth=FIFO_DEPTH[PROGRAMS[which][0].protocol], slot_bytes=256)
+    executor = GpuExecutor(program, goal, depth=FIFO_DEPTH[PROGRAMS[which][0].protocol], slot_bytes=256)
     for number, kind in enumerate(TYPES):
         op = REDUCTIONS[(which + number) % len(REDUCTIONS)]
-        assert wrong_after_run(made, program, goal, 101, kind, op, apart=bool(number % 2)) == 0
+        assert wrong_after_run(executor, program, goal, 101, kind, op, apart=bool(number % 2)) == 0
 
 
 @pytest.mark.usefixtures("stood_in")
-def test_buffers_on_the_device_are_used_where_they_lie() -> None:
-    """Prepared once, launched often; other buffers are another launch."""
+def test_buffers_on_the_device_are_used_in_place() -> None:
+    """Check that a launch is prepared once and used often, and that other buffers are another launch."""
     program, goal = PROGRAMS[0]
     executor = GpuExecutor(program, goal)
     for _ in range(2):
@@ -62,10 +62,10 @@ def test_buffers_on_the_device_are_used_where_they_lie() -> None:
         launch = executor.prepare(buffers, buffers)
         assert launch is not None
         assert executor.prepare(buffers, buffers) is launch
-        for turn in range(3):
+        for run_number in range(3):
             launch.go()
             launch.check()
-            assert all((buffer == 10 * 4**turn).all() for buffer in buffers)
+            assert all((buffer == 10 * 4**run_number).all() for buffer in buffers)
     average = [device_array(np.full(50, rank, np.int32)) for rank in range(4)]
     executor.run(average, average, kind="int32", op="avg")
     assert all((buffer == 1).all() for buffer in average)
@@ -73,15 +73,15 @@ def test_buffers_on_the_device_are_used_where_they_lie() -> None:
 
 
 @pytest.mark.usefixtures("stood_in")
-def test_after_a_standstill_it_runs_again() -> None:
-    """The error names who waited; what lay in the slots does not disturb the next launch."""
+def test_it_runs_again_after_a_deadlock() -> None:
+    """Check that the error names the waiting ranks, and that old data in the slots does not disturb the next launch."""
     program, goal = next((p, g) for p, g in PROGRAMS if p.protocol == "LL128")
     executor = GpuExecutor(program, goal, limit_s=0.2)
     sizes = Layout.of(program, 40).sizes
     good = [np.ones(sizes(rank)[0], np.float32) for rank in range(program.nranks)]
     executor.run(good, good)
     does = int(executor.tables[0]["steps"][0, 0])
-    executor.tables[0]["steps"][0, 0] = 0  # the first step no longer does what others wait for
+    executor.tables[0]["steps"][0, 0] = 0  # The first step no longer does what the others wait for.
     with pytest.raises(InputError, match=r"rank \d tb \d step \d .* waits for data of rank 0"):
         executor.run(good, good)
     executor.tables[0]["steps"][0, 0] = does
@@ -91,8 +91,8 @@ def test_after_a_standstill_it_runs_again() -> None:
 
 
 @pytest.mark.usefixtures("stood_in")
-def test_too_many_blocks_name_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer threads a block make room, until they do not."""
+def test_too_many_blocks_are_refused_with_the_number_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that fewer threads in a block make room, as long as this is possible."""
     program, goal = PROGRAMS[0]
     executor = GpuExecutor(program, goal)
     assert executor.kernels("float", "sum")[2] == 256
@@ -107,8 +107,8 @@ def test_too_many_blocks_name_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("stood_in")
 def test_a_buffer_with_gaps() -> None:
     program, goal = PROGRAMS[0]
-    for made in (np.ones, lambda size, kind: device_array(np.ones(size, kind))):
-        buffers = [made(16, np.float32)[::2] for _ in range(4)]
+    for make_buffer in (np.ones, lambda size, kind: device_array(np.ones(size, kind))):
+        buffers = [make_buffer(16, np.float32)[::2] for _ in range(4)]
         with pytest.raises(InputError, match="rank 0: a buffer with gaps"):
             GpuExecutor(program, goal).run(buffers, buffers)
 
@@ -128,7 +128,7 @@ def test_without_cupy_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("number", range(len(KINDS_AND_OPS)), ids=lambda n: "-".join(KINDS_AND_OPS[n]))
 def test_on_the_gpu(number: int) -> None:
-    """As on CPU threads, on a real one; skipped where there is none."""
+    """Check the programs on a real GPU; skip the test without one."""
     try:
         cupy()
     except InputError as error:
@@ -143,7 +143,7 @@ def test_on_the_gpu(number: int) -> None:
 
 
 def test_on_the_gpu_at_the_pace_of_a_network() -> None:
-    """The device's clock: never ahead of the network, and right."""
+    """Check that the device's clock is never ahead of the network, and that results are right."""
     try:
         cupy()
     except InputError as error:
@@ -158,7 +158,7 @@ def test_on_the_gpu_at_the_pace_of_a_network() -> None:
 
 
 def test_on_the_gpus_that_share_the_ranks() -> None:
-    """Ranks spread over GPUs that reach each other's memory, windows and tails."""
+    """Check ranks on different GPUs that reach each other's memory, with windows and tails."""
     try:
         count = int(cupy().cuda.runtime.getDeviceCount())
     except InputError as error:

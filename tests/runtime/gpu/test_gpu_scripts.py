@@ -1,4 +1,4 @@
-"""The scripts that measure on a GPU, each of their ways gone once, with CPU threads in the GPU's place."""
+"""The scripts that measure on a GPU, each branch executed once, with CPU threads in place of the GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.runtime.gpu.cpu_shim.shim import built, compiler
 
 
 class Stream:
-    """A stream that captures nothing: what is queued runs at once."""
+    """A stream that captures nothing: queued work runs at once."""
 
     def __init__(self, non_blocking: bool = False) -> None:
         self.launches = 0
@@ -40,7 +40,7 @@ class Stream:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch, kernels: Path, tmp_path: Path) -> Path:
-    """Where the tables go, on a machine with two GPUs of a strange name."""
+    """Return the folder of the tables, on a machine with two GPUs of a strange name."""
     if compiler() is None:
         pytest.skip("no C++ compiler here")
     libraries = {paced: built(kernels, "shared", paced=paced) for paced in (False, True)}
@@ -72,7 +72,7 @@ def test_gpu(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_emulated(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the GPU's way; and a wrong element fails it."""
+    """Check the GPU's branch, and that a wrong element makes it fail."""
     monkeypatch.setattr(emulated, "NETWORKS", ("ring:4",))
     monkeypatch.setattr(emulated, "COLLECTIVES", ("allgather",))
     monkeypatch.setattr(emulated, "CHUNKS", (1,))
@@ -85,15 +85,15 @@ def test_emulated(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predicted, due, measured = (float(cell) for cell in row.split("|")[7:10])
     assert predicted == pytest.approx(due, rel=0.01)
     assert measured >= due
-    found = emulated.Found("q · ring:4", "a", 1, 0, 8, 1.0, 2.0, 2.0, 2.2, 1)
+    measured_row = emulated.Found("q · ring:4", "a", 1, 0, 8, 1.0, 2.0, 2.0, 2.2, 1)
     monkeypatch.setattr(emulated, "programs", lambda *_: [None])
-    monkeypatch.setattr(emulated, "executed", lambda *_: [found])
+    monkeypatch.setattr(emulated, "executed", lambda *_: [measured_row])
     with pytest.raises(SystemExit, match="wrong elements"):
         emulated.main()
 
 
 def test_ranking() -> None:
-    """Pairs that the prediction does not tell apart are none; one that is measured the other way is not kept."""
+    """Check that pairs with nearly equal predictions are not counted, and that a pair in the other order is wrong."""
 
     def at(size: int, predicted: float, measured: float) -> emulated.Found:
         return emulated.Found("q", "n", 1, 0, size, 1.0, predicted, predicted, measured, 0)

@@ -1,4 +1,4 @@
-"""The GPU's kernel: right on CPU threads under a sanitizer, compiled for every GPU; what is planted is found."""
+"""The GPU's kernel: right on CPU threads under a sanitizer, compiled for every GPU; planted faults are noticed."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ KINDS_AND_OPS = list(itertools.product(TYPES, REDUCTIONS))
 
 @pytest.fixture(scope="session")
 def sanitized(kernels: Path) -> Path | str:
-    """The kernel under the thread sanitizer, or why there is none."""
+    """Return the kernel under the thread sanitizer, or the reason why there is none."""
     if compiler() is None:
         return "no C++ compiler here"
     try:
-        made = built(kernels, "thread")
-        run(made, PROGRAMS[0], 8, "float", "sum", "Simple")
+        kernel = built(kernels, "thread")
+        run(kernel, PROGRAMS[0], 8, "float", "sum", "Simple")
     except SanitizerReport as error:
         if "FATAL" in str(error) or "unexpected memory mapping" in str(error):
             return f"the thread sanitizer does not run here: {error}"
         raise
     except InputError as error:
         return f"the thread sanitizer cannot be built here: {error}"
-    return made
+    return kernel
 
 
 @pytest.fixture(scope="session")
 def binary(sanitized: Path | str, kernels: Path) -> Path:
-    """The kernel on CPU threads, with the sanitizer where it runs."""
+    """Return the kernel on CPU threads, with the sanitizer where that runs."""
     if isinstance(sanitized, Path):
         return sanitized
     if compiler() is None:
@@ -60,7 +60,7 @@ def binary(sanitized: Path | str, kernels: Path) -> Path:
 
 @pytest.fixture
 def watched(sanitized: Path | str) -> Path:
-    """The kernel under the sanitizer, or the test is skipped."""
+    """Return the kernel under the sanitizer, or skip the test."""
     if isinstance(sanitized, str):
         pytest.skip(sanitized)
     return sanitized
@@ -77,7 +77,7 @@ def run(
     apart: bool = True,
     **more: int,
 ) -> int:
-    """Wrong elements when the kernel on CPU threads executes it; the slots are as many as it was compiled for."""
+    """Return the number of wrong elements when the kernel runs a program on CPU threads, with its compiled slots."""
     program, goal = which
     depth = FIFO_DEPTH[program.protocol]
     program = replace(program, protocol=protocol)
@@ -87,7 +87,7 @@ def run(
 
 @pytest.mark.parametrize("number", range(len(KINDS_AND_OPS)), ids=lambda n: "-".join(KINDS_AND_OPS[n]))
 def test_every_type_reduction_and_protocol(binary: Path, number: int) -> None:
-    """With every program in turn; windows of a few elements, tails, two launches on the same slots."""
+    """Check every program in turn: windows of a few elements, tails, two launches on the same slots."""
     kind, op = KINDS_AND_OPS[number]
     for protocol, which in (("Simple", number), ("LL", number + 3)):
         program = PROGRAMS[which % len(PROGRAMS)]
@@ -115,14 +115,14 @@ def test_any_count_window_and_threads(
     apart: bool,
 ) -> None:
     if slot_bytes == 32:
-        elements %= 200  # many windows are slow under the sanitizer
+        elements %= 200  # Many windows are slow under the sanitizer.
     assert run(binary, which, elements, kind, "sum", protocol, threads, apart, slot_bytes=slot_bytes) == 0
 
 
 @pytest.mark.parametrize("kind", ["float", "half", "bfloat16", "double"])
 @pytest.mark.parametrize("op", ["sum", "prod", "avg"])
-def test_rounds_as_the_host_does(binary: Path, kind: str, op: str) -> None:
-    """Bit for bit, from the smallest numbers to the largest, infinities and what is no number."""
+def test_it_rounds_as_the_host_does(binary: Path, kind: str, op: str) -> None:
+    """Check results bit for bit, from the smallest numbers to the largest, with infinities and NaN."""
     program, goal = PROGRAMS[0]
     rng = np.random.default_rng(1)
     results = []
@@ -130,10 +130,10 @@ def test_rounds_as_the_host_does(binary: Path, kind: str, op: str) -> None:
     numbers[rng.random((4, 400)) < 0.02] = np.inf
     numbers[rng.random((4, 400)) < 0.02] = np.nan
     with np.errstate(all="ignore"):
-        given = [narrow(row.astype(np.float32), kind) for row in numbers]
+        input_rows = [narrow(row.astype(np.float32), kind) for row in numbers]
         for executor in (HostExecutor(program, goal, 1), ShimExecutor(program, goal, binary)):
-            buffers = [row.copy() for row in given]
-            outputs: list[Array] = [np.zeros_like(row) for row in given]
+            buffers = [row.copy() for row in input_rows]
+            outputs: list[Array] = [np.zeros_like(row) for row in input_rows]
             if program.inplace and not program.outofplace:
                 outputs = buffers
             executor.run(buffers, outputs, kind=kind, op=op)
@@ -144,7 +144,7 @@ def test_rounds_as_the_host_does(binary: Path, kind: str, op: str) -> None:
 
 
 def without_a_wait(program: Program) -> Program | None:
-    """The program less the first dependency whose loss lets threadblocks of a rank race."""
+    """Return the program without the first dependency whose loss lets threadblocks of a rank race."""
     for rank, tb, position, step in program.steps():
         if step.dep_tb < 0:
             continue
@@ -155,7 +155,7 @@ def without_a_wait(program: Program) -> Program | None:
 
 
 def changed(program: Program, rank: int, tb: int, position: int, step: Step) -> Program:
-    """The program with another step at a place."""
+    """Return the program with another step at a place."""
     gpus = list(program.gpus)
     blocks = list(gpus[rank].threadblocks)
     steps = list(blocks[tb].steps)
@@ -166,7 +166,10 @@ def changed(program: Program, rank: int, tb: int, position: int, step: Step) -> 
 
 
 def reported(execute: Callable[[], object]) -> bool:
-    """Whether the sanitizer sees a race in one of five runs: in a single one other waits may order all by chance."""
+    """Return True if the sanitizer reports a race in one of five runs.
+
+    In a single run, other waits may order everything by chance.
+    """
     for _ in range(5):
         try:
             execute()
@@ -180,20 +183,20 @@ RACING = [(spoilt, goal) for program, goal in PROGRAMS if (spoilt := without_a_w
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 @pytest.mark.parametrize("which", range(len(RACING)), ids=lambda n: RACING[n][0].name)
-def test_a_missing_wait_is_seen_by_the_sanitizer(watched: Path, which: int, protocol: str) -> None:
+def test_the_sanitizer_sees_a_missing_wait(watched: Path, which: int, protocol: str) -> None:
     assert reported(lambda: run(watched, RACING[which], 100, "float", "sum", protocol))
 
 
-def test_there_are_missing_waits_to_be_seen() -> None:
+def test_there_are_missing_waits_to_test() -> None:
     assert len(RACING) >= 5
 
 
 def test_messages_that_carry_order(watched: Path) -> None:
-    """A rank's threadblocks that only messages by way of another rank keep apart: LL's words must then say more."""
+    """Check threadblocks of a rank that only messages through another rank order: LL must then order memory too."""
     ir = load_script(EXAMPLES / "halving_doubling.py", ["ranks=4"]).instructions()
-    found = compile_instructions(ir, "executor-nccl", without=["pair"]).program
-    program = replace(found, protocol="LL")
-    executor = ShimExecutor(program, ir.goal, watched, depth=FIFO_DEPTH[found.protocol])
+    compiled = compile_instructions(ir, "executor-nccl", without=["pair"]).program
+    program = replace(compiled, protocol="LL")
+    executor = ShimExecutor(program, ir.goal, watched, depth=FIFO_DEPTH[compiled.protocol])
     assert executor.encoded.ll == 2
     assert measure(program, ir.goal, 400, executor, Settings("int32", "sum")).wrong == 0
     executor.encoded.ll = 1
@@ -203,14 +206,14 @@ def test_messages_that_carry_order(watched: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
-def test_a_copy_onto_itself_disturbs_nobody(watched: Path, protocol: str) -> None:
-    """A broadcast in both forms: in place the root's copy goes where the other threadblock reads."""
+def test_a_copy_onto_itself_disturbs_no_threadblock(watched: Path, protocol: str) -> None:
+    """Check a broadcast in both forms: in place, the root's copy writes where the other threadblock reads."""
     root = [
         ThreadBlock(1, -1, 0, [Step("s", "i", 0, count=1)]),
         ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "o", 0, 1)]),
     ]
-    other = [ThreadBlock(-1, 0, 0, [Step("r", "i", 0, "o", 0, 1)])]
-    program = Program("b", "broadcast", protocol, 2, 1, True, True, [Gpu(1, 1, 0, root), Gpu(1, 1, 0, other)])
+    receiver = [ThreadBlock(-1, 0, 0, [Step("r", "i", 0, "o", 0, 1)])]
+    program = Program("b", "broadcast", protocol, 2, 1, True, True, [Gpu(1, 1, 0, root), Gpu(1, 1, 0, receiver)])
     row = measure(program, None, 4000, ShimExecutor(program, None, watched), Settings("half", "sum"))
     assert row.out_of_place is not None
     assert row.in_place is not None
@@ -218,8 +221,8 @@ def test_a_copy_onto_itself_disturbs_nobody(watched: Path, protocol: str) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
-def test_too_few_slots_are_named(binary: Path, protocol: str) -> None:
-    """A program for 8 slots, given 2: the checker foretells a standstill, the kernel ends and says who waits."""
+def test_too_few_slots_are_reported(binary: Path, protocol: str) -> None:
+    """Check a program for 8 slots with 2: the checker predicts a deadlock, and the kernel ends and names who waits."""
     program, goal = next(
         (p, g) for p, g in PROGRAMS if check(p, g, 2, target=None).status == "deadlock" and check(p, g, target=None).ok
     )
@@ -232,8 +235,8 @@ def test_too_few_slots_are_named(binary: Path, protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_standstill_is_named(binary: Path, protocol: str, threads: int) -> None:
-    """Ranks that each wait for the other's data first."""
+def test_a_deadlock_is_reported(binary: Path, protocol: str, threads: int) -> None:
+    """Check ranks that each wait for the other's data first."""
     program, goal = PROGRAMS[0]
     turned = program
     for rank, gpu in enumerate(program.gpus):
@@ -250,14 +253,14 @@ def test_a_standstill_is_named(binary: Path, protocol: str, threads: int) -> Non
 
 
 def assert_it_waits(program: Program, message: str) -> None:
-    """The message names a step that there is, and a peer or a step that it does wait for."""
-    found = re.search(r"rank (\d+) tb (\d+) step (\d+) \((\w+)\) waits for (\w+)(?: \w+ rank | )(\d+)", message)
-    assert found is not None, message
-    rank, tb, position = (int(found[k]) for k in (1, 2, 3))
+    """Check that the message names an existing step, and a peer or a step for which it waits."""
+    match = re.search(r"rank (\d+) tb (\d+) step (\d+) \((\w+)\) waits for (\w+)(?: \w+ rank | )(\d+)", message)
+    assert match is not None, message
+    rank, tb, position = (int(match[k]) for k in (1, 2, 3))
     block = program.gpus[rank].threadblocks[tb]
     step = block.steps[position]
-    assert step.op == found[4]
-    assert int(found[6]) == {"data": block.recv, "room": block.send, "tb": step.dep_tb}[found[5]]
+    assert step.op == match[4]
+    assert int(match[6]) == {"data": block.recv, "room": block.send, "tb": step.dep_tb}[match[5]]
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
@@ -268,8 +271,8 @@ def test_chunks_of_unequal_length(binary: Path, protocol: str) -> None:
         run(binary, (wrong, goal), 63, "float", "sum", protocol)
 
 
-def test_a_step_that_leaves_the_buffer() -> None:
-    """No more cells than the caller's buffer has, whatever the program says of its size."""
+def test_a_step_that_leaves_the_buffer_is_refused() -> None:
+    """Check that the caller's buffer limits the cells, whatever the program states about its size."""
     program, goal = PROGRAMS[0]
     gpus = [replace(gpu, i_chunks=99, o_chunks=99) for gpu in program.gpus]
     wide = with_first_step(replace(program, gpus=gpus), 1, "s", Step("s", "i", 90, "i", 0, 1))
@@ -277,7 +280,7 @@ def test_a_step_that_leaves_the_buffer() -> None:
         ShimExecutor(wide, goal, Path())
 
 
-def test_a_compiler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(InputError, match=r"no C\+\+ compiler; it must be"):

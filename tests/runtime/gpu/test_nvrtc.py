@@ -1,4 +1,4 @@
-"""The GPU's kernel compiled by NVIDIA's run-time compiler for every GPU, without one."""
+"""The GPU's kernel compiled by NVIDIA's run-time compiler for every GPU, without a GPU."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ FORMS = ({}, {"paced": True}, {"several": True})
 
 
 def libraries() -> list[ctypes.CDLL]:
-    """NVRTC of every CUDA that is installed here."""
-    found = []
+    """Return NVRTC of every CUDA version that is installed here."""
+    nvrtc_libraries = []
     for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12"):
         try:
             files = importlib.metadata.files(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue
-        found += [ctypes.CDLL(str(file.locate())) for file in files if re.fullmatch(r"libnvrtc\.so\.\d+", file.name)]
-    return found
+        nvrtc_libraries += [
+            ctypes.CDLL(str(file.locate())) for file in files if re.fullmatch(r"libnvrtc\.so\.\d+", file.name)
+        ]
+    return nvrtc_libraries
 
 
 def knows(library: ctypes.CDLL, arch: str) -> bool:
-    """Whether it makes code for this GPU: CUDA 13 no longer does for sm_70."""
+    """Return True if a library compiles for this GPU; CUDA 13 no longer does for sm_70."""
     count = ctypes.c_int()
     library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
     numbers = (ctypes.c_int * count.value)()
@@ -45,11 +47,11 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def library(arch: str) -> ctypes.CDLL:
-    """A compiler for this GPU, or the test is skipped."""
-    found = libraries()
-    if not found:
+    """Return a compiler for this GPU, or skip the test."""
+    nvrtc_libraries = libraries()
+    if not nvrtc_libraries:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
-    able = [library for library in found if knows(library, arch)]
+    able = [library for library in nvrtc_libraries if knows(library, arch)]
     if not able:
         pytest.skip(f"no NVRTC here knows {arch}: sm_70 needs CUDA 12's, pip install nvidia-cuda-nvrtc-cu12")
     return able[0]
@@ -60,7 +62,7 @@ CASES = list(itertools.product(ARCHITECTURES, range(len(FORMS))))
 
 @pytest.mark.parametrize("form", range(len(FORMS)), ids=["plain", "paced", "several"])
 def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> None:
-    """Every type and reduction comes once; the options are those that the executor gives."""
+    """Check that every type and reduction is compiled once, with the options of the executor."""
     number = CASES.index((arch, form))
     kind, op = (
         list(TYPES)[number % len(TYPES)],
@@ -69,9 +71,9 @@ def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> N
     program = ctypes.c_void_p()
     source = gpu_source().encode()
     assert library.nvrtcCreateProgram(ctypes.byref(program), source, b"interpreter.cu", 0, None, None) == 0
-    given = compiler_options(kind, op, 512, **FORMS[form])
-    asked = [option.encode() for option in (*given, f"--gpu-architecture={arch}")]
-    failed = library.nvrtcCompileProgram(program, len(asked), (ctypes.c_char_p * len(asked))(*asked))
+    options = compiler_options(kind, op, 512, **FORMS[form])
+    arguments = [option.encode() for option in (*options, f"--gpu-architecture={arch}")]
+    failed = library.nvrtcCompileProgram(program, len(arguments), (ctypes.c_char_p * len(arguments))(*arguments))
     log = found_by(library, program, "ProgramLog")
     assert not failed, log
     of_source = [line for line in log.splitlines() if not line.startswith("nvrtc: warning: Architectures prior")]
@@ -83,15 +85,15 @@ def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> N
 
 
 def test_every_type_and_reduction_is_compiled() -> None:
-    asked = [(n % len(TYPES), (n + n // len(REDUCTIONS)) % len(REDUCTIONS)) for n in range(len(CASES))]
-    assert {kind for kind, _ in asked} == set(range(len(TYPES)))
-    assert {op for _, op in asked} == set(range(len(REDUCTIONS)))
+    indices = [(n % len(TYPES), (n + n // len(REDUCTIONS)) % len(REDUCTIONS)) for n in range(len(CASES))]
+    assert {kind for kind, _ in indices} == set(range(len(TYPES)))
+    assert {op for _, op in indices} == set(range(len(REDUCTIONS)))
 
 
-def found_by(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:
-    """What NVRTC made: its log, or the machine code."""
+def found_by(library: ctypes.CDLL, program: ctypes.c_void_p, output: str) -> str:
+    """Return an output of NVRTC: its log, or the machine code."""
     size = ctypes.c_size_t()
-    getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    getattr(library, f"nvrtcGet{output}Size")(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
-    getattr(library, f"nvrtcGet{what}")(program, text)
+    getattr(library, f"nvrtcGet{output}")(program, text)
     return text.raw.decode("latin-1")

@@ -1,4 +1,4 @@
-"""A network's time: what is executed is right, and takes as long as it would there, on CPU threads."""
+"""A network's time on CPU threads: results are right, and take as long as on the network."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from topologies.load import load
 from topologies.text.reader import read_machine
 from topologies.topology import Topology
 
-LAST_US = 20_000.0  # that an execution is stretched to, so that CPU threads keep up
+LAST_US = 20_000.0  # An execution is stretched to this time, so that CPU threads keep up.
 NAMED = [p for p in PROGRAMS if p[0].collective != "custom"]
 
 
 @pytest.fixture(scope="session")
 def binary(kernels: Path) -> Path:
-    """The paced kernel, under the thread sanitizer where that runs."""
+    """Return the paced kernel, under the thread sanitizer where that runs."""
     if compiler() is None:
         pytest.skip("no C++ compiler here")
     try:
-        made = built(kernels, "thread", paced=True)
-        executed(made, PROGRAMS[0], load("full:4"), 64)
+        kernel = built(kernels, "thread", paced=True)
+        executed(kernel, PROGRAMS[0], load("full:4"), 64)
     except InputError as error:
         if "data race" in str(error):
             raise
         return built(kernels, paced=True)
-    return made
+    return kernel
 
 
 def executed(
     binary: Path, which: tuple[Program, Goal | None], topology: Topology, size: int, last_us: float = LAST_US
 ) -> tuple[ShimExecutor, Row, float]:
-    """What ran, how right it was, and the predicted time."""
+    """Return the executor, the row with the number of wrong elements, and the predicted time in µs."""
     program, goal = which
     predicted = Predictor(program, topology).time_us(size)
     executor = ShimExecutor(program, goal, binary, pace=Pace(program, topology, slower=last_us / max(predicted, 1e-3)))
@@ -61,18 +61,18 @@ def executed(
 
 
 def limited(ranks: int, gbs: float, limit: float) -> Topology:
-    """All linked with all; what leaves a rank shares a limit."""
+    """Build a network that links all ranks to all; the links out of a rank share a limit."""
     off = [[int(a != b) for b in range(ranks)] for a in range(ranks)]
     text = f'name = "limited"\nranks = {ranks}\n[[links]]\nmatrix = {off}\ngbs = {gbs}\nalpha_us = 0.7\n'
     for rank in range(ranks):
-        pairs = " ".join(f"{rank}>{other}" for other in range(ranks) if other != rank)
+        pairs = " ".join(f"{rank}>{peer}" for peer in range(ranks) if peer != rank)
         text += f'[[limits]]\nname = "out {rank}"\ngbs = {limit}\npairs = "{pairs}"\n'
     return read_machine(text, "limited.toml").topology
 
 
 @pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: f"{PROGRAMS[n][0].name}-{n}")
-def test_as_predicted_where_nothing_is_shared(binary: Path, which: int) -> None:
-    """To a ps a step: there is nothing to choose. The device is never ahead of the network."""
+def test_times_are_as_predicted_where_nothing_is_shared(binary: Path, which: int) -> None:
+    """Check times to a ps a step, as there is no choice; the device is never ahead of the network."""
     program, _ = PROGRAMS[which]
     for alpha, size in ((0.7, 512), (0.0, 40_000)):
         topology = load(f"full:{program.nranks},bw=25,alpha={alpha}")
@@ -92,7 +92,7 @@ def test_as_predicted_where_nothing_is_shared(binary: Path, which: int) -> None:
     )
 
 
-def test_some_share_nothing() -> None:
+def test_programs_that_share_nothing_exist() -> None:
     shares = [Pace(p, load(f"full:{p.nranks}")).shared for p, _ in PROGRAMS]
     assert shares.count(0) >= 5
     assert max(shares) > 0
@@ -105,8 +105,8 @@ def test_some_share_nothing() -> None:
     st.integers(100, 50_000),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_carries_more_than_it_can(binary: Path, which: int, gbs: float, times: float, size: int) -> None:
-    """At any moment, and so no program beats what is proved of its collective on the network."""
+def test_no_resource_carries_more_than_it_can(binary: Path, which: int, gbs: float, times: float, size: int) -> None:
+    """Check each moment, so that no program beats the bound of its collective on the network."""
     program, _ = NAMED[which]
     topology = limited(program.nranks, gbs, gbs * times)
     executor, row, _ = executed(binary, NAMED[which], topology, size)
@@ -120,22 +120,22 @@ def test_nothing_carries_more_than_it_can(binary: Path, which: int, gbs: float, 
 
 
 def sends(executor: ShimExecutor) -> list[tuple[int, float, float]]:
-    """Link, start and end (ps) of every send, from the times that the kernel left."""
+    """Return link, start and end (ps) of every send, from the times that the kernel left."""
     pace, sheet = executor.encoded.pace, executor.sheet
     assert pace is not None
     assert sheet is not None
     moved = pace.predictor.transfers(1.0)
     first, paces = int(sheet[SHEET.index("times")]), int(sheet[SHEET.index("paces")])
-    found = []
+    timed_sends = []
     for step, link in zip(moved.step.tolist(), moved.link.tolist(), strict=True):
         alpha = round(float(pace.predictor.network.alpha_us[link]) * 1e6 * pace.slower)
         end = int(sheet[first + TIMES * step]) - alpha
-        found.append((link, end - int(sheet[paces + PACE * step + HOLD]), end))
-    return found
+        timed_sends.append((link, end - int(sheet[paces + PACE * step + HOLD]), end))
+    return timed_sends
 
 
 def assert_room(executor: ShimExecutor, topology: Topology) -> None:
-    """Of everything that sends take part in, never is more asked than it has."""
+    """Check that the sends through a resource never exceed its capacity."""
     assert executor.encoded.pace is not None
     net = executor.encoded.pace.predictor.network
     crowd: dict[object, list[tuple[float, float]]] = {}
@@ -147,13 +147,13 @@ def assert_room(executor: ShimExecutor, topology: Topology) -> None:
             crowd.setdefault(place, []).extend([(start, rate), (end, -rate)] if end > start else [])
     for place, changes in crowd.items():
         load = 0.0
-        for _, rate in sorted(changes):  # who leaves goes before who comes
+        for _, rate in sorted(changes):  # Ends come before starts.
             load += rate
             assert load <= room[place] * (1 + 1e-5), (topology.name, place)
 
 
-def test_the_room_is_really_looked_at(binary: Path) -> None:
-    """With holds that a sender may overlook, the check above finds too much at once."""
+def test_the_check_of_capacity_notices_an_excess(binary: Path) -> None:
+    """Check that with holds that a sender may ignore, the check above reports an excess."""
     program, goal = next((p, g) for p, g in NAMED if p.name.startswith("allpairs"))
     topology = limited(program.nranks, 25.0, 25.0)
     pace = Pace(program, topology, slower=2000.0)
@@ -165,8 +165,8 @@ def test_the_room_is_really_looked_at(binary: Path) -> None:
         assert_room(executor, topology)
 
 
-def test_a_faster_network_is_seen(binary: Path) -> None:
-    """What is due follows the sheet: half the holds, and it ends before the prediction."""
+def test_a_faster_network_is_noticed(binary: Path) -> None:
+    """Check that due times follow the sheet: with half the holds, it ends before the prediction."""
     program, goal = PROGRAMS[0]
     topology = load("ring:4,bw=25,alpha=0.1")
     pace = Pace(program, topology, slower=2000.0)
@@ -186,7 +186,7 @@ def sanitized(binary: Path, kernels: Path) -> bool:
 
 @pytest.fixture(scope="session")
 def hasty(binary: Path, kernels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kernel that waits for no time and locks nothing, under the thread sanitizer, or the test is skipped."""
+    """Return a kernel that neither waits nor locks, under the thread sanitizer, or skip the test."""
     if not sanitized(binary, kernels):
         pytest.skip("the thread sanitizer does not run here")
     folder = tmp_path_factory.mktemp("hasty")
@@ -200,18 +200,18 @@ def hasty(binary: Path, kernels: Path, tmp_path_factory: pytest.TempPathFactory)
     return built(folder, "thread", paced=True, kernel=folder)
 
 
-def test_a_kernel_that_does_not_wait_is_seen(hasty: Path) -> None:
-    """It is over before the network would be."""
+def test_a_kernel_that_does_not_wait_is_noticed(hasty: Path) -> None:
+    """Check that it ends before the network would."""
     executor, _, _ = executed(hasty, PROGRAMS[0], load("ring:4,bw=25,alpha=0.7"), 512, last_us=2e5)
     assert executor.emulated is not None
     assert executor.emulated.measured_us < executor.emulated.due_us
 
 
-def test_a_missing_lock_is_seen_by_the_sanitizer(hasty: Path) -> None:
+def test_the_sanitizer_sees_a_missing_lock(hasty: Path) -> None:
     which = next(p for p in NAMED if p[0].name.startswith("allpairs"))
     topology = limited(which[0].nranks, 25.0, 25.0)
 
-    def often() -> None:  # in a single run other waits may order all by chance
+    def often() -> None:  # In a single run, other waits may order everything by chance.
         for _ in range(5):
             executed(hasty, which, topology, 4000)
 
@@ -219,8 +219,8 @@ def test_a_missing_lock_is_seen_by_the_sanitizer(hasty: Path) -> None:
         often()
 
 
-def test_a_protocol_is_its_slots(binary: Path) -> None:
-    """More of them let a sender go further ahead; a step of several chunks is one transmission."""
+def test_slots_decide_how_far_a_sender_goes_ahead(binary: Path) -> None:
+    """Check that with more slots a sender goes further ahead, and that a step of many chunks is one transmission."""
     program, goal = next((p, g) for p, g in PROGRAMS if any(step.count > 1 for *_, step in p.steps()))
     topology = load(f"full:{program.nranks},bw=1,alpha=3")
     for protocol in ("Simple", "LL", "LL128"):
@@ -233,8 +233,8 @@ def test_a_protocol_is_its_slots(binary: Path) -> None:
             assert executor.emulated.due_us == pytest.approx(predicted, rel=1e-6)
 
 
-def test_launches_and_threads(binary: Path) -> None:
-    """One launch leaves nothing to the next; blocks of several threads."""
+def test_launches_are_independent_for_any_number_of_threads(binary: Path) -> None:
+    """Check that a launch leaves nothing to the next one, with blocks of more than one thread."""
     program, goal = PROGRAMS[3]
     pace = Pace(program, load("full:5,bw=25,alpha=0.7"), slower=3000.0)
     times = []
@@ -248,23 +248,23 @@ def test_launches_and_threads(binary: Path) -> None:
         assert times[0] == times[1]
 
 
-def test_who_sends_nothing(binary: Path) -> None:
-    """No connection at all: over at once."""
+def test_a_program_without_sends_ends_at_once(binary: Path) -> None:
+    """Check a program without connections, which ends at once."""
     copies = [Gpu(1, 1, 0, [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "o", 0, 1)])]) for _ in range(2)]
     program = Program("copies", "custom", "Simple", 2, 1, False, True, copies)
     executor = ShimExecutor(program, None, binary, pace=Pace(program, load("full:2")))
-    given, made = ([np.full(9, value, np.float32) for _ in range(2)] for value in (3, 0))
-    executor.run(given, made)
-    assert all((array == 3).all() for array in made)
+    inputs, outputs = ([np.full(9, value, np.float32) for _ in range(2)] for value in (3, 0))
+    executor.run(inputs, outputs)
+    assert all((array == 3).all() for array in outputs)
     assert executor.emulated is not None
     assert executor.emulated.due_us == 0
 
 
 def test_the_sheet_is_what_the_kernel_reads() -> None:
     text = SOURCE.with_name("pace.h").read_text(encoding="utf-8")
-    found = re.search(r"enum Sheet \{(.*?)SHEET,?\n\}", text, re.DOTALL)
-    assert found is not None
-    names = re.findall(r"[A-Z]+", re.sub(r"//.*", "", found[1]))
+    match = re.search(r"enum Sheet \{(.*?)SHEET,?\n\}", text, re.DOTALL)
+    assert match is not None
+    names = re.findall(r"[A-Z]+", re.sub(r"//.*", "", match[1]))
     assert tuple(name.lower() for name in names) == SHEET
 
 
@@ -285,7 +285,7 @@ def test_refusals() -> None:
         Pace(program, load("ring:3"))
 
 
-# ---- the GPU executor's own part
+# The GPU executor's own part.
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def stood_in(monkeypatch: pytest.MonkeyPatch, kernels: Path) -> Any:
 
 
 @pytest.mark.usefixtures("stood_in")
-def test_the_gpu_executor_tells_the_time_of_the_network() -> None:
+def test_the_gpu_executor_reports_the_time_of_the_network() -> None:
     program, goal = PROGRAMS[0]
     topology = load("ring:4,bw=25,alpha=0.7")
     executor = GpuExecutor(program, goal, pace=Pace(program, topology, slower=2000.0))
@@ -312,7 +312,7 @@ def test_the_gpu_executor_tells_the_time_of_the_network() -> None:
 
 
 @pytest.mark.usefixtures("stood_in")
-def test_one_clock_only() -> None:
+def test_only_one_clock_is_allowed() -> None:
     program, goal = PROGRAMS[0]
     with pytest.raises(InputError, match="a network is emulated on one GPU"):
         GpuExecutor(program, goal, pace=Pace(program, load("ring:4")), devices=(0, 1))

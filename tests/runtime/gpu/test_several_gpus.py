@@ -1,4 +1,4 @@
-"""One program on several GPUs of a process: split launches on CPU threads, and the executor's own part of it."""
+"""One program on more than one GPU of a process: split launches on CPU threads, and the executor's own part."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def folder(kernels: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def watched(folder: Path) -> Path:
-    """The kernel on CPU threads under the thread sanitizer where that runs."""
+    """Return the kernel on CPU threads, under the thread sanitizer where that runs."""
     try:
-        made = built(folder, "thread")
-        ShimExecutor(*PROGRAMS[0], made).run(*([np.ones(4, np.float32) for _ in range(4)] for _ in range(2)))
+        kernel = built(folder, "thread")
+        ShimExecutor(*PROGRAMS[0], kernel).run(*([np.ones(4, np.float32) for _ in range(4)] for _ in range(2)))
     except InputError as error:
         if "data race" in str(error):
             raise
         return built(folder)
-    return made
+    return kernel
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, folder: Path) -> object:
-    """Four that CPU threads play."""
+    """Install four GPUs that CPU threads imitate."""
     return install_fake_cupy(monkeypatch, {False: built(folder, "shared")}, 4)
 
 
 @pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: PROGRAMS[n][0].name)
 def test_split_launches(watched: Path, which: int) -> None:
-    """Each with tables of its own; ranks do not divide evenly; windows, tails, two launches on the same slots."""
+    """Check launches with their own tables: uneven numbers of ranks, windows, tails, two launches on the same slots."""
     program, goal = PROGRAMS[which]
     protocol, op = ("Simple", "LL")[which % 2], ("sum", "avg")[which % 2]
     executor = ShimExecutor(
@@ -61,8 +61,8 @@ def test_split_launches(watched: Path, which: int) -> None:
     assert measure(program, goal, 1999, executor, Settings("half", op, iterations=1, warmup=0)).wrong == 0
 
 
-def test_who_gives_up_ends_all(watched: Path) -> None:
-    """Ranks of both launches wait for each other's data first; everybody leaves, and one says why."""
+def test_a_launch_that_gives_up_ends_all(watched: Path) -> None:
+    """Check ranks of both launches that wait for each other's data first: all launches end, and one gives a reason."""
     program, goal = PROGRAMS[0]
     gpus = [
         replace(
@@ -80,7 +80,7 @@ def test_who_gives_up_ends_all(watched: Path) -> None:
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("devices", [(0, 1), (3, 1, 0)])
 def test_every_program(devices: tuple[int, ...]) -> None:
-    """Buffers of NumPy; what a GPU looks at again and again is its own; waits are ordered for the whole system."""
+    """Check NumPy buffers: a GPU polls only its own memory, and waits are ordered for the whole system."""
     for which, (program, goal) in enumerate(PROGRAMS):
         executor = GpuExecutor(program, goal, slot_bytes=256, devices=devices)
         op = "avg" if which % 2 else "sum"
@@ -93,7 +93,7 @@ def test_every_program(devices: tuple[int, ...]) -> None:
 
 
 @pytest.mark.usefixtures("gpus")
-def test_buffers_lie_with_their_ranks() -> None:
+def test_buffers_are_on_the_gpu_of_their_ranks() -> None:
     program, goal = PROGRAMS[0]
     executor = GpuExecutor(program, goal, devices=(1, 2))
     buffers = []
@@ -108,10 +108,10 @@ def test_buffers_lie_with_their_ranks() -> None:
         executor.run(buffers[::-1], buffers[::-1])
 
 
-def test_peer_access_goes_both_ways(gpus: object) -> None:
+def test_peer_access_is_enabled_in_both_directions(gpus: object) -> None:
     program, goal = PROGRAMS[0]
     GpuExecutor(program, goal, devices=(0, 2))
-    GpuExecutor(program, goal, devices=(0, 2, 3))  # some of it is enabled already
+    GpuExecutor(program, goal, devices=(0, 2, 3))  # Some of the peer access is enabled already.
     assert gpus.connected == {(a, b) for a in (0, 2, 3) for b in (0, 2, 3) if a != b}  # type: ignore[attr-defined]
 
 
@@ -123,9 +123,9 @@ REFUSED = [
 
 
 @pytest.mark.usefixtures("gpus")
-@pytest.mark.parametrize(("devices", "words"), REFUSED, ids=str)
-def test_refusals(devices: tuple[int, ...], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+@pytest.mark.parametrize(("devices", "message"), REFUSED, ids=str)
+def test_refusals(devices: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         GpuExecutor(*PROGRAMS[0], devices=devices)
 
 
@@ -138,7 +138,7 @@ def test_gpus_that_cannot_reach_each_other() -> None:
 
 @pytest.mark.usefixtures("gpus")
 def test_blocks_must_fit_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four blocks are too many for one GPU of two; two GPUs hold them."""
+    """Check that four blocks are too many for one GPU of two, and that two GPUs hold them."""
     program, goal = PROGRAMS[0]
     monkeypatch.setattr("tests.runtime.gpu.cpu_shim.fake_cupy.PROCESSORS", 2)
     monkeypatch.setattr("runtime.gpu.executor.THREADS", (256,))

@@ -1,4 +1,4 @@
-"""The host executor: right for every type, reduction, count and number of threads, and never at a standstill."""
+"""The host executor: right for every type, reduction, count and number of threads, and never deadlocked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def execute(
     apart: bool = True,
     window_bytes: int = WINDOW_BYTES,
 ) -> int:
-    """Wrong elements after a run."""
+    """Return the number of wrong elements after a run."""
     executor = HostExecutor(program, goal, threads, window_bytes)
     return wrong_after_run(executor, program, goal, elements, kind, op, apart)
 
@@ -51,7 +51,7 @@ def test_every_type_and_reduction(which: int, kind: str, op: str) -> None:
 def test_any_count_window_and_threads(
     which: tuple[Program, Goal | None], elements: int, kind: str, window: int, threads: int, apart: bool
 ) -> None:
-    """Tails, chunks that are longer than a window, blocks of nothing; one thread or more than there are cores."""
+    """Check tails, chunks longer than a window, empty blocks; one thread, or more threads than cores."""
     assert execute(*which, elements, kind, "sum", threads, apart, window) == 0
 
 
@@ -61,8 +61,8 @@ def test_a_wrong_program_gives_wrong_elements() -> None:
     assert execute(wrong, goal, 64, "float", "sum") > 0
 
 
-def test_a_standstill_is_named_at_once() -> None:
-    """Two ranks that each wait for the other's data first."""
+def test_a_deadlock_is_reported_at_once() -> None:
+    """Check two ranks that each wait for the other's data first."""
     program, goal = PROGRAMS[0]
     gpus = [
         replace(
@@ -75,8 +75,8 @@ def test_a_standstill_is_named_at_once() -> None:
         execute(replace(program, gpus=gpus), goal, 64, "float", "sum")
 
 
-def test_an_error_in_one_thread_ends_all() -> None:
-    """Chunks of unequal length that trade places: every thread leaves, the caller gets the error."""
+def test_an_error_in_one_thread_ends_all_threads() -> None:
+    """Check messages between chunks of unequal length: every thread ends, and the caller gets the error."""
     program, goal = PROGRAMS[0]
     wrong = with_first_step(program, 1, "s", Step("s", "i", 0, "i", 0, 1))
     with pytest.raises(InputError, match="chunks of unequal length trade places"):
@@ -101,22 +101,22 @@ def test_buffers_that_do_not_fit() -> None:
 def test_bfloat16_rounds_to_the_nearest(values: list[float]) -> None:
     exact = np.array(values, dtype=np.float32)
     got = widen(narrow(exact, "bfloat16"), "bfloat16")
-    for one, near in zip(exact, got, strict=True):
-        if np.isnan(one):
+    for exact_value, near in zip(exact, got, strict=True):
+        if np.isnan(exact_value):
             assert np.isnan(near)
             continue
-        bits = int(np.float32(one).view(np.uint32)) >> 16
+        bits = int(np.float32(exact_value).view(np.uint32)) >> 16
         around = np.array([bits, min(bits + 1, 0xFFFF)], dtype=np.uint32) << 16
         low, high = around.view(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             assert near in (low, high)
-            if np.isfinite(low) and np.isfinite(high) and np.isfinite(one):
-                assert abs(float(near) - float(one)) <= abs(float(high) - float(low)) / 2
+            if np.isfinite(low) and np.isfinite(high) and np.isfinite(exact_value):
+                assert abs(float(near) - float(exact_value)) <= abs(float(high) - float(low)) / 2
 
 
 @pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda i: f"{CASES[i][0]}-{i}")
 @pytest.mark.parametrize("window_bytes", [WINDOW_BYTES, 64])
-def test_a_recorded_run_has_every_step_once_a_window_and_in_order(which: int, window_bytes: int) -> None:
+def test_a_recorded_run_has_every_step_once_in_a_window_and_in_order(which: int, window_bytes: int) -> None:
     program, goal = PROGRAMS[which]
     executor = HostExecutor(program, goal, 2, window_bytes, record=True)
     assert wrong_after_run(executor, program, goal, 1000, "float", "sum", True) == 0
@@ -133,7 +133,7 @@ def test_a_recorded_run_has_every_step_once_a_window_and_in_order(which: int, wi
     )
     for (window, step), (start, end) in at.items():
         assert 0 <= start <= end
-        if step not in first:  # after the step before it in its threadblock
+        if step not in first:  # It comes after the previous step of its threadblock.
             assert at[window, step - 1][1] <= start
         if (need := int(c.dep[step])) >= 0:
             assert at[window, need][1] <= start

@@ -1,4 +1,4 @@
-"""A topology with measured figures: what was measured is what it says, and links of equal figures stay equal."""
+"""A topology with measured costs: it states what was measured, and links of equal costs stay equal."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def made_up(topology: Topology, alpha_us: float, gbs: float) -> dict[tuple[int, 
     return {pair: MeasuredLink(alpha_us, gbs) for pair in linked_pairs(topology)}
 
 
-def test_links_without_switches_get_what_was_measured() -> None:
+def test_links_without_switches_get_the_measured_costs() -> None:
     ring = load("ring:6")
     measured = made_up(ring, 40.0, 2.0) | {(0, 1): MeasuredLink(70.0, 0.5)}
-    made = calibrate(ring, Calibration(measured, {}, {}), "here")
-    net = network(made, range(6))
+    calibrated = calibrate(ring, Calibration(measured, {}, {}), "here")
+    net = network(calibrated, range(6))
     for a, b, alpha, gbs in zip(net.src, net.dst, net.alpha_us, net.bandwidth_gbs, strict=True):
         assert (alpha, gbs) == ((70.0, 0.5) if (a, b) == (0, 1) else (40.0, 2.0))
-    assert made.source == "here"
-    assert not made.alpha_assumed
-    again = from_toml(to_toml(made), "again")
-    assert np.array_equal(again.bandwidth_gbs, made.bandwidth_gbs)
+    assert calibrated.source == "here"
+    assert not calibrated.alpha_assumed
+    again = from_toml(to_toml(calibrated), "again")
+    assert np.array_equal(again.bandwidth_gbs, calibrated.bandwidth_gbs)
 
 
 @pytest.mark.parametrize("spec", ["dgx-a100", "dgx1", "fattree:2x4x2", "ndv2:2", "mesh:3x3"])
@@ -55,37 +55,37 @@ def test_a_machine_that_is_k_times_slower(spec: str) -> None:
 
 
 @given(st.lists(st.floats(1.0, 1.2), min_size=12, max_size=12))
-def test_noise_makes_no_new_kinds(noise: list[float]) -> None:
+def test_noise_makes_no_new_kinds_of_links(noise: list[float]) -> None:
     ring = load("ring:6")
     links = {p: MeasuredLink(10 * x, 5 * x) for p, x in zip(linked_pairs(ring), noise, strict=True)}
-    made = calibrate(ring, Calibration(links, {}, {}), "noisy")
-    assert len(set(made.bandwidth_gbs.tolist())) == 1
-    assert len(set(made.alpha_us.tolist())) == 1
-    assert 5 * min(noise) * 0.99 <= made.bandwidth_gbs[0] <= 5 * max(noise) * 1.01
+    calibrated = calibrate(ring, Calibration(links, {}, {}), "noisy")
+    assert len(set(calibrated.bandwidth_gbs.tolist())) == 1
+    assert len(set(calibrated.alpha_us.tolist())) == 1
+    assert 5 * min(noise) * 0.99 <= calibrated.bandwidth_gbs[0] <= 5 * max(noise) * 1.01
 
 
-def test_a_link_that_is_much_slower_is_a_kind_of_its_own() -> None:
+def test_a_much_slower_link_is_a_separate_kind() -> None:
     ring = load("ring:6")
     measured = made_up(ring, 1.0, 4.0)
     measured[2, 3] = MeasuredLink(1.0, 4.0 / APART / 1.01)
-    made = calibrate(ring, Calibration(measured, {}, {}), "one bad")
-    slow = (made.link_src == 2) & (made.link_dst == 3)
-    assert made.bandwidth_gbs[slow][0] < 4.0
-    assert set(made.bandwidth_gbs[~slow].tolist()) == {4.0}
+    calibrated = calibrate(ring, Calibration(measured, {}, {}), "one bad")
+    slow = (calibrated.link_src == 2) & (calibrated.link_dst == 3)
+    assert calibrated.bandwidth_gbs[slow][0] < 4.0
+    assert set(calibrated.bandwidth_gbs[~slow].tolist()) == {4.0}
 
 
-def test_limits_are_held_by_the_pairs_that_cross_them() -> None:
+def test_limits_are_measured_by_the_pairs_that_use_them() -> None:
     two = load("ndv2:2")
-    held = pairs_by_limit(two)
-    assert set(held) == {limit.name for limit in two.limits}
+    pairs_of_limit = pairs_by_limit(two)
+    assert set(pairs_of_limit) == {limit.name for limit in two.limits}
     net = network(two, range(two.nranks))
-    for name, listed in held.items():
+    for name, listed in pairs_of_limit.items():
         number = net.resource_names.index(name)
         users = {(int(net.src[link]), int(net.dst[link])) for link in range(net.nlinks) if number in net.uses(link)}
         assert set(listed) == users
 
 
-def test_figures_that_cannot_be() -> None:
+def test_impossible_measurements_are_refused() -> None:
     ring = load("ring:4")
     for bad in (MeasuredLink(1.0, 0.0), MeasuredLink(1.0, float("nan")), MeasuredLink(float("inf"), 1.0)):
         with pytest.raises(InputError, match="0→1"):

@@ -1,4 +1,4 @@
-"""From measurements to a table: what was fastest is what is chosen, at every size, and nothing wrong ever is."""
+"""From measurements to a table: the fastest method is chosen at every size, and a wrong one never."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ GLOO = Method("gloo")
 METHODS = [GLOO, *(Method("synth", name) for name in names("allreduce", 4))]
 
 
-def one(
+def measurement(
     method: Method, size: int, time_us: float, wrong: int = 0, kind: str = "float32", ranks: int = 4, gain: float = 0.0
 ) -> Measurement:
-    """gain: of every pair of a comparison that is long enough; 0: none was made."""
+    """Build a measurement; `gain` is the gain of every pair of a sufficient comparison, 0 for no comparison."""
     gains = (gain,) * LEAST_PAIRS if gain else ()
     return Measurement("allreduce", tuple(range(ranks)), kind, size, method, "", time_us, wrong, gains)
 
@@ -53,34 +53,34 @@ gained = st.dictionaries(
 
 
 def compared(measured: dict[int, tuple[float, ...]]) -> list[Measurement]:
-    """Gloo in 100 µs at each size, and algorithms of ours of such gains."""
-    return [one(GLOO, size, 100.0) for size in measured] + [
-        one(method, size, 100 / gain, gain=gain)
+    """Return measurements of Gloo in 100 µs at each size, and of our algorithms with the given gains."""
+    return [measurement(GLOO, size, 100.0) for size in measured] + [
+        measurement(method, size, 100 / gain, gain=gain)
         for size, gains in measured.items()
         for method, gain in zip(METHODS[1:], gains, strict=True)
     ]
 
 
 @given(gained)
-def test_rows_cover_what_was_measured_once_and_nothing_else(measured: dict[int, tuple[float, ...]]) -> None:
+def test_rows_cover_the_measured_sizes_once_and_nothing_else(measured: dict[int, tuple[float, ...]]) -> None:
     listed = compared(measured)
-    made = table_rows(listed)
-    assert (made[0]["min_bytes"], made[-1]["max_bytes"]) == (min(measured), max(measured))
-    for before, after in pairwise(made):
+    rows = table_rows(listed)
+    assert (rows[0]["min_bytes"], rows[-1]["max_bytes"]) == (min(measured), max(measured))
+    for before, after in pairwise(rows):
         assert after["min_bytes"] == before["max_bytes"] + 1
     for size in measured:
-        (row,) = (r for r in made if r["min_bytes"] <= size <= r["max_bytes"])
+        (row,) = (r for r in rows if r["min_bytes"] <= size <= r["max_bytes"])
         winner = choose([m for m in listed if m.size_bytes == size])
         assert (row["backend"], row["algorithm"]) == winner.method
 
 
 @given(gained)
-def test_ours_serves_only_between_sizes_where_it_surely_gains(measured: dict[int, tuple[float, ...]]) -> None:
+def test_ours_serves_only_between_sizes_with_a_sure_gain(measured: dict[int, tuple[float, ...]]) -> None:
     listed = compared(measured)
     for row in table_rows(listed):
         assert ("gain" in row) == (row["backend"] == "synth")
         if row["backend"] == "synth":
-            assert row["gain"]["at_least"] >= GAIN - 0.001  # rounded
+            assert row["gain"]["at_least"] >= GAIN - 0.001  # The number is rounded.
             for border in (row["min_bytes"], row["max_bytes"]):
                 near = (max(s for s in measured if s <= border), min(s for s in measured if s >= border))
                 for size in near:
@@ -102,39 +102,43 @@ def test_ours_is_chosen_only_where_it_gains(measured: dict[int, tuple[float, ...
 def test_as_many_pairs_may_fall_short_as_the_sign_test_allows(pairs: int) -> None:
     may = lost_pairs(pairs)
     assert (may >= 0) == (pairs >= LEAST_PAIRS)
-    tosses = Counter(map(sum, product((0, 1), repeat=pairs)))  # of a fair coin, by how often one side came
+    tosses = Counter(map(sum, product((0, 1), repeat=pairs)))  # Tosses of a fair coin, by the number of heads.
     chance = [sum(tosses[side] for side in range(short + 1)) / 2**pairs for short in range(pairs + 1)]
     assert may < 0 or chance[may] <= 1 - CONFIDENCE
     assert chance[may + 1] > 1 - CONFIDENCE
 
 
 @pytest.mark.parametrize("gain", [1.0, GAIN])
-def test_equal_methods_are_told_apart_no_more_often_than_is_said(gain: float) -> None:
+def test_equal_methods_are_distinguished_no_more_often_than_stated(gain: float) -> None:
     rng = random.Random(0)
     tries, pairs = 4000, 15
-    said = sum(lower_limit([gain * rng.lognormvariate(0.0, 0.3) for _ in range(pairs)]) > gain for _ in range(tries))
-    assert said <= 1.3 * (1 - CONFIDENCE) * tries
-    found = sum(lower_limit([2.0 * rng.lognormvariate(0.0, 0.3) for _ in range(pairs)]) >= GAIN for _ in range(tries))
-    assert found > 0.9 * tries
+    false_gains = sum(
+        lower_limit([gain * rng.lognormvariate(0.0, 0.3) for _ in range(pairs)]) > gain for _ in range(tries)
+    )
+    assert false_gains <= 1.3 * (1 - CONFIDENCE) * tries
+    true_gains = sum(
+        lower_limit([2.0 * rng.lognormvariate(0.0, 0.3) for _ in range(pairs)]) >= GAIN for _ in range(tries)
+    )
+    assert true_gains > 0.9 * tries
 
 
 def test_three_tunings_in_noise_agree() -> None:
-    """Ours as fast as Gloo, and at times, by chance, much faster: nothing of it reaches a table."""
+    """Check methods as fast as Gloo that are much faster at times by chance: no such time reaches a table."""
     rng = random.Random(1)
     for _ in range(3):
         listed = []
         for size in (4**k for k in range(1, 14)):
             gains = tuple(rng.lognormvariate(0.0, 0.5) for _ in range(15))
-            listed += [one(GLOO, size, 100.0), replace(one(METHODS[1], size, 50.0), gains=gains)]
+            listed += [measurement(GLOO, size, 100.0), replace(measurement(METHODS[1], size, 50.0), gains=gains)]
         assert [row["backend"] for row in table_rows(listed)] == ["gloo"]
 
 
-def test_whatever_is_faster_than_the_chosen_method_says_why_it_is_not_chosen() -> None:
-    """Too little of a gain, no comparison, wrong elements: the row says which of them it is."""
+def test_a_faster_method_that_is_not_chosen_has_a_reason() -> None:
+    """Check that the row names the reason: too small a gain, no comparison, or wrong elements."""
     ring, allpairs = METHODS[1], METHODS[2]
-    short = replace(one(ring, 64, 80.0), gains=(1.3, 1.2, 0.9, 1.01))
-    unsure = replace(one(ring, 64, 80.0), gains=(1.3,) * 10 + (1.01,) * 5)
-    gloo, untried = one(GLOO, 64, 100.0), one(allpairs, 64, 70.0)
+    short = replace(measurement(ring, 64, 80.0), gains=(1.3, 1.2, 0.9, 1.01))
+    unsure = replace(measurement(ring, 64, 80.0), gains=(1.3,) * 10 + (1.01,) * 5)
+    gloo, untried = measurement(GLOO, 64, 100.0), measurement(allpairs, 64, 70.0)
     assert describe_choice(short, [gloo, short]) == (
         "gain 1.10; not chosen: 2 of 4 pairs of runs gained less than 1.05"
     )
@@ -146,11 +150,11 @@ def test_whatever_is_faster_than_the_chosen_method_says_why_it_is_not_chosen() -
         "not chosen: only ring was compared with the wrapped back end in pairs of runs"
     )
     assert "not chosen: it was not compared" in describe_choice(untried, [gloo, untried])
-    assert describe_choice(one(allpairs, 64, 100.0), [gloo, short]) == ""  # as slow as what is chosen
-    assert describe_choice(one(ring, 64, 1.0, wrong=3), [gloo]) == "3 elements wrong"
-    sure = one(ring, 64, 80.0, gain=1.3)
+    assert describe_choice(measurement(allpairs, 64, 100.0), [gloo, short]) == ""  # It is as slow as the chosen method.
+    assert describe_choice(measurement(ring, 64, 1.0, wrong=3), [gloo]) == "3 elements wrong"
+    sure = measurement(ring, 64, 80.0, gain=1.3)
     assert describe_choice(sure, [gloo, sure]) == "gain 1.30, at least 1.30 with 99%"
-    assert "ring surely gains" in describe_choice(one(GLOO, 64, 79.0), [one(GLOO, 64, 79.0), sure])
+    assert "ring surely gains" in describe_choice(measurement(GLOO, 64, 79.0), [measurement(GLOO, 64, 79.0), sure])
 
 
 @given(
@@ -161,12 +165,12 @@ def test_whatever_is_faster_than_the_chosen_method_says_why_it_is_not_chosen() -
         max_size=5,
     )
 )
-def test_no_row_is_faster_than_the_starred_one_without_a_reason(
+def test_no_row_is_faster_than_the_chosen_one_without_a_reason(
     drawn: list[tuple[Method, float, list[float], int]],
 ) -> None:
-    listed = [one(GLOO, 64, 100.0)]
+    listed = [measurement(GLOO, 64, 100.0)]
     listed += [
-        replace(one(method, 64, time_us, wrong), gains=() if method == GLOO or wrong else tuple(gains))
+        replace(measurement(method, 64, time_us, wrong), gains=() if method == GLOO or wrong else tuple(gains))
         for method, time_us, gains, wrong in drawn
     ]
     chosen = choose(listed)
@@ -175,24 +179,24 @@ def test_no_row_is_faster_than_the_starred_one_without_a_reason(
             assert "not chosen" in describe_choice(m, listed) or m.wrong or m.sure_gain >= GAIN
 
 
-def test_what_was_wrong_is_never_chosen() -> None:
+def test_a_wrong_method_is_never_chosen() -> None:
     ring = METHODS[1]
-    assert choose([one(GLOO, 64, 9.0), one(ring, 64, 1.0, wrong=1, gain=9.0)]).method == GLOO
-    assert choose([one(GLOO, 64, 9.0, wrong=1), one(ring, 64, 1.0, gain=9.0)]).method == ring
+    assert choose([measurement(GLOO, 64, 9.0), measurement(ring, 64, 1.0, wrong=1, gain=9.0)]).method == GLOO
+    assert choose([measurement(GLOO, 64, 9.0, wrong=1), measurement(ring, 64, 1.0, gain=9.0)]).method == ring
     with pytest.raises(InputError, match="64 bytes: the wrapped back end"):
-        choose([one(GLOO, 64, 9.0, wrong=1), one(ring, 64, 1.0)])
-    assert "ring" not in format_choices([one(GLOO, 64, 9.0), one(ring, 64, 1.0, wrong=1, gain=9.0)])
+        choose([measurement(GLOO, 64, 9.0, wrong=1), measurement(ring, 64, 1.0)])
+    assert "ring" not in format_choices([measurement(GLOO, 64, 9.0), measurement(ring, 64, 1.0, wrong=1, gain=9.0)])
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     ring, pairs = METHODS[1], METHODS[2]
     measured = [
-        one(GLOO, 1 << 10, 5.0),
-        one(ring, 1 << 10, 9.0, gain=5 / 9),
-        one(GLOO, 1 << 20, 99.0),
-        one(pairs, 1 << 20, 9.0, gain=11.0),
-        one(GLOO, 1 << 22, 99.0),
-        one(pairs, 1 << 22, 33.0, gain=3.0),
+        measurement(GLOO, 1 << 10, 5.0),
+        measurement(ring, 1 << 10, 9.0, gain=5 / 9),
+        measurement(GLOO, 1 << 20, 99.0),
+        measurement(pairs, 1 << 20, 9.0, gain=11.0),
+        measurement(GLOO, 1 << 22, 99.0),
+        measurement(pairs, 1 << 22, 33.0, gain=3.0),
     ]
     (tmp_path / "t.json").write_text(format_choices(measured))
     read = load_table(tmp_path / "t.json")
@@ -209,14 +213,17 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [row["time_us"] for row in written["measured"]] == [m.time_us for m in measured]
 
 
-def test_types_and_groups_stand_in_the_row_only_where_several_were_measured() -> None:
-    (plain,) = table_rows([one(GLOO, 8, 1.0)])
+def test_types_and_groups_are_in_the_row_only_if_there_is_more_than_one() -> None:
+    (plain,) = table_rows([measurement(GLOO, 8, 1.0)])
     assert (plain["type"], plain["group"]) == (None, None)
-    made = table_rows([one(GLOO, 8, 1.0), one(GLOO, 8, 1.0, kind="int32")])
-    assert [row["type"] for row in made] == ["float32", "int32"]
-    other = Measurement("allreduce", (4, 5, 6, 7), "float32", 8, GLOO, "", 1.0, 0)
-    assert [row["group"] for row in table_rows([one(GLOO, 8, 1.0), other])] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert [row["group"] for row in table_rows([one(GLOO, 8, 1.0), one(GLOO, 8, 1.0, ranks=3)])] == [
+    rows = table_rows([measurement(GLOO, 8, 1.0), measurement(GLOO, 8, 1.0, kind="int32")])
+    assert [row["type"] for row in rows] == ["float32", "int32"]
+    other_group = Measurement("allreduce", (4, 5, 6, 7), "float32", 8, GLOO, "", 1.0, 0)
+    assert [row["group"] for row in table_rows([measurement(GLOO, 8, 1.0), other_group])] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+    ]
+    assert [row["group"] for row in table_rows([measurement(GLOO, 8, 1.0), measurement(GLOO, 8, 1.0, ranks=3)])] == [
         None,
         None,
     ]
@@ -228,26 +235,30 @@ times = st.dictionaries(
 
 
 @given(times)
-def test_the_fastest_and_the_wrapped_back_end_stay_promising(measured: dict[int, tuple[float, ...]]) -> None:
-    listed = [one(method, size, t) for size, ts in measured.items() for method, t in zip(METHODS, ts, strict=True)]
-    kept = select_methods(METHODS, listed)
-    assert GLOO in kept
+def test_the_fastest_and_the_wrapped_back_end_stay_candidates(measured: dict[int, tuple[float, ...]]) -> None:
+    listed = [
+        measurement(method, size, t) for size, ts in measured.items() for method, t in zip(METHODS, ts, strict=True)
+    ]
+    methods = select_methods(METHODS, listed)
+    assert GLOO in methods
     last = [m for m in listed if m.size_bytes == max(measured)]
-    assert min(last, key=lambda m: m.time_us).method in kept
+    assert min(last, key=lambda m: m.time_us).method in methods
     for m in last:
         if m.time_us <= max(CHEAP_US, 2 * min(n.time_us for n in last)):
-            assert m.method in kept
+            assert m.method in methods
 
 
-def test_what_falls_back_further_is_left_out() -> None:
+def test_methods_that_fall_back_further_are_left_out() -> None:
     ring, pairs, late = METHODS[1], METHODS[2], METHODS[3]
     ms = 1000.0
     table = {GLOO: (5, 10), ring: (5, 6), pairs: (20, 80), late: (100, 100.5)}
-    listed = [one(method, size, took[at] * ms) for at, size in enumerate((1, 4)) for method, took in table.items()]
+    listed = [
+        measurement(method, size, took[at] * ms) for at, size in enumerate((1, 4)) for method, took in table.items()
+    ]
     assert select_methods(METHODS, listed) == [GLOO, ring, late]
     assert select_methods(METHODS, listed[: len(table)]) == METHODS
-    further = [*listed, *(one(method, 16, 20 * ms) for method in (GLOO, ring, late))]
-    assert select_methods(METHODS, further) == [GLOO, ring, late]  # what was left out stays so
+    further = [*listed, *(measurement(method, 16, 20 * ms) for method in (GLOO, ring, late))]
+    assert select_methods(METHODS, further) == [GLOO, ring, late]  # A method that was left out stays out.
     cheap = [replace(m, time_us=m.time_us / 100) for m in listed]
     assert select_methods(METHODS, cheap) == METHODS
 

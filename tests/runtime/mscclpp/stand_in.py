@@ -1,4 +1,4 @@
-"""MSCCL++'s Python API as far as the loader uses it: the same signatures, and a record of what it was asked."""
+"""MSCCL++'s Python API as far as the loader uses it: the same signatures, and a record of the calls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Algorithm:
 
 
 class AlgorithmCollectionBuilder:
-    """One a process, as there."""
+    """The builder of algorithms; as in MSCCL++, there is one in a process."""
 
     algorithms: list[Algorithm]
     selector: Any
@@ -69,11 +69,11 @@ class AlgorithmCollectionBuilder:
         self.selector = selector
 
     def collection(self) -> dict[str, dict[str, Algorithm]]:
-        """By collective and name: what a selector is given."""
-        found: dict[str, dict[str, Algorithm]] = {}
-        for one in self.algorithms:
-            found.setdefault(one.plan.collective, {})[one.plan.name] = one
-        return found
+        """Return the algorithms by collective and name, as a selector gets them."""
+        algorithms_of: dict[str, dict[str, Algorithm]] = {}
+        for algorithm in self.algorithms:
+            algorithms_of.setdefault(algorithm.plan.collective, {})[algorithm.plan.name] = algorithm
+        return algorithms_of
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Executor:
 
 @dataclass(frozen=True)
 class Request:
-    """MSCCL++'s CollectiveRequest."""
+    """The fields of MSCCL++'s CollectiveRequest."""
 
     collective: str
     message_size: int
@@ -103,10 +103,10 @@ class Request:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> AlgorithmCollectionBuilder:
-    """Put it where `import mscclpp` finds it, for one test."""
+    """Install the stand-in where `import mscclpp` finds it, for one test."""
     package, ext = ModuleType("mscclpp"), ModuleType("mscclpp.ext")
-    for one in (DataType, ExecutionPlan, Algorithm, Executor):
-        setattr(package, one.__name__, one)
+    for stand_in_class in (DataType, ExecutionPlan, Algorithm, Executor):
+        setattr(package, stand_in_class.__name__, stand_in_class)
     ext.AlgorithmCollectionBuilder = AlgorithmCollectionBuilder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mscclpp", package)
     monkeypatch.setitem(sys.modules, "mscclpp.ext", ext)

@@ -1,4 +1,4 @@
-"""The loader of a library's plans: what is registered, and which plan a call gets, on every rank alike."""
+"""The loader of a library's plans: what is registered, and which plan a call gets, equal on every rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> AlgorithmCollectionBuilder:
 
 
 def add(folder: Path, *programs: tuple[Program, bool], nodes: Sequence[int] | None = None, **fields: Any) -> Path:
-    """A library with a plan for each program, in place or not."""
+    """Add a plan for each program, in place or not, to a library."""
     (folder / "mscclpp").mkdir(parents=True, exist_ok=True)
     rows = [dict(entry.values) for entry in load_index(folder)] if (folder / "index.json").exists() else []
     for program, inplace in programs:
@@ -47,7 +47,7 @@ def add(folder: Path, *programs: tuple[Program, bool], nodes: Sequence[int] | No
     return folder
 
 
-def both(program: Program) -> list[tuple[Program, bool]]:
+def both_forms(program: Program) -> list[tuple[Program, bool]]:
     return [(program, True), (program, False)]
 
 
@@ -56,30 +56,31 @@ def library(tmp_path: Path) -> Path:
     small = replace(ring_allreduce(4), max_bytes=65536, protocol="LL")
     large = replace(ring_allreduce(4), min_bytes=65537)
     return add(
-        tmp_path / "out", *both(small), *both(large), *both(ring_allgather(4)), *both(ring_reducescatter(4)),
-        *both(chain_broadcast(4, 0, 4)), (alltoall(4), False),
+        tmp_path / "out", *both_forms(small), *both_forms(large), *both_forms(ring_allgather(4)),
+        *both_forms(ring_reducescatter(4)), *both_forms(chain_broadcast(4, 0, 4)), (alltoall(4), False),
     )  # fmt: skip
 
 
 def chosen(builder: AlgorithmCollectionBuilder, request: Request) -> str | None:
-    found = builder.selector(builder.collection(), request)
-    return None if found is None else found.plan.name
+    plan_algorithm = builder.selector(builder.collection(), request)
+    return None if plan_algorithm is None else plan_algorithm.plan.name
 
 
-def test_what_is_registered(library: Path, builder: AlgorithmCollectionBuilder) -> None:
+def test_the_plans_that_are_registered(library: Path, builder: AlgorithmCollectionBuilder) -> None:
     assert Plans(library, 1, 4, 4).register(only_sums=True) == 10
-    names = {one.plan.name for one in builder.algorithms}
+    names = {algorithm.plan.name for algorithm in builder.algorithms}
     assert names == {Path(e.file).stem for e in load_index(library) if e.collective != "alltoall"}
-    assert {one.plan.rank for one in builder.algorithms} == {1}
-    for one in builder.algorithms:
-        assert one.constraint is not None
-        assert one.constraint.world_size == 4
-        assert one.constraint.n_ranks_per_node != 4  # or the shim's own selector takes what ours declined
+    assert {algorithm.plan.rank for algorithm in builder.algorithms} == {1}
+    for algorithm in builder.algorithms:
+        assert algorithm.constraint is not None
+        assert algorithm.constraint.world_size == 4
+        # Otherwise the shim's own selector would take requests that ours declined.
+        assert algorithm.constraint.n_ranks_per_node != 4
 
 
 def test_reductions_are_left_out_unless_all_are_sums(library: Path, builder: AlgorithmCollectionBuilder) -> None:
     assert Plans(library, 1, 4, 4).register() == 4
-    assert {one.plan.collective for one in builder.algorithms} == {"allgather", "broadcast"}
+    assert {algorithm.plan.collective for algorithm in builder.algorithms} == {"allgather", "broadcast"}
     assert chosen(builder, Request("allreduce", 4096)) is None
 
 
@@ -91,17 +92,17 @@ def test_the_plan_of_a_request(library: Path, builder: AlgorithmCollectionBuilde
         (Request("allreduce", 4096, output_buffer=at), "allreduce-0"),
         (Request("allreduce", 1 << 20), "allreduce-3"),
         (Request("allgather", 1024), "allgather-5"),
-        (Request("allgather", 1024, output_buffer=at - 1024), "allgather-4"),  # its block of the output
+        (Request("allgather", 1024, output_buffer=at - 1024), "allgather-4"),  # Its block of the output.
         (Request("allgather", 1024, output_buffer=at), "allgather-5"),
         (Request("reducescatter", 4096), "reducescatter-7"),
         (Request("reducescatter", 4096, output_buffer=at + 1024), "reducescatter-6"),
         (Request("broadcast", 4096, hints={"root": [0]}), "broadcast-9"),
         (Request("broadcast", 4096, hints={"root": [0]}, output_buffer=at), "broadcast-8"),
-        # what no plan serves
+        # No plan serves these.
         (Request("broadcast", 4096, hints={"root": [1]}), None),
         (Request("broadcast", 4096), None),
-        (Request("allreduce", 4100), None),  # no whole chunks
-        (Request("allreduce", 32), None),  # fewer than a chunk's least
+        (Request("allreduce", 4100), None),  # No whole chunks.
+        (Request("allreduce", 32), None),  # Less than the least chunk.
         (Request("allreduce", 4096, dtype=DataType.uint8), None),
         (Request("allreduce", 4096, world_size=8), None),
         (Request("alltoall", 4096), None),
@@ -109,15 +110,15 @@ def test_the_plan_of_a_request(library: Path, builder: AlgorithmCollectionBuilde
         assert chosen(builder, request) == name, request
 
 
-def test_what_another_selector_would_take_wrongly_is_not_taken(tmp_path: Path, builder: Any) -> None:
-    """One root each: the plan of the root that is asked for, or none."""
+def test_a_request_that_another_plan_would_serve_wrongly_is_declined(tmp_path: Path, builder: Any) -> None:
+    """Check that a broadcast gets the plan of its own root, or none."""
     library = add(tmp_path, (chain_broadcast(4, 0, 4), False))
     Plans(library, 0, 4, 4).register()
     assert chosen(builder, Request("broadcast", 4096, rank=0, hints={"root": [0]})) == "broadcast-0"
     assert [chosen(builder, Request("broadcast", 4096, rank=0, hints={"root": [r]})) for r in (1, 2, 3)] == [None] * 3
 
 
-def test_all_ranks_choose_alike(library: Path, builder: AlgorithmCollectionBuilder) -> None:
+def test_all_ranks_choose_the_same_plan(library: Path, builder: AlgorithmCollectionBuilder) -> None:
     for inplace in (False, True):
         names = set()
         for rank in range(4):
@@ -135,7 +136,7 @@ def test_calls_through_the_executor(library: Path, builder: AlgorithmCollectionB
     assert plans.execute(executor, "broadcast", 0, 1 << 20, 4096, 4096, half, root=0)
     assert executor.launched[-1][-2] == "broadcast-9"
     assert plans.execute(executor, "allreduce", 0, 1 << 20, 4096, 4096, half)
-    assert plans.execute(executor, "alltoall", 0, 1 << 20, 4096, 4096, half, op="max")  # it reduces nothing
+    assert plans.execute(executor, "alltoall", 0, 1 << 20, 4096, 4096, half, op="max")  # It reduces nothing.
     launched = len(executor.launched)
     assert not plans.execute(executor, "allreduce", 0, 1 << 20, 4096, 4096, half, op="max")
     assert not plans.execute(executor, "broadcast", 0, 1 << 20, 4096, 4096, half, root=3)
@@ -148,7 +149,7 @@ def test_calls_through_the_executor(library: Path, builder: AlgorithmCollectionB
 
 
 def test_refusals(library: Path, tmp_path: Path, builder: AlgorithmCollectionBuilder) -> None:  # noqa: ARG001
-    for arguments, words in (
+    for arguments, message in (
         ((library, 0, 8, 8), "holds no execution plan for a communicator of 8 ranks"),
         ((library, 4, 4, 4), "it must be 0 <= rank < world_size"),
         ((library, 0, 4, 2), "which are on two nodes of 2; it must be a plan for this number of ranks a node"),
@@ -156,22 +157,22 @@ def test_refusals(library: Path, tmp_path: Path, builder: AlgorithmCollectionBui
     ):
         with pytest.raises(InputError) as error:
             Plans(*arguments)
-        assert words in str(error.value)
+        assert message in str(error.value)
         assert "\n" not in str(error.value)
     two = add(tmp_path / "two", (ring_allreduce(4), True))
     add(two, (ring_allreduce(4), True), group=[1, 3, 5, 7], communicator=[1, 3, 5, 7])
     with pytest.raises(InputError, match=r"plans for several groups: dgx1 0,2,4,6; dgx1 1,3,5,7; give group"):
         Plans(two, 0, 4, 4)
     assert Plans(two, 0, 4, 4, group=(1, 3, 5, 7)).register(only_sums=True) == 1
-    alike = add(tmp_path / "alike", (ring_allreduce(4), True), isomorphic_groups=[[1, 3, 5, 7]])
-    assert Plans(alike, 0, 4, 4, group=(1, 3, 5, 7)).register(only_sums=True) == 1
+    isomorphic = add(tmp_path / "alike", (ring_allreduce(4), True), isomorphic_groups=[[1, 3, 5, 7]])
+    assert Plans(isomorphic, 0, 4, 4, group=(1, 3, 5, 7)).register(only_sums=True) == 1
     with pytest.raises(InputError, match="holds no execution plan for a communicator of 4 ranks"):
-        Plans(alike, 0, 4, 4, group=(1, 3, 7, 5))
+        Plans(isomorphic, 0, 4, 4, group=(1, 3, 7, 5))
     for file in (two / "mscclpp").iterdir():
         file.write_text(json.dumps(json.loads(file.read_text()) | {"name": "one"}))
     add(two, (ring_allgather(4), True))
-    other = next((two / "mscclpp").glob("allgather*"))
-    other.write_text(json.dumps(json.loads(other.read_text()) | {"name": "one"}))
+    plan_path = next((two / "mscclpp").glob("allgather*"))
+    plan_path.write_text(json.dumps(json.loads(plan_path.read_text()) | {"name": "one"}))
     with pytest.raises(InputError, match="two plans are called 'one'"):
         Plans(two, 0, 4, 4, group=RANKS)
 

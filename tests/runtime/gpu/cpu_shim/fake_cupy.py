@@ -1,6 +1,6 @@
-"""CuPy's part played by NumPy and CPU threads: what the GPU executor asks of it, for tests without a GPU.
+"""NumPy and CPU threads in place of CuPy: all that the GPU executor uses of it, for tests without a GPU.
 
-A launch runs in a thread of its own, one after the other on a GPU; whoever looks at memory waits for all of them.
+A launch runs in its own thread, one after the other on a GPU; code that reads memory waits for all of them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import pytest
 
 from runtime.gpu.encoding import REDUCTION_NAMES, TYPE_NAMES
 
-PROCESSORS = 40  # of each, with room for one block of 256 threads
+PROCESSORS = 40  # Of each GPU, with room for one block of 256 threads.
 
 
 class DeviceArray(np.ndarray[Any, Any]):
-    """Memory of this machine that looks like CuPy's."""
+    """An array in this machine's memory with the interface of CuPy's arrays."""
 
     _on: int
 
-    def __array_finalize__(self, other: Any) -> None:
-        self._on = getattr(other, "_on", Device.current)
+    def __array_finalize__(self, template: Any) -> None:
+        self._on = getattr(template, "_on", Device.current)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, more: Any) -> Any:
         assert function is not np.shares_memory, "CuPy's looks at every element"
@@ -46,13 +46,13 @@ class DeviceArray(np.ndarray[Any, Any]):
 
 
 def device_array(values: Any, dtype: Any = None) -> DeviceArray:
-    made = np.array(values, dtype=dtype).view(DeviceArray)
-    made._on = Device.current
-    return made
+    array = np.array(values, dtype=dtype).view(DeviceArray)
+    array._on = Device.current
+    return array
 
 
 class Device:
-    """The current GPU, and what runs on each."""
+    """The current GPU, and the threads that run on each GPU."""
 
     count = 1
     current = 0
@@ -80,18 +80,18 @@ class Device:
 
 
 class Module:
-    """What RawModule does, by the shim: the kernel on CPU threads, two a block."""
+    """The interface of RawModule on the shim: the kernel on CPU threads, two in a block."""
 
     libraries: dict[bool, Path]
     made: list[tuple[str, ...]]
 
     def __init__(self, code: str, options: tuple[str, ...]) -> None:
         assert "synth_interpret" in code
-        assert "#include" not in code  # a GPU's compiler is given no path
-        asked = dict(option[2:].split("=", 1) for option in options if option.startswith("-D") and "=" in option)
-        self.type = list(TYPE_NAMES.values()).index(asked["TYPE"])
-        self.reduction = list(dict.fromkeys(REDUCTION_NAMES.values())).index(asked["REDUCTION"])
-        self.threads = int(asked["THREADS"])
+        assert "#include" not in code  # A GPU's compiler gets no path.
+        definitions = dict(option[2:].split("=", 1) for option in options if option.startswith("-D") and "=" in option)
+        self.type = list(TYPE_NAMES.values()).index(definitions["TYPE"])
+        self.reduction = list(dict.fromkeys(REDUCTION_NAMES.values())).index(definitions["REDUCTION"])
+        self.threads = int(definitions["THREADS"])
         self.library = ctypes.CDLL(str(Module.libraries["-DPACED" in options]))
         Module.made.append(options)
 
@@ -99,13 +99,13 @@ class Module:
         def launch(grid: tuple[int], block: tuple[int], arguments: tuple[DeviceArray]) -> None:
             assert block == (self.threads,)
             assert arguments[0].device.id == Device.current
-            asked = (self.type, self.reduction, int(name == "synth_average"), grid[0], 2)
+            settings = (self.type, self.reduction, int(name == "synth_average"), grid[0], 2)
             before = Device.running.get(Device.current)
 
             def work() -> None:
                 if before is not None:
                     before.join()
-                self.library.synth_launch(ctypes.c_void_p(arguments[0].data.ptr), *asked)
+                self.library.synth_launch(ctypes.c_void_p(arguments[0].data.ptr), *settings)
 
             Device.running[Device.current] = threading.Thread(target=work)
             Device.running[Device.current].start()
@@ -115,19 +115,25 @@ class Module:
 
 
 class RuntimeFailure(RuntimeError):
-    """CUDARuntimeError's part."""
+    """The stand-in of CUDARuntimeError."""
 
 
 def install_fake_cupy(patch: pytest.MonkeyPatch, libraries: dict[bool, Path], count: int = 1) -> Any:
-    """Put it in CuPy's place; `libraries`: the kernel, plain and paced. The module."""
+    """Install this module in place of CuPy, and return it.
+
+    Args:
+        patch: Pytest's monkeypatch.
+        libraries: The kernel, plain (False) and paced (True).
+        count: Number of GPUs.
+    """
     Module.libraries, Module.made = libraries, []
     Device.count, Device.current, Device.peers, Device.running = count, 0, True, {}
     connected: set[tuple[int, int]] = set()
 
-    def enable(other: int) -> None:
-        if (Device.current, other) in connected:
+    def enable(peer: int) -> None:
+        if (Device.current, peer) in connected:
             raise RuntimeFailure("cudaErrorPeerAccessAlreadyEnabled: peer access is already enabled")
-        connected.add((Device.current, other))
+        connected.add((Device.current, peer))
 
     def copyto(target: DeviceArray, source: DeviceArray) -> None:
         Device.wait()
@@ -147,7 +153,7 @@ def install_fake_cupy(patch: pytest.MonkeyPatch, libraries: dict[bool, Path], co
         runtime=SimpleNamespace(
             getDeviceCount=lambda: Device.count,
             CUDARuntimeError=RuntimeFailure,
-            deviceCanAccessPeer=lambda one, other: int(Device.peers and one != other),
+            deviceCanAccessPeer=lambda device, peer: int(Device.peers and device != peer),
             deviceEnablePeerAccess=enable,
         ),
         driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 256 // threads),

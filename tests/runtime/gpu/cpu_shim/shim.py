@@ -39,62 +39,72 @@ _KERNEL = ("elements.h", "pace.h", "interpreter.cu")
 
 
 class SanitizerReport(InputError):
-    """The sanitizer saw a fault while the kernel ran; the message is the beginning of what it wrote."""
+    """The sanitizer reported a fault while the kernel ran; the message is the beginning of its report."""
 
 
 def compiler() -> str | None:
-    """A C++ compiler on this machine: $CXX, c++, g++ or clang++."""
-    asked = os.environ.get("CXX")
-    return next((path for name in (asked, "c++", "g++", "clang++") if name and (path := shutil.which(name))), None)
+    """Find a C++ compiler on this machine: $CXX, c++, g++ or clang++."""
+    named_compiler = os.environ.get("CXX")
+    return next(
+        (path for name in (named_compiler, "c++", "g++", "clang++") if name and (path := shutil.which(name))), None
+    )
 
 
 def built(folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path = SOURCE.parent) -> Path:
-    """The kernel compiled for this machine's CPU; made once a folder, source and sanitizer.
+    """Compile the kernel for this machine's CPU, once for each folder, source and sanitizer.
 
-    sanitizer: "", "thread", "address,undefined", …: a program for ShimExecutor; "shared": a library instead.
-    paced: that can take a network's time, and always does. kernel: the folder of interpreter.cu and its headers.
-    Raises InputError where there is no compiler or it fails.
+    Args:
+        folder: Where the result is stored.
+        sanitizer: "", "thread", "address,undefined", …: a program for ShimExecutor; "shared": a library instead.
+        paced: The kernel can take a network's time, and always does.
+        kernel: Folder of interpreter.cu and its headers.
+
+    Raises:
+        InputError: There is no compiler, or it fails.
     """
-    found = compiler()
-    if found is None:
+    compiler_path = compiler()
+    if compiler_path is None:
         raise InputError("no C++ compiler; it must be one named by CXX, or c++, g++ or clang++ in PATH")
     text = b"".join(path.read_bytes() for path in (*(HERE / p for p in _OWN), *(kernel / p for p in _KERNEL)))
     flags = (*_FLAGS, "-DPACED") if paced else _FLAGS
-    mark = hashlib.sha256(" ".join((found, *flags, sanitizer)).encode() + text).hexdigest()[:16]
-    made = folder / f"interpreter-{mark}"
+    mark = hashlib.sha256(" ".join((compiler_path, *flags, sanitizer)).encode() + text).hexdigest()[:16]
+    output = folder / f"interpreter-{mark}"
     folder.mkdir(parents=True, exist_ok=True)
-    with open(made.with_suffix(".lock"), "w") as lock:  # of two processes one waits for what the other makes
+    # Of two processes, one waits until the other has compiled the kernel.
+    with open(output.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            _compile(found, flags, sanitizer, kernel, made)
-    return made
+        if not output.exists():
+            _compile(compiler_path, flags, sanitizer, kernel, output)
+    return output
 
 
-def _compile(found: str, flags: Sequence[str], sanitizer: str, kernel: Path, made: Path) -> None:
-    partial = made.with_suffix(f".{os.getpid()}")
+def _compile(compiler_path: str, flags: Sequence[str], sanitizer: str, kernel: Path, output: Path) -> None:
+    partial = output.with_suffix(f".{os.getpid()}")
     extra = [f"-fsanitize={sanitizer}"] if sanitizer else []
     if sanitizer == "shared":
         extra = ["-shared", "-fPIC"]
     if sanitizer:
-        extra.append("-O0")  # built sooner, which is most of the time that a test takes
-    command = [found, *flags, *extra, f"-I{kernel}", str(HERE / _OWN[0]), "-o", str(partial)]
+        extra.append("-O0")  # Compiling is faster without optimization, and takes most of a test's time.
+    command = [compiler_path, *flags, *extra, f"-I{kernel}", str(HERE / _OWN[0]), "-o", str(partial)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         first = next((line for line in ended.stderr.splitlines() if "error" in line), ended.stderr[:200])
-        raise InputError(f"{found} does not compile {_OWN[0]}: {first}")
-    partial.replace(made)
+        raise InputError(f"{compiler_path} does not compile {_OWN[0]}: {first}")
+    partial.replace(output)
 
 
 class ShimExecutor:
     """An `Executor` that runs the kernel on CPU threads.
 
-    binary: from `built`, `paced` where there is a pace. threads: of a block. launches: one after the other, each on
-    the inputs as given. devices: as many launches at once, as of several GPUs. depth, slot_bytes, limit_s, pace: see
-    `Encoded`. SanitizerReport is raised for what a sanitizer sees.
+    The constructor takes `binary` from `built`, compiled with `paced` if there is a pace; `threads` of a block;
+    `launches`,
+    one after the other, each on the given inputs; `devices`, the number of launches at once, as of as many GPUs. For
+    `depth`, `slot_bytes`, `limit_s` and `pace` see `Encoded`. SanitizerReport is raised for a fault that a sanitizer
+    reports.
 
     Attributes:
-        kernel_us, emulated: see `Executor`; both None without a pace.
-        sheet: with a pace, all its numbers as the last launch left them.
+        kernel_us, emulated: See `Executor`; None without a pace.
+        sheet: With a pace, all its numbers as the last launch left them.
     """
 
     arrays = np
@@ -126,7 +136,7 @@ class ShimExecutor:
         return nullcontext()
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
-        """Execute once; see `Executor.run`."""
+        """Run the program once; see `Executor.run`."""
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
         if layout.elements:
             run_in_arena(
@@ -139,13 +149,13 @@ class ShimExecutor:
     def _launch(
         self, layout: Layout, offsets: list[tuple[int, int]], arena: Array, kind: str, op: str
     ) -> tuple[Array, list[int]]:
-        """The buffers and the report afterwards."""
+        """Return the buffers and the report after a run."""
         e = self.encoded
         averages = e.averages(op)
         *scratch, scratch_bytes = scratch_offsets(e, layout, kind)
         memory = np.array([[*pair, at] for pair, at in zip(offsets, scratch, strict=True)], dtype=np.int64)
         names = list(dict.fromkeys(REDUCTION_NAMES.values()))
-        asked = [
+        parameters = [
             list(TYPE_NAMES).index(kind),
             names.index(REDUCTION_NAMES[op]),
             self.threads,
@@ -155,7 +165,7 @@ class ShimExecutor:
         ]
         sizes = e.sizes(layout, kind, len(averages))
         parts: list[Array] = [
-            np.array(asked, dtype=np.int64),
+            np.array(parameters, dtype=np.int64),
             sizes.numbers(),
             e.blocks,
             e.steps,
@@ -175,8 +185,8 @@ class ShimExecutor:
             check=False,
             env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"},
         )
-        wanted = arena.nbytes + 4 * REPORT + sheet.nbytes
-        if ended.returncode or len(ended.stdout) != wanted:
+        expected_bytes = arena.nbytes + 4 * REPORT + sheet.nbytes
+        if ended.returncode or len(ended.stdout) != expected_bytes:
             text = ended.stderr.decode(errors="replace").strip("= \n")
             raise SanitizerReport(f"the kernel on CPU threads ended with {ended.returncode}: {text[:600]}")
         after = np.frombuffer(ended.stdout, dtype=np.uint8, count=arena.nbytes)
@@ -189,13 +199,13 @@ class ShimExecutor:
 
 
 def _placed(inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
-    """Where each rank's input and output lie in one block of memory, together if they share theirs; its length."""
+    """Place each rank's input and output in one block of memory, overlapping if they do; return its length too."""
     offsets, end = [], 0
-    for rank, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
-        if not (given.flags.c_contiguous and made.flags.c_contiguous):
+    for rank, (input_array, output_array) in enumerate(zip(inputs, outputs, strict=True)):
+        if not (input_array.flags.c_contiguous and output_array.flags.c_contiguous):
             raise InputError(f"rank {rank}: a buffer with gaps; it must be contiguous")
-        pair = [(array.ctypes.data, array.nbytes) for array in (given, made)]
-        if np.shares_memory(given, made):
+        pair = [(array.ctypes.data, array.nbytes) for array in (input_array, output_array)]
+        if np.shares_memory(input_array, output_array):
             first = min(at for at, _ in pair)
             offsets.append((end + pair[0][0] - first, end + pair[1][0] - first))
             end += max(at + size for at, size in pair) - first
@@ -214,8 +224,16 @@ def run_in_arena(
 ) -> None:
     """Run the kernel on NumPy buffers: they are copied into one block of memory, the arena, and back.
 
-    launch: given where each rank's input and output begin in the arena, in bytes, and the arena; it gives the arena
-    afterwards and the kernel's report. Raises InputError for what the report says, or arrays with gaps.
+    Args:
+        encoded: The program.
+        inputs: Input of each rank.
+        outputs: Output of each rank.
+        launch: Function of the offsets of each rank's input and output in the arena, in bytes, and of the arena. It
+            returns
+            the arena after the run and the kernel's report.
+
+    Raises:
+        InputError: The report names a fault, or an array has gaps.
     """
     offsets, size = _placed(inputs, outputs)
     arena = np.zeros(-(-size // 8) * 8, dtype=np.uint8)
@@ -241,7 +259,7 @@ def _round_up(size: int) -> int:
 
 @lru_cache
 def _before() -> tuple[str, ...]:
-    """Thread sanitizers want addresses that are not random; where that may be asked for, it is."""
+    """Return the command that disables random addresses, which thread sanitizers need; empty where there is none."""
     fixed = shutil.which("setarch")
     if fixed and subprocess.run([fixed, "-R", "true"], capture_output=True, check=False).returncode == 0:
         return fixed, "-R"
