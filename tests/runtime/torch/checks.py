@@ -1,4 +1,4 @@
-"""What a group of processes must get right; each rank runs all of it and writes down what failed.
+"""The checks of a group of processes; each rank runs all of them and writes down which failed.
 
 Started by test_process_group.py: python -m tests.runtime.torch.checks SESSION RANK SIZE ADDRESS RESULT
 """
@@ -44,7 +44,7 @@ MAIN |= {"ddp synth": _within("synth", TRAINING["ddp"])}
 MAIN |= UNEVEN | {"unequal blocks, with programs": partial(with_programs, Path(sys.argv[-1]).parent)}
 MAIN |= FAULTS | {"again": partial(again, Path(sys.argv[-1]).parent)}
 MORE: dict[str, Check] = {f"{name} auto": _within("auto", check) for name, check in BOTH.items()}
-MORE["like gloo synth"] = _within("synth", like_gloo)  # left to Gloo it would be compared with itself
+MORE["like gloo synth"] = _within("synth", like_gloo)  # Left to Gloo, the check would compare Gloo with itself.
 MORE |= {f"{name} synth": _within("synth", check) for name, check in TRAINING.items()}
 MORE |= {
     f"{name} auto": _within("auto", TRAINING[name]) for name in ("ddp", "ddp compiled", "ddp built-in hooks", "fsdp2")
@@ -56,13 +56,13 @@ SIZES = {"main": 4, "more": 4, "losses": 5}
 
 
 def main(session: str, rank: int, size: int, address: str, result: Path) -> None:
-    """Run a session's checks on this rank; `result` says of each what failed."""
+    """Run a session's checks on this rank; the file `result` states for each what failed."""
     torch.set_num_threads(1)
-    found: dict[str, str | None] = {}
+    faults: dict[str, str | None] = {}
 
     def says(name: str, fault: str | None = None) -> None:
-        found[name] = fault
-        result.write_text(json.dumps(found))
+        faults[name] = fault
+        result.write_text(json.dumps(faults))
 
     dist.init_process_group(
         "cpu:synth,cuda:synth", init_method=address, rank=rank, world_size=size, timeout=timedelta(seconds=60)
@@ -80,5 +80,5 @@ def main(session: str, rank: int, size: int, address: str, result: Path) -> None
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
-    if sys.argv[1] == "losses":  # broken connections are not worth waiting for
+    if sys.argv[1] == "losses":  # Broken connections are not worth waiting for.
         os._exit(0)

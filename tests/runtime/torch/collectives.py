@@ -1,4 +1,4 @@
-"""Every collective, every mode of calling it, on every rank."""
+"""Every collective, in every mode of calling it, on every rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def all_reduces() -> None:
                 tensor = values(me, count, kind)
                 dist.all_reduce(tensor, torchs)
                 same(tensor, folded([values(r, count, kind) for r in range(n)], op))
-    tensor = values(me, 50_000).view(200, 250).t()  # not contiguous, and large enough for the ring
+    tensor = values(me, 50_000).view(200, 250).t()  # Not contiguous, and large enough for the ring.
     dist.all_reduce(tensor)
     same(tensor, folded([values(r, 50_000) for r in range(n)], "sum").view(200, 250).t())
 
@@ -71,14 +71,14 @@ def reduce_scatters() -> None:
     me, n = dist.get_rank(), dist.get_world_size()
     for op, torchs in OPS.items():
         for count in (1, 5, 9000):
-            given = values(me, n * count)
+            inputs = values(me, n * count)
             want = folded([values(r, n * count) for r in range(n)], op)[me * count : (me + 1) * count]
             out = torch.zeros(count)
-            dist.reduce_scatter_tensor(out, given, torchs)
+            dist.reduce_scatter_tensor(out, inputs, torchs)
             same(out, want)
-            same(given, values(me, n * count))
+            same(inputs, values(me, n * count))
             out = torch.zeros(count)
-            dist.reduce_scatter(out, list(given.split(count)), torchs)
+            dist.reduce_scatter(out, list(inputs.split(count)), torchs)
             same(out, want)
     sizes = [2 * r + 1 for r in range(n)]
     out = torch.zeros(sizes[me])
@@ -92,10 +92,10 @@ def all_to_alls() -> None:
         out = torch.zeros(n * count)
         dist.all_to_all_single(out, torch.cat([values(me, count, salt=r) for r in range(n)]))
         same(out, torch.cat([values(r, count, salt=me) for r in range(n)]))
-    # from rank a to rank b go a + 2 b rows
-    given = torch.cat([values(me, (me + 2 * r) * 3, salt=r) for r in range(n)]).view(-1, 3)
+    # From rank a to rank b go a + 2 b rows.
+    inputs = torch.cat([values(me, (me + 2 * r) * 3, salt=r) for r in range(n)]).view(-1, 3)
     out = torch.zeros(sum(r + 2 * me for r in range(n)), 3)
-    dist.all_to_all_single(out, given, [r + 2 * me for r in range(n)], [me + 2 * r for r in range(n)])
+    dist.all_to_all_single(out, inputs, [r + 2 * me for r in range(n)], [me + 2 * r for r in range(n)])
     same(out, torch.cat([values(r, (r + 2 * me) * 3, salt=me) for r in range(n)]).view(-1, 3))
     into = [torch.zeros(r + 2 * me) for r in range(n)]
     dist.all_to_all(into, [values(me, me + 2 * r, salt=r) for r in range(n)])
@@ -111,7 +111,7 @@ def asynchronous() -> None:
         for k, tensor in enumerate(tensors)
     ]
     blocking = values(me, 5)
-    dist.all_reduce(blocking)  # overtakes nothing
+    dist.all_reduce(blocking)  # It overtakes nothing.
     same(blocking, folded([values(r, 5) for r in range(n)], "sum"))
     for k in reversed(range(12)):
         works[k].wait()
@@ -119,8 +119,8 @@ def asynchronous() -> None:
         same(tensors[k], folded([values(r, 100 + k, salt=k) for r in range(n)], "avg" if k % 2 else "sum"))
     tensor = values(me, 30)
     work = dist.all_reduce(tensor, async_op=True)
-    made = work.get_future().then(lambda future: future.value()[0] * 2).wait()
-    same(made, 2 * folded([values(r, 30) for r in range(n)], "sum"))
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2).wait()
+    same(doubled, 2 * folded([values(r, 30) for r in range(n)], "sum"))
 
 
 def messages() -> None:
@@ -136,12 +136,12 @@ def messages() -> None:
         work.wait()
     same(into, values((me - 1) % n, 6))
     if me == 0:
-        seen = []
+        senders = []
         for _ in range(n - 1):
             got = torch.zeros(1)
-            seen.append(dist.recv(got))
-            assert got.item() == seen[-1]
-        assert sorted(seen) == list(range(1, n))
+            senders.append(dist.recv(got))
+            assert got.item() == senders[-1]
+        assert sorted(senders) == list(range(1, n))
     else:
         dist.send(torch.tensor([float(me)]), 0)
     dist.barrier()
@@ -169,28 +169,28 @@ def subgroups() -> None:
 
 
 def negated() -> None:
-    """Contiguous views whose memory holds the opposite of their values."""
+    """Check contiguous views whose memory holds the opposite of their values."""
     me, n = dist.get_rank(), dist.get_world_size()
     every = [-values(rank, 2 * n) for rank in range(n)]
 
-    def given() -> torch.Tensor:
+    def negated_view() -> torch.Tensor:
         return torch._neg_view(values(me, 2 * n))
 
     for tensor, call, want in (
-        (given(), dist.all_reduce, folded(every, "sum")),
-        (given(), partial(dist.broadcast, src=0), every[0]),
+        (negated_view(), dist.all_reduce, folded(every, "sum")),
+        (negated_view(), partial(dist.broadcast, src=0), every[0]),
     ):
         call(tensor)
         same(tensor, want)
     blocks = [torch.zeros(2 * n) for _ in range(n)]
-    dist.all_gather(blocks, given())
+    dist.all_gather(blocks, negated_view())
     same(torch.cat(blocks), torch.cat(every))
     whole = torch.zeros(2 * n * n)
-    dist.all_gather_into_tensor(whole, given())
+    dist.all_gather_into_tensor(whole, negated_view())
     same(whole, torch.cat(every))
     own = torch.zeros(2 * n)
-    dist.all_to_all_single(own, given())
-    same(own, torch.cat([one[2 * me : 2 * me + 2] for one in every]))
+    dist.all_to_all_single(own, negated_view())
+    same(own, torch.cat([tensor[2 * me : 2 * me + 2] for tensor in every]))
 
 
 def coalesced() -> None:
@@ -204,20 +204,21 @@ def coalesced() -> None:
         same(tensor, folded([values(r, 10 + k) for r in range(n)], "sum"))
     kinds = (torch.float32, torch.int64, torch.float32, torch.float32, torch.float64)
     tensors = [values(me, 12, kind, salt=k).view(3, 4) for k, kind in enumerate(kinds)]
-    tensors[2 + me % 2] = tensors[2 + me % 2].t().contiguous().t()  # its layout is each rank's own
+    tensors[2 + me % 2] = tensors[2 + me % 2].t().contiguous().t()  # Each rank has its own layout.
     before = ours.counters.ran("allreduce", ours.counters.last("allreduce"))
     with dist._coalescing_manager():
         for tensor in tensors:
             dist.all_reduce(tensor, ReduceOp.AVG)
-    assert ours.counters.ran("allreduce", ours.counters.last("allreduce")) == before + 3  # a call for each type
+    # There is a call for each type.
+    assert ours.counters.ran("allreduce", ours.counters.last("allreduce")) == before + 3
     for k, kind in enumerate(kinds):
         same(tensors[k], folded([values(r, 12, kind, salt=k) for r in range(n)], "avg").view(3, 4))
     opts = dist.ReduceScatterOptions()
     opts.reduceOp = ReduceOp.MAX
-    given = [values(me, n * (4 + k), salt=k) for k in range(3)]
+    inputs = [values(me, n * (4 + k), salt=k) for k in range(3)]
     scattered = [torch.zeros(4 + k) for k in range(3)]
     scattered[1] = torch.zeros(10)[::2]
-    work = dist.group.WORLD.reduce_scatter_tensor_coalesced(scattered, given, opts)
+    work = dist.group.WORLD.reduce_scatter_tensor_coalesced(scattered, inputs, opts)
     assert [out.data_ptr() for out in work.get_future().wait()] == [out.data_ptr() for out in scattered]
     for k, out in enumerate(scattered):
         same(out, folded([values(r, n * (4 + k), salt=k) for r in range(n)], "max").chunk(n)[me])
@@ -235,17 +236,17 @@ def coalesced() -> None:
 
 
 def _call(collective: str, me: int, n: int, count: int) -> torch.Tensor:
-    """What a rank gets of a collective, rooted ones of root 0."""
-    own, out, given = values(me, count), torch.zeros(n * count), values(me, n * count)
+    """Return a rank's result of a collective; rooted collectives have root 0."""
+    own, out, inputs = values(me, count), torch.zeros(n * count), values(me, n * count)
     match collective:
         case "allreduce":
             dist.all_reduce(own)
         case "allgather":
             dist.all_gather_into_tensor(out, own)
         case "reducescatter":
-            dist.reduce_scatter_tensor(own, given)
+            dist.reduce_scatter_tensor(own, inputs)
         case "alltoall":
-            dist.all_to_all_single(out, given)
+            dist.all_to_all_single(out, inputs)
         case "broadcast":
             dist.broadcast(own, 0)
         case "reduce":
@@ -253,12 +254,12 @@ def _call(collective: str, me: int, n: int, count: int) -> torch.Tensor:
         case "gather":
             dist.gather(own, list(out.chunk(n)) if me == 0 else None, 0)
         case "scatter":
-            dist.scatter(own, list(given.chunk(n)) if me == 0 else None, 0)
+            dist.scatter(own, list(inputs.chunk(n)) if me == 0 else None, 0)
     return out if collective in ("allgather", "alltoall", "gather") else own
 
 
 def large() -> None:
-    """Every built-in algorithm, on chunks for which each threadblock has a thread of its own."""
+    """Check every built-in algorithm, on chunks for which each threadblock has its own thread."""
     me, n, count = dist.get_rank(), dist.get_world_size(), 100_000
     whole = torch.cat([values(r, count) for r in range(n)])
     total = folded([values(r, count) for r in range(n)], "sum")
@@ -272,13 +273,13 @@ def large() -> None:
         "gather": whole,
         "scatter": values(0, n * count).chunk(n)[me],
     }
-    for collective, wanted in want.items():
+    for collective, expected in want.items():
         for name in names(collective, n):
             with ours.using("synth", name):
                 got = _call(collective, me, n, count)
             assert ours.counters.last(collective) == f"synth {name}", ours.counters.last(collective)
             if me == 0 or collective not in ("reduce", "gather"):
-                same(got, wanted)
+                same(got, expected)
 
 
 def refusals() -> None:
@@ -295,7 +296,7 @@ def refusals() -> None:
 
 
 def falls_back() -> None:
-    """What no algorithm can do is done by Gloo, and logged."""
+    """Check that Gloo does what no algorithm can, and that this is logged."""
     me, n = dist.get_rank(), dist.get_world_size()
     logged: list[str] = []
     handler = logging.Handler()
@@ -324,10 +325,10 @@ def ran_where_it_should() -> None:
             dist.all_reduce(tensor)
         same(tensor, folded([values(r, 100_000) for r in range(n)], "sum"))
         assert ours.counters.ran("allreduce", by) == before + 1, ours.summary()
-        weight, held = torch.ones(3, requires_grad=True), torch.ones(3)
-        product = (weight * held).sum()
+        weight, reduced = torch.ones(3, requires_grad=True), torch.ones(3)
+        product = (weight * reduced).sum()
         with ours.using(mode):
-            dist.all_reduce(held)  # as with Gloo autograd hears nothing of it
+            dist.all_reduce(reduced)  # As with Gloo, autograd does not know of it.
         product.backward()
     with ours.using("synth", "allpairs"):
         dist.all_reduce(tensor)

@@ -1,4 +1,4 @@
-"""A rank that runs collectives of its own: python -m tests.runtime.torch.custom RANK SIZE ADDRESS RESULT"""
+"""A rank that runs custom collectives: python -m tests.runtime.torch.custom RANK SIZE ADDRESS RESULT"""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from topologies.errors import InputError
 
 
 def check(rank: int, size: int) -> None:
-    """Every rank's tensor goes to the next; what the library does not serve is refused."""
+    """Check that every rank's tensor goes to the next rank, and that a call without a program is refused."""
     for elements in (8, 4096):
         for asynchronous in (False, True):
-            given, made = torch.arange(elements) + 1000 * rank, torch.full((elements,), -1)
-            work = ours.custom("alltonext", made, given, async_op=asynchronous)
+            sent, received = torch.arange(elements) + 1000 * rank, torch.full((elements,), -1)
+            work = ours.custom("alltonext", received, sent, async_op=asynchronous)
             if asynchronous:
                 work.wait()
-            same(given, torch.arange(elements) + 1000 * rank)
-            wanted = torch.arange(elements) + 1000 * (rank - 1)
-            same(made, wanted if rank else torch.full((elements,), -1))
-    for name, given, made in (
+            same(sent, torch.arange(elements) + 1000 * rank)
+            expected = torch.arange(elements) + 1000 * (rank - 1)
+            same(received, expected if rank else torch.full((elements,), -1))
+    for name, sent, received in (
         ("nothing", torch.zeros(8), torch.zeros(8)),
         ("alltonext", torch.zeros(8), torch.zeros(4)),
         ("alltonext", torch.zeros(1 << 20), torch.zeros(1 << 20)),
     ):
         with pytest.raises(InputError, match=f"no program of this name for {size} ranks"):
-            ours.custom(name, made, given)
+            ours.custom(name, received, sent)
 
 
 def check_measured(rank: int) -> None:
-    """A sum that stands where rank 0's input stood is right, however often it was run; what is no sum is seen."""
+    """Check a sum in place of rank 0's input: it is right after any number of runs, and a copy is noticed."""
     goal = Goal.from_arrays(2, ((0, 1), "ii", (0, 0), (0, 1), (0, 0)), ((0, 0), "ii", (0, 0), (0, 1), (0, 0)))
     for op, wrong in (("rrc", 0), ("r", 256)):
         into = Step(op, src_off=0, dst_buf="i", dst_off=0, count=1)

@@ -1,4 +1,4 @@
-"""What must go wrong, and how it is reported: ranks that call differently, that end, that hang."""
+"""Faults and their reports: ranks that make different calls, that end, that hang."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from topologies.errors import InputError
 
 
 def differs() -> None:
-    """Rank 1 would choose otherwise."""
+    """Check that a rank that would choose another back end is named."""
     os.environ["SYNTH_BACKEND"] = "gloo" if dist.get_rank() == 1 else "synth"
     expect(["rank 1 has another SYNTH_BACKEND", "same on all ranks"], dist.new_group, InputError)
     os.environ["SYNTH_BACKEND"] = "synt" if dist.get_rank() == 1 else "synth"
@@ -32,7 +32,7 @@ def differs() -> None:
 
 
 def compared() -> None:
-    """Ranks that call differently raise before anything is sent."""
+    """Check that ranks that make different calls raise before anything is sent."""
     me = dist.get_rank()
     os.environ["SYNTH_CHECK"] = "1"
     group = dist.new_group(timeout=timedelta(seconds=60))
@@ -41,7 +41,7 @@ def compared() -> None:
     def reduces(count: int = 10, op: Any = ReduceOp.SUM, kind: torch.dtype = torch.float32) -> Check:
         return partial(dist.all_reduce, torch.ones(count, dtype=kind), op, group=group)
 
-    for backend in ("synth", "gloo"):  # and the group is still good after each
+    for backend in ("synth", "gloo"):  # The group is still usable after each fault.
         with ours.using(backend):
             wrong = reduces(100 if me == 1 else 10)
             expect(["rank 1 calls allreduce sum, 400 bytes", "rank 0 calls allreduce sum, 40 bytes"], wrong)
@@ -50,20 +50,20 @@ def compared() -> None:
             expect(["rank 2 calls allreduce sum, 40 bytes of int32"], reduces(kind=kind))
             root = partial(dist.broadcast, torch.ones(10), 1 if me == 1 else 0, group=group)
             expect(["rank 1 calls broadcast of root 1", "rank 0 calls broadcast of root 0"], root)
-            other = partial(
+            allgather = partial(
                 dist.all_gather_into_tensor,
                 torch.ones(10 * dist.get_world_size()),
                 torch.ones(10),
                 group=group,
             )
-            expect(["calls allgather", "calls allreduce"], other if me == 1 else reduces())
+            expect(["calls allgather", "calls allreduce"], allgather if me == 1 else reduces())
             tensor = torch.ones(10)
             dist.all_reduce(tensor, group=group)
             assert tensor.tolist() == [float(dist.get_world_size())] * 10
 
 
 def unknown() -> None:
-    """What no back end can do is refused on every rank, and nothing breaks."""
+    """Check that a call that no back end supports is refused on every rank, and breaks nothing."""
     for backend in ("synth", "gloo"):
         with ours.using(backend):
             expect([" "], partial(dist.all_reduce, torch.ones(3, dtype=torch.int16), ReduceOp.BAND))
@@ -74,17 +74,17 @@ def unknown() -> None:
 
 
 def unequal() -> None:
-    """Without that, at the time-out."""
+    """Check different calls without the comparison: they are reported at the time-out."""
     me = dist.get_rank()
     group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
     if me < 2:
         call = partial(dist.all_reduce, torch.ones(100 if me else 10), group=group)
-        with ours.using("synth"):  # Gloo itself writes over memory that is not its own
+        with ours.using("synth"):  # Gloo itself would write over memory that it does not own.
             expect(["allreduce sum, 40 bytes", "allreduce sum, 400 bytes", "in vain"], call)
 
 
 def limited() -> None:
-    """A time-out that a group is given later holds for our algorithms too."""
+    """Check that a later time-out of a group holds for our algorithms too."""
     store, me = dist.distributed_c10d._get_default_store(), dist.get_rank()
     group = dist.new_group([0, 1], timeout=timedelta(seconds=50))
     if me == 0:
@@ -99,7 +99,7 @@ def limited() -> None:
 
 
 def left_amid_calls() -> None:
-    """Rank 0 leaves with calls under way that rank 1 does not make: both are told so, and no thread is left."""
+    """Check that rank 0 can leave during calls that rank 1 does not make: both get an error, and no thread remains."""
     store, me = dist.distributed_c10d._get_default_store(), dist.get_rank()
     for backend in ("synth", "gloo"):
         group: Any = dist.new_group([0, 1])
@@ -122,7 +122,7 @@ def left_amid_calls() -> None:
 
 
 def left_before_waiting() -> None:
-    """What all ranks have begun comes to its end, though they leave the group before they wait for it."""
+    """Check that started calls are finished, even if ranks leave the group before they wait for them."""
     n = dist.get_world_size()
     for backend in ("synth", "gloo"):
         group: Any = dist.new_group()
@@ -137,7 +137,7 @@ def left_before_waiting() -> None:
 
 
 def _calls(group: Any, size: int, async_op: bool) -> dict[str, Check]:
-    """Each operation of a group of ranks 0 and 1, on rank 0, which waits for rank 1 in all of them; torch's Work."""
+    """Return each operation of a group of ranks 0 and 1, on rank 0, which waits for rank 1, as torch's Work."""
     block, blocks = torch.ones(size), list(torch.ones(2 * size).chunk(2))
     whole = torch.ones(2 * size)
     how: dict[str, Any] = {"group": group, "async_op": async_op}
@@ -173,38 +173,41 @@ def _calls(group: Any, size: int, async_op: bool) -> dict[str, Check]:
 
 
 def absent() -> None:
-    """Rank 1 comes to no operation: whichever it is, rank 0 says so soon after the time-out."""
+    """Check that rank 0 reports an absent rank 1 soon after the time-out, in every operation."""
     me, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
-    ways = [
+    modes_of_calls = [
         (name, size, async_op, mode)
         for name in _calls(None, 1, False)
         for size in (1000, 16_000)
         for async_op in (False, True)
         for mode in ("auto", "synth")
     ]
-    groups = [dist.new_group([0, 1], timeout=timedelta(seconds=4)) for _ in ways]
-    faults = dict.fromkeys(ways, "is not over")
+    groups = [dist.new_group([0, 1], timeout=timedelta(seconds=4)) for _ in modes_of_calls]
+    faults = dict.fromkeys(modes_of_calls, "is not over")
 
-    def call(way: tuple[str, int, bool, str], group: Any) -> None:
-        name, size, async_op, mode = way
-        faults[way] = "did not fail"
+    def call(mode_of_call: tuple[str, int, bool, str], group: Any) -> None:
+        name, size, async_op, mode = mode_of_call
+        faults[mode_of_call] = "did not fail"
         try:
             with ours.using(mode):
                 work: Any = _calls(group, size, async_op)[name]()
                 if async_op:
                     work.wait()
         except RuntimeError as error:
-            faults[way] = "" if "rank 1" in str(error) else str(error)
+            faults[mode_of_call] = "" if "rank 1" in str(error) else str(error)
 
     if me == 0:
-        threads = [threading.Thread(target=call, args=each, daemon=True) for each in zip(ways, groups, strict=True)]
+        threads = [
+            threading.Thread(target=call, args=arguments, daemon=True)
+            for arguments in zip(modes_of_calls, groups, strict=True)
+        ]
         for thread in threads:
             thread.start()
         until = time.monotonic() + 40
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
         store.set("absent", "over")
-        assert not any(faults.values()), {way: fault for way, fault in faults.items() if fault}
+        assert not any(faults.values()), {mode_of_call: fault for mode_of_call, fault in faults.items() if fault}
     store.wait(["absent"])
 
 
@@ -215,15 +218,16 @@ FAULTS: dict[str, Check] = {
 
 
 class Losses:
-    """One rank after the other is lost, the last one first; those that are left must name it, and only it.
+    """Checks that lose one rank after the other, the last rank first; the remaining ranks must name it, and no other.
 
-    DIES: which rank is lost in which check.
+    Attributes:
+        DIES: The rank that each check loses.
     """
 
     DIES = {"ends before a call": 4, "is killed amid a call": 3, "hangs": 2, "killed with the store": 0}  # noqa: RUF012
 
     def __init__(self, says: Any) -> None:
-        """says(name): called when a rank is about to be lost."""
+        """Make the groups; `says(name)` is called when a rank is about to be lost."""
         self._says = says
         second = timedelta(seconds=1)
         self._whole = dist.new_group(timeout=60 * second)
@@ -232,13 +236,13 @@ class Losses:
         self._three = dist.new_group([0, 1, 2], timeout=2 * second)
         self._two = dist.new_group([0, 1], timeout=60 * second)
 
-    def _names(self, lost: int, call: Check, words: str = "lost: rank {} (") -> None:
+    def _names(self, lost: int, call: Check, message: str = "lost: rank {} (") -> None:
         started = time.monotonic()
-        expect([words.format(lost)], call)
+        expect([message.format(lost)], call)
         assert time.monotonic() < started + 45, "not before the time-out"
 
     def ends_before_a_call(self) -> None:
-        """Waiting all for all, waiting in a chain for one another, and all that was begun without waiting."""
+        """Check ranks that wait all for all, ranks that wait in a chain, and calls that were started with no wait."""
         me = dist.get_rank()
         for group in (self._whole, self._chain):
             dist.all_reduce(torch.ones(3), group=group)
@@ -256,7 +260,7 @@ class Losses:
         self._names(4, partial(dist.recv, torch.zeros(1), (me - 1) % 5, group=self._chain))
 
     def is_killed_amid_a_call(self) -> None:
-        """Gloo's own algorithm is under way, and does not know who was lost."""
+        """Check a rank that is killed during Gloo's own algorithm, which does not know the lost rank."""
         me = dist.get_rank()
         dist.all_reduce(torch.ones(3), group=self._four)
         if me == 3:
@@ -264,14 +268,14 @@ class Losses:
             threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
             time.sleep(0.5)
         with ours.using("gloo"):
-            if me == 3:  # the others wait for its second call
+            if me == 3:  # The others wait for its second call.
                 dist.all_reduce(torch.ones(300), group=self._four)
                 time.sleep(60)
             dist.all_reduce(torch.ones(300), group=self._four)
             self._names(3, partial(dist.all_reduce, torch.ones(300), group=self._four))
 
     def hangs(self) -> None:
-        """At the time-out; it lives, and is not said to be lost."""
+        """Check that a hanging rank is reported at the time-out, and not called lost, since it lives."""
         dist.all_reduce(torch.ones(3), group=self._three)
         if dist.get_rank() == 2:
             self._says("hangs")
@@ -282,7 +286,7 @@ class Losses:
             self._names(2, call, "; rank {} has made 1 call of group")
 
     def killed_with_the_store(self) -> None:
-        """Rank 0 keeps the store; and DDP waits in torch's own code for what it began."""
+        """Check the loss of rank 0, which has the store, while DDP waits in torch's own code for its calls."""
         model = DistributedDataParallel(torch.nn.Linear(30, 30), process_group=self._two)
         with ours.using("synth"):
             model(torch.ones(2, 30)).sum().backward()

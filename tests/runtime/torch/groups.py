@@ -1,4 +1,4 @@
-"""Several groups at once: calls in turn, from several threads, of groups that end and begin anew."""
+"""More than one group at a time: calls in turn, from different threads, of groups that end and start again."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from tests.runtime.torch.values import folded, same, values
 
 
 def in_turn() -> None:
-    """Calls of overlapping groups, all begun before any is waited for, waited for in another order."""
+    """Check calls of overlapping groups, all started before the first wait, and waited for in another order."""
     me, n = dist.get_rank(), dist.get_world_size()
     members = [list(range(n)), [0, 1], [n - 1, 0], list(range(1, n)), list(range(n))]
     groups = [dist.new_group(ranks) for ranks in members]
     begun = []
-    for turn in range(6):
+    for iteration in range(6):
         for k, (ranks, group) in enumerate(zip(members, groups, strict=True)):
             if me in ranks:
-                tensor = values(me, 3000 * (turn % 2) + 10, salt=10 * turn + k)
-                begun.append((dist.all_reduce(tensor, group=group, async_op=True), tensor, sorted(ranks), turn, k))
-    for work, tensor, ranks, turn, k in reversed(begun):
+                tensor = values(me, 3000 * (iteration % 2) + 10, salt=10 * iteration + k)
+                begun.append((dist.all_reduce(tensor, group=group, async_op=True), tensor, sorted(ranks), iteration, k))
+    for work, tensor, ranks, iteration, k in reversed(begun):
         work.wait()
-        count = 3000 * (turn % 2) + 10
-        same(tensor, folded([values(r, count, salt=10 * turn + k) for r in ranks], "sum"))
+        count = 3000 * (iteration % 2) + 10
+        same(tensor, folded([values(r, count, salt=10 * iteration + k) for r in ranks], "sum"))
     for ranks, group in zip(members, groups, strict=True):
         if me in ranks:
             dist.destroy_process_group(group)
 
 
 def in_threads() -> None:
-    """A thread a group, blocking calls, no order between the threads."""
+    """Check blocking calls of three groups, with a thread for each and no order between the threads."""
     me, n = dist.get_rank(), dist.get_world_size()
     groups = [dist.new_group() for _ in range(3)]
     faults: list[BaseException] = []
 
     def use(k: int) -> None:
         try:
-            for turn in range(12):
-                tensor = values(me, 500, salt=100 * k + turn)
+            for iteration in range(12):
+                tensor = values(me, 500, salt=100 * k + iteration)
                 dist.all_reduce(tensor, group=groups[k])
-                same(tensor, folded([values(r, 500, salt=100 * k + turn) for r in range(n)], "sum"))
+                same(tensor, folded([values(r, 500, salt=100 * k + iteration) for r in range(n)], "sum"))
         except BaseException as error:
             faults.append(error)
 
-    order = [(me + k) % 3 for k in range(3)]  # every rank starts them in another order
+    order = [(me + k) % 3 for k in range(3)]  # Every rank starts them in another order.
     threads = [threading.Thread(target=use, args=(k,)) for k in order]
     for thread in threads:
         thread.start()
@@ -73,13 +73,13 @@ def meshes() -> None:
 
 
 def again(folder: Path) -> None:
-    """The whole job ends its groups and begins anew, in the same processes; the last check of a session."""
+    """Check that the whole job can end its groups and start again in the same processes, as a session's last check."""
     me, n = dist.get_rank(), dist.get_world_size()
-    dist.all_reduce(torch.ones(2000), async_op=True)  # not waited for
-    for turn in range(2):
+    dist.all_reduce(torch.ones(2000), async_op=True)  # Nothing waits for it.
+    for attempt in range(2):
         dist.destroy_process_group()
         assert not dist.is_initialized()
-        dist.init_process_group("synth", init_method=f"file://{folder}/again{turn}", rank=me, world_size=n)
+        dist.init_process_group("synth", init_method=f"file://{folder}/again{attempt}", rank=me, world_size=n)
         tensor = values(me, 100)
         dist.all_reduce(tensor)
         same(tensor, folded([values(r, 100) for r in range(n)], "sum"))

@@ -1,4 +1,4 @@
-"""A rank that waits for another when Ctrl-C comes, and then leaves its group; run by test_process_group.py.
+"""A rank that waits for another one at Ctrl-C, and then leaves its group; run by test_process_group.py.
 
 python -m tests.runtime.torch.interrupted RANK ADDRESS at-once|later
 """
@@ -20,7 +20,7 @@ import runtime.torch.process_group as ours
 
 
 def main(rank: int, address: str, when: str) -> None:
-    """Rank 0 waits in a call that rank 1 never makes, and leaves before it; prints the seconds that leaving took."""
+    """Wait on rank 0 in a call that rank 1 never makes, leave before rank 1, and print the seconds that this took."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     dist.init_process_group(
         "cpu:synth,cuda:synth", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60)
@@ -28,12 +28,12 @@ def main(rank: int, address: str, when: str) -> None:
     tensor = torch.ones(1000)
     with ours.using("synth"):
         dist.all_reduce(tensor)
-        left = Path(address.removeprefix("file://") + "-left")
+        left_mark = Path(address.removeprefix("file://") + "-left")
         if not rank:
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             if rank:
-                while not left.exists():
+                while not left_mark.exists():
                     time.sleep(0.02)
                 os.kill(os.getpid(), signal.SIGINT)
             elif when == "later":
@@ -44,7 +44,7 @@ def main(rank: int, address: str, when: str) -> None:
             begun = time.monotonic()
             dist.destroy_process_group()
             print(time.monotonic() - begun)
-            left.touch()
+            left_mark.touch()
 
 
 if __name__ == "__main__":

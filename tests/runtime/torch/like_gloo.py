@@ -1,4 +1,4 @@
-"""Whatever Gloo can do gives the same with ours: every call is made twice, and the results are compared."""
+"""Our back end gives the same results as Gloo: every call is made with each, and the results are compared."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KINDS = (
 )  # fmt: skip
 SHAPES = ((5,), (0,), (), (3, 2), (12,))
 OPS = ("SUM", "PRODUCT", "MAX", "MIN", "AVG", "BAND", "BOR", "BXOR")
-Call = Callable[[Any], Any]  # given a group
+Call = Callable[[Any], Any]  # The argument is a group.
 
 
 def values(shape: tuple[int, ...], kind: torch.dtype = torch.float32, salt: int = 0) -> torch.Tensor:
-    made = torch.Generator().manual_seed(100 * salt + dist.get_rank())
-    whole = torch.randint(0, 4, shape, generator=made)
+    generator = torch.Generator().manual_seed(100 * salt + dist.get_rank())
+    whole = torch.randint(0, 4, shape, generator=generator)
     return torch.complex(whole.float(), whole.float() + 1).to(kind) if kind.is_complex else whole.to(kind)
 
 
@@ -33,8 +33,8 @@ def strewn(salt: int = 0) -> torch.Tensor:
     return values((6, 4), salt=salt).t()
 
 
-def _blocks(make: Callable[[int], torch.Tensor], here: bool = True) -> list[torch.Tensor] | None:
-    return [make(r) for r in range(dist.get_world_size())] if here else None
+def _blocks(make: Callable[[int], torch.Tensor], is_present: bool = True) -> list[torch.Tensor] | None:
+    return [make(r) for r in range(dist.get_world_size())] if is_present else None
 
 
 def _reductions(make: Callable[[int], torch.Tensor], op: Any, group: Any) -> Any:
@@ -43,12 +43,12 @@ def _reductions(make: Callable[[int], torch.Tensor], op: Any, group: Any) -> Any
     dist.all_reduce(total, op, group=group)
     dist.reduce(at_root, n - 1, op, group=group)
     dist.reduce_scatter(out, _blocks(make), op, group=group)
-    found = [total, out] + [at_root] * (me == n - 1)
+    results = [total, out] + [at_root] * (me == n - 1)
     if total.dim() and total.is_contiguous():
         out = torch.zeros_like(total)
         dist.reduce_scatter_tensor(out, torch.cat(_blocks(make)), op, group=group)
-        found.append(out)
-    return found
+        results.append(out)
+    return results
 
 
 def _spreads(make: Callable[[int], torch.Tensor], group: Any) -> Any:
@@ -86,11 +86,11 @@ def _into_one(make: Callable[[int], torch.Tensor], group: Any) -> Any:
 
 
 def _rows(group: Any) -> Any:
-    """Blocks of uneven sizes, some of them of none."""
+    """Return the result of an all-to-all of blocks of unequal sizes, some of them empty."""
     me, n = dist.get_rank(), dist.get_world_size()
-    given, comes = [(me + r) % 3 for r in range(n)], [(me + r) % 3 for r in range(n)]
+    sent_rows, comes = [(me + r) % 3 for r in range(n)], [(me + r) % 3 for r in range(n)]
     out = torch.zeros(sum(comes), 2)
-    dist.all_to_all_single(out, values((sum(given), 2)), comes, given, group=group)
+    dist.all_to_all_single(out, values((sum(sent_rows), 2)), comes, sent_rows, group=group)
     return out
 
 
@@ -102,13 +102,13 @@ def _objects(group: Any) -> Any:
     dist.broadcast_object_list(objects, 1, group=group)
     at_root: list[Any] | None = [None] * n if me == 0 else None
     dist.gather_object(("rank", me), at_root, 0, group=group)
-    mine: list[Any] = [None]
-    dist.scatter_object_list(mine, [f"{r}" * r for r in range(n)] if me == 0 else None, 0, group=group)
+    own_object: list[Any] = [None]
+    dist.scatter_object_list(own_object, [f"{r}" * r for r in range(n)] if me == 0 else None, 0, group=group)
     if me < 2:
         passed = ["a", me]
         (dist.send_object_list if me == 0 else dist.recv_object_list)(passed, 1 - me, group=group)
         objects.append(passed)
-    return [every, objects, at_root, mine]
+    return [every, objects, at_root, own_object]
 
 
 def _messages(group: Any) -> Any:
@@ -133,7 +133,7 @@ def _coalesced(group: Any) -> Any:
     tensors = [values((4,), salt=k) for k in range(3)]
     lists = [[torch.zeros(3), torch.zeros(5)] for _ in range(dist.get_world_size())]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls these old
+        warnings.simplefilter("ignore")  # Torch warns that these are deprecated.
         dist.all_reduce_coalesced(tensors, group=group)
         dist.all_gather_coalesced(lists, [values((3,)), values((5,))], group=group)
     return [tensors, lists]
@@ -143,27 +143,27 @@ def _functional(group: Any) -> Any:
     import torch.distributed._functional_collectives as functional
 
     n = dist.get_world_size()
-    given = values((2 * n, 3))
-    made = [
-        functional.all_reduce(given, "avg", group),
-        functional.all_gather_tensor(given, 1, group),
-        functional.reduce_scatter_tensor(given, "sum", 0, group),
-        functional.broadcast(given, 1, group),
-        functional.all_to_all_single(given, [2] * n, [2] * n, group),
-        *functional.all_reduce_coalesced([given, given + 1], "sum", group),
-        *functional.all_gather_into_tensor_coalesced([given, given + 1], group),
-        *functional.reduce_scatter_tensor_coalesced([given, given + 1], "sum", [0, 0], group),
+    contribution = values((2 * n, 3))
+    results = [
+        functional.all_reduce(contribution, "avg", group),
+        functional.all_gather_tensor(contribution, 1, group),
+        functional.reduce_scatter_tensor(contribution, "sum", 0, group),
+        functional.broadcast(contribution, 1, group),
+        functional.all_to_all_single(contribution, [2] * n, [2] * n, group),
+        *functional.all_reduce_coalesced([contribution, contribution + 1], "sum", group),
+        *functional.all_gather_into_tensor_coalesced([contribution, contribution + 1], group),
+        *functional.reduce_scatter_tensor_coalesced([contribution, contribution + 1], "sum", [0, 0], group),
     ]
-    return [tensor + 0 for tensor in made]
+    return [tensor + 0 for tensor in results]
 
 
 def _differentiable(group: Any) -> Any:
     import torch.distributed.nn.functional as differentiable
 
-    given = values((3,)).requires_grad_()
-    made = differentiable.all_reduce(given, group=group)
-    made.square().sum().backward()
-    return [made.detach(), given.grad]
+    weights = values((3,)).requires_grad_()
+    reduced = differentiable.all_reduce(weights, group=group)
+    reduced.square().sum().backward()
+    return [reduced.detach(), weights.grad]
 
 
 def _works(group: Any) -> Any:
@@ -227,14 +227,14 @@ def compare(got: Any, want: Any) -> None:
         torch.testing.assert_close(got, want, rtol=1e-2, atol=0)
     elif isinstance(want, (list, tuple)):
         assert len(got) == len(want), (got, want)
-        for one, other in zip(got, want, strict=True):
-            compare(one, other)
+        for got_part, wanted_part in zip(got, want, strict=True):
+            compare(got_part, wanted_part)
     else:
         assert got == want, (got, want)
 
 
 def like_gloo() -> None:
-    """In each case all ranks agree whether Gloo could do it before the next begins."""
+    """Check each case against Gloo; all ranks agree whether Gloo supports it before the next case starts."""
     gloo = dist.new_group(backend="gloo")
     compared, differ = 0, []
     for name, call in _cases():
@@ -255,7 +255,7 @@ def like_gloo() -> None:
 
 
 def gaps() -> None:
-    """Tensors with gaps between their elements, which Gloo by itself takes for ones without."""
+    """Check tensors with gaps between their elements, which Gloo itself takes for tensors without."""
     me, n = dist.get_rank(), dist.get_world_size()
     whole = torch.arange(20.0) + me
     dist.all_reduce(whole[::3])
@@ -264,4 +264,4 @@ def gaps() -> None:
     torch.testing.assert_close(whole, want)
     for tensor in (torch.ones(1).expand(8), torch.ones(3, 1).expand(3, 4)):
         expect(["one place in memory", "it must be"], partial(dist.all_reduce, tensor), ValueError)
-    dist.broadcast(whole, 0)  # nothing is left over
+    dist.broadcast(whole, 0)  # Nothing remains.

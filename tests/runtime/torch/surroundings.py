@@ -1,4 +1,4 @@
-"""What calls must leave alone and may be called from: autograd, inference mode, callbacks, other threads."""
+"""Effects that calls must not have, and where they may be made: autograd, inference mode, callbacks, threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.runtime.torch.values import Check, same
 
 
 def gradients() -> None:
-    """As with Gloo, a collective is no part of the graph, and does not spoil it."""
+    """Check that, as with Gloo, a collective is no part of the graph and does not spoil it."""
     n = dist.get_world_size()
     x = torch.ones(6, requires_grad=True)
     outs = [torch.zeros(6) for _ in range(n)]
@@ -25,7 +25,7 @@ def gradients() -> None:
     same(x.grad, torch.ones(6))
     for asynchronous in (False, True):
         weight = torch.ones(4, requires_grad=True)
-        loss = (weight * 3).exp()  # whose backward reads what the reduction overwrites
+        loss = (weight * 3).exp()  # Its backward reads the memory that the reduction overwrites.
         work = dist.all_reduce(loss, async_op=asynchronous)
         if asynchronous:
             work.wait()
@@ -40,7 +40,7 @@ def gradients() -> None:
 
 
 def inference() -> None:
-    """Tensors of inference mode and of no_grad are written from within and from without."""
+    """Check that tensors of inference mode and of no_grad are written from within and from without."""
     n = dist.get_world_size()
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
@@ -55,7 +55,7 @@ def inference() -> None:
 
 
 def callbacks() -> None:
-    """A callback calls the next collective and waits for it, as PyTorch's own communication hooks do."""
+    """Check that a callback can call the next collective and wait for it, as PyTorch's own communication hooks do."""
     n = dist.get_world_size()
 
     def then(tensor: torch.Tensor) -> Any:
@@ -67,51 +67,52 @@ def callbacks() -> None:
 
         return dist.all_reduce(tensor, async_op=True).get_future().then(hook)
 
-    # one after the other: what callbacks of several calls call has no order between ranks, with Gloo neither
+    # They run one after the other: calls from callbacks of different calls have no order between ranks, with Gloo
+    # neither.
     for k in range(6):
         same(then(torch.full((k + 1,), float(k))).wait(), torch.full((k + 1,), float((k * n + 1) * n * n)))
 
 
 def contexts() -> None:
-    """A callback chooses as its call did, whoever served that, and wherever the callback runs."""
+    """Check that a callback has the method of its call, with any back end and wherever the callback runs."""
     for mode in ("gloo", "synth"):
         if dist.get_rank():
-            time.sleep(0.05)  # rank 0 still waits when it leaves `using`
+            time.sleep(0.05)  # Rank 0 still waits when it leaves `using`.
         with ours.using(mode):
             work = dist.all_reduce(torch.ones(5), async_op=True)
-            asked = work.get_future().then(lambda _: asked_method.get())
-        assert asked.wait() == Method(mode), (mode, asked.value())
+            method = work.get_future().then(lambda _: asked_method.get())
+        assert method.wait() == Method(mode), (mode, method.value())
 
 
 def barriers() -> None:
-    """One that is not waited for holds nothing up that comes after it."""
+    """Check that a barrier that is not waited for delays no later call."""
     me, n = dist.get_rank(), dist.get_world_size()
-    there = torch.zeros(1)
+    token = torch.zeros(1)
     if me == 0:
         first = dist.all_reduce(torch.ones(9), async_op=True)
         barrier = dist.barrier(async_op=True)
         for peer in range(1, n):
             dist.send(torch.ones(1), peer)
     else:
-        dist.recv(there, 0)
+        dist.recv(token, 0)
         first = dist.all_reduce(torch.ones(9), async_op=True)
         barrier = dist.barrier(async_op=True)
     first.wait()
     barrier.wait()
-    for k in range(20):  # nor do ranks mix it up with what Gloo begins meanwhile
+    for k in range(20):  # Ranks do not confuse it with calls that Gloo starts in the meantime.
         with ours.using("synth"):
             first = dist.all_reduce(torch.ones(20_000), async_op=True)
         barrier = dist.barrier(async_op=True)
         time.sleep((k + me) % 3 * 1e-3)
         with ours.using("gloo"):
-            dist.all_reduce(there.fill_(1))
+            dist.all_reduce(token.fill_(1))
         barrier.wait()
         first.wait()
-        assert there.item() == n
+        assert token.item() == n
 
 
 def threads() -> None:
-    """Each thread names the back end of its own calls."""
+    """Check that each thread sets the back end of its own calls."""
     groups = [dist.new_group() for _ in range(2)]
     faults: list[BaseException] = []
 

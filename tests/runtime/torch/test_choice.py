@@ -1,4 +1,4 @@
-"""Which back end serves a call: by the table, by the library, by the environment; the same for the same call."""
+"""The back end that serves a call: by the table, by the library, by the environment; equal for equal calls."""
 
 from __future__ import annotations
 
@@ -81,23 +81,23 @@ def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:
     assert chooser.choose(CALL._replace(collective="allgather")).reason == "built in"
 
 
-def test_a_library_without_a_table_is_not_trusted_and_that_is_said_once(
+def test_a_library_without_a_table_is_not_trusted_and_that_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chooser = Chooser("auto", library(tmp_path))
     assert chooser.choose(CALL._replace(collective="allgather")) == Choice(None, NO_TABLE)
-    assert caplog.text == ""  # the library has nothing for it
+    assert caplog.text == ""  # The library has nothing for the call.
     for size in (64, 4096, 1 << 20):
         assert chooser.choose(CALL._replace(size_bytes=size)) == Choice(None, NO_TABLE)
-    (said,) = (record.getMessage() for record in caplog.records)
-    assert f"synth tune --library {tmp_path}" in said
+    (log_line,) = (record.getMessage() for record in caplog.records)
+    assert f"synth tune --library {tmp_path}" in log_line
     tuned = Chooser("auto", chooser.library, table(tmp_path, {"algorithm": "mine", "min_bytes": 64, "max_bytes": 4096}))
     ran = {size: tuned.choose(CALL._replace(size_bytes=size)).program for size in (63, 64, 4096, 4097)}
     assert [size for size, program in ran.items() if program is not None] == [64, 4096]
 
 
 @pytest.mark.parametrize("backend", ["auto", "gloo", "synth"])
-def test_ranges_of_sizes_say_what_a_choice_would(tmp_path: Path, backend: str) -> None:
+def test_ranges_of_sizes_state_what_a_choice_would(tmp_path: Path, backend: str) -> None:
     rows = ({"max_bytes": 99, "backend": "gloo"}, {"min_bytes": 50, "max_bytes": 4096, "algorithm": "ring"},
             {"type": "int64"}, {"min_bytes": 5000, "max_bytes": 6000, "algorithm": "nowhere"},
             {"ranks": 2, "algorithm": "ring"})  # fmt: skip
@@ -119,14 +119,14 @@ def test_a_faulty_file_of_a_library_is_refused_before_it_is_used(tmp_path: Path)
     path = folder / "msccl" / "mine.xml"
     path.write_text(path.read_text().replace('type="s"', 'type="nop"', 1))
     chooser = Chooser(library=folder)
-    chooser.check(3, True)  # it cannot serve a group of three
+    chooser.check(3, True)  # It cannot serve a group of three.
     with pytest.raises(InputError, match=r"library .*mine\.xml"):
         chooser.check(4, True)
     with pytest.raises(InputError, match=r"mine\.xml"):
         chooser.choose(CALL, Method("synth"))
 
 
-def test_our_own_for_whatever_there_is() -> None:
+def test_our_own_algorithm_for_every_call() -> None:
     chooser = Chooser("synth")
     for collective in (
         "allreduce",
@@ -168,26 +168,26 @@ def test_bad_rows(tmp_path: Path, row: dict[str, Any], word: str) -> None:
         load_table(table(tmp_path, {}, row))
 
 
-def test_what_the_environment_names(tmp_path: Path) -> None:
+def test_files_that_the_environment_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="SYNTH_BACKEND=fast; it must be"):
         Chooser.of_environment({"SYNTH_BACKEND": "fast"})
     with pytest.raises(InputError, match=r"nowhere\.json"):
         Chooser.of_environment({"SYNTH_TABLE": str(tmp_path / "nowhere.json")})
-    one = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {}))})
+    chooser = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {}))})
     (tmp_path / "b").mkdir()
-    other = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path / "b", {"max_bytes": 4}))})
-    assert one.basis != other.basis
+    other_chooser = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path / "b", {"max_bytes": 4}))})
+    assert chooser.basis != other_chooser.basis
 
 
-def test_an_algorithm_that_was_named(tmp_path: Path) -> None:
+def test_a_named_algorithm(tmp_path: Path) -> None:
     chooser = Chooser("gloo", library=library(tmp_path, group=(0, 1, 2, 3)))
-    ways = chooser.methods(CALL)
-    assert ways[0] == Method("gloo")
-    for way in ways[1:]:
-        program = chooser.choose(CALL._replace(size_bytes=1 << 40), way).program
+    methods = chooser.methods(CALL)
+    assert methods[0] == Method("gloo")
+    for method in methods[1:]:
+        program = chooser.choose(CALL._replace(size_bytes=1 << 40), method).program
         assert program is not None
         assert (program.collective, program.nranks) == ("allreduce", 4)
-    assert len(ways) == 2 + len(names("allreduce", 4))
+    assert len(methods) == 2 + len(names("allreduce", 4))
     with pytest.raises(
         InputError, match="'none' for allreduce of 4 ranks does not exist; it must be one of: mine, ring"
     ):
@@ -206,7 +206,7 @@ def test_one_file_is_a_library(tmp_path: Path) -> None:
     for ranks in (2, 4):
         with pytest.raises(InputError, match=rf"mine\.xml: is for 3 ranks, this job has {ranks}; it must be"):
             chooser.check(ranks, True)
-        chooser.check(ranks, False)  # a group within a job of three
+        chooser.check(ranks, False)  # A group within a job of three.
     with pytest.raises(InputError, match=r"there\.xml"):
         Chooser(library=tmp_path / "there.xml")
 
@@ -224,25 +224,26 @@ def test_a_group_in_another_order_has_its_row_and_its_program(tmp_path: Path) ->
     folder = library(tmp_path, (4, 5, 6, 7))
     row = {"group": [4, 5, 6, 7], "algorithm": "mine"}
     chooser = Chooser(library=folder, table=table(tmp_path, row))
-    found = chooser.choose(CALL._replace(ranks=(6, 4, 7, 5)))
-    assert found.reason == "by the table"
-    assert found.order == (1, 3, 0, 2)  # the program's rank 0 is the job's 4, and that stands in place 1
+    choice = chooser.choose(CALL._replace(ranks=(6, 4, 7, 5)))
+    assert choice.reason == "by the table"
+    assert choice.order == (1, 3, 0, 2)  # The program's rank 0 is the job's rank 4, which is in place 1.
     assert chooser.choose(CALL._replace(ranks=(4, 5, 6, 7))).order is None
-    assert chooser.choose(CALL).program is None  # other ranks
-    other = chooser.choose(CALL, Method("synth"))
-    assert (other.reason, other.order) == ("in the library", None)  # made for others: place by place
+    assert chooser.choose(CALL).program is None  # Other ranks.
+    other_choice = chooser.choose(CALL, Method("synth"))
+    # It was made for other ranks: the order is place by place.
+    assert (other_choice.reason, other_choice.order) == ("in the library", None)
 
 
 def test_a_further_group_of_a_file(tmp_path: Path) -> None:
-    """As if it were its own, in its order; a file for these ranks comes before one for as many others."""
+    """Check that a further group is served as the file's own, in its order; a file for these ranks comes first."""
     folder = library(tmp_path, (0, 1, 2, 3), high=None)
     rows = json.loads((folder / "index.json").read_bytes())["algorithms"]
     rows[0]["isomorphic_groups"] = [[9, 8, 7, 6]]
     (folder / "index.json").write_bytes(index_text(rows))
     chooser = Chooser("synth", folder)
     assert chooser.choose(CALL._replace(ranks=(9, 8, 7, 6))).order is None
-    found = chooser.choose(CALL._replace(ranks=(6, 7, 8, 9)))
-    assert (found.reason, found.order) == ("in the library", (3, 2, 1, 0))
+    choice = chooser.choose(CALL._replace(ranks=(6, 7, 8, 9)))
+    assert (choice.reason, choice.order) == ("in the library", (3, 2, 1, 0))
 
 
 def test_the_root_of_a_program_is_a_rank_of_the_job(tmp_path: Path) -> None:
@@ -272,14 +273,14 @@ def test_rows_that_would_never_fit_are_refused(tmp_path: Path, row: dict[str, An
         load_table(table(tmp_path, row))
 
 
-def test_an_algorithm_that_is_nowhere_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_algorithm_that_does_not_exist_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Chooser(table=table(tmp_path, {"algorithm": "rnig"}, {"algorithm": "ring"}))
     assert [record.getMessage() for record in caplog.records] == [
         f"synth: {tmp_path / 'table.json'}: algorithm rnig for allreduce of 4 ranks does not exist"
     ]
 
 
-def test_other_files_under_one_name_are_another_choice(tmp_path: Path) -> None:
+def test_other_files_of_the_same_name_are_another_choice(tmp_path: Path) -> None:
     bases = []
     for place, name in (("a", "ring"), ("b", "allpairs"), ("c", "ring")):
         (tmp_path / place).mkdir()
@@ -296,8 +297,8 @@ def test_one_file_serves_its_own_sizes(tmp_path: Path) -> None:
     path = tmp_path / "mine.xml"
     path.write_text(write_msccl(replace(built_in("allreduce", "allpairs", 4), min_bytes=2048, max_bytes=4096)))
     chooser = Chooser("synth", path)
-    found = {size: chooser.choose(CALL._replace(size_bytes=size)).reason for size in (2047, 2048, 4096, 4097)}
-    assert [size for size, reason in found.items() if reason == "in the library"] == [2048, 4096]
+    reasons = {size: chooser.choose(CALL._replace(size_bytes=size)).reason for size in (2047, 2048, 4096, 4097)}
+    assert [size for size, reason in reasons.items() if reason == "in the library"] == [2048, 4096]
 
 
 def test_any_number_of_sizes_takes_no_more_memory(tmp_path: Path) -> None:

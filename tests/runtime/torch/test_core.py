@@ -1,4 +1,4 @@
-"""The core of the back end knows no c10d: another library of collectives brings its messages, and it works."""
+"""The core of the back end does not depend on c10d: it works with the messages of another library of collectives."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ FACE = {
     "untraced",
     "work",
     "launch",
-}  # all else is the core
+}  # Everything else is the core.
 
 
 class Rank(End):
-    """A rank of a library of its own."""
+    """A rank of another library."""
 
     def allgather(self, outputs: Any, inputs: Any) -> Any:
         n = len(outputs[0])
@@ -58,19 +58,19 @@ class All:
         self.begun = begun
 
     def wait(self) -> None:
-        for each in self.begun:
-            each.wait()
+        for work in self.begun:
+            work.wait()
 
 
 def imported(path: Any) -> set[str]:
-    """What a file imports, `from x import y` as x.y."""
-    found: set[str] = set()
+    """Return the imports of a file, with `from x import y` as x.y."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            names |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{name.name}" for name in node.names}
-    return found
+            names |= {f"{node.module}.{name.name}" for name in node.names}
+    return names
 
 
 def test_the_core_imports_neither_c10d_nor_its_face() -> None:
@@ -80,7 +80,8 @@ def test_the_core_imports_neither_c10d_nor_its_face() -> None:
     for stem in stems - FACE:
         wrong = {name for name in imported(FOLDER / f"{stem}.py") if f"{name}.".startswith(shut)}
         assert not wrong, f"{stem}: {wrong}"
-    assert any(name.startswith("torch.distributed") for name in imported(FOLDER / "work.py"))  # it would be seen
+    # Such an import would be noticed.
+    assert any(name.startswith("torch.distributed") for name in imported(FOLDER / "work.py"))
 
 
 def test_ranks_of_another_library_run_our_algorithms() -> None:
@@ -147,7 +148,7 @@ def _exchange(sizes: list[list[int]]) -> str:
     return counters.last("alltoall")
 
 
-def test_unequal_blocks_run_the_librarys_program_where_they_are_not_too_unequal(
+def test_unequal_blocks_run_the_librarys_program_unless_they_are_too_unequal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = 6
@@ -160,8 +161,8 @@ def test_unequal_blocks_run_the_librarys_program_where_they_are_not_too_unequal(
     assert _exchange([[5] * n for _ in range(n)]) == "synth relayed"
     before = counters.text()
     lonely = [[0] * n for _ in range(n)]
-    lonely[1][4] = 9  # all that is moved goes over one link, which the program shares out over others
+    lonely[1][4] = 9  # All data uses one link, while the program shares it over other links.
     assert _exchange(lonely) == "synth direct"
-    said = "not ours: alltoall, {} calls: blocks too unequal for relayed: sent directly"
-    assert said.format(n) in counters.text()
+    log_line = "not ours: alltoall, {} calls: blocks too unequal for relayed: sent directly"
+    assert log_line.format(n) in counters.text()
     assert "too unequal" not in before

@@ -1,4 +1,4 @@
-"""Collectives of one's own in torch: a hand-written program of the library, called by its name."""
+"""Custom collectives in torch: a hand-written program of the library, called by its name."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ RANKS = 2
 
 
 @pytest.fixture
-def made() -> Addition:
-    """To the next of two ranks, for up to 1 MiB."""
+def neighbour_copy() -> Addition:
+    """Return a program that copies to the next of two ranks, for up to 1 MiB."""
     ir = load_script(EXAMPLES / "alltonext.py", ["nodes=1", "gpus=2"]).instructions()
     ir.header = replace(ir.header, max_bytes=1 << 20)
     assert ir.goal is not None
     return Addition(compile_instructions(ir, "msccl").program, ir.goal, TARGETS["msccl"])
 
 
-def test_one_file_with_its_goal_is_a_library(made: Addition, tmp_path: Path) -> None:
+def test_one_file_with_its_goal_is_a_library(neighbour_copy: Addition, tmp_path: Path) -> None:
     path = tmp_path / "next.xml"
-    path.write_text(write_program(made.program, made.goal, made.target))
-    assert made.goal is not None
-    goal_path(path).write_text(goal_text(made.goal))
-    found = Chooser("auto", path).custom("alltonext", (4, 5))
-    assert [program.nranks for _, program in found] == [RANKS]
-    # its goal is what it is checked against
-    goal_path(path).write_text(goal_text(made.goal).replace('"o", "o"', '"o", "i"', 1))
+    path.write_text(write_program(neighbour_copy.program, neighbour_copy.goal, neighbour_copy.target))
+    assert neighbour_copy.goal is not None
+    goal_path(path).write_text(goal_text(neighbour_copy.goal))
+    programs = Chooser("auto", path).custom("alltonext", (4, 5))
+    assert [program.nranks for _, program in programs] == [RANKS]
+    # The program is checked against its goal.
+    goal_path(path).write_text(goal_text(neighbour_copy.goal).replace('"o", "o"', '"o", "i"', 1))
     with pytest.raises(InputError, match="library"):
         Chooser("auto", path)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: make torch runs this")
-def test_a_custom_collective_by_its_name(made: Addition, tmp_path: Path) -> None:
-    add([made], tmp_path / "mine")
+def test_a_custom_collective_by_its_name(neighbour_copy: Addition, tmp_path: Path) -> None:
+    add([neighbour_copy], tmp_path / "mine")
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "SYNTH_LIBRARY": str(tmp_path / "mine"), "SYNTH_CHECK": "0",
     }  # fmt: skip

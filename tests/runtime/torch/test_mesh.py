@@ -24,8 +24,9 @@ RANKS = 8
 
 @contextmanager
 def process(rank: int) -> Iterator[None]:
-    """One rank of torch's fake back end, which makes groups and sends nothing."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # part of torch, but not of its public face
+    """Start one rank of torch's fake back end, which makes groups and sends nothing."""
+    # It is part of torch, but not of its public interface.
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group(backend="fake", rank=rank, world_size=RANKS, store=FakeStore())
     try:
@@ -70,7 +71,7 @@ def test_groups_and_coordinates_are_those_of_the_placement(order: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_torch_sorts_the_groups_of_a_plain_mesh() -> None:
-    """Why the module makes its groups itself: where this fails, it need not any longer."""
+    """Check that torch sorts the groups of a plain mesh, which is why the module makes its groups itself."""
     ranks = ORDERS["mixed"]
     with process(3):
         mesh = dist.device_mesh.DeviceMesh("cpu", torch.tensor(ranks), mesh_dim_names=("a", "b", "c"))

@@ -1,4 +1,4 @@
-"""Programs in groups that stand in another order than their ranks: who does what, and where blocks belong."""
+"""Programs in groups whose order differs from their ranks: the part of each rank, and the place of each block."""
 
 from __future__ import annotations
 
@@ -19,44 +19,49 @@ from runtime.torch.rank_program import rank_program
 from runtime.torch.run import Transport
 from tests.runtime.torch.test_rank_program import Post
 
-ORDER = (2, 0, 3, 1)  # by the program's rank, its place
+ORDER = (2, 0, 3, 1)  # The place of each rank of the program.
 N = len(ORDER)
 
 
 def buffers_of(collective: str, place: int, root: int, elements: int) -> tuple[Buffers, torch.Tensor | None]:
-    """A place's tensors, and what it must have."""
+    """Return the tensors of a place, and its required result."""
     own = [torch.arange(elements, dtype=torch.int64) + 100 * r for r in range(N)]
-    each = [torch.cat([block + 1000 * r for block in own]) for r in range(N)]  # of rank r, a block for every rank
-    room, whole, here = torch.zeros(elements, dtype=torch.int64), torch.zeros(N * elements, dtype=torch.int64), place
-    block = slice(here * elements, (here + 1) * elements)
+    # Rank r's input has a block for every rank.
+    inputs = [torch.cat([block + 1000 * r for block in own]) for r in range(N)]
+    room, whole, own_place = (
+        torch.zeros(elements, dtype=torch.int64),
+        torch.zeros(N * elements, dtype=torch.int64),
+        place,
+    )
+    block = slice(own_place * elements, (own_place + 1) * elements)
     if collective in ("allreduce", "broadcast", "reduce"):
         tensor = own[place].clone()
-        wanted = own[root] if collective == "broadcast" else torch.stack(own).sum(0)
+        expected = own[root] if collective == "broadcast" else torch.stack(own).sum(0)
         written = [tensor] if collective != "reduce" or place == root else []
-        return Buffers([tensor], written, elements, in_place=True), wanted if written else None
+        return Buffers([tensor], written, elements, in_place=True), expected if written else None
     if collective == "allgather":
         return Buffers([own[place]], [whole], elements, N), torch.cat(own)
     if collective == "gather":
         return Buffers([own[place]], [whole] if place == root else [], elements, N), torch.cat(own)
     if collective == "reducescatter":
-        return Buffers([each[place]], [room], elements, N), torch.stack(each).sum(0)[block]
+        return Buffers([inputs[place]], [room], elements, N), torch.stack(inputs).sum(0)[block]
     if collective == "scatter":
-        return Buffers([each[root]] if place == root else [], [room], elements, N), each[root][block]
-    return Buffers([each[place]], [whole], elements, N), torch.cat([of[block] for of in each])
+        return Buffers([inputs[root]] if place == root else [], [room], elements, N), inputs[root][block]
+    return Buffers([inputs[place]], [whole], elements, N), torch.cat([of[block] for of in inputs])
 
 
 def run_all(program: Program, root: int, elements: int) -> list[str]:
-    """Which places have what they must not."""
+    """Return the places with a wrong result."""
     post = Post(True)
     faults: list[str] = []
 
     def run(place: int) -> None:
         try:
-            buffers, wanted = buffers_of(program.collective, place, root, elements)
+            buffers, expected = buffers_of(program.collective, place, root, elements)
             part = rank_program(program, place, ORDER)
             buffers.execute(part, "sum", Transport(post.end(place), range(N), place, 0, "a test"))
-            if buffers.written and not torch.equal(buffers.written[0], wanted):
-                faults.append(f"place {place}: {buffers.written[0].tolist()}, must be {wanted.tolist()}")
+            if buffers.written and not torch.equal(buffers.written[0], expected):
+                faults.append(f"place {place}: {buffers.written[0].tolist()}, must be {expected.tolist()}")
         except Exception as error:
             faults.append(f"place {place}: {error}")
 
@@ -78,7 +83,7 @@ def test_blocks_belong_to_places(collective: str) -> None:
 
 def test_each_place_has_the_part_of_its_rank() -> None:
     program = built_in("allgather", "ring", N)
-    after = {ORDER[r]: ORDER[(r + 1) % N] for r in range(N)}  # round the ring
+    after = {ORDER[r]: ORDER[(r + 1) % N] for r in range(N)}  # Around the ring.
     for place in range(N):
         steps = rank_program(program, place, ORDER).steps
         assert {step.to[0] for step in steps if step.to is not None} == {after[place]}

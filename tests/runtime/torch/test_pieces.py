@@ -44,7 +44,14 @@ PROGRAMS = _examples()
 
 
 def _wrong_after(program: Program, sizes: list[list[int]], order: tuple[int, ...] | None, early: bool) -> list[str]:
-    """Run a program on all ranks, a thread each, and return what is wrong afterwards. sizes: by place in the group."""
+    """Run a program on all ranks, with a thread each, and return the faults.
+
+    Args:
+        program: The program.
+        sizes: Elements of each block, by places of the source and of the target.
+        order: Place of each rank of the program.
+        early: Messages are copied as soon as possible.
+    """
     n, post = program.nranks, Post(early)
     faults: list[str] = []
 
@@ -59,7 +66,7 @@ def _wrong_after(program: Program, sizes: list[list[int]], order: tuple[int, ...
         assert pieces is not None
         transport = Transport(post.end(me), range(n), me, 0, "a test")
         try:
-            with torch.inference_mode():  # as tasks run
+            with torch.inference_mode():  # As tasks run.
                 Buffers(parts, into, 0).execute_uneven(part, pieces, Blocks.of(parts, into), sizes, transport)
         except Exception as error:
             faults.append(f"rank {me}: {error!r}")
@@ -90,19 +97,19 @@ def test_every_matrix_of_sizes_is_right(data: st.DataObject, program: Program, e
     assert _wrong_after(program, sizes, order, early) == []
 
 
-def test_what_a_rank_holds_of_others_takes_as_much_room_as_it_needs() -> None:
-    """A relay's scratch is as large as what goes through it, whatever the largest block of all is."""
+def test_a_relays_scratch_is_as_large_as_its_traffic() -> None:
+    """Check that a relay's scratch is as large as its traffic, however large the largest block is."""
     alltoall = next(p for p in PROGRAMS if p.name == "relayed" and p.nranks == 4)
     sizes = [[10] * 4 for _ in range(4)]
-    sizes[0][0] = 1 << 30  # which stays where it is
+    sizes[0][0] = 1 << 30  # This block does not move.
     for rank in range(4):
         pieces = map_pieces(rank_program(alltoall, rank))
         assert pieces is not None
         assert pieces.spans(sizes)[2][-1] <= 10 * len(pieces.scratch)
 
 
-def test_what_needs_equal_blocks_has_no_map() -> None:
-    """A block on its way stays where another belongs; blocks are summed."""
+def test_a_program_that_needs_equal_blocks_has_no_map() -> None:
+    """Check programs in which a block on its path is stored in another block's place, or blocks are summed."""
     through = Script("borrows", "alltoall", 3)
     through.chunk(0, "i", 1).copy(2, "o", 1).copy(1, "o", 0)
     for a in range(3):

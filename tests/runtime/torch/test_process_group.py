@@ -1,4 +1,4 @@
-"""The torch.distributed back end, in processes of its own: every collective, every mode, errors that say who."""
+"""The torch.distributed back end in separate processes: every collective, every mode, errors that name the rank."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ALONE = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 @pytest.fixture(scope="module")
 def ran() -> dict[str, list[dict[str, str | None]]]:
-    """By session, what each rank found: check → None, or what went wrong."""
+    """Return the results by session: for each rank, check → None or what went wrong."""
     return {}
 
 
 def address(name: str, folder: Path) -> str:
-    """Where ranks meet: at a file, or at the port of a store that rank 0 keeps."""
+    """Return the address at which ranks meet: a file, or the port of a store that rank 0 keeps."""
     if name != "losses":
         return f"file://{folder / 'store'}"
     with socket.socket() as free:
@@ -90,13 +90,13 @@ def test_every_rank_passes(
     if name not in ran:
         ran[name] = session(name, tmp_path_factory.mktemp(name))
     before = SESSIONS[name][: SESSIONS[name].index(check)]
-    lost = {Losses.DIES[other] for other in before if other in Losses.DIES}
+    lost = {Losses.DIES[earlier] for earlier in before if earlier in Losses.DIES}
     passed = 0
-    for rank, found in enumerate(ran[name]):
-        if rank in lost or (rank == Losses.DIES.get(check) and check not in found):
+    for rank, results in enumerate(ran[name]):
+        if rank in lost or (rank == Losses.DIES.get(check) and check not in results):
             continue
-        assert check in found, f"rank {rank} ended before it"
-        assert found[check] is None, f"rank {rank}: {found[check]}"
+        assert check in results, f"rank {rank} ended before it"
+        assert results[check] is None, f"rank {rank}: {results[check]}"
         passed += 1
     assert passed
 
@@ -109,6 +109,6 @@ def test_ctrl_c_lets_every_rank_leave(when: str, tmp_path: Path) -> None:
         subprocess.Popen([*command, str(rank), where, when], env=os.environ | ALONE, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    left = [rank.communicate(timeout=40)[0] for rank in ranks]
+    seconds_to_leave = [rank.communicate(timeout=40)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    assert all(float(seconds) < 20 for seconds in left)  # less than the group's time-out
+    assert all(float(seconds) < 20 for seconds in seconds_to_leave)  # Less than the group's time-out.

@@ -38,24 +38,27 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def programs() -> list[Program]:
-    found = [
+    examples = [
         compile_instructions(
-            load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in asked.items()]).instructions()
+            load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in options.items()]).instructions()
         ).program
-        for name, asked in CASES
+        for name, options in CASES
     ]
     for collective in ("allreduce", "allgather", "reducescatter", "alltoall", *sorted(ROOTED)):
         for ranks in (2, 3, 4, 5):
             for name in names(collective, ranks):
-                found.append(built_in(collective, name, ranks, ranks - 1 if collective in ROOTED else 0))
-    return found
+                examples.append(built_in(collective, name, ranks, ranks - 1 if collective in ROOTED else 0))
+    return examples
 
 
 PROGRAMS = programs()
 
 
 class Post:
-    """Messages in memory. early: copied as soon as both sides are there; else not before the receiver waits."""
+    """Messages in memory.
+
+    If `early`, they are copied as soon as both sides are there; otherwise not before the receiver waits.
+    """
 
     def __init__(self, early: bool) -> None:
         self.early, self.change = early, threading.Condition()
@@ -67,7 +70,7 @@ class Post:
 
 
 class End:
-    """A rank's end, as the wrapped back end would be."""
+    """A rank's endpoint, with the interface of the wrapped back end."""
 
     def __init__(self, post: Post, rank: int) -> None:
         self.post, self.rank = post, rank
@@ -118,31 +121,31 @@ def executed(
     threads_from: int = PARTS_FROM_BYTES,
     op: str = "sum",
 ) -> list[str]:
-    """Which ranks hold what they must not, after all parts have run, a thread each."""
+    """Return the ranks with a wrong result after all parts have run, with a thread each."""
     p = parts[0].program
     n, c, root = p.nranks, p.collective, p.root
     block = elements * (n if c in ("reducescatter", "alltoall") else 1)
-    given = [torch.arange(block, dtype=torch.int64) * (r + 2) + r for r in range(n)]
+    inputs = [torch.arange(block, dtype=torch.int64) * (r + 2) + r for r in range(n)]
     if c == "scatter":
-        given = [torch.arange(elements * n, dtype=torch.int64) if r == root else None for r in range(n)]
-    made = [torch.zeros(size, dtype=torch.int64) for size in {
+        inputs = [torch.arange(elements * n, dtype=torch.int64) if r == root else None for r in range(n)]
+    outputs = [torch.zeros(size, dtype=torch.int64) for size in {
         "allgather": [elements * n] * n, "reducescatter": [elements] * n, "alltoall": [elements * n] * n,
         "gather": [elements * n if r == root else 0 for r in range(n)]}.get(c, [elements] * n)]  # fmt: skip
-    before = [None if g is None else g.clone() for g in given]
+    before = [None if g is None else g.clone() for g in inputs]
     post = Post(early)
     faults: list[str] = []
 
     def rank(r: int) -> None:
-        out = made[r]
+        out = outputs[r]
         if c in ("allreduce", "broadcast"):
-            out = given[r]
+            out = inputs[r]
         elif c == "reduce":
-            out = given[r] if r == root else None
+            out = inputs[r] if r == root else None
         elif c == "gather" and r != root:
             out = None
         try:
             transport = Transport(post.end(r), range(n), r, 0, "a test")
-            run(parts[r], given[r], out, elements, op, transport, threads_from)
+            run(parts[r], inputs[r], out, elements, op, transport, threads_from)
         except Exception as error:
             faults.append(f"rank {r}: {error}")
 
@@ -152,23 +155,23 @@ def executed(
     for thread in threads:
         thread.join()
     for r in range(n):
-        got, start = (given[r] if c in ("allreduce", "broadcast", "reduce") else made[r]), before[r]
+        got, start = (inputs[r] if c in ("allreduce", "broadcast", "reduce") else outputs[r]), before[r]
         if c in ("allreduce", "reduce"):
             full = torch.stack(before).sum(0)
-            wanted = full if c == "allreduce" or r == root else start
+            expected = full if c == "allreduce" or r == root else start
         elif c == "reducescatter":
-            wanted = torch.stack(before).sum(0)[r * elements : (r + 1) * elements]
+            expected = torch.stack(before).sum(0)[r * elements : (r + 1) * elements]
         elif c == "broadcast":
-            wanted = before[root]
+            expected = before[root]
         elif c == "alltoall":
-            wanted = torch.cat([b[r * elements : (r + 1) * elements] for b in before])
+            expected = torch.cat([b[r * elements : (r + 1) * elements] for b in before])
         elif c == "scatter":
-            wanted = before[root][r * elements : (r + 1) * elements]
+            expected = before[root][r * elements : (r + 1) * elements]
         else:
-            wanted = torch.cat(before) if c == "allgather" or r == root else got
-        if not torch.equal(got, wanted):
-            faults.append(f"rank {r}: {got.tolist()[:9]}, must be {wanted.tolist()[:9]}")
-        if c in ("allgather", "reducescatter", "alltoall", "gather") and not torch.equal(given[r], start):
+            expected = torch.cat(before) if c == "allgather" or r == root else got
+        if not torch.equal(got, expected):
+            faults.append(f"rank {r}: {got.tolist()[:9]}, must be {expected.tolist()[:9]}")
+        if c in ("allgather", "reducescatter", "alltoall", "gather") and not torch.equal(inputs[r], start):
             faults.append(f"rank {r}: its input is spoilt")
     return faults
 
@@ -194,7 +197,7 @@ def test_each_program_on_an_odd_count(program: Program, least: int) -> None:
         assert executed(parts, elements, early, least) == []
 
 
-def test_a_send_without_its_copy_is_seen() -> None:
+def test_a_send_without_its_copy_is_noticed() -> None:
     steps = [Step("s", "i", 0, "o", -1, 1), Step("rrc", "i", 0, "i", 0, 1)]
     gpus = [Gpu(1, 0, 0, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
     program = Program("swap", "allreduce", "Simple", 2, 1, True, False, gpus)
@@ -210,7 +213,7 @@ def test_a_ring_sends_nothing_twice() -> None:
     assert not any(step.keep for part in parts for step in part.steps)
 
 
-def test_a_receive_before_its_time_is_seen() -> None:
+def test_a_receive_before_its_time_is_noticed() -> None:
     steps = [
         Step("s", "i", 0, "o", -1, 1),
         Step("cpy", "i", 0, "s", 0, 1),
@@ -227,7 +230,7 @@ def test_a_receive_before_its_time_is_seen() -> None:
 
 
 def test_a_program_that_stops_is_refused() -> None:
-    # both wait for the other before they send
+    # Both wait for the other before they send.
     steps = [Step("r", "i", -1, "o", 0, 1), Step("s", "i", 0, "o", -1, 1)]
     gpus = [Gpu(2, 2, 0, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
     program = Program("stuck", "alltoall", "Simple", 2, 2, False, True, gpus)

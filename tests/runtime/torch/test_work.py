@@ -1,4 +1,4 @@
-"""The thread on which our collectives run one after the other, and what waits for them."""
+"""The thread on which our collectives run one after the other, and the code that waits for them."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ def task(function: Callable[[], object]) -> Task:
 
 @pytest.fixture
 def thread() -> Iterator[TaskThread]:
-    made = TaskThread("group of ranks 0, 1")
-    yield made
-    made.stop()
+    task_thread = TaskThread("group of ranks 0, 1")
+    yield task_thread
+    task_thread.stop()
 
 
-def test_what_is_waited_for_at_once_runs_after_what_was_begun_before(thread: TaskThread) -> None:
-    done: list[int] = []
+def test_a_task_with_a_waiting_caller_runs_after_earlier_tasks(thread: TaskThread) -> None:
+    order: list[int] = []
     gate = threading.Event()
     thread.put(task(gate.wait), False)
     for k in range(5):
-        thread.put(task(lambda k=k: done.append(k)), False)
-    last = task(lambda: done.append(5))
+        thread.put(task(lambda k=k: order.append(k)), False)
+    last = task(lambda: order.append(5))
     thread.put(last, True)
-    assert done == []
+    assert order == []
     gate.set()
     last.wait()
-    assert done == [0, 1, 2, 3, 4, 5]
+    assert order == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_error_reaches_all_that_wait_and_stops_nothing(thread: TaskThread) -> None:
+def test_an_error_reaches_all_waiting_callers_and_stops_nothing(thread: TaskThread) -> None:
     def fails() -> None:
         raise ValueError("no such luck")
 
     gate = threading.Event()
     first, bad, good = task(gate.wait), task(fails), task(lambda: None)
-    for each in (first, bad, good):
-        thread.put(each, False)
+    for work in (first, bad, good):
+        thread.put(work, False)
     with pytest.raises(RuntimeError, match=r"not over within 0\.01 s"):
         bad.wait(timedelta(milliseconds=10))
     gate.set()
     good.wait()
     with pytest.raises(ValueError, match="no such luck"):
         bad.wait()
-    # a future of torch's own kind: its C++ code sees the error too, and `then` is not called with a result
+    # For a future of torch's own type, C++ code sees the error too, and `then` is not called with a result.
     with pytest.raises(RuntimeError, match="no such luck"):
         bad.get_future().then(lambda future: future.value()).wait()
     assert bad.get_future().done()
@@ -79,9 +79,9 @@ def test_callbacks_call_and_wait_in_the_order_of_their_tasks(thread: TaskThread)
         thread.put(task(lambda: called.append(k + 10)), True)
 
     tasks = [task(gate.wait) for _ in range(4)]
-    for each in tasks:
-        thread.put(each, False)
-    futures = [each.get_future().then(lambda _, k=k: waits(k)) for k, each in enumerate(tasks)]
+    for waiting_task in tasks:
+        thread.put(waiting_task, False)
+    futures = [work.get_future().then(lambda _, k=k: waits(k)) for k, work in enumerate(tasks)]
     gate.set()
     for future in futures:
         future.wait()
@@ -89,7 +89,7 @@ def test_callbacks_call_and_wait_in_the_order_of_their_tasks(thread: TaskThread)
     assert sorted(called) == [0, 1, 2, 3, 10, 11, 12, 13]
 
 
-def test_nothing_runs_beside_what_its_caller_runs_itself(thread: TaskThread) -> None:
+def test_nothing_runs_beside_a_task_that_its_caller_runs(thread: TaskThread) -> None:
     begun, gate = threading.Event(), threading.Event()
     ran: list[str] = []
 
@@ -101,12 +101,12 @@ def test_nothing_runs_beside_what_its_caller_runs_itself(thread: TaskThread) -> 
     caller = threading.Thread(target=thread.put, args=(task(slow), True))
     caller.start()
     begun.wait()
-    other = task(lambda: ran.append("lane"))
-    thread.put(other, False)
+    lane_task = task(lambda: ran.append("lane"))
+    thread.put(lane_task, False)
     with pytest.raises(RuntimeError, match="not over"):
-        other.wait(timedelta(milliseconds=50))
+        lane_task.wait(timedelta(milliseconds=50))
     gate.set()
-    other.wait()
+    lane_task.wait()
     caller.join()
     assert ran == ["here", "lane"]
 
@@ -120,13 +120,13 @@ def test_ctrl_c_in_a_task_ends_it_and_is_remembered(thread: TaskThread) -> None:
         thread.put(stopped, True)
     assert stopped.is_completed()
     assert thread.interrupted
-    thread.drain()  # does not wait for ever
+    thread.drain()  # It does not wait for ever.
     with pytest.raises(KeyboardInterrupt):
         stopped.wait()
 
 
 class Streams:
-    """A future of a device's, as NCCL's: only what is made of it by `then` knows its streams."""
+    """A device's future, as NCCL's: only futures made of it by `then` know its streams."""
 
     def __init__(self) -> None:
         self.of: Streams | None = None
@@ -154,7 +154,7 @@ class OnDevice:
         return self.future
 
 
-def test_a_future_of_a_device_is_made_of_that_which_knows_its_streams() -> None:
+def test_a_future_of_a_device_is_made_by_then() -> None:
     seconds: list[float] = []
     inner = OnDevice()
     work = WrappedWork(inner, seconds.append, FailureWatch(0, (0, 1)), Waiting("allreduce", 1), streams=True)
@@ -172,7 +172,7 @@ def test_cpp_gets_lists_of_tensors_and_sees_errors(thread: TaskThread) -> None:
 
     for function in (lambda: tensor.zero_() is None, fails):
         works, same_works = tee(map(TaskWork, [function], [[tensor]], [lambda _: None]))
-        # as C++ does it: no line of Python between the making of a work and the asking for its future
+        # As C++ does it: no line of Python runs between the creation of a work and the request for its future.
         (future,) = list(map(methodcaller("get_future"), works))
         (work,) = same_works
         thread.put(work, False)
@@ -180,7 +180,7 @@ def test_cpp_gets_lists_of_tensors_and_sees_errors(thread: TaskThread) -> None:
             with pytest.raises(RuntimeError, match="lost: rank 3"):
                 future.wait()
         else:
-            assert [each.data_ptr() for each in future.wait()] == [tensor.data_ptr()]
+            assert [result.data_ptr() for result in future.wait()] == [tensor.data_ptr()]
         assert (
             future is not work.get_future() is work.get_future()
-        )  # Python's, whose callbacks come in the order of tasks
+        )  # It is Python's future, whose callbacks run in the order of tasks.

@@ -1,4 +1,4 @@
-"""Models of PyTorch's own ways of training, beside the same with all that they send left to Gloo."""
+"""Models trained in PyTorch's own ways, compared with the same training over Gloo only."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-Trained = tuple[Any, Any]  # model, optimizer
+Trained = tuple[Any, Any]  # Model and optimizer.
 
 
 class Either(nn.Module):
-    """Uses one half in even steps and the other in odd ones."""
+    """A model that uses one half in even steps and the other half in odd ones."""
 
     def __init__(self) -> None:
         super().__init__()
         self.halves = nn.ModuleList([nn.Linear(20, 5), nn.Linear(20, 5)])
         self.turn = 0
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
         self.turn += 1
-        return self.halves[self.turn % 2](given)
+        return self.halves[self.turn % 2](batch)
 
 
 def _plain(seed: int = 7) -> nn.Module:
@@ -37,12 +37,12 @@ def _plain(seed: int = 7) -> nn.Module:
 def copied(group: Any, **options: Any) -> Trained:
     whole = DistributedDataParallel(
         _plain(7 + dist.get_rank()), process_group=group, bucket_cap_mb=0.01, **options
-    )  # which must spread rank 0's weights
+    )  # DDP must spread rank 0's weights.
     return whole, torch.optim.Adam(whole.parameters(), lr=0.01)
 
 
 def compiled(group: Any) -> Trained:
-    """With buffers, which are broadcast before each step; torch.compile must not look into these calls."""
+    """Build a model with buffers, which are broadcast before each step; torch.compile must not trace these calls."""
     inner = _plain()
     inner.register_buffer("seen", torch.zeros(3))
     whole = torch.compile(DistributedDataParallel(inner, process_group=group), backend="aot_eager")
@@ -50,7 +50,7 @@ def compiled(group: Any) -> Trained:
 
 
 def hooks() -> None:
-    """DDP's built-in hooks, which are written in C++; of numbers that half as many bits hold, too."""
+    """Check DDP's built-in hooks, which are written in C++, also for numbers with half as many bits."""
     me, n = dist.get_rank(), dist.get_world_size()
     for hook in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
         model = DistributedDataParallel(nn.Linear(20, 5))
@@ -67,7 +67,8 @@ def parts_unused(group: Any) -> Trained:
     return whole, torch.optim.Adam(whole.parameters(), lr=0.01)
 
 
-# imported within: torch warns as it imports these, and the tests that only list the checks take warnings for errors
+# These imports are local, since torch warns as it imports them, and tests that only list the checks treat warnings as
+# errors.
 
 
 def optimizer_sharded(group: Any) -> Trained:
@@ -78,7 +79,7 @@ def optimizer_sharded(group: Any) -> Trained:
 
 
 def model_sharded(group: Any) -> Trained:
-    """FSDP2."""
+    """Build a model that FSDP2 shards."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
@@ -91,23 +92,23 @@ def model_sharded(group: Any) -> Trained:
 
 
 def model_sharded_flat(group: Any) -> Trained:
-    """FSDP1."""
+    """Build a model that FSDP1 shards."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     model = FullyShardedDataParallel(_plain(), process_group=group, device_id=torch.device("cpu"), use_orig_params=True)
     return model, torch.optim.Adam(model.parameters(), lr=0.01)
 
 
-def _steps(made: Trained, accumulate: bool) -> Iterator[list[torch.Tensor]]:
-    """The parameters after each step; `accumulate`: gradients of two batches, sent once."""
-    model, optimizer = made
+def _steps(trained: Trained, accumulate: bool) -> Iterator[list[torch.Tensor]]:
+    """Yield the parameters after each step; if `accumulate`, gradients of two batches are sent once."""
+    model, optimizer = trained
     for step in range(4 if accumulate else 3):
         torch.manual_seed(100 * step + dist.get_rank())
-        given, wanted = torch.randn(8, 20), torch.randn(8, 5)
-        alone = accumulate and step % 2 == 0
-        with model.no_sync() if alone else nullcontext():
-            nn.functional.mse_loss(model(given), wanted).backward()
-        if alone:
+        batch, target = torch.randn(8, 20), torch.randn(8, 5)
+        is_local = accumulate and step % 2 == 0
+        with model.no_sync() if is_local else nullcontext():
+            nn.functional.mse_loss(model(batch), target).backward()
+        if is_local:
             continue
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -116,19 +117,22 @@ def _steps(made: Trained, accumulate: bool) -> Iterator[list[torch.Tensor]]:
 
 
 def _trains(make: Callable[[Any], Trained], accumulate: bool = False) -> None:
-    """Step by step as with Gloo, within rounding; the weights move, and whole ones are the same on all ranks."""
+    """Check training step by step against Gloo, within rounding.
+
+    The weights change, and unsharded weights are equal on all ranks.
+    """
     gloo = dist.new_group(backend="gloo")
     first: list[torch.Tensor] = []
     with_ours = _steps(make(dist.group.WORLD), accumulate)
-    for mine, theirs in zip_longest(with_ours, _steps(make(gloo), accumulate)):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
-        first = first or mine
-    assert any(not torch.equal(a, b) for a, b in zip(first, mine, strict=True)), "nothing was learnt"
+    for parameters, theirs in zip_longest(with_ours, _steps(make(gloo), accumulate)):
+        torch.testing.assert_close(parameters, theirs, rtol=1e-4, atol=1e-6)
+        first = first or parameters
+    assert any(not torch.equal(a, b) for a, b in zip(first, parameters, strict=True)), "nothing was learnt"
     if make is not model_sharded_flat:
-        for tensor in mine:
+        for tensor in parameters:
             every = [torch.zeros_like(tensor) for _ in range(dist.get_world_size())]
             dist.all_gather(every, tensor)
-            assert all(torch.equal(every[0], other) for other in every)
+            assert all(torch.equal(every[0], rank_parameters) for rank_parameters in every)
     dist.destroy_process_group(gloo)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of unequal sizes, of which a rank may know its own only: alike in every mode, with programs that relay too."""
+"""Blocks of unequal sizes, of which a rank may know only its own: equal in every mode, with relaying programs too."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.runtime.torch.like_gloo import compare
 from tests.runtime.torch.values import expect, folded, values
 from topologies.errors import InputError
 
-Call = Callable[[Any, bool], Any]  # begins a call of a group, asynchronous or not: what it writes, and its work
-SIZES = ((0, 5, 0, 2), (7, 7, 7, 7), (40_000, 3, 1, 20_000))  # by rank
+Call = Callable[[Any, bool], Any]  # Starts a call of a group, asynchronous or not; returns its output and its work.
+SIZES = ((0, 5, 0, 2), (7, 7, 7, 7), (40_000, 3, 1, 20_000))  # By rank.
 
 
-def _split(here: tuple[bool, ...], rows: Callable[[int, int], int], group: Any, wait: bool) -> Any:
-    """all_to_all_single; rows(a, b) go from rank a to rank b. here[r]: whether rank r states its splits."""
+def _split(has_splits: tuple[bool, ...], rows: Callable[[int, int], int], group: Any, wait: bool) -> Any:
+    """Call all_to_all_single: rows(a, b) go from rank a to rank b, and rank r states its splits if has_splits[r]."""
     me, n = dist.get_rank(), dist.get_world_size()
     goes, comes = [rows(me, r) for r in range(n)], [rows(r, me) for r in range(n)]
-    given = torch.cat([values(me, 2 * count, salt=r) for r, count in enumerate(goes)]).view(-1, 2)
+    inputs = torch.cat([values(me, 2 * count, salt=r) for r, count in enumerate(goes)]).view(-1, 2)
     out = torch.zeros(sum(comes), 2)
     return out, dist.all_to_all_single(
-        out, given, comes if here[me] else None, goes if here[me] else None, group=group, async_op=not wait
+        out, inputs, comes if has_splits[me] else None, goes if has_splits[me] else None, group=group, async_op=not wait
     )
 
 
@@ -44,9 +44,9 @@ def _wanted_rows(rows: Callable[[int, int], int]) -> torch.Tensor:
 
 def _gather(sizes: tuple[int, ...], root: int, group: Any, wait: bool) -> Any:
     me = dist.get_rank()
-    into = [torch.zeros(size, 2).t() for size in sizes] if me == root else None  # with gaps between the elements
-    given = values(me, 2 * sizes[me]).view(2, -1)
-    return into, dist.gather(given, into, root, group=group, async_op=not wait)
+    into = [torch.zeros(size, 2).t() for size in sizes] if me == root else None  # It has gaps between its elements.
+    own_input = values(me, 2 * sizes[me]).view(2, -1)
+    return into, dist.gather(own_input, into, root, group=group, async_op=not wait)
 
 
 def _scatter(sizes: tuple[int, ...], root: int, group: Any, wait: bool) -> Any:
@@ -72,51 +72,51 @@ def _reduce_scatter(sizes: tuple[int, ...], op: Any, group: Any, wait: bool) -> 
 def _all_to_all(group: Any, wait: bool) -> Any:
     me, n = dist.get_rank(), dist.get_world_size()
     into = [torch.zeros(r + 2 * me) for r in range(n)]
-    given = [values(me, me + 2 * r, salt=r) for r in range(n)]
-    return into, dist.all_to_all(into, given, group=group, async_op=not wait)
+    inputs = [values(me, me + 2 * r, salt=r) for r in range(n)]
+    return into, dist.all_to_all(into, inputs, group=group, async_op=not wait)
 
 
 def _cases() -> Iterator[tuple[str, Call, Any, bool]]:
-    """Name, call, what this rank must have, and whether Gloo does it too."""
+    """Yield each case: its name, call and required result on this rank, and whether Gloo supports it."""
     me, n = dist.get_rank(), dist.get_world_size()
     nobody, all_but_one = (False,) * n, (False,) + (True,) * (n - 1)
 
     def equal(_: int, __: int) -> int:
         return 3
 
-    def one_pair(a: int, b: int) -> int:  # only two ranks see that blocks differ
+    def one_pair(a: int, b: int) -> int:  # Only two ranks see that blocks differ.
         return 5 if {a, b} == {0, n - 1} else 3
 
-    for here in (nobody, all_but_one, tuple(not each for each in all_but_one)):
-        yield f"splits {here}", partial(_split, here, equal), _wanted_rows(equal), True
-    others = tuple(r in (0, n - 1) for r in range(n))
-    yield "splits of one pair", partial(_split, others, one_pair), _wanted_rows(one_pair), True
+    for has_splits in (nobody, all_but_one, tuple(not is_split for is_split in all_but_one)):
+        yield f"splits {has_splits}", partial(_split, has_splits, equal), _wanted_rows(equal), True
+    first_and_last = tuple(r in (0, n - 1) for r in range(n))
+    yield "splits of one pair", partial(_split, first_and_last, one_pair), _wanted_rows(one_pair), True
     for sizes in SIZES:
         for root in (0, n - 2):
-            wanted = [values(r, 2 * sizes[r]).view(2, -1) for r in range(n)] if me == root else None
-            yield f"gather {sizes} to {root}", partial(_gather, sizes, root), wanted, False
+            expected = [values(r, 2 * sizes[r]).view(2, -1) for r in range(n)] if me == root else None
+            yield f"gather {sizes} to {root}", partial(_gather, sizes, root), expected, False
             yield f"scatter {sizes} of {root}", partial(_scatter, sizes, root), values(root, sizes[me], salt=me), False
         every = [values(r, sizes[r]) for r in range(n)]
         yield f"all_gather {sizes}", partial(_all_gather, sizes), every, False
-        mine = [values(r, sizes[me], torch.int64, salt=me) for r in range(n)]
-        yield f"sums {sizes}", partial(_reduce_scatter, sizes, ReduceOp.SUM), folded(mine, "sum"), True
-        both = mine[0] & mine[1] & mine[2] & mine[3]  # no program of ours knows it
-        yield f"bits {sizes}", partial(_reduce_scatter, sizes, ReduceOp.BAND), both, True
+        inputs = [values(r, sizes[me], torch.int64, salt=me) for r in range(n)]
+        yield f"sums {sizes}", partial(_reduce_scatter, sizes, ReduceOp.SUM), folded(inputs, "sum"), True
+        common_bits = inputs[0] & inputs[1] & inputs[2] & inputs[3]  # No program of ours supports it.
+        yield f"bits {sizes}", partial(_reduce_scatter, sizes, ReduceOp.BAND), common_bits, True
     yield "all_to_all", _all_to_all, [values(r, r + 2 * me, salt=me) for r in range(n)], False
 
 
 def _all_right(group: Any, modes: tuple[str, ...]) -> None:
     for mode in modes:
         begun = []
-        for name, call, wanted, _ in _cases():
+        for name, call, expected, _ in _cases():
             for wait in (True, False):
                 with ours.using(mode):
-                    begun.append((f"{name} {mode} {wait}", *call(group, wait), wanted))
-        for name, got, work, wanted in reversed(begun):
+                    begun.append((f"{name} {mode} {wait}", *call(group, wait), expected))
+        for name, got, work, expected in reversed(begun):
             if work is not None:
                 work.wait()
             try:
-                compare(got, wanted)
+                compare(got, expected)
             except AssertionError as error:
                 raise AssertionError(f"{name}: {error}") from None
 
@@ -124,13 +124,13 @@ def _all_right(group: Any, modes: tuple[str, ...]) -> None:
 def unequal_blocks() -> None:
     _all_right(dist.group.WORLD, ("synth", "auto", "gloo"))
     gloo = dist.new_group(backend="gloo")
-    for _, call, wanted, is_gloos in _cases():
-        if is_gloos:  # what is wanted is Gloo's
-            compare(call(gloo, True)[0], wanted)
+    for _, call, expected, is_gloos in _cases():
+        if is_gloos:  # The expected results are Gloo's.
+            compare(call(gloo, True)[0], expected)
 
 
 def relays(ranks: int) -> list[Script]:
-    """Programs in which blocks go by way of others."""
+    """Build programs in which blocks are relayed by other ranks."""
     gather, scatter = (Script("chain", name, ranks, root=0) for name in ("gather", "scatter"))
     for r in range(ranks):
         part = gather.chunk(r, "i", 0)
@@ -152,7 +152,7 @@ def relays(ranks: int) -> list[Script]:
 
 
 def with_programs(folder: Path) -> None:
-    """A library's programs run on equal and on unequal blocks, whose sizes ranks tell one another."""
+    """Check a library's programs on equal and on unequal blocks, whose sizes ranks exchange."""
     me, n = dist.get_rank(), dist.get_world_size()
     library = folder / f"relays{me}"
     programs = [compile_instructions(script.instructions(), "executor-nccl").program for script in relays(n)]
@@ -160,18 +160,18 @@ def with_programs(folder: Path) -> None:
     os.environ["SYNTH_LIBRARY"] = str(library)
     group = dist.new_group(timeout=timedelta(seconds=60))
     mixed = (*range(2, n), 1, 0)
-    other = dist.new_group(mixed, sort_ranks=False, timeout=timedelta(seconds=60))
+    mixed_group = dist.new_group(mixed, sort_ranks=False, timeout=timedelta(seconds=60))
     del os.environ["SYNTH_LIBRARY"]
-    assert tuple(dist.get_process_group_ranks(other)) == mixed
+    assert tuple(dist.get_process_group_ranks(mixed_group)) == mixed
     with ours.using("synth"):
         out, at = torch.zeros(3 * n), mixed.index(me)
-        dist.all_to_all_single(out, torch.cat([values(me, 3, salt=place) for place in range(n)]), group=other)
+        dist.all_to_all_single(out, torch.cat([values(me, 3, salt=place) for place in range(n)]), group=mixed_group)
         assert ours.counters.last("alltoall") not in ("gloo", "synth direct")
         compare(out, torch.cat([values(rank, 3, salt=at) for rank in mixed]))
         goes, comes = [at + 2 * place for place in range(n)], [place + 2 * at for place in range(n)]
         out = torch.zeros(sum(comes))
-        given = torch.cat([values(me, count, salt=place) for place, count in enumerate(goes)])
-        dist.all_to_all_single(out, given, comes, goes, group=other)
+        inputs = torch.cat([values(me, count, salt=place) for place, count in enumerate(goes)])
+        dist.all_to_all_single(out, inputs, comes, goes, group=mixed_group)
         assert "relayed" in ours.counters.last("alltoall")
         compare(out, torch.cat([values(rank, count, salt=at) for rank, count in zip(mixed, comes, strict=True)]))
     _all_right(group, ("synth", "auto"))
@@ -192,16 +192,17 @@ def with_programs(folder: Path) -> None:
             call(group, True)
             assert ours.counters.last(name) not in ("gloo", "synth direct"), (name, ours.counters.last(name))
         _split((True,) * n, lambda a, b: 100 if (a, b) == (0, 1) else 0, group, True)
-        assert "relayed" in ours.counters.last("alltoall")  # one block of all: for four ranks that is not too unequal
+        # One block has all data: for four ranks, that is not too unequal.
+        assert "relayed" in ours.counters.last("alltoall")
         wrong = partial(dist.gather, torch.ones(5 if me == 1 else 4), [torch.ones(4)] * n if me == 0 else None, 0)
         text = "rank 1 sends rank 0 5 elements; it must be 4, as many as that rank expects"
         expect([text], partial(wrong, group=group), InputError)
-        got, _ = _scatter((3, 2, 1, 0), 0, group, True)  # and the group is still good
+        got, _ = _scatter((3, 2, 1, 0), 0, group, True)  # The group is still usable.
         compare(got, values(0, 3 - me, salt=me))
 
 
 def checked() -> None:
-    """SYNTH_CHECK says on every rank which two differ, where nothing else would."""
+    """Check that SYNTH_CHECK names on every rank two ranks that differ, where nothing else would notice."""
     me, n = dist.get_rank(), dist.get_world_size()
     os.environ["SYNTH_CHECK"] = "1"
     group = dist.new_group(timeout=timedelta(seconds=60))

@@ -1,4 +1,4 @@
-"""What looks at calls from without sees ours as it sees Gloo's: debug modes, profilers, hooks, tensors without data."""
+"""Tools that watch calls see ours as they see Gloo's: debug modes, profilers, hooks, tensors without data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runtime.torch.registered import REGISTRABLE
 from tests.runtime.torch.values import Check, expect, folded, same, values
 from topologies.errors import InputError
 
-Call = Callable[[Any, Any], Any]  # of a group, and of a tensor on the device to be used
+Call = Callable[[Any, Any], Any]  # The arguments are a group, and a tensor on the device to be used.
 
 
 def calls() -> dict[str, Call]:
-    """Every collective, each of a block a rank."""
+    """Return every collective, on one block for each rank."""
     n = dist.get_world_size()
 
     def copies(t: Any) -> list[Any]:
@@ -41,22 +41,22 @@ def calls() -> dict[str, Call]:
 
 
 def counted() -> None:
-    """CommDebugMode counts what it counts of Gloo, and nothing runs otherwise than without it."""
+    """Check that CommDebugMode counts the same calls as with Gloo, and changes nothing."""
     me, n = dist.get_rank(), dist.get_world_size()
     gloo = dist.new_group(backend="gloo")
     for name, call in calls().items():
-        with CommDebugMode() as wanted:
+        with CommDebugMode() as expected_mode:
             call(gloo, torch.ones(4))
         with CommDebugMode() as got:
             call(None, torch.ones(4))
-        assert got.get_comm_counts() == wanted.get_comm_counts(), (name, got.get_comm_counts())
+        assert got.get_comm_counts() == expected_mode.get_comm_counts(), (name, got.get_comm_counts())
         assert got.get_total_counts() == 1, name
     tensor = values(me, 100_000)
     with CommDebugMode(), ours.using("synth"):
         before = ours.counters.ran("allreduce", "synth ring")
         work = dist.all_reduce(tensor, async_op=True)
         work.wait()
-    assert work.is_completed()  # a Work of torch's own would never say so
+    assert work.is_completed()  # A Work of torch's own would never report it.
     assert ours.counters.ran("allreduce", "synth ring") == before + 1
     same(tensor, folded([values(r, 100_000) for r in range(n)], "sum"))
     into = torch.zeros(1)
@@ -82,7 +82,7 @@ def profiled() -> None:
 
 
 def without_data() -> None:
-    """As with Gloo, nothing is moved or counted, and what is waited for is over."""
+    """Check tensors without data: as with Gloo, nothing is moved or counted, and a wait ends at once."""
     for name, call in calls().items():
         before = ours.counters.text()
         call(None, torch.ones(4, device="meta"))
@@ -94,7 +94,7 @@ def without_data() -> None:
 
 
 def shorter() -> None:
-    """A group's own methods with a tensor for a list and a reduction for options, from 2.15 on; refused before."""
+    """Check a group's own methods with a tensor for a list and a reduction for options: refused before torch 2.15."""
     n, world = dist.get_world_size(), dist.group.WORLD
     tensor = torch.arange(3.0)
     if not REGISTRABLE:
@@ -109,52 +109,52 @@ def shorter() -> None:
 
 
 def twice() -> None:
-    """One tensor twice in a coalesced call is reduced once; lists of several mean what they do with Gloo."""
+    """Check that a tensor that occurs twice in a coalesced call is reduced once, and that lists work as with Gloo."""
     n, tensor = dist.get_world_size(), torch.arange(5.0)
     dist.group.WORLD.allreduce_coalesced([tensor, tensor]).wait()
     same(tensor, n * torch.arange(5.0))
     two = [torch.ones(3), torch.full((3,), 2.0)]
     dist.group.WORLD.allreduce(two).wait()
-    for each in two:
-        same(each, torch.full((3,), 3.0 * n))
+    for tensor_of_list in two:
+        same(tensor_of_list, torch.full((3,), 3.0 * n))
     expect(["non-empty"], lambda: dist.group.WORLD.allreduce([]), (RuntimeError, ValueError))
 
 
 def splits() -> None:
-    """split_group, where torch has it for back ends without a device: groups of ours; else torch's own error."""
+    """Check split_group: groups of ours where torch supports it without a device; torch's own error elsewhere."""
     me, n = dist.get_rank(), dist.get_world_size()
     halves = [list(range(n // 2)), list(range(n // 2, n))]
     if not REGISTRABLE:
         expect(["No device associated"], lambda: dist.split_group(split_ranks=halves), RuntimeError)
         return
-    mine = next(half for half in halves if me in half)
+    own_half = next(half for half in halves if me in half)
     group = dist.split_group(split_ranks=halves)
     assert isinstance(group, ours.Group)
-    assert dist.get_process_group_ranks(group) == mine
+    assert dist.get_process_group_ranks(group) == own_half
     tensor = values(me, 50)
     dist.all_reduce(tensor, group=group)
-    same(tensor, folded([values(r, 50) for r in mine], "sum"))
+    same(tensor, folded([values(r, 50) for r in own_half], "sum"))
     inner = dist.split_group(group, [[0]])
-    assert (inner is None or inner == dist.GroupMember.NON_GROUP_MEMBER) == (me != mine[0])
-    if me == mine[0]:
+    assert (inner is None or inner == dist.GroupMember.NON_GROUP_MEMBER) == (me != own_half[0])
+    if me == own_half[0]:
         assert dist.get_process_group_ranks(inner) == [me]
         dist.destroy_process_group(inner)
     dist.destroy_process_group(group)
 
 
 def hooks() -> None:
-    """Of torch 2.15 and later: called with the tensors themselves, once a call."""
+    """Check hooks of torch 2.15 and later: called with the tensors themselves, once for each call."""
     if not REGISTRABLE:
         return
-    group, seen = dist.new_group(), []
-    group.register_pre_hook(1, lambda call: seen.append(call.name))
+    group, hooked_calls = dist.new_group(), []
+    group.register_pre_hook(1, lambda call: hooked_calls.append(call.name))
     tensor = torch.ones(3)
     dist.all_reduce(tensor, group=group)
     same(tensor, torch.full((3,), float(dist.get_world_size())))
-    assert len(seen) == 1, seen
+    assert len(hooked_calls) == 1, hooked_calls
     group.unregister_pre_hook(1)
     dist.all_reduce(tensor, group=group)
-    assert len(seen) == 1, seen
+    assert len(hooked_calls) == 1, hooked_calls
     dist.destroy_process_group(group)
 
 

@@ -81,7 +81,7 @@ def test_the_steepest_of_all_divisions_is_found(spec: str, group: tuple[int, ...
 
 
 @pytest.mark.parametrize("spec", ["dgx-a100:4", "dgx-h100:8"])
-def test_parts_of_a_quotient_prove_what_the_whole_s_do(spec: str) -> None:
+def test_parts_of_a_quotient_prove_as_much_as_those_of_the_whole(spec: str) -> None:
     """Check nodes as parts, in a network that has a quotient by translations."""
     topology = without_switch_ops(load(spec))
     quotient = quotient_problem(topology, "allreduce")

@@ -62,7 +62,7 @@ def test_bounds_of_a_quotient_are_bounds_of_the_whole(spec: str, name: str) -> N
 
 
 @pytest.mark.parametrize("name", TRANSLATABLE)
-def test_a_quotient_refuses_what_needs_the_whole(name: str) -> None:
+def test_a_quotient_refuses_witnesses_that_need_the_whole(name: str) -> None:
     problem = quotient_problem(load("torus:4x3"), name)
     assert problem is not None
     net = problem.network

@@ -106,7 +106,7 @@ def limit_or_none(problem: Problem, witness: Witness) -> tuple[float, float, flo
 
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_whatever_the_check_believes_is_true(seed: int) -> None:
+def test_accepted_witnesses_are_true(seed: int) -> None:
     """Check that random sets, parts, pairs, prices and resources, with all that the check allows, are never beaten."""
     rng = random.Random(seed)
     problem = random_problem(rng, name=rng.choice(("allreduce", None, None)))

@@ -118,7 +118,7 @@ def test_never_slower_and_right_in_every_part(seed: int) -> None:
     )
 
 
-def test_what_it_is_compared_with_is_what_it_says() -> None:
+def test_the_simple_plans_take_the_stated_times() -> None:
     """Check that the simple plans, computed again here, take the times that the answer states."""
     members = members_of(((0, 1, 4, 5), "alltoall", 1e7), ((2, 3, 6, 7), "allgather", 2e7))
     result = quick("mesh:2x4", members)
@@ -142,7 +142,7 @@ def test_what_it_is_compared_with_is_what_it_says() -> None:
     assert result.sum_us == pytest.approx(sum(part.time_us for part in result.isolated))
 
 
-def test_groups_that_share_nothing_are_as_fast_as_alone() -> None:
+def test_groups_that_share_nothing_are_as_fast_as_isolated_groups() -> None:
     result = plan("mesh:4x2", members_of(*(((2 * i, 2 * i + 1), "alltoall", 1e6) for i in range(4))), budget=0.5)
     assert result.slowdowns.tolist() == [1.0] * 4
     assert result.sum_us == pytest.approx(4 * result.makespan_us)

@@ -120,7 +120,7 @@ def check_parts(union: UnionProblem, schedule: Schedule) -> None:
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_the_union_says_what_its_groups_say(seed: int) -> None:
+def test_the_union_states_the_same_as_its_groups(seed: int) -> None:
     union = random_union(random.Random(seed))
     whole = union.collective
     assert whole.nchunks == union.first_chunk[-1] == sum(m.collective.nchunks for m in union.members)

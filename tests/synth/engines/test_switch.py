@@ -50,7 +50,7 @@ def gaps(problem: Problem) -> dict[int, float]:
 
 @pytest.mark.parametrize("group", [range(8), (6, 1, 3), (0, 2, 4, 5, 7)])
 @pytest.mark.parametrize("name", ["allreduce", "broadcast", "reduce"])
-def test_large_messages_take_what_is_proved_to_be_needed(name: str, group: tuple[int, ...]) -> None:
+def test_large_messages_take_the_time_of_the_bound(name: str, group: tuple[int, ...]) -> None:
     assert gaps(make_problem(node(), name, group))[1 << 30] <= 1.02
 
 

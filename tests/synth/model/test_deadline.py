@@ -49,7 +49,7 @@ def test_the_outer_limit_ends_the_inner_work() -> None:
         assert now() < late
 
 
-def test_a_limit_that_moves_is_asked_again() -> None:
+def test_a_limit_that_moves_is_read_again() -> None:
     until = [now() + 60]
     threading.Timer(0.05, lambda: until.__setitem__(0, 0.0)).start()
     with pytest.raises(TimeUp):

@@ -60,7 +60,7 @@ def test_without_a_folder_that_can_be_written_loops_run_all_the_same(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_folder_that_another_process_holds_costs_what_is_kept_and_no_more(tmp_path: Path) -> None:
+def test_loops_run_where_another_process_holds_the_folder(tmp_path: Path) -> None:
     """Check that loops run without the cache where another process, perhaps a stopped one, holds its folder."""
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     written(tmp_path, "n * 2")
@@ -148,7 +148,7 @@ def test_a_constant_that_changes_is_another_folder(tmp_path: Path, monkeypatch: 
     assert folder == same != other_folder
 
 
-def test_a_folder_that_others_can_write_to_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_other_users_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "loops"
     folder.mkdir()
     folder.chmod(0o777)

@@ -14,7 +14,7 @@ from topologies.load import load
 PLAIN = SearchPlan((Stage("route"), Stage("baseline", always=True), Stage("ksync")), rest=False, windows=0)
 
 
-def test_what_is_proved_ends_the_search(workers: Workers) -> None:
+def test_a_proof_ends_the_search(workers: Workers) -> None:
     result = search(make_problem(load("full:4"), "alltoall"), Options(size=1 << 20), workers, plan=PLAIN)
     assert (result.ended, result.queue, result.refutable, result.claims) == ("", (), None, [])
     assert result.baselines  # The answers beside the best one are there nevertheless.

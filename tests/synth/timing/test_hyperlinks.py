@@ -98,7 +98,7 @@ def test_a_switch_that_reduces_at_half_the_rate_takes_twice_as_long() -> None:
         ("none", "link 9999 does not exist"),
     ],
 )
-def test_the_replay_refuses_what_is_wrong(fault: str, says: str) -> None:
+def test_the_replay_refuses_wrong_schedules(fault: str, says: str) -> None:
     problem = make_problem(node(), "allreduce", chunks=8)
     plan = by_switch(problem)
     rows = np.arange(16)

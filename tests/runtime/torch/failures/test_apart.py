@@ -1,4 +1,4 @@
-"""Waits that nothing ends are left as soon as they are in vain; all others end as they would by themselves."""
+"""A wait that nothing ends is left as soon as it is in vain; all other waits end by themselves."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ WAYS: list[Callable[[Endless, Callable[[], bool]], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_wait_ends_as_it_would_by_itself_or_when_it_is_in_vain(way: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("wait", WAYS)
+def test_a_wait_ends_by_itself_or_when_it_is_in_vain(wait: Callable[..., Any]) -> None:
     work, failing, stuck = Endless(), Endless(), Endless()
     threading.Timer(0.15, work.end).start()
-    assert way(work, lambda: False) == "over"
+    assert wait(work, lambda: False) == "over"
     threading.Timer(0.15, failing.end, (ValueError("no such luck"),)).start()
     with pytest.raises(ValueError, match="no such luck"):
-        way(failing, lambda: False)
+        wait(failing, lambda: False)
     looks = iter((False, True))
     with pytest.raises(RuntimeError, match=LEFT):
-        way(stuck, lambda: next(looks))
-    assert way(work, lambda: True) == "over"  # what is over is not in vain
+        wait(stuck, lambda: next(looks))
+    assert wait(work, lambda: True) == "over"  # A finished work is not in vain.
     stuck.end()
 
 
 class Unlimited(Endless):
-    """As Gloo's of a reduce-scatter: its wait knows no limit, and it never says that it is over."""
+    """A work as Gloo's reduce-scatter: its wait ignores limits, and it never reports that it is over."""
 
     def is_completed(self) -> bool:
         return False
@@ -83,35 +83,35 @@ class Unlimited(Endless):
         return super().wait()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_what_has_failed_is_not_waited_for_whatever_it_says_of_itself(way: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("wait", WAYS)
+def test_a_failed_work_is_not_waited_for(wait: Callable[..., Any]) -> None:
     for after in (0.0, 0.3):
         failing = Unlimited()
         threading.Timer(after, failing.end, (RuntimeError("Timed out waiting 3 ms"),)).start()
         with pytest.raises(RuntimeError, match="Timed out waiting 3 ms"):
-            way(failing, lambda: False)
+            wait(failing, lambda: False)
 
 
-def test_threads_that_wait_are_used_again_and_are_known_not_to_make_calls() -> None:
+def test_waiting_threads_are_reused_and_known_to_make_no_calls() -> None:
     used = {wait_apart(threading.get_ident, lambda: False) for _ in range(20)}
     assert len(used) == 1
     assert used <= own_threads()
     gate = threading.Event()
     with pytest.raises(RuntimeError, match=LEFT):
         wait_apart(gate.wait, lambda: True)
-    assert wait_apart(threading.get_ident, lambda: False) not in used  # that one waits still
+    assert wait_apart(threading.get_ident, lambda: False) not in used  # That thread still waits.
     gate.set()
 
 
 def test_threads_that_help_may_write_any_tensor() -> None:
     assert wait_apart(torch.is_inference_mode_enabled, lambda: False)
     with torch.inference_mode():
-        made = torch.zeros(3)
+        tensor = torch.zeros(3)
     written = list[bool]()
 
     def write() -> None:
         with helping():
-            made.add_(1)
+            tensor.add_(1)
             written.append(True)
 
     thread = threading.Thread(target=write)
@@ -121,7 +121,7 @@ def test_threads_that_help_may_write_any_tensor() -> None:
 
 
 class Messages:
-    """Their waits never end."""
+    """Messages whose waits never end."""
 
     def __init__(self) -> None:
         self.work = Endless()
@@ -133,7 +133,7 @@ class Messages:
 
 
 @pytest.mark.parametrize(("elements", "leaves"), [(PARTS_FROM_BYTES // 8, True), (PARTS_FROM_BYTES // 8 - 1, False)])
-def test_what_may_arrive_in_parts_is_left(elements: int, leaves: bool) -> None:
+def test_messages_that_may_arrive_in_parts_are_left(elements: int, leaves: bool) -> None:
     messages = Messages()
     transport = Transport(messages, (0, 1), 0, 0, "a call", in_vain=lambda: True)
     room = torch.zeros(elements, dtype=torch.float64)
@@ -157,9 +157,9 @@ def test_a_future_ends_with_its_cause_when_its_work_is_left() -> None:
     watch.look()
     with pytest.raises(RuntimeError, match=f"allreduce: {LEFT}"):
         ended.wait()
-    work.future.set_result([1])  # too late, and harmless
-    other = Endless()
-    future = WrappedWork(other, lambda _: None, FailureWatch(0, (0, 1)), Waiting("allreduce", 1)).get_future()
-    other.end()
-    other.future.set_result([2])
+    work.future.set_result([1])  # Too late, and harmless.
+    ended_work = Endless()
+    future = WrappedWork(ended_work, lambda _: None, FailureWatch(0, (0, 1)), Waiting("allreduce", 1)).get_future()
+    ended_work.end()
+    ended_work.future.set_result([2])
     assert future.wait() == [2]

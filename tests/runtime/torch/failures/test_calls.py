@@ -1,4 +1,4 @@
-"""What is written with every call, and read only when somebody asks: texts, numbers, counts."""
+"""The record of every call, read only on request: texts, numbers, counts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def describe(size_bytes: int, kind: Any, opts: Any) -> str:
 
 
 def passed(calls: Calls, since: float = 0.0) -> int:
-    """A call that was handed on, its wait not over."""
+    """Record a call that was handed on and whose wait is not over; return its number."""
     calls.made = number = next(calls.numbers)
     calls.passed[number] = number, since, 7, describe, 4, "int32", "allreduce"
     calls.lately.append(calls.passed[number])
     return number
 
 
-def test_calls_that_are_handed_on_are_numbered_with_the_others() -> None:
+def test_calls_that_are_handed_on_share_the_numbers_of_the_others() -> None:
     calls = Calls()
     first, second = calls.issue("broadcast"), passed(calls)
     third = calls.issue("barrier")
@@ -36,7 +36,7 @@ def test_calls_that_are_handed_on_are_numbered_with_the_others() -> None:
     assert texts == [None, "broadcast", "allreduce, 4 bytes of int32", "barrier", None]
 
 
-def test_what_is_open_is_the_first_that_is_not_over() -> None:
+def test_the_open_call_is_the_first_that_is_not_over() -> None:
     calls = Calls()
     first, second, third = calls.issue("broadcast"), passed(calls), calls.issue("barrier")
     assert calls.first_open() == 1
@@ -46,22 +46,22 @@ def test_what_is_open_is_the_first_that_is_not_over() -> None:
     assert (calls.first_open(), calls.is_open(second)) == (3, False)
     calls.close(third)
     assert calls.first_open() == 4
-    assert calls.text(second) is not None  # of one that is over, too
+    assert calls.text(second) is not None  # Texts of finished calls are kept too.
 
 
-def test_a_wait_that_lasts_is_one_object() -> None:
+def test_a_lasting_wait_is_one_object() -> None:
     calls = Calls()
     number = passed(calls, since=5.0)
     (wait,) = calls.waits()
     assert (wait.waiting.number, wait.since, wait.thread, wait.told) == (number, 5.0, 7, False)
     wait.told = True
-    other = passed(calls)
-    assert [each.told for each in calls.waits()] == [True, False]
+    second_number = passed(calls)
+    assert [wait.told for wait in calls.waits()] == [True, False]
     del calls.passed[number]
-    assert [each.waiting.number for each in calls.waits()] == [other]
+    assert [wait.waiting.number for wait in calls.waits()] == [second_number]
 
 
-def test_texts_are_kept_of_the_last_calls_only() -> None:
+def test_texts_are_kept_only_of_the_latest_calls() -> None:
     calls = Calls()
     for at in range(3 * KEPT):
         calls.close(calls.issue(f"call {at}"))
@@ -70,13 +70,13 @@ def test_texts_are_kept_of_the_last_calls_only() -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "no table"])
-def test_counts_of_many_threads_are_exact(reason: str) -> None:
+def test_counts_from_many_threads_are_exact(reason: str) -> None:
     counters = Counters()
     tally = counters.tally("allreduce", "gloo", reason)
-    each = HELD + 10
+    calls_per_thread = HELD + 10
 
     def work() -> None:
-        for _ in range(each):
+        for _ in range(calls_per_thread):
             tally.start(4)
             tally.end(0.5)
 
@@ -86,9 +86,9 @@ def test_counts_of_many_threads_are_exact(reason: str) -> None:
     for thread in threads:
         thread.join()
     counters.count("allreduce", "gloo", 8)(1.5)
-    assert counters.ran("allreduce", "gloo") == 4 * each + 1
+    assert counters.ran("allreduce", "gloo") == 4 * calls_per_thread + 1
     row = next(line.split() for line in counters.text().splitlines() if line.startswith("allreduce"))
-    assert row[:3] == ["allreduce", "gloo", str(4 * each + 1)]
+    assert row[:3] == ["allreduce", "gloo", str(4 * calls_per_thread + 1)]
     assert float(row[-1]) == 1500.0
-    assert (f"not ours: allreduce, {4 * each} calls: {reason}" in counters.text()) == bool(reason)
+    assert (f"not ours: allreduce, {4 * calls_per_thread} calls: {reason}" in counters.text()) == bool(reason)
     assert counters.last("allreduce") == "gloo"

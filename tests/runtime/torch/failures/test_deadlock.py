@@ -1,4 +1,4 @@
-"""Calls that wait for each other for ever: found by who is in them, and never where anybody can go on."""
+"""Calls that wait for each other for ever: found by their members, and never where a process can go on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if find_spec("torch") is None:
 from runtime.torch.failures.causes import Cause
 from runtime.torch.failures.deadlock import Deadlocks, Held, HeldCall, Watch, describe, find_stuck, own_state
 
-Groups = dict[str, list[str]]  # names of processes, which are their ranks in words
+Groups = dict[str, list[str]]  # Names of processes, which are their ranks as texts.
 
 
 class Program:
-    """Processes that make calls of groups in an order of their own; a call ends when all of its group are in it."""
+    """Processes that make calls of groups in their own order; a call ends when all members of its group are in it."""
 
     def __init__(self, groups: Groups, calls: dict[str, list[str]]) -> None:
         self.groups, self.calls = groups, calls
@@ -30,7 +30,7 @@ class Program:
         self.made = {name: dict.fromkeys(groups, 0) for name in calls}
 
     def go(self, name: str) -> bool:
-        """One move of a process; False where it has none."""
+        """Make one move of a process; return False if it has none."""
         if self.at[name] == len(self.calls[name]):
             return False
         group = self.calls[name][self.at[name]]
@@ -38,7 +38,7 @@ class Program:
             self.inside[name] = True
             self.made[name][group] += 1
             return True
-        if any(self.made[other][group] < self.made[name][group] for other in self.groups[group]):
+        if any(self.made[member][group] < self.made[name][group] for member in self.groups[group]):
             return False
         self.at[name], self.inside[name] = self.at[name] + 1, False
         return True
@@ -47,16 +47,16 @@ class Program:
         if not self.inside[name]:
             return None
         group = self.calls[name][self.at[name]]
-        others = tuple(other for other in self.groups[group] if other != name)
-        call = HeldCall(group, self.made[name][group], f"call of {group}", others)
+        peers = tuple(group for group in self.groups[group] if group != name)
+        call = HeldCall(group, self.made[name][group], f"call of {group}", peers)
         return Held(int(name), self.made[name], (call,))
 
     def states(self) -> dict[str, Held]:
-        return {name: held for name in self.calls if (held := self.state(name)) is not None}
+        return {name: state for name in self.calls if (state := self.state(name)) is not None}
 
 
-def test_who_is_stuck_never_goes_on_and_who_never_goes_on_is_stuck() -> None:
-    seen = 0
+def test_exactly_the_processes_that_never_go_on_are_stuck() -> None:
+    deadlocks = 0
     for seed in range(300):
         rng = random.Random(seed)
         names = [str(rank) for rank in range(rng.randint(2, 5))]
@@ -66,21 +66,21 @@ def test_who_is_stuck_never_goes_on_and_who_never_goes_on_is_stuck() -> None:
         for name in rng.sample(names, 1):
             rng.shuffle(calls[name])
         program = Program(groups, calls)
-        said, moved = set[str](), True
+        reported, moved = set[str](), True
         while moved:
             moved = False
             for name in rng.sample(names, len(names)):
                 moved |= program.go(name)
-                said |= set(find_stuck(program.states()))
+                reported |= set(find_stuck(program.states()))
         stuck = find_stuck(program.states())
         over = {name for name in names if program.at[name] == len(calls[name])}
-        assert said <= set(names) - over
-        # a process that is over makes no more calls: that is `runtime.torch.failures.lost`'s to say
+        assert reported <= set(names) - over
+        # A process that is over makes no more calls: `runtime.torch.failures.lost` reports that.
         assert over or set(stuck) == set(names)
         if stuck:
-            seen += 1
+            deadlocks += 1
             assert describe(stuck).count("rank ") >= 2
-    assert seen > 30
+    assert deadlocks > 30
 
 
 class Bus:
@@ -95,14 +95,14 @@ class Bus:
         }
 
     def watches(self, name: str) -> Sequence[Any]:
-        given = self.given[name]
+        causes = self.given[name]
 
         class Group:
             def __init__(self, group: str) -> None:
                 self.id = group
 
             def give_up_call(self, cause: Cause) -> None:
-                given.append((self.id, cause))
+                causes.append((self.id, cause))
 
         return [Group(group) for group in self.program.groups]
 
@@ -117,7 +117,7 @@ class Bus:
         return tell
 
     def look(self, name: str) -> None:
-        """Until questions would be over."""
+        """Look often enough that questions would be over."""
         for _ in range(8):
             self.searches[name].look(self.watches(name))
             time.sleep(0.005)
@@ -129,44 +129,44 @@ def opposite() -> Program:
     return program
 
 
-def test_groups_in_opposite_order_are_named_on_both_alike() -> None:
+def test_groups_in_opposite_order_are_named_on_both_ranks() -> None:
     program = opposite()
     bus = Bus(program)
     bus.look("0")
-    assert bus.given == {"0": [], "1": []}  # rank 1 is in no call yet
+    assert bus.given == {"0": [], "1": []}  # Rank 1 is in no call yet.
     program.go("1")
     bus.look("0")
-    assert {name: [(group, cause.number) for group, cause in given] for name, given in bus.given.items()} == {
+    assert {name: [(group, cause.number) for group, cause in causes] for name, causes in bus.given.items()} == {
         "0": [("a", 1), ("b", 1)], "1": [("a", 1), ("b", 1)],
     }  # fmt: skip
-    texts = {cause.text for given in bus.given.values() for _, cause in given}
+    texts = {cause.text for causes in bus.given.values() for _, cause in causes}
     assert len(texts) == 1
     assert texts.pop().startswith("rank 0 is in call of a, rank 1 in call of b: each waits for another")
 
 
-def test_nothing_is_said_of_one_that_does_not_answer_or_goes_on_between_two_looks() -> None:
+def test_a_process_that_does_not_answer_or_goes_on_is_not_called_stuck() -> None:
     program = opposite()
     program.go("1")
     quiet = Bus(program, silent="1")
     quiet.look("0")
     assert quiet.given == {"0": [], "1": []}
-    bus, asked = Bus(program), []
-    held = program.state("1")
-    assert held is not None
-    (call,) = held.calls
+    bus, questions = Bus(program), []
+    state = program.state("1")
+    assert state is not None
+    (call,) = state.calls
 
     def moving() -> tuple[Held, float]:
-        asked.append(1)  # another wait each time
-        return Held(1, held.made, (call._replace(number=len(asked)),)), 0.0
+        questions.append(1)  # It is another wait each time.
+        return Held(1, state.made, (call._replace(number=len(questions)),)), 0.0
 
     bus.searches["1"] = Deadlocks("1", moving, bus._tell("1"))
     bus.look("0")
-    assert len(asked) > 1
+    assert len(questions) > 1
     assert bus.given == {"0": [], "1": []}
-    # planted: believed after the first answer
+    # This plants a belief after the first answer.
     bus.searches["0"]._round = None
-    states = {"0": program.state("0"), "1": Held(1, held.made, (call,))}
-    assert len(find_stuck({name: one for name, one in states.items() if one is not None})) == 2
+    states = {"0": program.state("0"), "1": Held(1, state.made, (call,))}
+    assert len(find_stuck({name: state for name, state in states.items() if state is not None})) == 2
 
 
 class Waiting:
@@ -185,12 +185,12 @@ class Waiting:
 
 
 def test_a_process_is_held_only_if_each_of_its_threads_waits() -> None:
-    me, *others = sorted(sys._current_frames())
+    me, *other_threads = sorted(sys._current_frames())
     watch: Watch = Waiting(me)
-    state, since = own_state([watch], set(others))
+    state, since = own_state([watch], set(other_threads))
     assert (state, since) == (Held(4, {"g": 1}, (HeldCall("g", 1, "call", ("x",)),)), 1.5)
-    assert own_state([watch, Waiting(me, None)], set(others))[0] is None  # and for a message
-    assert own_state([], {me, *others})[0] is None
-    assert own_state([Waiting(-1)], set(others))[0] is None  # this thread is free
+    assert own_state([watch, Waiting(me, None)], set(other_threads))[0] is None  # It also waits for a message.
+    assert own_state([], {me, *other_threads})[0] is None
+    assert own_state([Waiting(-1)], set(other_threads))[0] is None  # This thread is free.
     assert state is not None
     assert Held.of(state.message) == state

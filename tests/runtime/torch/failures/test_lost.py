@@ -1,4 +1,4 @@
-"""What ranks say of one another when a call fails; processes that really end: test_process_group.py."""
+"""What ranks tell each other when a call fails; for processes that really end see test_process_group.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from runtime.torch.failures.presence import Tuning as PresenceTuning
 from runtime.torch.failures.wire import Address
 from runtime.torch.messages import error_text
 
-RANKS = (7, 3, 5)  # of the group, as the job numbers them
+RANKS = (7, 3, 5)  # The job's numbers of the group's ranks.
 SOON = Tuning(long=0.05, grace=0.1, spread=0.2, answers=0.3)
 MINE = Waiting("allreduce", 4)
 HERE = {"made": 4, "text": "allreduce", "inside": True, "waits": ["allreduce of group 0"]}
@@ -37,7 +37,7 @@ ELSEWHERE = {"made": 3, "text": None, "inside": False, "waits": ["broadcast of g
 
 
 @pytest.mark.parametrize(
-    ("facts", "said", "blamed"),
+    ("facts", "beginning", "blamed"),
     [
         ({3: Fact(ended=""), 5: Fact(answer=HERE)}, "lost: rank 3 (its connection is closed)", (3,)),
         ({3: Fact(ended=""), 5: Fact(ended="")}, "lost: rank 3, 5 (their connections are closed)", (3, 5)),
@@ -52,25 +52,25 @@ ELSEWHERE = {"made": 3, "text": None, "inside": False, "waits": ["broadcast of g
         ({3: Fact(answer=HERE), 5: Fact(answer=HERE)}, "all ranks are in this call", ()),
     ],
 )
-def test_the_one_to_blame_is_named_and_nobody_connected_is_lost(
-    facts: dict[int, Fact], said: str, blamed: tuple[int, ...]
+def test_the_culprit_is_named_and_no_connected_rank_is_lost(
+    facts: dict[int, Fact], beginning: str, blamed: tuple[int, ...]
 ) -> None:
     cause = find_cause(MINE, 7, "group 0", facts)
-    assert cause.text.startswith(said)
+    assert cause.text.startswith(beginning)
     assert cause.blamed == blamed
-    for rank, fact in facts.items():  # and a live one in the place of one that ended is not
+    for rank, fact in facts.items():  # A live process in the place of an ended one is not lost.
         live = find_cause(MINE, 7, "group 0", facts | {rank: replace(fact, ended=None, answer=HERE)})
         assert f"lost: rank {rank}" not in live.text
 
 
 @contextmanager
 def processes(count: int) -> Iterator[list[Presence]]:
-    made = [Presence(PresenceTuning(tick=0.02)) for _ in range(count)]
+    presences = [Presence(PresenceTuning(tick=0.02)) for _ in range(count)]
     try:
-        yield made
+        yield presences
     finally:
-        for each in made:
-            each.close()
+        for own in presences:
+            own.close()
 
 
 def until(over: Callable[[], Any]) -> None:
@@ -81,7 +81,7 @@ def until(over: Callable[[], Any]) -> None:
 
 
 class Messages:
-    """A wrapped back end: a wait that nothing ends but somebody's receiving with a time-out, as with Gloo."""
+    """A wrapped back end: a wait ends only when a receive with a time-out closes it, as with Gloo."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -103,7 +103,7 @@ class Messages:
 
 @contextmanager
 def group() -> Iterator[tuple[list[Presence], list[FailureWatch]]]:
-    """Three ranks that have met."""
+    """Start three ranks that have met."""
     with processes(len(RANKS)) as owns:
         store = dist.HashStore()
         watches = [
@@ -120,7 +120,7 @@ def group() -> Iterator[tuple[list[Presence], list[FailureWatch]]]:
 
 
 def fails(watch: FailureWatch, waiting: Waiting, error: str | None = None) -> str:
-    """What it says of a wait that does not end, or that ends with this error."""
+    """Return the message of a wait that does not end, or that ends with `error`."""
 
     def call() -> None:
         with watch.guard(waiting):
@@ -134,7 +134,7 @@ def fails(watch: FailureWatch, waiting: Waiting, error: str | None = None) -> st
     return str(caught.value)
 
 
-def test_a_closed_connection_is_the_end_of_its_process_for_all_that_wait() -> None:
+def test_a_closed_connection_is_the_end_of_its_process_for_all_waiting_ranks() -> None:
     with group() as (owns, watches):
         calls = [watch.issue("allreduce") for watch in watches]
         owns[1].close()
@@ -144,36 +144,36 @@ def test_a_closed_connection_is_the_end_of_its_process_for_all_that_wait() -> No
             pass
 
 
-def test_who_waits_for_one_that_gave_up_gives_up_for_the_same_cause() -> None:
+def test_a_rank_that_waits_for_one_that_gave_up_gives_up_for_the_same_cause() -> None:
     with group() as (_, watches):
         waiting = Waiting("receive from rank 7", peers=[0])
-        said = []
-        thread = Thread(target=lambda: said.append(fails(watches[1], waiting)))
+        messages = []
+        thread = Thread(target=lambda: messages.append(fails(watches[1], waiting)))
         thread.start()
         until(lambda: watches[1].calls.waits())
         text = fails(watches[0], watches[0].issue("allreduce"), "Timed out waiting 1 ms")
         assert "; rank 3 is in receive from rank 7 of group 0" in text
         thread.join()
-        assert "the others gave up waiting for this rank: rank 3 is in receive" in said[0]
+        assert "the others gave up waiting for this rank: rank 3 is in receive" in messages[0]
 
 
 def test_calls_that_differ_are_found_while_they_wait() -> None:
     with group() as (_, watches):
         calls = [watch.issue("broadcast" if me == 1 else "allreduce") for me, watch in enumerate(watches)]
-        said: list[str] = []
+        messages: list[str] = []
         threads = [
-            Thread(target=lambda pair=pair: said.append(fails(*pair)))  # type: ignore[misc]
+            Thread(target=lambda pair=pair: messages.append(fails(*pair)))  # type: ignore[misc]
             for pair in zip(watches, calls, strict=True)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(said) == 3
-        assert all("rank 3 calls broadcast" in text and "calls allreduce" in text for text in said)
+        assert len(messages) == 3
+        assert all("rank 3 calls broadcast" in text and "calls allreduce" in text for text in messages)
 
 
-def test_words_come_before_the_end_and_earlier_calls_are_nobodys_fault() -> None:
+def test_last_words_come_before_the_end_and_earlier_calls_are_not_to_blame() -> None:
     with group() as (owns, watches):
         for watch in watches:
             with watch.guard(watch.issue("first")):
@@ -185,7 +185,7 @@ def test_words_come_before_the_end_and_earlier_calls_are_nobodys_fault() -> None
             "; rank 3 raised ValueError: bad batch: it has made 1 call of group 0 (ranks 7, 3, 5), this is call 2"
         )
         watches[2].look()
-        assert not watches[2].messages.closed  # no wait of its is in vain
+        assert not watches[2].messages.closed  # None of its waits is in vain.
 
 
 def test_a_rank_that_left_after_its_part_is_not_to_blame() -> None:
@@ -203,19 +203,19 @@ def test_a_rank_that_left_after_its_part_is_not_to_blame() -> None:
         until(lambda: watches[0].messages.closed)
 
 
-def test_a_call_that_fails_by_itself_is_nobodys_fault() -> None:
+def test_a_call_that_fails_by_itself_has_no_culprit() -> None:
     with group() as (_, watches):
         waiting = watches[0].issue("allreduce")
         with pytest.raises(RuntimeError, match=r"^Invalid scalar type$"), watches[0].guard(waiting):
             raise RuntimeError("Invalid scalar type")
 
 
-def test_who_does_not_come_is_named() -> None:
+def test_an_absent_rank_is_named() -> None:
     with processes(1) as (own,), pytest.raises(RuntimeError, match=r"^rank 3, 5 did not come within 0\.1 s$"):
         FailureWatch(0, RANKS, None, "0", SOON, lambda: own).meet(dist.HashStore(), timedelta(seconds=0.1), True)
 
 
-def test_who_ended_before_a_group_was_made_is_named_at_once() -> None:
+def test_a_rank_that_ended_before_a_group_was_made_is_named_at_once() -> None:
     with group() as (owns, watches):
         owns[2].close()
         until(lambda: owns[0].ends)
@@ -226,7 +226,10 @@ def test_who_ended_before_a_group_was_made_is_named_at_once() -> None:
 
 
 def test_a_call_that_failed_is_among_the_last_words() -> None:
-    """So who waits for this rank in another group learns of the one that it waited for."""
+    """Check that a failed call is in the last words.
+
+    A process that waits for this rank in another group learns of the rank that it waited for.
+    """
     with group() as (owns, watches):
         assert "rank 3, 5 have made 0 calls" in fails(
             watches[0], watches[0].issue("allreduce"), "Timed out waiting 1 ms"
@@ -239,7 +242,7 @@ def test_a_call_that_failed_is_among_the_last_words() -> None:
         assert find_cause(MINE, 3, "group 1", facts).blamed == (5,)
 
 
-def test_ctrl_c_ends_the_wait_of_the_main_thread_and_the_others_know_why() -> None:
+def test_ctrl_c_ends_the_wait_of_the_main_thread_and_the_others_learn_why() -> None:
     with group() as (owns, watches):
         timer = Timer(0.05, watches[0].interrupt)
         timer.start()
@@ -248,14 +251,14 @@ def test_ctrl_c_ends_the_wait_of_the_main_thread_and_the_others_know_why() -> No
         assert not owns[1].ends
 
 
-def test_messages_do_not_grow_with_the_calls_that_are_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_do_not_grow_with_the_open_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     with group() as (owns, watches):
         sent = list[int]()
         monkeypatch.setattr(presence, "json", Measured(sent))
         for watch in watches:
             watch.calls.begin_wait = partial(_begin_long_ago, watch.calls.begin_wait)  # type: ignore[method-assign]
-        held = [[watch.issue(f"allreduce {k}") for k in range(5000)] for watch in watches]
-        for watch, calls in zip(watches, held, strict=True):
+        open_calls = [[watch.issue(f"allreduce {k}") for k in range(5000)] for watch in watches]
+        for watch, calls in zip(watches, open_calls, strict=True):
             for waiting in calls:
                 watch.begin(waiting, waiting)
         waits = [f"allreduce 0 of {watch.group}" for watch in watches]
@@ -263,17 +266,17 @@ def test_messages_do_not_grow_with_the_calls_that_are_not_over(monkeypatch: pyte
         for watch in watches:
             ((of, number, text, _),) = watch.held()[2] or ()
             assert (of, number, text) == (watch.id, 1, waits[0])
-        until(lambda: all(len(watch._heard) == 2 for watch in watches))  # of each other's first wait
-        assert "all ranks are in this call" in fails(watches[0], held[0][0], "Timed out waiting 1 ms")
+        until(lambda: all(len(watch._heard) == 2 for watch in watches))  # Each has heard of the other's first wait.
+        assert "all ranks are in this call" in fails(watches[0], open_calls[0][0], "Timed out waiting 1 ms")
         assert sent
         assert max(sent) < 2000
         assert not any(own.ends for own in owns)
-        watches[1].end(held[1][0])  # the next is the first now, and is told
+        watches[1].end(open_calls[1][0])  # The next call is the first one now, and is sent.
         until(lambda: watches[2]._heard[1] == 2)
 
 
 class Measured:
-    """The module json, which notes how long its texts are."""
+    """A replacement of the module json that notes the lengths of its texts."""
 
     def __init__(self, sent: list[int]) -> None:
         self.sent, self.loads = sent, json.loads
@@ -288,9 +291,9 @@ def _begin_long_ago(begin: Callable[[Any, Any], None], key: Any, wait: Any) -> N
     begin(key, replace(wait, since=wait.since - 60))
 
 
-def test_a_process_that_ended_before_it_could_connect_is_found() -> None:
+def test_a_process_that_ended_before_it_could_connect_is_named() -> None:
     with processes(2) as owns:
-        smaller, greater = sorted(owns, key=lambda each: each.name)
+        smaller, greater = sorted(owns, key=lambda own: own.name)
         address = greater.address
         greater.close()
         smaller.connect(address)
@@ -299,21 +302,21 @@ def test_a_process_that_ended_before_it_could_connect_is_found() -> None:
 
 
 def test_strangers_are_not_heard() -> None:
-    with processes(2) as (one, other):
-        to = Address.parse(one.address)
+    with processes(2) as (first, second):
+        to = Address.parse(first.address)
         for line in (b"{}\n", b'{"secret": "x", "name": "y"}\n', b"[" * 60_000 + b"\n", b"\xff" * (1 << 17)):
             with socket.create_connection((to.ip, to.port)) as stranger:
                 stranger.sendall(line)
                 stranger.settimeout(20)
                 with suppress(ConnectionResetError):
                     assert stranger.recv(1) == b""
-        smaller, greater = sorted((one, other), key=lambda each: each.name)
+        smaller, greater = sorted((first, second), key=lambda own: own.name)
         greater.connect(smaller.address)
         until(lambda: smaller.is_open(greater.name))
-        assert not one.ends
+        assert not first.ends
 
 
-def test_what_gloo_says_becomes_one_clear_line() -> None:
+def test_gloos_messages_become_one_clear_line() -> None:
     long = "[/a/b/pair.cc:553] Connection closed by peer [127.0.0.1]:5. This is typically caused by a crash.\nAt: x"
     assert error_text(RuntimeError(long)) == "Connection closed by peer [127.0.0.1]:5"
     assert error_text(RuntimeError()) == "RuntimeError"

@@ -1,4 +1,4 @@
-"""Ranks that are started anew beside the store that they had."""
+"""Ranks that are started again with the store of their first attempt."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ open(os.environ["DONE"] + str(rank), "w").write(str(attempt))
 
 
 class Process:
-    """What meets: where it is, and to whom it has connected."""
+    """A process that meets others: its address, and the addresses to which it has connected."""
 
     def __init__(self, name: str) -> None:
         self.address, self.of_rank = f"{name} secret host 1", dict[int, str]()
@@ -54,12 +54,12 @@ class Process:
 
 
 def join(store: Any, attempt: int, late: int) -> list[Any]:
-    """What each of three ranks has of `meet`; one begins when the others have looked for a while."""
-    found: list[Any] = [None] * len(RANKS)
+    """Return the result of `meet` on each of three ranks; rank `late` starts after the others have waited a while."""
+    results: list[Any] = [None] * len(RANKS)
     processes = [Process(f"{attempt}-{rank}") for rank in RANKS]
 
     def enter(place: int) -> None:
-        found[place] = meet(processes[place], store, place, RANKS, timedelta(seconds=20), lambda _: None)
+        results[place] = meet(processes[place], store, place, RANKS, timedelta(seconds=20), lambda _: None)
 
     threads = [threading.Thread(target=enter, args=(place,)) for place in range(len(RANKS))]
     for place in range(len(RANKS)):
@@ -75,7 +75,7 @@ def join(store: Any, attempt: int, late: int) -> list[Any]:
     met = [set(process.met) for process in processes]
     everybody = {f"{attempt}-{rank}" for rank in RANKS}
     assert met == [everybody - {f"{attempt}-{rank}"} for rank in RANKS]
-    return found
+    return results
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])
@@ -83,14 +83,14 @@ def test_every_attempt_meets_itself(late: int) -> None:
     store = dist.HashStore()
     groups = set()
     for attempt in range(3):
-        found = join(store, attempt, late if attempt else 1)
-        assert [names for names, _ in found] == [[f"{attempt}-{rank}" for rank in RANKS]] * 3
-        groups |= {group for _, group in found}
+        results = join(store, attempt, late if attempt else 1)
+        assert [names for names, _ in results] == [[f"{attempt}-{rank}" for rank in RANKS]] * 3
+        groups |= {group for _, group in results}
     assert len(groups) == 3
 
 
 @pytest.mark.parametrize(("place", "lost"), [(1, "5"), (0, "3, 8")])
-def test_who_does_not_come_is_named(place: int, lost: str) -> None:
+def test_an_absent_rank_is_named(place: int, lost: str) -> None:
     store = dist.HashStore()
     join(store, 0, 0)
     with pytest.raises(RuntimeError, match=f"rank {lost} did not come within 0.1 s"):
@@ -98,15 +98,15 @@ def test_who_does_not_come_is_named(place: int, lost: str) -> None:
 
 
 @pytest.mark.slow
-def test_torchrun_starts_ranks_anew(tmp_path: Path) -> None:
+def test_torchrun_restarts_ranks(tmp_path: Path) -> None:
     (tmp_path / "again.py").write_text(AGAIN)
-    alone = {
+    variables = {
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DONE": str(tmp_path / "done"), "PYTHONPATH": str(ROOT)
     }  # fmt: skip
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
     ran = subprocess.run(
         [*command, "--monitor-interval", "0.1", str(tmp_path / "again.py")],
-        env=os.environ | alone, cwd=ROOT, capture_output=True, text=True, timeout=200,
+        env=os.environ | variables, cwd=ROOT, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert [(tmp_path / f"done{rank}").read_text() for rank in range(2)] == ["2", "2"]

@@ -1,4 +1,4 @@
-"""Strangers at the presence port, and members that send what is no message (issue 29, 8)."""
+"""Strangers at the presence port, and members that send malformed messages."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ HASTY = Tuning(tick=0.02, stranger=0.3, strangers=8)
 
 @contextmanager
 def members(count: int, tuning: Tuning = HASTY) -> Iterator[list[Presence]]:
-    """Processes of which every two are connected."""
-    made = [Presence(tuning) for _ in range(count)]
+    """Start processes of which every two are connected."""
+    presences = [Presence(tuning) for _ in range(count)]
     try:
-        for one in made:
-            for other in made:
-                if one is not other:
-                    one.connect(other.address)
-        until(lambda: all(a.is_open(b.name) for a in made for b in made if a is not b))
-        yield made
+        for presence in presences:
+            for peer in presences:
+                if presence is not peer:
+                    presence.connect(peer.address)
+        until(lambda: all(a.is_open(b.name) for a in presences for b in presences if a is not b))
+        yield presences
     finally:
-        for each in made:
-            each.close()
+        for member in presences:
+            member.close()
 
 
 def connected(presence: Presence) -> socket.socket:
@@ -53,7 +53,7 @@ def cpu_seconds(presence: Presence) -> float:
 
 
 def assert_alive(owns: list[Presence]) -> None:
-    """All hear each other, and one that comes now is let in."""
+    """Check that all processes hear each other, and that a new one is let in."""
     for own in owns:
         assert own._thread.is_alive()
         assert own.ends == {}
@@ -74,13 +74,13 @@ def assert_alive(owns: list[Presence]) -> None:
     [b"[" * 60_000 + b"\n", b"{" * 50, b"\n" * 70_000, os.urandom(4000), b"", b"GET / HTTP/1.1\r\n\r\n",
      b'{"secret": 1, "name": []}\n' * 3, hello("0" * 32, "0" * 16)],
 )  # fmt: skip
-def test_what_a_stranger_sends_ends_its_connection_and_nothing_else(data: bytes) -> None:
+def test_data_of_a_stranger_ends_only_its_own_connection(data: bytes) -> None:
     with members(2) as owns, ExitStack() as open_channels:
         for _ in range(3):
             channel = open_channels.enter_context(connected(owns[0]))
             channel.sendall(data)
             channel.settimeout(10)
-            with suppress(ConnectionResetError):  # it had sent more than was read
+            with suppress(ConnectionResetError):  # It had sent more than was read.
                 assert channel.recv(1) == b""
         assert_alive(owns)
 
@@ -91,7 +91,7 @@ def test_idle_and_slow_strangers_take_few_places_and_little_time() -> None:
         before, start, most = cpu_seconds(owns[0]), time.monotonic(), 0
         while time.monotonic() < start + 2:
             for channel in channels[::2]:
-                with suppress(OSError):  # closed there
+                with suppress(OSError):  # Closed by the other side.
                     channel.send(b"a")
             most = max(most, len(owns[0]._strangers))
             time.sleep(0.02)
@@ -100,7 +100,7 @@ def test_idle_and_slow_strangers_take_few_places_and_little_time() -> None:
         assert_alive(owns)
 
 
-def test_no_descriptor_left_is_waited_for_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_of_descriptors_is_waited_for_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
     with members(2) as owns:
         accept, tried = Presence._accept, []
 
@@ -111,7 +111,7 @@ def test_no_descriptor_left_is_waited_for_without_spinning(monkeypatch: pytest.M
         monkeypatch.setattr(Presence, "_accept", counted)
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         os.close(free := os.dup(0))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # for the stranger's own end alone
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # One descriptor, for the stranger's own end.
         try:
             with connected(owns[0]):
                 time.sleep(4 * HASTY.stranger)
@@ -152,7 +152,7 @@ def test_a_member_that_is_slow_or_was_taken_for_a_stranger_is_let_in(monkeypatch
      b"x" * ((1 << 20) + 70_000), b'{"held": "t", "state": {"rank": 0}}'],
     ids=lambda line: str(line[:20]),
 )  # fmt: skip
-def test_a_member_that_sends_no_message_is_named_and_not_lost(line: bytes) -> None:
+def test_a_member_that_sends_a_malformed_message_is_named_and_not_lost(line: bytes) -> None:
     with members(3) as owns:
         watch = FailureWatch(0, (7, 3, 5), None, "0", SOON, lambda: owns[0])
         watch._presence, watch.id, watch._names = owns[0], "g", [own.name for own in owns]
@@ -174,7 +174,7 @@ def test_a_member_that_sends_no_message_is_named_and_not_lost(line: bytes) -> No
 @pytest.mark.parametrize(
     "value", [b"", b"\xff\xfe", b"x", b"[" * 60_000, b"a b c d e f", "ä".encode(), b"0" * 16 + b" host 1 2 3"]
 )
-def test_what_a_rank_did_not_write_to_the_store_is_named(value: bytes) -> None:
+def test_an_entry_of_the_store_that_no_rank_wrote_is_named(value: bytes) -> None:
     store = dist.HashStore()
     store.set("1/at/1", value)
     own = Presence(HASTY)

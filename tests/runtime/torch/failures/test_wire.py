@@ -1,4 +1,4 @@
-"""What a presence port takes from a connection: addresses, first frames, messages of each shape."""
+"""What a presence port accepts from a connection: addresses, first frames, messages of each shape."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_an_address_is_read_as_it_was_written() -> None:
      f"{NAME} {SECRET[:16]} 10.0.0.1 1 -", f"{NAME} {SECRET} ::1 1 -", f"{NAME} {SECRET} 10.0.0.1 ١ -",
      "[" * 60_000],
 )  # fmt: skip
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not the address of a process; it must be"):
         Address.parse(text)
 
 
-def test_only_a_frame_with_the_secret_says_a_name() -> None:
+def test_only_a_frame_with_the_secret_gives_a_name() -> None:
     frame = hello(SECRET, NAME)
     assert len(frame) == HELLO_BYTES
     assert name_in_hello(frame, SECRET) == NAME
@@ -70,7 +70,7 @@ SENT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("message", SENT, ids=str)
-def test_every_message_is_read_and_none_with_a_field_of_another_shape(message: dict[str, Any]) -> None:
+def test_every_message_is_read_and_a_field_of_another_shape_refused(message: dict[str, Any]) -> None:
     assert read_message(json.dumps(message).encode()) == message
     for field in message:
         for value in ({"x": 1}, [[]], [None], 1.5, {"g": ["a"]}, [["g", "x"]], ["why", 3], 1 << 70, True):
@@ -83,7 +83,7 @@ def test_every_message_is_read_and_none_with_a_field_of_another_shape(message: d
 @pytest.mark.parametrize(
     "line", [b"", b"[]", b"1", b'"end"', b"null", b"\xff", b"[" * 60_000, b"1" * 5000, b'{"x": 1}', b'{"end": "y"}']
 )
-def test_what_is_no_message_is_a_value_error(line: bytes) -> None:
+def test_a_malformed_message_is_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - json's own words, too
         read_message(line)
 
@@ -100,7 +100,7 @@ def test_what_is_no_message_is_a_value_error(line: bytes) -> None:
         ({}, False),
     ],
 )
-def test_the_surroundings_say_whether_all_ranks_are_here(
+def test_the_environment_states_whether_all_ranks_are_on_this_host(
     surroundings: dict[str, str], right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not this_host():

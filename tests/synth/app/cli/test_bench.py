@@ -74,7 +74,7 @@ def test_wrong_elements_fail_the_command(synth: Call, ring: Path, working_folder
     assert "elements wrong" in answer.out
 
 
-def test_a_library_names_what_ran(synth: Call, working_folder: Path) -> None:
+def test_a_library_run_names_its_files(synth: Call, working_folder: Path) -> None:
     arguments = ("--topo", "dgx-a100", "--group", "0,2,4,6", "--budget", "2s")
     assert synth("allreduce", *arguments).code == 0
     report = json.loads(synth("bench", "out", "-b", "1K", "-e", "1M", "-f", "32", "-n", "1", "--json").out)
@@ -125,7 +125,7 @@ def test_refusals(synth: Call, ring: Path, arguments: tuple[str, ...], message: 
     assert message in answer.err
 
 
-def test_what_cannot_be_run(synth: Call, working_folder: Path) -> None:
+def test_a_file_that_cannot_run_is_refused(synth: Call, working_folder: Path) -> None:
     assert "none.xml" in synth("bench", "none.xml").err
     (working_folder / "empty").mkdir()
     assert synth("bench", "empty").code == 2

@@ -72,7 +72,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_calibrated_file_is_what_answers_and_proofs_count_with(synth: Call) -> None:
+def test_answers_and_proofs_use_a_calibrated_file(synth: Call) -> None:
     answer = synth("calibrate", "--backend", "gpu", "--ranks", "2", "-o", "here.toml")
     assert (answer.code, answer.err) == (0, "")
     calibrated = load("here.toml")
@@ -203,7 +203,7 @@ def test_refusals(synth: Call, arguments: tuple[str, ...], message: str) -> None
     assert message in synth("calibrate", *arguments).refusal
 
 
-def test_a_job_has_the_ranks_that_it_says(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_must_have_the_stated_ranks(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.backends.find_spec", lambda _: True)  # refused before torch is loaded
     monkeypatch.setenv("RANK", "0")
     for world_size, arguments, message in (

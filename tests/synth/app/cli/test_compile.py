@@ -145,7 +145,7 @@ def test_a_script_takes_its_range_in_a_library(synth: Call, working_folder: Path
     assert (answer.code, "serves 2048..1024 bytes" in answer.err) == (2, True)
 
 
-def test_a_custom_goal_stands_beside_a_lone_file(synth: Call, working_folder: Path) -> None:
+def test_a_custom_goal_is_written_beside_a_single_file(synth: Call, working_folder: Path) -> None:
     arguments = ("--set", "nodes=2", "--set", "gpus=2")
     assert synth("compile", EXAMPLES / "alltonext.py", *arguments, "-o", "next.xml").code == 0
     assert sorted(path.name for path in working_folder.iterdir()) == ["next.goal.json", "next.xml"]
@@ -238,7 +238,9 @@ def test_a_wrong_file_is_not_optimized_nor_overwritten(synth: Call, working_fold
 
 
 @pytest.mark.parametrize("command", ["compile", "convert"])
-def test_a_link_stays_and_what_is_no_file_is_refused(synth: Call, working_folder: Path, command: str) -> None:
+def test_a_symbolic_link_stays_and_a_target_that_is_no_file_is_refused(
+    synth: Call, working_folder: Path, command: str
+) -> None:
     assert synth("compile", RING, "-o", "given.xml").code == 0
     source = RING if command == "compile" else "given.xml"
     out = ("-o", "link.xml") if command == "compile" else ("link.xml", "--target", "msccl")

@@ -140,7 +140,7 @@ def test_figures_of_an_entry_are_worked_out_again(synth: Call) -> None:
 
 
 @pytest.mark.parametrize("stated", [[], [[]], [["", "ring"]], [[["a"]]]])
-def test_what_a_library_would_run_is_not_taken_from_a_cache(synth: Call, stated: list[Any]) -> None:
+def test_times_of_libraries_are_not_read_from_a_cache(synth: Call, stated: list[Any]) -> None:
     key, about, files = cached_answer(synth, *ASKED)
     Cache(Path("cache")).put(key, pack({**about, "baselines": stated}, files))
     honest = about["forms"][0][0]["entry"]["vs_baseline"]
@@ -148,7 +148,7 @@ def test_what_a_library_would_run_is_not_taken_from_a_cache(synth: Call, stated:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\x1f\x8b\x08\x00", b"null", b"[" * 60_000])
-def test_what_is_no_answer_is_searched(synth: Call, content: bytes) -> None:
+def test_a_cached_file_that_is_no_answer_is_searched_for(synth: Call, content: bytes) -> None:
     key, _, _ = cached_answer(synth, *ASKED)
     for data in (content, gzip.compress(content)):
         Cache(Path("cache")).put(key, data)

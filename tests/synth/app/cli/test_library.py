@@ -46,7 +46,7 @@ def test_a_shell_takes_it(target: str, synth: Call, working_folder: Path) -> Non
     assert all(remark in answer.out for remark in TARGETS[target].remarks)
 
 
-def test_a_list_holds_what_is_loaded(synth: Call, working_folder: Path) -> None:
+def test_a_list_has_the_files_that_are_loaded(synth: Call, working_folder: Path) -> None:
     folder = library(working_folder / "out", *files("msccl", MSCCL_FILES + 2))
     environment = json.loads(synth("library", "env", folder, "--json").out)["environments"][0]
     assert len(environment["variables"]["MSCCL_XML_FILES"].split(":")) == MSCCL_FILES

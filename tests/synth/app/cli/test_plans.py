@@ -24,7 +24,7 @@ def plan(synth: Call, working_folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
-def test_the_table_is_what_the_plan_takes(collective: str, synth: Call, working_folder: Path) -> None:
+def test_the_table_states_the_time_of_the_plan(collective: str, synth: Call, working_folder: Path) -> None:
     answer = synth(collective, "--topo", "ring:4", "--target", "mscclpp", "--engine", "baseline")
     assert (answer.code, answer.err) == (0, "")
     entries = load_index(working_folder / "out")
@@ -47,7 +47,7 @@ def test_simulate(plan: Path, synth: Call) -> None:
     assert "has no link from it" in synth("simulate", plan, "--topo", "torus:4x4", "--group", "0,2,5,7").refusal
 
 
-def test_simulate_what_is_wrong_or_cannot_be_timed(synth: Call, working_folder: Path) -> None:
+def test_simulate_a_wrong_or_untimed_plan(synth: Call, working_folder: Path) -> None:
     document = foreign.gets()
     del document["gpus"][0]["threadblocks"][0]["ops"][1]
     (working_folder / "a.json").write_text(json.dumps(document))

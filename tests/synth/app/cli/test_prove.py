@@ -174,7 +174,7 @@ def test_sums(synth: Call, working_folder: Path) -> None:
         wrong(synth("prove", edited(path, rows(lambda x, row=row: np.delete(x, row)), True)), "schedule")
 
 
-def test_harmless_changes_are_not_what_was_proved(synth: Call, right: Path) -> None:
+def test_a_proof_is_for_the_exact_file(synth: Call, right: Path) -> None:
     """Check that a proof holds for one file to the byte; without the proof the changed file is another right one."""
 
     def rename(header: dict[str, Any], _: Columns) -> None:
@@ -218,7 +218,7 @@ def test_a_proof_better_than_the_truth(synth: Call, right: Path, monkeypatch: py
     assert "proves 99.0 µs for a schedule that takes" in wrong(synth("prove", right), "proof")
 
 
-def test_groups_relays_and_patterns_say_what_they_are(synth: Call, working_folder: Path) -> None:
+def test_groups_relays_and_patterns_are_named(synth: Call, working_folder: Path) -> None:
     problem = make_problem(load("line:4"), "allgather", [3, 0], [1, 2])
     lines = synth("prove", write_proved(working_folder, problem)).out.splitlines()
     assert lines[1] == "allgather on line:4, group 3,0, 2 relaying"

@@ -158,7 +158,7 @@ CONNECTED = {
 
 
 @pytest.mark.parametrize("case", CONNECTED)
-def test_check_of_a_topology_says_who_reaches_whom(synth: Call, working_folder: Path, case: str) -> None:
+def test_check_of_a_topology_reports_reachability(synth: Call, working_folder: Path, case: str) -> None:
     ranks, pairs, code, message, parts = CONNECTED[case]
     links = f'[[links]]\npairs = "{pairs}"\ngbs = 25\nalpha_us = 1\n' if pairs else ""
     (working_folder / "t.toml").write_text(f'name = "t"\nranks = {ranks}\nswitches = ["a", "b"]\n{links}')

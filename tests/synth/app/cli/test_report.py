@@ -70,7 +70,7 @@ def test_one_schedule_and_one_program(synth: Call, working_folder: Path, library
     assert read(working_folder / "c.html")[0]["unit"] == "µs"
 
 
-def test_what_is_wrong_is_shown_and_said(synth: Call, working_folder: Path, library: Path) -> None:
+def test_a_wrong_proof_is_shown_and_reported(synth: Call, working_folder: Path, library: Path) -> None:
     """Check that a proof that claims more than it proves is reported."""
     (proof,) = library.glob("schedules/*.proof.json")
     text = proof.read_text()
@@ -116,7 +116,7 @@ def test_a_page_that_cannot_be_written(synth: Call, working_folder: Path, librar
     assert [p.name for p in working_folder.iterdir()] == ["out"]
 
 
-def test_a_library_stands_where_it_was_made_for(synth: Call, working_folder: Path) -> None:
+def test_a_library_is_shown_for_its_own_ranks(synth: Call, working_folder: Path) -> None:
     """Check the ranks of a library's group: the middle of a line comes first.
 
     On ranks 0, 1, 2 the file would send where there is no link.

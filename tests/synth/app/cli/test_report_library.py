@@ -112,7 +112,7 @@ def test_without_pages(two: Path, synth: Call, working_folder: Path) -> None:
     assert "--no-pages: is for a library" in synth("report", two / "msccl" / "a.xml", "--no-pages").refusal
 
 
-def test_what_is_one_question_is_no_library_page(two: Path, synth: Call, working_folder: Path) -> None:
+def test_a_single_question_has_no_library_page(two: Path, synth: Call, working_folder: Path) -> None:
     rows = json.loads((two / "index.json").read_bytes())["algorithms"]
     (two / "index.json").write_bytes(index_text(rows[:1]))
     assert find_library(two) is None
@@ -121,7 +121,7 @@ def test_what_is_one_question_is_no_library_page(two: Path, synth: Call, working
     assert "Frontier" in (working_folder / "report.html").read_text()
 
 
-def test_a_wrong_file_is_said_and_shown(two: Path, synth: Call) -> None:
+def test_a_wrong_file_is_reported_and_shown(two: Path, synth: Call) -> None:
     path = two / "msccl" / "a.xml"
     path.write_text(path.read_text().replace('type="s"', 'type="r"', 1))
     answer = synth("report", two)

@@ -68,7 +68,7 @@ NOTHING = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), NOTHING)
-def test_why_there_is_nothing(synth: Call, working_folder: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_the_reason_for_no_answer(synth: Call, working_folder: Path, arguments: tuple[str, ...], message: str) -> None:
     answer = synth("allgather", "--topo", "ring:5", "--budget", "60s", *arguments)
     assert (answer.code, answer.err) == (1, "")
     assert message in answer.out
@@ -155,7 +155,7 @@ def test_an_interrupt_at_the_end_of_groups(synth: Call, monkeypatch: pytest.Monk
     assert "replayed and right" in answer.out
 
 
-def test_an_interrupt_of_what_a_dead_link_costs(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_of_the_comparison_with_the_healthy_network(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the answer stays where only the search on the healthy network was interrupted."""
     from synth.app import synthesis
 
@@ -173,7 +173,7 @@ def test_an_interrupt_of_what_a_dead_link_costs(synth: Call, monkeypatch: pytest
     assert "vs healthy" not in answer.out
 
 
-def test_an_interrupt_before_there_is_anything(
+def test_an_interrupt_before_the_first_answer(
     synth: Call, monkeypatch: pytest.MonkeyPatch, working_folder: Path
 ) -> None:
     from synth.app import synthesis

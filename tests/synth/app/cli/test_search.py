@@ -311,7 +311,7 @@ def test_a_collective_that_the_library_does_not_have(synth: Call) -> None:
     assert "no function for gather and scatter" in " ".join(synth("gather", "--help").out.split())
 
 
-def test_what_the_library_has_stays_where_it_is_no_slower(synth: Call, working_folder: Path) -> None:
+def test_an_existing_file_stays_where_it_is_no_slower(synth: Call, working_folder: Path) -> None:
     arguments = ("reducescatter", "--topo", "ring:4", "--budget", "20s")
     synth(*arguments, "--engine", "route")
     before = (working_folder / "out" / "index.json").read_bytes()
@@ -326,7 +326,7 @@ def test_what_the_library_has_stays_where_it_is_no_slower(synth: Call, working_f
     assert (working_folder / "out" / "index.json").read_bytes() != before
 
 
-def test_what_did_not_count_before_is_not_shown(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_compilation_is_not_shown(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a search does not report seconds in which another command of this process compiled."""
     monkeypatch.setattr(deadline._Uncounted, "seconds", 100.0)
     answer = synth("allgather", "--topo", "ring:4", "--engine", "route", "--json")

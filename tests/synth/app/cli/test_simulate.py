@@ -88,7 +88,7 @@ def test_ranks_of_the_topology(synth: Call, ring: Path) -> None:
     assert "rank 0 sends to rank 1, which has no link from it in ring:4, where they are ranks 0 and 2" in refusal
 
 
-def test_the_index_says_which_ranks(synth: Call, working_folder: Path) -> None:
+def test_the_index_states_the_ranks(synth: Call, working_folder: Path) -> None:
     arguments = ("allgather", "--topo", "dgx1", "--group", "2,3,0,1", "--engine", "route")
     assert synth(*arguments).code == 0
     path = sorted((working_folder / "out").rglob("*.xml"))[0]
@@ -126,7 +126,7 @@ def test_a_deadlock_has_no_time(synth: Call, ring: Path) -> None:
     assert simulated(synth, ring, "--topo", "ring:4", "--depth", "2")["fifo_depth"] == 2
 
 
-def test_a_file_that_does_not_say_what_is_right(synth: Call, working_folder: Path) -> None:
+def test_a_file_without_a_goal_is_not_judged(synth: Call, working_folder: Path) -> None:
     path = working_folder / "custom.xml"
     path.write_text(write_msccl(ring_allgather(4), target="msccl").replace('"allgather"', '"custom"'))
     report = simulated(synth, path, "--topo", "ring:4", "--sizes", "1M")

@@ -84,7 +84,7 @@ def test_a_row_makes_a_target_of_every_command(toy: str, synth: Call, working_fo
     assert "is a toy" in synth("simulate", "b.toy", "--topo", "ring:4").err
 
 
-def test_a_target_that_is_not_there(synth: Call) -> None:
+def test_an_unknown_target_is_refused(synth: Call) -> None:
     for arguments in (
         ("allgather", "--topo", "ring:4", "--target", "toy"),
         ("compile", EXAMPLES / "ring.py", "--target", "toy"),
@@ -95,7 +95,7 @@ def test_a_target_that_is_not_there(synth: Call) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_what_a_row_says_is_what_the_readme_and_the_help_tell(target: Target, synth: Call) -> None:
+def test_the_readme_and_the_help_agree_with_the_row(target: Target, synth: Call) -> None:
     rows = [line for line in all_text().splitlines() if line.startswith(f"| `{target.folder}/NAME{target.suffix}` |")]
     assert len(rows) == 1
     assert all(message in rows[0] for message in (f"| `{target.name}` | {target.reader}", f"| `{target.load}`"))

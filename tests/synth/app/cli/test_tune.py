@@ -124,7 +124,7 @@ def test_calibrate_writes_the_links_of_the_topology(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @with_torch
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_measurements(tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         process.send_signal(signal.SIGINT)
         output = process.stdout.read()  # type: ignore[union-attr]
@@ -134,7 +134,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
 
 @with_torch
-def test_a_rank_that_cannot_start_is_told_of_in_one_line(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_start_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "table.json").write_text("{}")
     completed = processes(tmp_path, "tune", "--ranks", 2, SYNTH_TABLE="table.json")
     assert completed.returncode == 2

@@ -92,7 +92,7 @@ def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
     assert not {task.key for task in mirrored_plan.searches} & set(pool.solved)
 
 
-def test_what_a_failure_costs(tmp_path: Path) -> None:
+def test_the_cost_of_a_failure(tmp_path: Path) -> None:
     file, lib = tmp_path / "cluster.toml", tmp_path / "lib"
     file.write_text(QUAD.replace('sizes = "1M"\n', "").replace(', "4-7", "4,5"', ""))
     healthy = make_plan(read_cluster(file), 1)

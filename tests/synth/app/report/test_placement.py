@@ -95,7 +95,7 @@ def test_a_ranking_is_found_in_a_file_and_a_folder(document: dict[str, Any], tmp
 
 
 @pytest.mark.parametrize("change", ["placements", "levels", "order", "groups", "level_us", "default"])
-def test_what_is_no_whole_ranking_is_refused(document: dict[str, Any], change: str) -> None:
+def test_an_incomplete_ranking_is_refused(document: dict[str, Any], change: str) -> None:
     wrong = copy.deepcopy(document)
     if change == "order":
         wrong["placements"][0]["order"][0] = 99

@@ -95,7 +95,7 @@ def test_trees_of_an_exchange_begin_as_they_wait() -> None:
     assert begins[link[2, 3]] == lasts_us[link[1, 2]] + 0.25
 
 
-def test_an_end_to_which_nothing_comes_only_receives() -> None:
+def test_an_end_without_senders_only_receives() -> None:
     """Check an end without senders, as where trees to both ends meet at an earlier rank, which sends all to one end."""
     problem = with_relays("mesh:1x4", "allreduce", (0, 1, 3))
     net = problem.network  # Local ranks: the group first, so the relay 2 is 3 here.

@@ -56,14 +56,14 @@ def answers(problem: Problem, size: int = SIZE, most_sends: int = 0) -> list[Alg
         ("z52", "reducescatter"),
     ],
 )
-def test_large_messages_take_what_the_worst_cut_takes(spec: str, name: str) -> None:
+def test_large_messages_take_the_time_of_the_worst_cut(spec: str, name: str) -> None:
     problem = make_problem(load(spec), name)
     best = min(answer.time_us(SIZE) for answer in answers(problem, most_sends=120_000))
     assert best <= 1.005 * float(worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte) * SIZE
 
 
 @pytest.mark.parametrize("spec", ["mesh:3x4", "dgx1", "hypercube:3"])
-def test_an_all_reduce_takes_what_the_worst_partition_takes(spec: str) -> None:
+def test_an_all_reduce_takes_the_time_of_the_worst_partition(spec: str) -> None:
     """Check 2(k-1) sends of the message between k parts: as many trees as have room, each up and down."""
     problem = make_problem(load(spec), "allreduce")
     best = min(answer.time_us(SIZE) for answer in answers(problem, most_sends=60_000))
