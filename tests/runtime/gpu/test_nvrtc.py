@@ -74,11 +74,11 @@ def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> N
     options = compiler_options(kind, op, 512, **FORMS[form])
     arguments = [option.encode() for option in (*options, f"--gpu-architecture={arch}")]
     failed = library.nvrtcCompileProgram(program, len(arguments), (ctypes.c_char_p * len(arguments))(*arguments))
-    log = found_by(library, program, "ProgramLog")
+    log = output_of(library, program, "ProgramLog")
     assert not failed, log
     of_source = [line for line in log.splitlines() if not line.startswith("nvrtc: warning: Architectures prior")]
     assert not [line for line in of_source if "warning" in line]
-    code = found_by(library, program, "CUBIN")
+    code = output_of(library, program, "CUBIN")
     assert "synth_interpret" in code
     assert "synth_average" in code
     library.nvrtcDestroyProgram(ctypes.byref(program))
@@ -90,7 +90,7 @@ def test_every_type_and_reduction_is_compiled() -> None:
     assert {op for _, op in indices} == set(range(len(REDUCTIONS)))
 
 
-def found_by(library: ctypes.CDLL, program: ctypes.c_void_p, output: str) -> str:
+def output_of(library: ctypes.CDLL, program: ctypes.c_void_p, output: str) -> str:
     """Return an output of NVRTC: its log, or the machine code."""
     size = ctypes.c_size_t()
     getattr(library, f"nvrtcGet{output}Size")(program, ctypes.byref(size))

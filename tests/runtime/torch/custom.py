@@ -1,4 +1,7 @@
-"""A rank that runs custom collectives: python -m tests.runtime.torch.custom RANK SIZE ADDRESS RESULT"""
+"""A rank that runs custom collectives.
+
+python -m tests.runtime.torch.custom RANK SIZE ADDRESS RESULT
+"""
 
 from __future__ import annotations
 

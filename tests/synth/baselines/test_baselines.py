@@ -151,9 +151,8 @@ def test_allreduce_by_doubling_has_two_kinds() -> None:
     assert (halving.steps, halving.chunks, len(halving.schedule)) == (6, 8, 2 * 8 * 7)
     assert (whole.steps, whole.chunks, len(whole.schedule)) == (3, 1, 8 * 3)
     assert whole.time_us(1e6) == pytest.approx(3 * (ALPHA + 1e6 / (GBS * 1e3)))
-    algorithms = baseline_named(
-        problem_of("ring:8", "allreduce"), "recursive doubling"
-    )  # Ranks 0 and 4 are no neighbours.
+    # Ranks 0 and 4 are no neighbours.
+    algorithms = baseline_named(problem_of("ring:8", "allreduce"), "recursive doubling")
     assert {a.chunks for a in algorithms} == {8}
 
 
@@ -226,7 +225,7 @@ def test_cycles(spec: str, count: int) -> None:
         assert sorted(cycle.members.tolist()) == members.tolist()
         for link in cycle.links.tolist():
             load[net.uses(link)] += 1
-    if spec != "mesh:3x3" and spec != "dgx1":  # Other topologies have links of two bandwidths.
+    if spec != "mesh:3x3" and spec != "dgx1":  # These two have links of two bandwidths.
         assert load.max() == 1
 
 

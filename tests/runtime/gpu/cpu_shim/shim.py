@@ -97,10 +97,9 @@ class ShimExecutor:
     """An `Executor` that runs the kernel on CPU threads.
 
     The constructor takes `binary` from `built`, compiled with `paced` if there is a pace; `threads` of a block;
-    `launches`,
-    one after the other, each on the given inputs; `devices`, the number of launches at once, as of as many GPUs. For
-    `depth`, `slot_bytes`, `limit_s` and `pace` see `Encoded`. SanitizerReport is raised for a fault that a sanitizer
-    reports.
+    `launches`, one after the other, each on the given inputs; `devices`, the number of launches at once, as of as many
+    GPUs. For `depth`, `slot_bytes`, `limit_s` and `pace` see `Encoded`. SanitizerReport is raised for a fault that a
+    sanitizer reports.
 
     Attributes:
         kernel_us, emulated: See `Executor`; None without a pace.
@@ -229,8 +228,7 @@ def run_in_arena(
         inputs: Input of each rank.
         outputs: Output of each rank.
         launch: Function of the offsets of each rank's input and output in the arena, in bytes, and of the arena. It
-            returns
-            the arena after the run and the kernel's report.
+            returns the arena after the run and the kernel's report.
 
     Raises:
         InputError: The report names a fault, or an array has gaps.

@@ -163,7 +163,7 @@ def test_a_process_that_does_not_answer_or_goes_on_is_not_called_stuck() -> None
     bus.look("0")
     assert len(questions) > 1
     assert bus.given == {"0": [], "1": []}
-    # This plants a belief after the first answer.
+    # If the first answer were believed, both processes would seem stuck.
     bus.searches["0"]._round = None
     states = {"0": program.state("0"), "1": Held(1, state.made, (call,))}
     assert len(find_stuck({name: state for name, state in states.items() if state is not None})) == 2

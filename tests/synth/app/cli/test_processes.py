@@ -51,7 +51,7 @@ def _alive(pid: int) -> bool:
     return state != "Z" and b"synth.solvers.worker" in command
 
 
-def _gone(pids: list[int]) -> bool:
+def _all_end(pids: list[int]) -> bool:
     """Return True if all processes end by themselves within 15 s.
 
     This takes no time on an idle machine, and some seconds on a busy one.
@@ -139,7 +139,7 @@ def test_interrupt_keeps_the_best_so_far(
     assert files
     for file in files:
         assert synth("verify", working_folder / file).code == 0
-    assert _gone(children)
+    assert _all_end(children)
 
 
 @pytest.mark.parametrize("which", LONG)
@@ -169,7 +169,7 @@ def test_two_interrupts(working_folder: Path, answered_s: Callable[[str], float]
     assert running.returncode == 130
     assert "before there was an answer" not in err
     assert "Traceback" not in err
-    assert _gone(children)
+    assert _all_end(children)
     out = working_folder / "out"
     assert not out.exists() or not [p for p in out.iterdir() if p.name.startswith(".")]
 
@@ -235,7 +235,7 @@ def test_solvers_do_not_outlive_the_command(working_folder: Path, which: signal.
         assert children
         os.kill(running.pid, which)
         running.wait(timeout=5)
-        assert _gone(children)
+        assert _all_end(children)
 
 
 def test_no_solver_is_left_after_a_plain_end(working_folder: Path) -> None:
@@ -244,7 +244,7 @@ def test_no_solver_is_left_after_a_plain_end(working_folder: Path) -> None:
         children = _workers_of(running.pid)
         running.communicate(timeout=30)
     assert running.returncode == 0
-    assert _gone(children)
+    assert _all_end(children)
 
 
 def test_a_reader_that_leaves_early(working_folder: Path) -> None:

@@ -15,7 +15,7 @@ from topologies.load import load
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def on(platform: str, spec: str) -> NcclModel:
+def model_on(platform: str, spec: str) -> NcclModel:
     topology = replace(load(spec), platform=platform)
     return nccl_model(topology, range(topology.nranks))
 
@@ -33,7 +33,7 @@ def test_a_nic_has_the_latency_of_the_plug_in(platform: str, us: float) -> None:
 
 def test_every_step_between_nodes_takes_this_latency() -> None:
     """Check that a tree of two nodes crosses the network twice, under Simple with a flush each, and so does a ring."""
-    plain, on_platform = on("", "dgx-a100:2"), on("p4de.24xlarge", "dgx-a100:2")
+    plain, on_platform = model_on("", "dgx-a100:2"), model_on("p4de.24xlarge", "dgx-a100:2")
     for plain_choice, platform_choice in zip(
         plain.candidates("allreduce", MIB), on_platform.candidates("allreduce", MIB), strict=True
     ):
@@ -41,7 +41,7 @@ def test_every_step_between_nodes_takes_this_latency() -> None:
         plateau = 1.4 if (plain_choice.algorithm, plain_choice.protocol) == (f.RING, f.SIMPLE) else 1.0
         assert platform_choice.latency_us - plain_choice.latency_us == pytest.approx(2 * flush * 75 * plateau)
         assert platform_choice.algbw_gbs == plain_choice.algbw_gbs
-    single_node = [on(p, "dgx-a100").choose("allreduce", MIB) for p in ("", "p4de.24xlarge")]
+    single_node = [model_on(p, "dgx-a100").choose("allreduce", MIB) for p in ("", "p4de.24xlarge")]
     assert single_node[0] == single_node[1]
 
 
@@ -69,7 +69,7 @@ def test_the_tuner_leaves_two_nodes_and_other_machines_to_nccl() -> None:
 
 
 def test_the_model_follows_the_tuner_even_where_another_choice_is_cheaper() -> None:
-    model = on("p5en.48xlarge", "dgx-h200:4")
+    model = model_on("p5en.48xlarge", "dgx-h200:4")
     sizes = [1 << k for k in range(10, 35)]
     choices = [model.choose("allreduce", size) for size in sizes]
     assert [(c.algorithm, c.protocol) for c in choices] == [

@@ -139,7 +139,7 @@ RING_OF_16 = {(i, (i + 1) % 16): 175.0 for i in range(16)}  # A die has the same
         degraded(load("mi250"), [], ["link:0-1=50%"]),
         linked(RING_OF_8, 8, "gfx942"),
         linked(RING_OF_16, 16, "gfx90a"),
-        load("mi250:2"),  # 16 NICs; RCCL knows tunings for quads with these.
+        load("mi250:2"),  # 16 NICs, which RCCL knows for quads only.
         degraded(joined("mi300x", 2, 8), ["link:8-9"], []),
     ],
     ids=lambda topology: topology.name[-40:],

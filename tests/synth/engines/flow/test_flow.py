@@ -131,7 +131,7 @@ def refused(problem: Problem, schedule: Schedule) -> bool:
     return False
 
 
-def also(schedule: Schedule, row: int, after_us: float) -> Schedule:
+def with_repeated_send(schedule: Schedule, row: int, after_us: float) -> Schedule:
     """Return the schedule with a send repeated: at the same time, or later and in its own step."""
     more = schedule.take(np.append(np.arange(len(schedule)), row))
     if after_us:
@@ -142,7 +142,7 @@ def also(schedule: Schedule, row: int, after_us: float) -> Schedule:
     return more
 
 
-def elsewhere(problem: Problem, schedule: Schedule, row: int, link: int) -> Schedule:
+def with_moved_send(problem: Problem, schedule: Schedule, row: int, link: int) -> Schedule:
     """Return the schedule with a send moved to another link, with the same start."""
     links, end = schedule.link.copy(), schedule.end_us.copy()
     lasts = schedule.end_us[row] - schedule.start_us[row]
@@ -178,11 +178,11 @@ def test_no_send_can_be_left_out_moved_or_made_twice(seed: int) -> None:
             assert refused(problem, schedule.take(np.arange(len(schedule)) != row))
             for link in rng.sample(range(net.nlinks), min(4, net.nlinks)):
                 if net.dst[link] != to and not schedule.reduces[row]:
-                    assert refused(problem, elsewhere(problem, schedule, row, link))
+                    assert refused(problem, with_moved_send(problem, schedule, row, link))
         if schedule.end_us[row] - schedule.start_us[row] > 2 * TUNING.slack * max(1.0, end):
-            assert refused(problem, also(schedule, row, 0.0))
+            assert refused(problem, with_repeated_send(schedule, row, 0.0))
         spoils = bool(schedule.reduces[row]) and (to, chunk) in wanted_cells
-        assert refused(problem, also(schedule, row, end + 1.0)) == spoils
+        assert refused(problem, with_repeated_send(schedule, row, end + 1.0)) == spoils
 
 
 def stored(where: Path, problem: Problem, size: float) -> Path:

@@ -113,9 +113,8 @@ def check_busy(problem: Problem, schedule: Schedule) -> None:
     is_shared = np.bincount(net.uses_idx, minlength=net.nresources) > 1
     came = np.full((problem.collective.nchunks, problem.nranks), np.inf)
     came[problem.collective.pre[:, 1], problem.collective.pre[:, 0]] = 0.0
-    needed_until = (
-        came.copy()
-    )  # The start of the send that brings the chunk; before it, another link could send the chunk.
+    # A chunk is needed until the send that brings it starts; before that, another link could send it.
+    needed_until = came.copy()
     needed_until[schedule.chunk, net.dst[schedule.link]] = schedule.start_us
     came[schedule.chunk, net.dst[schedule.link]] = schedule.end_us + net.alpha_us[schedule.link]
     wants = problem.collective.wants
