@@ -75,21 +75,21 @@ def test_loops_run_where_another_process_holds_the_folder(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["*.nbi", "*.nbc"])
-def test_what_is_cut_short_is_compiled_and_kept_anew(tmp_path: Path, kind: str) -> None:
-    """A machine that lost its power left files that no pickle reads; the engine that needed the loop had no answer."""
-    kept = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+def test_a_truncated_file_is_compiled_and_stored_again(tmp_path: Path, kind: str) -> None:
+    """Check that a loop is compiled again if a loss of power has left a file that no pickle reads."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     written(tmp_path, "n * 2")
-    run(tmp_path, **kept)
+    run(tmp_path, **environment)
     paths = list((tmp_path / "cache").rglob(kind))
     assert paths
     for path in paths:
         os.truncate(path, path.stat().st_size // 2)
-    assert run(tmp_path, **kept)[0] == "11 1"
-    assert run(tmp_path, **kept) == ("11 0", "")
+    assert run(tmp_path, **environment)[0] == "11 1"
+    assert run(tmp_path, **environment) == ("11 0", "")
 
 
 class Full:
-    """Numba's store on a full disk, which has written the index and not the code that it names."""
+    """Numba's store on a full disk: it has written the index, but not the code that the index names."""
 
     def __init__(self, folder: Path) -> None:
         self.cache_path = str(folder)
@@ -99,7 +99,7 @@ class Full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_costs_what_would_be_kept_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_partial_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "loops"))
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "loop.1.nbc").write_bytes(b"older code")

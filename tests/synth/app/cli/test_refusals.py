@@ -299,26 +299,26 @@ def never(*_: object, **_named: object) -> None:
 
 @pytest.mark.parametrize("kind", ["a file", "a link"])
 @pytest.mark.parametrize("name", ["msccl", "schedules"])
-def test_what_hinders_the_files_is_refused_before_the_search(
-    synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+def test_an_obstacle_for_the_files_is_refused_before_the_search(
+    synth: Call, working_folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
-    """The answer of the whole budget was lost, as its files could not be moved into the library."""
-    (here / "library").mkdir()
+    """Check that the budget is not spent on an answer whose files cannot be moved into the library."""
+    (working_folder / "library").mkdir()
     if kind == "a file":
-        (here / "library" / name).write_text("mine")
+        (working_folder / "library" / name).write_text("mine")
     else:
-        (here / "library" / name).symlink_to(here)
-    monkeypatch.setattr("synth.app.cli.answer.answered", never)
+        (working_folder / "library" / name).symlink_to(working_folder)
+    monkeypatch.setattr("synth.cli.answer.answered", never)
     assert f"library/{name}: " in synth(*QUICK).refusal
 
 
 @pytest.mark.parametrize("name", ["library", "library/msccl"])
 def test_a_folder_that_cannot_be_listed_is_refused_before_the_search(
-    synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    synth: Call, working_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A writer locks an opened folder, and opens the folders in it to move files there."""
-    (here / "library" / "msccl").mkdir(parents=True)
-    monkeypatch.setattr("synth.app.cli.answer.answered", never)
+    """Check both folders that a writer opens: the library to lock it, and the folders in it to move files there."""
+    (working_folder / "library" / "msccl").mkdir(parents=True)
+    monkeypatch.setattr("synth.cli.answer.answered", never)
     opened = os.open
 
     def forbidden(path: object, *flags: int, **named: int) -> int:
@@ -330,7 +330,7 @@ def test_a_folder_that_cannot_be_listed_is_refused_before_the_search(
     assert f"{name}: cannot be written (Permission denied)" in synth(*QUICK).refusal
 
 
-def test_a_folder_of_another_target_hinders_nothing(synth: Call, here: Path) -> None:
-    (here / "library").mkdir()
-    (here / "library" / "mscclpp").write_text("mine")
+def test_a_folder_of_another_target_is_no_obstacle(synth: Call, working_folder: Path) -> None:
+    (working_folder / "library").mkdir()
+    (working_folder / "library" / "mscclpp").write_text("mine")
     assert synth(*QUICK, "--target", "executor-nccl").code == 0

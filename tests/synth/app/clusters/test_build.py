@@ -144,9 +144,9 @@ def test_an_interrupted_build_leaves_a_library_and_goes_on(
 
 
 def test_an_interrupted_wait_for_another_process_loses_no_answer(
-    made: tuple[Path, Plan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built_library: tuple[Path, Plan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, plan, _ = made
+    folder, plan, _ = built_library
 
     def interrupt(_seconds: float) -> None:
         monkeypatch.undo()

@@ -58,7 +58,7 @@ alpha_us = 7000
 """
 
 
-def test_sums_wait_for_what_feeds_them_though_times_are_rounded(workers: Workers) -> None:
+def test_sums_wait_for_their_data_even_if_times_are_rounded(workers: Workers) -> None:
     problem = make_problem(from_toml(NETWORK, "unequal.toml"), "reducescatter", (4, 0, 2, 1, 3))
     request = Request(Options(1, budget_s=5.0), (1,), now() + 5.0, workers, Known({}), prove(problem))
     candidates = [answer for answer in ENGINES["flow"].solve(problem, request) if isinstance(answer, Candidate)]
