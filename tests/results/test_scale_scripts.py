@@ -216,11 +216,11 @@ def test_a_plan_of_two_groups_is_proved_again() -> None:
 def test_groups_that_contradict_their_files_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [Member((g, g + 1), named("alltoall", 2, 1), 1 << 20) for g in (0, 2)]
     with Workers(()) as workers:
-        found = plan("line:4", members, relays="all", budget=5.0, workers=workers)
-    assert process_groups.refused(found) == ""
-    other = {"status": "right", "why": "", "time_us": found.makespan_us, "bound_us": found.bound_us / 2}
+        result = plan("line:4", members, relays="all", budget=5.0, workers=workers)
+    assert process_groups.refused(result) == ""
+    other = {"status": "right", "why": "", "time_us": result.makespan_us, "bound_us": result.bound_us / 2}
     monkeypatch.setattr(process_groups, "checked", lambda _: other)
-    assert "synth prove computes" in process_groups.refused(found)
+    assert "synth prove computes" in process_groups.refused(result)
     monkeypatch.undo()
     result.times_us[:] *= 2
     assert process_groups.refused(result).startswith("synth prove")

@@ -89,7 +89,7 @@ def test_ranks_look_for_modules_where_the_command_does(tmp_path: Path) -> None:
     (tmp_path / "runtime.py").write_text("")
     arguments = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "64", "--turns", "7")
     completed = subprocess.run(
-        [sys.executable, "-P", "-m", "synth.cli", *arguments],
+        [sys.executable, "-P", "-m", "synth", *arguments],
         cwd=tmp_path,
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
         capture_output=True,
