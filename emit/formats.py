@@ -20,7 +20,7 @@ from emit.findings import Findings, Verdict
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, choose_target
-from emit.timing.predict import Predictor, Timed
+from emit.timing.predict import Predictor, TimedProgram
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 from topologies.topology import Topology
@@ -115,14 +115,14 @@ class Format:
 
     def predictor(
         self, file: str | Path, program: Program, topology: Topology, group: Sequence[int] | None = None
-    ) -> Timed:
+    ) -> TimedProgram:
         """Return the predictor of the time of a file (see `Predictor`).
 
         Formats with a converter time the file, given as its text or its path; others time the program that it holds.
         """
         if not self.converter:
             return Predictor(program, topology, group)
-        timed: Timed = import_module(self.converter).predictor(file, topology, group)
+        timed: TimedProgram = import_module(self.converter).predictor(file, topology, group)
         return timed
 
     @property

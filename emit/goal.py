@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from emit.program import BUFFERS, Program
-from synth.model.registry import EVERY, OWN, PAIR, ROOT, SHARE, Kind, find_kind
+from synth.model.registry import EVERY, OWN, PAIR, ROOT, SHARE, CollectiveKind, find_kind
 from topologies.errors import InputError
 
 Column = NDArray[np.int64]
@@ -182,7 +182,7 @@ def most_chunks(collective: str, nranks: int) -> int:
     return MAX_CELLS * nranks // cells
 
 
-def _blocks(kind: Kind, holder: str, nranks: int, is_root: bool) -> int:
+def _blocks(kind: CollectiveKind, holder: str, nranks: int, is_root: bool) -> int:
     """Return the number of blocks in a rank's buffer.
 
     Where a block is the whole buffer, readers give both buffers to every rank.
@@ -194,7 +194,7 @@ def _blocks(kind: Kind, holder: str, nranks: int, is_root: bool) -> int:
     return 1
 
 
-def _o_in_i(kind: Kind, nchunks: int, nranks: int, rank: int, root: int) -> int | None:
+def _o_in_i(kind: CollectiveKind, nchunks: int, nranks: int, rank: int, root: int) -> int | None:
     """Return the position of o[0] in i when in place.
 
     The smaller buffer is the rank's block (in a rooted collective, the root's block) of the larger buffer.
@@ -245,7 +245,7 @@ def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool,
     )
 
 
-def _required(kind: Kind, n: int, rank: int, count: int, inplace: bool) -> Column:
+def _required(kind: CollectiveKind, n: int, rank: int, count: int, inplace: bool) -> Column:
     """Return rows (rank, buffer, index, set), as one 4 × cells array, of the `count` cells that `rank` must receive.
 
     Sets are numbered by chunk where ranks are summed, else by the position of the source in `initial`.

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from runtime.bench import Request, Session
+from runtime.bench import BenchRequest, Session
 from runtime.gpu.cuda import cupy, gpu_names
 from runtime.torch.launch import is_rank_of_job, launch_ranks, world_size
 from topologies.errors import InputError
@@ -62,7 +62,7 @@ class Backend:
             return False
         return True
 
-    def open(self, request: Request) -> Session:
+    def open(self, request: BenchRequest) -> Session:
         """Open a session that measures while its context lasts.
 
         A back end that needs a job starts its ranks if this process is not one of them, and exits when they end.

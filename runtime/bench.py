@@ -42,7 +42,7 @@ class EmulatedTime:
     due_us: float
 
 
-class Executor(Protocol):
+class BenchExecutor(Protocol):
     """A program that can be run any number of times. Executors keep this protocol and share no class."""
 
     @property
@@ -96,7 +96,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """The measurements of a program at one size.
 
     Attributes:
@@ -160,7 +160,7 @@ class Settings:
     seed: int = 0
 
 
-class Algorithm(Protocol):
+class BenchAlgorithm(Protocol):
     """A program to measure."""
 
     @property
@@ -180,7 +180,7 @@ class Algorithm(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """The subject and the conditions of a measurement.
 
     Attributes:
@@ -202,19 +202,21 @@ class Request:
     record: bool = False
 
 
-Measure = Callable[[Algorithm, int], Row]  # It measures an algorithm at a size in bytes.
+Measure = Callable[[BenchAlgorithm, int], BenchRow]  # It measures an algorithm at a size in bytes.
 Session = AbstractContextManager[tuple[Measure, bool]]  # The measuring function, and whether this process prints.
 
 
 @contextmanager
-def in_process(request: Request, make: Callable[[Algorithm], Executor]) -> Iterator[tuple[Measure, bool]]:
+def in_process(
+    request: BenchRequest, make: Callable[[BenchAlgorithm], BenchExecutor]
+) -> Iterator[tuple[Measure, bool]]:
     """Yield a function that measures with executors of this process, and True: this process prints.
 
     Executors hold memory of their device, so only the last `_MOST_EXECUTORS` are kept.
     """
-    executors: dict[str, Executor] = {}
+    executors: dict[str, BenchExecutor] = {}
 
-    def measure_algorithm(algorithm: Algorithm, size_bytes: int) -> Row:
+    def measure_algorithm(algorithm: BenchAlgorithm, size_bytes: int) -> BenchRow:
         """Measure an algorithm at a size in bytes, with its cached executor."""
         if algorithm.name not in executors:
             executors[algorithm.name] = make(algorithm)
@@ -243,8 +245,8 @@ def message_sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator
 
 
 def measure(
-    program: Program, goal: Goal | None, size_bytes: int, executor: Executor, settings: Settings = Settings()
-) -> Row:
+    program: Program, goal: Goal | None, size_bytes: int, executor: BenchExecutor, settings: Settings = Settings()
+) -> BenchRow:
     """Measure a program at one message size on fresh data, out of place and in place where it can.
 
     Warmup runs come first in each case. The size is rounded down, see `elements_of`.
@@ -288,11 +290,11 @@ def make_row(
     out_of_place: Timing | None,
     in_place: Timing | None,
     emulated: EmulatedTime | None = None,
-) -> Row:
+) -> BenchRow:
     """Build the row of a program that was measured on blocks of `elements` elements; `name` is the name in the row."""
     kind, row_kind = parse_type(settings.kind), find_kind(program.collective)
     message_elements = elements * count_blocks(program.collective, program.nranks)
-    return Row(
+    return BenchRow(
         name,
         message_elements * TYPES[kind].itemsize,
         elements if program.collective in ("allgather", "reducescatter") else message_elements,
@@ -308,7 +310,7 @@ def make_row(
 
 
 def _measure_side(
-    program: Program, goal: Goal | None, layout: Layout, settings: Settings, inplace: bool, executor: Executor
+    program: Program, goal: Goal | None, layout: Layout, settings: Settings, inplace: bool, executor: BenchExecutor
 ) -> Timing:
     """Measure a program out of place or in place."""
     kind, op = parse_type(settings.kind), settings.op
@@ -338,7 +340,7 @@ def _measure_side(
 
 
 def _make_buffers(
-    goal: Goal, layout: Layout, kind: str, inplace: bool, executor: Executor
+    goal: Goal, layout: Layout, kind: str, inplace: bool, executor: BenchExecutor
 ) -> tuple[list[Any], list[Any]]:
     """Create an input and an output for every rank; in place one is part of the other."""
     inputs, outputs = [], []

@@ -29,7 +29,7 @@ _SIZES = re.compile(r"[0-9]{1,7}(x[0-9]{1,7}){0,9}")
 
 
 @dataclass(frozen=True, eq=False)
-class _Shape:
+class _FamilyShape:
     """A member of a family without figures.
 
     Attributes:
@@ -47,7 +47,7 @@ class _Shape:
     nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _Shape:
+def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _FamilyShape:
     """Return a grid of any number of dimensions, with links that close each dimension to a ring where `wrap` is set."""
     n = math.prod(dims)
     index = np.arange(n, dtype=np.int64).reshape(dims)
@@ -57,7 +57,7 @@ def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _Shape:
         pairs.append((along[:-1].reshape(-1), along[1:].reshape(-1)))
         if wrap and size > 2:  # With two ranks, the link that closes the ring would be the same pair again.
             pairs.append((along[-1].reshape(-1), along[0].reshape(-1)))
-    return _Shape(n, np.concatenate(pairs, axis=1), summary)
+    return _FamilyShape(n, np.concatenate(pairs, axis=1), summary)
 
 
 def _by_x(dims: Sequence[int]) -> str:
@@ -65,26 +65,26 @@ def _by_x(dims: Sequence[int]) -> str:
     return "x".join(map(str, dims))
 
 
-def _full(dims: Sequence[int]) -> _Shape:
+def _full(dims: Sequence[int]) -> _FamilyShape:
     """Return a full mesh."""
-    return _Shape(dims[0], np.stack(np.triu_indices(dims[0], 1)), f"{dims[0]} ranks, all to all")
+    return _FamilyShape(dims[0], np.stack(np.triu_indices(dims[0], 1)), f"{dims[0]} ranks, all to all")
 
 
-def _hypercube(dims: Sequence[int]) -> _Shape:
+def _hypercube(dims: Sequence[int]) -> _FamilyShape:
     """Return a hypercube; its one size is the number of dimensions."""
     n = 1 << dims[0]
     index = np.arange(n, dtype=np.int64)
     zeros = [(index[index & bit == 0], bit) for bit in 1 << np.arange(dims[0])]
-    return _Shape(n, np.concatenate([(low, low | bit) for low, bit in zeros], axis=1), f"hypercube of {n}")
+    return _FamilyShape(n, np.concatenate([(low, low | bit) for low, bit in zeros], axis=1), f"hypercube of {n}")
 
 
-def _star(dims: Sequence[int]) -> _Shape:
+def _star(dims: Sequence[int]) -> _FamilyShape:
     """Return ranks on one switch."""
     n = dims[0]
-    return _Shape(n, np.stack([np.arange(n), np.full(n, n)]), f"{n} ranks on one switch", ("switch",))
+    return _FamilyShape(n, np.stack([np.arange(n), np.full(n, n)]), f"{n} ranks on one switch", ("switch",))
 
 
-def _fattree(dims: Sequence[int]) -> _Shape:
+def _fattree(dims: Sequence[int]) -> _FamilyShape:
     """Return a k-ary fat tree (one size), or a tree of leaves and spines (three sizes)."""
     if len(dims) == 3:
         return _leaf_spine(dims)
@@ -111,10 +111,10 @@ def _fattree(dims: Sequence[int]) -> _Shape:
     layers = (("edge", len(edge)), ("aggr", len(edge)), ("core", len(core)))
     names = [f"{layer}{i}" for layer, count in layers for i in range(count)]
     nodes = np.arange(hosts, dtype=np.int64) // half
-    return _Shape(hosts, np.concatenate(pairs, axis=1), f"{k}-ary fat tree, {hosts} ranks", names, nodes)
+    return _FamilyShape(hosts, np.concatenate(pairs, axis=1), f"{k}-ary fat tree, {hosts} ranks", names, nodes)
 
 
-def _leaf_spine(dims: Sequence[int]) -> _Shape:
+def _leaf_spine(dims: Sequence[int]) -> _FamilyShape:
     """Return leaf switches with ranks, each joined to every spine switch."""
     leaves, ranks_per_leaf, spines = dims
     n = leaves * ranks_per_leaf
@@ -125,12 +125,12 @@ def _leaf_spine(dims: Sequence[int]) -> _Shape:
         [(ranks, np.repeat(leaf, ranks_per_leaf)), (np.repeat(leaf, spines), np.tile(spine, leaves))], axis=1
     )
     names = [f"leaf{i}" for i in range(leaves)] + [f"spine{i}" for i in range(spines)]
-    return _Shape(
+    return _FamilyShape(
         n, ends, f"{leaves} leaves of {ranks_per_leaf} ranks, {spines} spines", names, ranks // ranks_per_leaf
     )
 
 
-def _dragonfly(dims: Sequence[int]) -> _Shape:
+def _dragonfly(dims: Sequence[int]) -> _FamilyShape:
     """Return a dragonfly: groups of routers, joined within and between groups, with ranks on each router."""
     groups, routers, hosts = dims
     n = groups * routers * hosts
@@ -147,7 +147,7 @@ def _dragonfly(dims: Sequence[int]) -> _Shape:
     )
     names = [f"g{x}r{y}" for x in range(groups) for y in range(routers)]
     summary = f"dragonfly, {groups} groups of {routers} routers of {hosts} ranks"
-    return _Shape(n, np.concatenate(pairs, axis=1), summary, names, ranks // hosts)
+    return _FamilyShape(n, np.concatenate(pairs, axis=1), summary, names, ranks // hosts)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class _Family:
         smallest: Smallest value of each dimension.
     """
 
-    build: Callable[[Sequence[int]], _Shape]
+    build: Callable[[Sequence[int]], _FamilyShape]
     dimensions: tuple[int, int]
     example: str
     most_links: Callable[[Sequence[int]], int]

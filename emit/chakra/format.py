@@ -125,7 +125,7 @@ def base_of(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _ChakraNode:
     """A node of a trace.
 
     Attributes:
@@ -186,7 +186,7 @@ def _rank(data: bytes) -> tuple[dict[str, str], list[Operation]]:
     return metadata, operations
 
 
-def _read_node(part: bytes) -> _Node:
+def _read_node(part: bytes) -> _ChakraNode:
     """Return a node of a trace; raise InputError if it is malformed."""
     numbers: dict[int, int] = {}
     waits: list[int] = []
@@ -208,7 +208,7 @@ def _read_node(part: bytes) -> _Node:
     if code not in _KINDS:
         known_types = ", ".join(f"{code} ({_NAMES[kind]})" for code, kind in sorted(_KINDS.items()))
         raise InputError(f"is of type {code}; it must be one of {known_types}")
-    return _Node(numbers.get(1, 0), _KINDS[code], waits, attributes)
+    return _ChakraNode(numbers.get(1, 0), _KINDS[code], waits, attributes)
 
 
 def _packed(data: bytes) -> list[int]:

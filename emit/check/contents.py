@@ -20,7 +20,7 @@ NOTHING, GARBAGE, TOO_MANY = 0, 1, 2  # NOTHING is 0, so that it is false.
 _SPECIAL = 3
 
 
-class Contents:
+class ProgramContents:
     """The multisets of contributions that occur in a replay, each known by a number; a sum keeps every repetition.
 
     A sum of more than `most` contributions becomes TOO_MANY: reductions only add, so such a sum never meets a goal

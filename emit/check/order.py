@@ -14,7 +14,7 @@ from topologies.errors import InputError
 
 
 @dataclass(slots=True)
-class Run:
+class OrderedRun:
     """The result of one execution.
 
     Attributes:
@@ -33,7 +33,7 @@ class Run:
 
 
 # Longer than 60 lines because it is the inner loop of the compiler, with too much state to pass to other functions.
-def run(c: Columns, depth: int | None, split: bool = True) -> Run:
+def run(c: Columns, depth: int | None, split: bool = True) -> OrderedRun:
     """Run the program greedily with `depth` slots a connection (None: no limit), in O(chunks moved).
 
     Args:
@@ -103,10 +103,10 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
 
     execute(len(at), advance)
     complete = all(a == e for a, e in zip(at, start[1:], strict=True))
-    return Run(order, at, sent, received, complete)
+    return OrderedRun(order, at, sent, received, complete)
 
 
-def report_stopped(c: Columns, stopped: Run, depth: int | None, findings: Findings) -> None:
+def report_stopped(c: Columns, stopped: OrderedRun, depth: int | None, findings: Findings) -> None:
     """Add the cycle of waits in which an incomplete run stopped with `depth` slots a connection."""
     slots = "at any FIFO depth" if depth is None else f"at {depth} FIFO slot{'s' if depth > 1 else ''}"
     report_deadlock(
@@ -119,7 +119,7 @@ def report_stopped(c: Columns, stopped: Run, depth: int | None, findings: Findin
     )
 
 
-def _waits_for(c: Columns, stopped: Run, block: int) -> tuple[int, str]:
+def _waits_for(c: Columns, stopped: OrderedRun, block: int) -> tuple[int, str]:
     """Return the threadblock that the stopped threadblock `block` waits for, and the event in words."""
     step = stopped.at[block]
     awaited, out, into = int(c.dep[step]), int(c.sends[step]), int(c.receives[step])

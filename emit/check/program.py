@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emit.check.cells import Cells, cells_of
-from emit.check.contents import GARBAGE, NOTHING, Contents
+from emit.check.contents import GARBAGE, NOTHING, ProgramContents
 from emit.check.executor import Place
 from emit.check.limits import check_limits
 from emit.check.order import report_stopped, run
@@ -23,7 +23,7 @@ from topologies.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Judgement):
+class ProgramReport(Judgement):
     """The result of a program's check.
 
     Attributes:
@@ -42,7 +42,7 @@ def check(
     *,
     target: str | Limits | None = "executor-nccl",
     split: bool = True,
-) -> Report:
+) -> ProgramReport:
     """Check that every interleaving of `program` ends, without a race, in the contents that `goal` requires.
 
     Args:
@@ -89,7 +89,7 @@ def check(
         notes.append(f"no goal known for collective {program.collective!r}: the result was not judged")
     findings = (*structure.reported, *declaration_findings.reported)
     notes += [*structure.counted(), *declaration_findings.counted()]
-    return Report(findings, tuple(notes), judged, depth, splits)
+    return ProgramReport(findings, tuple(notes), judged, depth, splits)
 
 
 def _ordered(c: Columns, depth: int, split: bool, findings: Findings) -> tuple[list[int] | None, bool]:
@@ -117,7 +117,7 @@ def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, findings: Fi
 
     `order` must be complete and topological.
     """
-    contents = Contents(goal)
+    contents = ProgramContents(goal)
     memory = dict(zip(cells.of(*goal.initial[:3]), contents.initial(), strict=True))
     uses = list(zip(*(c.is_op(names).tolist() for names in (READS_SRC, WRITES_DST, READS_DST)), strict=True))
     sends, receives, count = c.sends.tolist(), c.receives.tolist(), c.count.tolist()

@@ -24,7 +24,7 @@ from topologies.errors import InputError
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockLayout:
     """A choice of how instructions are laid out in channels and threadblocks.
 
     Attributes:
@@ -175,7 +175,7 @@ class Assembled:
 _NOP = {"op": OPS.index("nop"), "src": 0, "src_at": NONE, "dst": 1, "dst_at": NONE, "count": 0}
 
 
-def assemble(prepared: Prepared, limits: Limits, layout: Layout) -> Assembled:
+def assemble(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Assembled:
     """Build threadblocks that execute the instructions.
 
     Raises:
@@ -208,7 +208,7 @@ def _awaited_first(
     return [new[rank][b] for rank, b in zip(ir.rank, block_of, strict=True)]
 
 
-def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
+def _channels(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Ints:
     """Return the channel of every instruction that sends or receives; a chain of fused instructions has one channel."""
     p, nranks, spread, runs = prepared, prepared.ir.header.nranks, layout.spread, layout.runs
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # channels that a rank needs to reach all its peers
@@ -234,7 +234,7 @@ def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
     return channel
 
 
-def _after_runs(prepared: Prepared, channel: Ints, layout: Layout) -> list[list[int]]:
+def _after_runs(prepared: Prepared, channel: Ints, layout: BlockLayout) -> list[list[int]]:
     """Return `Prepared.after`, extended so that each run of a connection follows the last send of the run before it."""
     after = prepared.after.copy()
     last_send: dict[tuple[int, int, int], int] = {}  # last send so far, by (rank, sends to, channel)
@@ -251,7 +251,9 @@ def _after_runs(prepared: Prepared, channel: Ints, layout: Layout) -> list[list[
     return after
 
 
-def _threadblocks(prepared: Prepared, channel: Ints, layout: Layout, room: int) -> tuple[list[list[Block]], list[int]]:
+def _threadblocks(
+    prepared: Prepared, channel: Ints, layout: BlockLayout, room: int
+) -> tuple[list[list[Block]], list[int]]:
     """Return the threadblocks of each rank, and the number of every instruction's threadblock in its rank.
 
     Args:

@@ -14,7 +14,7 @@ from emit.compiler.ir import NONE, Instructions, instructions_of
 from emit.compiler.manual import settle_threadblocks
 from emit.compiler.passes.depth import keeps_message_order, order_by_depth
 from emit.compiler.passes.registry import PASSES, REQUIRED
-from emit.compiler.search import Search, Timer, Times, Variants, describe, logged, mean_ratio, worst_ratio
+from emit.compiler.search import LoweringSearch, Timer, Times, Variants, describe, logged, mean_ratio, worst_ratio
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import Limits, target_named
@@ -83,7 +83,7 @@ class Compiler:
                 first.
             **header: Fields of the program's header to be replaced.
         """
-        search = Search(self.variants, replace(self.header, **header), timer, enough, until)
+        search = LoweringSearch(self.variants, replace(self.header, **header), timer, enough, until)
         best = search.best()
         program = best.program
         log = self.variants.log + self.variants.by(best.variant)[1]

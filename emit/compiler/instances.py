@@ -16,7 +16,7 @@ from dataclasses import replace
 from emit.check.limits import check_limits
 from emit.check.order import run
 from emit.columns import columns_of
-from emit.compiler.assembly import Layout, assemble, describe_size
+from emit.compiler.assembly import BlockLayout, assemble, describe_size
 from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, instructions_of
 from emit.compiler.prepared import Prepared
 from emit.findings import Findings
@@ -26,7 +26,7 @@ from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 Place = Callable[[int, int, int, int], int]  # (rank, first cell, count, instance) of a span → its new first cell
-_LAYOUTS = (Layout(), Layout(few_nops=True), Layout(paired=False))
+_LAYOUTS = (BlockLayout(), BlockLayout(few_nops=True), BlockLayout(paired=False))
 
 
 def share_of(limits: Limits, number: int, nranks: int) -> Limits:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from emit.check.order import run
 from emit.columns import Columns
-from emit.compiler.assembly import Assembled, Layout, assemble
+from emit.compiler.assembly import Assembled, BlockLayout, assemble
 from emit.compiler.ir import Instructions, scratch_chunks
 from emit.compiler.passes.registry import ORDER, PASSES
 from emit.compiler.prepared import Prepared
@@ -158,7 +158,7 @@ class Variants:
         least = self._least_channels.get(key, max(1, -(-crowd // limits.steps_per_tb)))
         while True:
             runs = least if "run" in variant else 1
-            assembled = assemble(prepared, limits, Layout(least * level // runs, runs, paired))
+            assembled = assemble(prepared, limits, BlockLayout(least * level // runs, runs, paired))
             longest = assembled.longest_threadblock
             if longest <= limits.steps_per_tb and assembled.nchannels <= limits.channels:
                 break
@@ -182,7 +182,7 @@ class Variants:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class ProgramCandidate:
     """A program that does not deadlock, with its times.
 
     Attributes:
@@ -206,7 +206,7 @@ class Candidate:
 
 
 @dataclass
-class Search:
+class LoweringSearch:
     """The search for the best program.
 
     Attributes:
@@ -226,16 +226,16 @@ class Search:
     until: float = math.inf
     first: float = math.inf
     tried: list[str] = field(default_factory=list)
-    _candidates: dict[tuple[Key, int], Candidate | None] = field(default_factory=dict)
+    _candidates: dict[tuple[Key, int], ProgramCandidate | None] = field(default_factory=dict)
     _deadlocked: bool = False
 
-    def best(self) -> Candidate:
+    def best(self) -> ProgramCandidate:
         """Return the best program: few threadblocks and steps, and a time that is good enough or near the least.
 
         Raises:
             InputError: No program fits the target, or all deadlock.
         """
-        best: Candidate | None = None
+        best: ProgramCandidate | None = None
         level = 1
         while level == 1 or level <= min(self.variants.limits.channels, len(self.variants.ir)):
             best_here = self._best_at(level, best)
@@ -250,7 +250,7 @@ class Search:
             raise self.variants.fault or InputError(f"{name}: every order of its instructions deadlocks")
         return self._smallest_like(best)
 
-    def _best_at(self, level: int, before: Candidate | None) -> Candidate | None:
+    def _best_at(self, level: int, before: ProgramCandidate | None) -> ProgramCandidate | None:
         """Return the first program on a level of channels that is good enough, or else the fastest.
 
         If there are many instructions, one probe is tried first: the variant that loses the least time, with a
@@ -258,7 +258,7 @@ class Search:
         each direction of each connection. If it is not good enough, only the variant with messages in their order is
         tried.
         """
-        candidates: list[Candidate] = []
+        candidates: list[ProgramCandidate] = []
         for family in self._families(level, before):
             if self._is_large():
                 probe = self._candidate([v for v in family if v != _IN_ORDER][-1], level)
@@ -280,7 +280,7 @@ class Search:
         """Return True if there are so many instructions that few variants are tried."""
         return self.enough is not None and len(self.variants.ir) >= TUNING.few_variants_from
 
-    def _families(self, level: int, before: Candidate | None) -> list[list[Variant]]:
+    def _families(self, level: int, before: ProgramCandidate | None) -> list[list[Variant]]:
         """Return the families of variants to try on a level; in large programs, aggregated variants are a family."""
         usable = self.variants.usable()
         if self.timer is None:  # The first variant is chosen; fused programs are shorter, even if ranks alternate.
@@ -302,7 +302,7 @@ class Search:
             return [[v for v in usable if "aggregate" not in v]]
         return [usable]
 
-    def _smallest_like(self, best: Candidate) -> Candidate:
+    def _smallest_like(self, best: ProgramCandidate) -> ProgramCandidate:
         """Return the first variant on the same channels that takes nearly as little time as the best program."""
         if self._is_enough(best):
             return best
@@ -313,7 +313,7 @@ class Search:
                     return candidate
         return best
 
-    def _candidate(self, variant: Variant, level: int, least: float = math.inf) -> Candidate | None:
+    def _candidate(self, variant: Variant, level: int, least: float = math.inf) -> ProgramCandidate | None:
         """Return a variant's program; None if it does not fit, deadlocks, is not to be tried, or exceeds `least`."""
         if ("turn" in variant and not self._deadlocked) or (variant == _IN_ORDER and not self.variants.crowded):
             return None
@@ -324,7 +324,7 @@ class Search:
             self._candidates[key] = self._timed(variant, level, least * TUNING.as_fast)
         return self._candidates[key]
 
-    def _timed(self, variant: Variant, level: int, most: float) -> Candidate | None:
+    def _timed(self, variant: Variant, level: int, most: float) -> ProgramCandidate | None:
         """Run a variant's program and time it; return None if it does not fit, deadlocks, or exceeds `most`."""
         assembled = self.variants.program(variant, level)
         if assembled is None:
@@ -342,20 +342,20 @@ class Search:
                 break
         self.tried.append(f"{name}: {' and '.join(f'{t:.6g} µs' for t in times) or 'taken'}")
         self.first = min(self.first, now())
-        return Candidate(variant, level, assembled, self.header, times) if self._excess(times) <= most else None
+        return ProgramCandidate(variant, level, assembled, self.header, times) if self._excess(times) <= most else None
 
-    def _is_enough(self, candidate: Candidate) -> bool:
+    def _is_enough(self, candidate: ProgramCandidate) -> bool:
         """Return True if a candidate's times are good enough."""
         if self.timer is None:
             return True
         return self.enough is not None and worst_ratio(candidate.times, self.enough) <= TUNING.as_fast
 
-    def _factor(self, candidate: Candidate) -> int:
+    def _factor(self, candidate: ProgramCandidate) -> int:
         """Return the factor for the number of channels: at most as much as waiting for slots can slow the program."""
         slow = worst_ratio(candidate.times, self.enough) if self.enough else 1.0
         return 1 << max(1, math.floor(math.log2(slow)))
 
-    def _gains(self, more: Candidate, fewer: Candidate) -> bool:
+    def _gains(self, more: ProgramCandidate, fewer: ProgramCandidate) -> bool:
         """Return True if more channels are better.
 
         They are not if the largest size gets slower, or, as long as good times are unknown, if any size does.

@@ -15,7 +15,7 @@ import numpy as np
 from emit.library.lowered import Lowered
 from emit.library.programs import MOST_SENDS, NONE, Programs, executor_for
 from emit.targets import check_overlap
-from emit.timing.predict import Timed
+from emit.timing.predict import TimedProgram
 from synth.concurrent.isolated import problem_digest
 from synth.concurrent.union import UnionProblem, split_by_group
 from synth.model.problem import Problem
@@ -156,7 +156,7 @@ def _concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
     return concurrent_us(union, parts, [part.by.predictor for part in parts])
 
 
-def concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram], predictors: Sequence[Timed]) -> float:
+def concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram], predictors: Sequence[TimedProgram]) -> float:
     """Return the time in µs of programs that run concurrently in place of a plan's programs.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import LL_MOST_BYTES, Target, divisor
-from emit.timing.predict import Timed
+from emit.timing.predict import TimedProgram
 from synth.model.common_chunk import CommonChunk
 from synth.model.problem import Problem
 
@@ -33,7 +33,7 @@ class Lowered:
     target: Target
     program: Program
     goal: Goal | None
-    predictor: Timed
+    predictor: TimedProgram
     common: CommonChunk
     scale: float = 1.0
     largest: int | None = None

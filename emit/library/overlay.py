@@ -41,7 +41,7 @@ Asked = tuple[str, int | None, tuple[int, ...]]  # collective, the root's place,
 
 
 @dataclass(frozen=True)
-class Fault:
+class LibraryFault:
     """The contents of a fault.json; its fields are those in the head of this module."""
 
     without: tuple[str, ...]
@@ -80,12 +80,12 @@ def load_library(path: str | Path) -> list[Entry]:
     return [*own, *entries_left(fault, folder)]
 
 
-def entries_left(fault: Fault, folder: Path) -> list[Entry]:
+def entries_left(fault: LibraryFault, folder: Path) -> list[Entry]:
     """Return the healthy library's entries that hold under a failure; they name files from the failure's folder."""
     return [replace(entry, folder=folder) for entry in _healthy_entries_left(fault, folder / _UP)]
 
 
-def read_fault(folder: Path) -> Fault | None:
+def read_fault(folder: Path) -> LibraryFault | None:
     """Return the contents of a folder's fault.json; None if there is none. Raise InputError if it is malformed."""
     path = folder / FAULT
     if not os.path.lexists(path):
@@ -106,12 +106,12 @@ def read_fault(folder: Path) -> Fault | None:
         rows = None
     if not isinstance(rows, list):
         top.fail("touched", "must be an array of objects with collective, root and groups")
-    return Fault(
+    return LibraryFault(
         tuple(top.strings("without")), top.string("topology"), frozenset(top.strings("kept")), frozenset(touched)
     )
 
 
-def _healthy_entries_left(fault: Fault, healthy: Path) -> Iterator[Entry]:
+def _healthy_entries_left(fault: LibraryFault, healthy: Path) -> Iterator[Entry]:
     """Yield the healthy library's entries that hold under a failure, as seen from the failure's folder."""
     for entry in load_index(healthy) if (healthy / INDEX).exists() else ():
         if entry.topology != fault.topology or entry.values.get("answer") not in fault.kept:
@@ -144,7 +144,7 @@ def _raised(name: str | None) -> str | None:
     return None if name is None else _UP + name
 
 
-def failures_in(library: str | Path) -> dict[Path, Fault]:
+def failures_in(library: str | Path) -> dict[Path, LibraryFault]:
     """Return the failures that a library has answers for, by their folders."""
     library_folder = _folder(library)
     check_below(library_folder, library_folder / FAULTS)

@@ -24,7 +24,7 @@ from emit.library.index import Entry
 from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, divisor, most_bytes
-from emit.timing.predict import Timed
+from emit.timing.predict import TimedProgram
 from synth.model.collective import Collective, subdivided
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem
@@ -61,7 +61,7 @@ class File:
     served: Range | None = None
     existed: bool = False
     within: bool = True
-    predictor: Timed | None = None
+    predictor: TimedProgram | None = None
 
 
 @dataclass(frozen=True, eq=False)

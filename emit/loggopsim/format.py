@@ -87,7 +87,7 @@ def read(path: Path) -> tuple[list[list[Operation]], str | None]:
         InputError: If the file is malformed; the message names file and line.
     """
     text = read_text(path, "a GOAL file", MAX_BYTES, most_lines=None)
-    reader = _Reader()
+    reader = _GoalReader()
     for number, line in enumerate(text.split("\n"), 1):
         try:
             reader.take(line)
@@ -99,7 +99,7 @@ def read(path: Path) -> tuple[list[list[Operation]], str | None]:
         raise InputError(f"{origin_of(path)}: {error}") from None
 
 
-class _Reader:
+class _GoalReader:
     """A reader of GOAL text, line by line.
 
     Attributes:

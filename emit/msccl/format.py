@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from emit.check.limits import check_limits
-from emit.check.program import Report, check, root_of
+from emit.check.program import ProgramReport, check, root_of
 from emit.findings import Finding, Findings, Judgement, Verdict, first_of
 from emit.goal import Goal
 from emit.msccl.read import NO_LIMIT, REDOPS, Reading, read
@@ -85,7 +85,7 @@ def verify(
     return Verdict(status, (head, *lines, *report.notes), findings, program)
 
 
-def best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[Report, Program]:
+def best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[ProgramReport, Program]:
     """Return the report and the program for the first root that is right, else for root 0; files do not name a root."""
     first = check(program, goal, fifo_depth, target=None, split=False)
     if goal is not None or all(

@@ -85,13 +85,13 @@ def read(text_or_path: str | os.PathLike[str]) -> Reading:
             and attribute.
     """
     if isinstance(text_or_path, str) and ("<" in text_or_path or "\n" in text_or_path or not text_or_path):
-        return _Reader("text").read(text_or_path.encode(errors="replace"))
+        return _MscclReader("text").read(text_or_path.encode(errors="replace"))
     path = Path(text_or_path)
-    return _Reader(origin_of(path)).read(read_bytes(path, "an MSCCL XML file", MAX_BYTES))
+    return _MscclReader(origin_of(path)).read(read_bytes(path, "an MSCCL XML file", MAX_BYTES))
 
 
 @dataclass(slots=True)
-class _Reader:
+class _MscclReader:
     """A reader of one document; its lists hold what the open elements have gathered so far.
 
     Attributes:

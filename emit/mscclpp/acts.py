@@ -10,12 +10,12 @@ from typing import NamedTuple
 from emit.check.capacity import CAPACITY
 from emit.findings import Findings
 from emit.mscclpp.memory import Memory, buffer_of, width
-from emit.mscclpp.plan import PACKETS, SUMS, Op, Plan
+from emit.mscclpp.plan import PACKETS, SUMS, ExecutionPlan, Op
 from emit.mscclpp.structure import executed_parts, packet_parts
 from topologies.errors import InputError
 
 
-class Run(NamedTuple):
+class ActRun(NamedTuple):
     """A run of cells of one rank; packets take two cells an element.
 
     Attributes:
@@ -45,8 +45,8 @@ class Move(NamedTuple):
     """
 
     length: int
-    sources: tuple[Run, ...]
-    targets: tuple[Run, ...]
+    sources: tuple[ActRun, ...]
+    targets: tuple[ActRun, ...]
 
     def packets_read(self) -> Iterator[int]:
         """Yield the cells of the sources that are packets."""
@@ -203,7 +203,7 @@ def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | 
     shift = count * number + low
     if most is not None:
         count = max(0, min(count - low, most))
-    sides: list[list[list[Run]]] = [[], []]
+    sides: list[list[list[ActRun]]] = [[], []]
     for parts, packets, runs in zip(executed_parts(op), packet_parts(op), sides, strict=True):
         for part, packet in zip(parts, packets, strict=True):
             at = shift * (2 if packet else 1)
@@ -212,7 +212,7 @@ def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | 
             turns = memory.plan.double and (packet or (part.side == "L" and op.channel_type != "port"))
             runs.append(
                 [
-                    Run(memory.cell(owner, kind, part.first, packet) + at, owner, packet, turns and kind == "s")
+                    ActRun(memory.cell(owner, kind, part.first, packet) + at, owner, packet, turns and kind == "s")
                     for owner, kind in owners
                 ]
             )
@@ -245,7 +245,7 @@ def in_upper_half(plan_acts: Acts, memory: Memory) -> list[list[Act]]:
     ]
 
 
-def check_counts(plan_acts: Acts, plan: Plan, findings: Findings) -> None:
+def check_counts(plan_acts: Acts, plan: ExecutionPlan, findings: Findings) -> None:
     """Check that signals and waits match, that semaphores end at their initial value, and that barriers are full."""
     times: dict[str, Counter[int]] = defaultdict(Counter)
     last_use: dict[tuple[str, int], tuple[int, int]] = {}

@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from emit.check.program import check
-from emit.compiler.assembly import Layout, assemble
+from emit.compiler.assembly import BlockLayout, assemble
 from emit.compiler.ir import NONE, Instructions, cell
 from emit.compiler.prepared import Prepared
 from emit.findings import Verdict
 from emit.goal import Goal
-from emit.mscclpp.acts import Move, Run, acts_of
+from emit.mscclpp.acts import ActRun, Move, acts_of
 from emit.mscclpp.execution import execution_order
 from emit.mscclpp.format import check_plan, verdict_of
 from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
-from emit.mscclpp.plan import NO_LIMIT, Plan
+from emit.mscclpp.plan import NO_LIMIT, ExecutionPlan
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.structure import ensure_executable
 from emit.mscclpp.timing import PlanPredictor
@@ -63,7 +63,7 @@ def predictor(file: str | Path, topology: Topology, group: Sequence[int] | None)
     return PlanPredictor(read_plan(file), topology, group)
 
 
-def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
+def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> Program:
     """Convert a plan to a program.
 
     If groups or pipelines of the plan divide chunks, the program has smaller chunks.
@@ -80,7 +80,7 @@ def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
     memory = memory_of(plan, goal or goal_of(plan, root))
     plan_acts = acts_of(memory)
     ir = Instructions(header(plan, root, memory.units), goal)
-    cells = _Cells(memory)
+    cells = _PlanCells(memory)
     try:
         order = execution_order(plan_acts)
     except InputError as error:
@@ -88,10 +88,10 @@ def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
     for block, act in order:
         for move in act.moves:
             _add(ir, plan_acts.rank[block], move, cells)
-    return assemble(Prepared(ir), _NO_LIMITS, Layout()).program()
+    return assemble(Prepared(ir), _NO_LIMITS, BlockLayout()).program()
 
 
-def header(plan: Plan, root: int = 0, units: int = 1) -> Program:
+def header(plan: ExecutionPlan, root: int = 0, units: int = 1) -> Program:
     """Return the header of a plan as a Program without threadblocks; `units` is the number of cells of one chunk."""
     collective = collective_of(plan)
     only_buffer = _only_buffer(plan)
@@ -120,12 +120,12 @@ def header(plan: Plan, root: int = 0, units: int = 1) -> Program:
     )
 
 
-def _only_buffer(plan: Plan) -> str:
+def _only_buffer(plan: ExecutionPlan) -> str:
     """Return the single buffer of in-place programs of the collective; "" if they have two buffers."""
     return find_kind(collective_of(plan)).inplace if plan.inplace else ""
 
 
-class _Cells:
+class _PlanCells:
     """A conversion of a plan's cells to a program's cells; packets, of two cells each, follow all plain scratch."""
 
     def __init__(self, memory: Memory) -> None:
@@ -133,7 +133,7 @@ class _Cells:
         self._buffer = _only_buffer(memory.plan)
         self._plain = [2 * gpu.scratch_chunks * memory.units for gpu in memory.plan.gpus]
 
-    def first(self, run: Run) -> int:
+    def first(self, run: ActRun) -> int:
         """Return the program's first cell of a run."""
         base, gpu = self._memory.base[run.rank], self._memory.plan.gpus[run.rank]
         if run.cell >= base["s"]:
@@ -144,7 +144,7 @@ class _Cells:
         return cell(buffer, run.cell - base[buffer])
 
 
-def _add(ir: Instructions, rank: int, move: Move, cells: _Cells) -> None:
+def _add(ir: Instructions, rank: int, move: Move, cells: _PlanCells) -> None:
     """Add the instructions of a move, which sum its sources in one local place and send the sum to all others."""
     n = move.length
     if not n:

@@ -6,7 +6,7 @@ import numpy as np
 
 from emit.check.clocks import Row
 from emit.findings import Findings
-from emit.mscclpp.plan import Plan
+from emit.mscclpp.plan import ExecutionPlan
 from emit.mscclpp.replay import Access, Replay
 
 _SPELT_OUT = 8  # cautions that are written out; further ones are counted
@@ -84,7 +84,7 @@ def _known(run: Replay) -> list[Row]:
     return [run.clocks.ended(blocks) if blocks else np.zeros(0, dtype=np.int32) for blocks in of_rank]
 
 
-def _connected(plan: Plan, rank: int, target: int) -> bool:
+def _connected(plan: ExecutionPlan, rank: int, target: int) -> bool:
     """Return True if channels lead from one rank to the other, perhaps through further ranks."""
     reached, todo = {rank}, [rank]
     while todo:

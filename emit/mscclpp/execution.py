@@ -13,7 +13,7 @@ from topologies.errors import InputError
 Need = tuple[str, int]  # ("signal", channel end), ("release", semaphore), ("packet", cell) or ("barrier", number)
 
 
-class Machine(Protocol):
+class PlanMachine(Protocol):
     """A machine that executes acts; threadblocks are numbered through all ranks."""
 
     def need(self, act: Act) -> Need | None:
@@ -29,7 +29,7 @@ class Machine(Protocol):
         ...
 
 
-class Progress:
+class ExecutionProgress:
     """The progress of every threadblock through its acts.
 
     Attributes:
@@ -45,12 +45,12 @@ class Progress:
         self.arrived: dict[int, list[int]] = defaultdict(list)
         self._waiting: dict[Need, list[int]] = defaultdict(list)
 
-    def run(self, machine: Machine) -> list[int]:
+    def run(self, machine: PlanMachine) -> list[int]:
         """Run all threadblocks; return the ones that stopped before their end."""
         execute(len(self.at), lambda block: self._advance(block, machine))
         return [block for block, at in enumerate(self.at) if at < len(self.acts[block])]
 
-    def _advance(self, block: int, machine: Machine) -> list[int]:
+    def _advance(self, block: int, machine: PlanMachine) -> list[int]:
         """Run a threadblock until it ends or must wait; return the threadblocks that may proceed because of that."""
         released: list[int] = []
         acts = self.acts[block]
@@ -95,7 +95,7 @@ class _Counts:
     """A machine that counts signals and releases and knows which cells hold packets; it does not look for races."""
 
     def __init__(self, plan_acts: Acts) -> None:
-        self.plan_acts, self.progress = plan_acts, Progress(plan_acts, plan_acts.acts)
+        self.plan_acts, self.progress = plan_acts, ExecutionProgress(plan_acts, plan_acts.acts)
         self.order: list[tuple[int, Act]] = []
         self.have: Counter[Need] = Counter(
             {("release", n): initial_value for n, (_, _, initial_value) in enumerate(plan_acts.semaphores)}

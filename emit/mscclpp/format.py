@@ -17,7 +17,7 @@ import numpy as np
 
 from emit.check.capacity import CAPACITY
 from emit.check.cells import cells_of
-from emit.check.contents import Contents
+from emit.check.contents import ProgramContents
 from emit.check.order import run
 from emit.check.program import check
 from emit.columns import Column, columns_of
@@ -38,7 +38,7 @@ from emit.mscclpp.memory import (
 )
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
-from emit.mscclpp.plan import MAX_OPS, Plan, plan_text
+from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, plan_text
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.replay import Replay
 from emit.mscclpp.structure import caution, check_parts, check_structure
@@ -65,7 +65,7 @@ class PlanReport(Judgement):
     root: int = 0
 
 
-def check_plan(text_or_plan: str | Plan, goal: Goal | None = None, root: int | None = None) -> PlanReport:
+def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root: int | None = None) -> PlanReport:
     """Check a plan, or the text of one, with the executor's semantics.
 
     Args:
@@ -101,7 +101,7 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, _: int | None
     return verdict_of(plan, report)
 
 
-def verdict_of(plan: Plan, report: PlanReport) -> Verdict:
+def verdict_of(plan: ExecutionPlan, report: PlanReport) -> Verdict:
     """Return the verdict of a report, in words."""
     if report.ok and not report.judged:
         lack = f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal"
@@ -115,7 +115,7 @@ def verdict_of(plan: Plan, report: PlanReport) -> Verdict:
     return Verdict(report.status, (head, *lines, *report.notes), report.findings)
 
 
-def _checked(plan: Plan, goal: Goal | None, root: int) -> PlanReport:
+def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
     """Check a plan for one root."""
     if goal is not None and goal.nranks != len(plan.gpus):
         raise InputError(f"goal for {goal.nranks} ranks, plan of {len(plan.gpus)}; it must be equal")
@@ -142,7 +142,7 @@ def _fatal(findings: Findings) -> bool:
     return any(f.kind != "limit" for f in findings.reported)
 
 
-def _nothing_asked(plan: Plan) -> Goal:
+def _nothing_asked(plan: ExecutionPlan) -> Goal:
     """Return a goal where every input chunk is a contribution of its own, and nothing is required.
 
     For an unknown collective in place, it is unknown where output and input share memory; so the output may hold
@@ -160,7 +160,7 @@ def _nothing_asked(plan: Plan) -> Goal:
 def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, findings: Findings, notes: list[str]) -> None:
     """Run several launches of a plan on contents, and add findings and notes."""
     goal = required_goal or _nothing_asked(memory.plan)
-    contents = Contents(goal)
+    contents = ProgramContents(goal)
 
     def first_cells(columns: tuple[Column, ...]) -> list[int]:
         """Return the first cell of each (rank, buffer, index)."""
@@ -311,7 +311,7 @@ def _plan(
     nodes: Sequence[int] | None,
     form: bool,
     linked: Sequence[tuple[int, int]],
-) -> Plan:
+) -> ExecutionPlan:
     """Return the plan of a program that has one form; `form` is the plan's form, in place or not."""
     n = program.nranks
     if nodes is not None and len(nodes) != n:
@@ -337,7 +337,7 @@ def _plan(
             add_meeting(gpus, [(u, v) for u, v, _ in c.connections], node_of_rank, linked)
         if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
             break
-    plan = Plan(
+    plan = ExecutionPlan(
         name=program.name,
         collective=program.collective,
         protocol="LL" if packets else "Simple",

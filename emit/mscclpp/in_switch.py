@@ -14,7 +14,17 @@ import numpy as np
 from emit.mscclpp.as_program import header
 from emit.mscclpp.format import check_plan
 from emit.mscclpp.memory import limit_sizes
-from emit.mscclpp.plan import MAX_CHANNELS, MAX_OP_CHANNELS, MAX_OPS, Op, Part, Plan, PlanBlock, PlanGpu, plan_text
+from emit.mscclpp.plan import (
+    MAX_CHANNELS,
+    MAX_OP_CHANNELS,
+    MAX_OPS,
+    ExecutionPlan,
+    Op,
+    PlanBlock,
+    PlanGpu,
+    PlanPart,
+    plan_text,
+)
 from emit.mscclpp.read import read_plan
 from emit.program import Program
 from synth.model.common_chunk import CommonChunk, common_chunk
@@ -56,7 +66,7 @@ def write_in_switch(
     waves = [np.flatnonzero(readers == rank).tolist() for rank in range(n)]
     parts = max(1, min(_BLOCKS, sms or _BLOCKS, max(map(len, waves))))
     blocks = max(parts, -(-(n - 1) // MAX_CHANNELS))
-    plan = Plan(name, collective.name, "Simple", inplace, [])
+    plan = ExecutionPlan(name, collective.name, "Simple", inplace, [])
     for rank in range(n):
         gpu = PlanGpu(
             cells.nchunks // n if is_share else cells.nchunks,
@@ -127,8 +137,8 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 def _op(first: int, at: int, count: int, *, sums: bool) -> Op:
     """Return the operation that sends `count` cells to all ranks; `at` is the first cell in the sender's input."""
-    source = Part("W", 0, first, count) if sums else Part("L", "i", at, count)
-    return Op("glres" if sums else "gstore", (source,), (Part("W", 1, first, count),), channel_type="switch")
+    source = PlanPart("W", 0, first, count) if sums else PlanPart("L", "i", at, count)
+    return Op("glres" if sums else "gstore", (source,), (PlanPart("W", 1, first, count),), channel_type="switch")
 
 
 def _block(gpu: PlanGpu, peers: list[int], data: list[Op], blocks: int) -> PlanBlock:

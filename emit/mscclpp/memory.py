@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from emit.check.capacity import CAPACITY
 from emit.goal import Goal, buffer_sizes, goal_for
-from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, Op, Part, Plan
+from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, Op, PlanPart
 from emit.program import COLLECTIVES
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -16,30 +16,30 @@ from topologies.errors import InputError
 ALIGNMENT = 16  # Bytes that a thread moves; the executor refuses chunks that are no multiple of it.
 
 
-def collective_of(plan: Plan) -> str:
+def collective_of(plan: ExecutionPlan) -> str:
     """Return the collective's name in programs; "custom" if programs have no name for it."""
     name = plan.collective.lower().replace("_", "")
     return name if name in COLLECTIVES else "custom"
 
 
-def chunks_of(plan: Plan) -> int:
+def chunks_of(plan: ExecutionPlan) -> int:
     """Return the `nchunks_per_loop` of an equivalent program: the chunks of the whole buffer."""
     gpu = plan.gpus[0]
     return gpu.output_chunks if find_kind(collective_of(plan)).inplace == "o" else gpu.input_chunks
 
 
-def counted_chunks(plan: Plan) -> int:
+def counted_chunks(plan: ExecutionPlan) -> int:
     """Return the chunks of the buffer that min_message_size and max_message_size refer to."""
     gpu = plan.gpus[0]
     return gpu.output_chunks if plan.collective == "allgather" else gpu.input_chunks
 
 
-def both_chunks(plan: Plan) -> int:
+def both_chunks(plan: ExecutionPlan) -> int:
     """Return the chunks of the larger buffer."""
     return max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
 
 
-def most_bytes(plan: Plan) -> int:
+def most_bytes(plan: ExecutionPlan) -> int:
     """Return the largest message, in bytes, for which all numbers that the executor keeps in 32 bits fit.
 
     These are the ends of spans, and the places of packets in double scratch, which the executor sizes by the whole
@@ -55,7 +55,7 @@ def most_bytes(plan: Plan) -> int:
     return max_bytes
 
 
-def limit_sizes(plan: Plan, least_bytes: int, largest: int) -> None:
+def limit_sizes(plan: ExecutionPlan, least_bytes: int, largest: int) -> None:
     """Set the message sizes that a plan takes: the given ones, as far as its offsets allow.
 
     Args:
@@ -84,7 +84,7 @@ def limit_sizes(plan: Plan, least_bytes: int, largest: int) -> None:
     plan.min_bytes, plan.max_bytes = min(min_bytes, MAX_MIN_BYTES), min(high or max_bytes, max_bytes)
 
 
-def goal_of(plan: Plan, root: int = 0) -> Goal | None:
+def goal_of(plan: ExecutionPlan, root: int = 0) -> Goal | None:
     """Return the goal of the plan's collective, in place or out of place as the plan says; None if its name is unknown.
 
     Raises:
@@ -93,7 +93,7 @@ def goal_of(plan: Plan, root: int = 0) -> Goal | None:
     return goal_for(collective_of(plan), len(plan.gpus), chunks_of(plan), plan.inplace, root)
 
 
-def sizes_of(plan: Plan, rank: int) -> tuple[int, int]:
+def sizes_of(plan: ExecutionPlan, rank: int) -> tuple[int, int]:
     """Return the (input, output) chunks that the collective gives a rank."""
     return buffer_sizes(collective_of(plan), len(plan.gpus), chunks_of(plan), rank, 0)
 
@@ -113,7 +113,7 @@ class Memory:
         first: First cell of each rank, and the end of all cells.
     """
 
-    plan: Plan
+    plan: ExecutionPlan
     units: int
     base: list[dict[str, int]]
     first: list[int]
@@ -144,7 +144,7 @@ class Memory:
         return "s", (cell - base["s"]) % max(1, self.half(rank)) // (self.units * (2 if packet else 1))
 
 
-def memory_of(plan: Plan, goal: Goal | None) -> Memory:
+def memory_of(plan: ExecutionPlan, goal: Goal | None) -> Memory:
     """Build the memory of a plan; input and output are separate unless the goal says how they share memory.
 
     Raises:
@@ -169,22 +169,22 @@ def memory_of(plan: Plan, goal: Goal | None) -> Memory:
     return Memory(plan, units, base, first)
 
 
-def width(plan: Plan, op: Op) -> int:
+def width(plan: ExecutionPlan, op: Op) -> int:
     """Return the number of cells of one iteration of a pipeline."""
     return op.unit_bytes // math.gcd(*_unit_bytes(plan)) * _groups(plan)
 
 
-def _unit_bytes(plan: Plan) -> list[int]:
+def _unit_bytes(plan: ExecutionPlan) -> list[int]:
     """Return the bytes of an iteration of every pipeline."""
     return [op.unit_bytes for *_, op in plan.ops() if op.name == "pipeline"]
 
 
-def _groups(plan: Plan) -> int:
+def _groups(plan: ExecutionPlan) -> int:
     """Return the least common multiple of the sizes of all threadblock groups."""
     return math.lcm(*{op.group[1] for *_, op in plan.ops()})
 
 
-def _units(plan: Plan) -> int:
+def _units(plan: ExecutionPlan) -> int:
     """Return the cells of a chunk: threadblock groups divide them evenly, and pipelines run twice or more."""
     units = _groups(plan)
     sizes = _unit_bytes(plan)
@@ -197,7 +197,7 @@ def _units(plan: Plan) -> int:
     return units
 
 
-def buffer_of(plan: Plan, rank: int, tb: int, part: Part, channel_type: str) -> list[tuple[int, str]]:
+def buffer_of(plan: ExecutionPlan, rank: int, tb: int, part: PlanPart, channel_type: str) -> list[tuple[int, str]]:
     """Return the (rank, buffer) pairs of a part of an operation: several for a switch channel."""
     if part.side == "L":
         return [(rank, str(part.at))]

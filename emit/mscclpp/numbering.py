@@ -9,12 +9,12 @@ from emit.mscclpp.plan import (
     MAX_OP_CHANNELS,
     MAX_OP_SEMAPHORES,
     Op,
-    Part,
     PlanBlock,
     PlanGpu,
+    PlanPart,
     RemoteBuffer,
 )
-from emit.mscclpp.spans import Placement, Span, Step
+from emit.mscclpp.spans import Span, SpanPlacement, Step
 from emit.mscclpp.threadblocks import RemoteSpan, SymbolicBlock, SymbolicOp
 
 _Channel = tuple[int, int]  # (threadblock that sends, threadblock that receives)
@@ -42,7 +42,7 @@ class Numbering:
     def __init__(
         self,
         blocks: list[SymbolicBlock],
-        places: Placement,
+        places: SpanPlacement,
         nodes: list[int],
         sizes: list[tuple[int, int]],
         packets: bool,
@@ -175,7 +175,7 @@ class Numbering:
             end = ends[self.channel_of[send], block.rank]
             return channels[kind].setdefault(end, len(channels[kind]))
 
-        def part(place: Span | RemoteSpan, kind: str) -> Part:
+        def part(place: Span | RemoteSpan, kind: str) -> PlanPart:
             """Return a span as part of an operation on channels of type `kind`."""
             span = place.span if isinstance(place, RemoteSpan) else place
             rank = place.rank if isinstance(place, RemoteSpan) else block.rank
@@ -183,9 +183,9 @@ class Numbering:
             if name == "p":
                 name, index = "s", index + self.first_packet[rank]
             if not isinstance(place, RemoteSpan):
-                return Part("L", name, index, span.size)
+                return PlanPart("L", name, index, span.size)
             in_gpu = buffers.setdefault((rank, name), len(buffers))
-            return Part("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, span.size)
+            return PlanPart("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, span.size)
 
         for at, op in enumerate(block.ops):
             if op.name == "nop":

@@ -20,7 +20,7 @@ from emit.check.cells import Cells
 from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
 from emit.goal import Goal, sizes_of
-from emit.mscclpp.spans import Origin, Placement, Span, Step, StepPlacement, packet_readers, plain_scratch_ranks
+from emit.mscclpp.spans import Origin, Span, SpanPlacement, Step, StepPlacement, packet_readers, plain_scratch_ranks
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
@@ -29,7 +29,7 @@ _STORED_ROWS = 4096  # rows that are stored before unnecessary ones are removed
 _SCAN = 16  # slots that are examined for a free one
 
 
-class _Message(NamedTuple):
+class _PlacedMessage(NamedTuple):
     """The knowledge that a message gives its receiver.
 
     Attributes:
@@ -107,18 +107,18 @@ class Placer:
         self.stays = {receive for origins in self.from_packets.values() for receive, _ in origins}
         plain_ranks = plain_scratch_ranks(c, self.from_packets)
         self.scratch = [gpu.s_chunks if rank in plain_ranks else 0 for rank, gpu in enumerate(program.gpus)]
-        self.in_packets: dict[Step, _Message] = {}  # messages that stay in packets, by their receive
+        self.in_packets: dict[Step, _PlacedMessage] = {}  # messages that stay in packets, by their receive
         # The knowledge at the end of awaited steps, as long as a step may wait for them: a row has all threadblocks.
         self.knowledge_after: dict[Step, tuple[Row, Row, int]] = {}
         self._max_stored = _STORED_ROWS
 
-    def placement(self) -> Placement:
+    def placement(self) -> SpanPlacement:
         """Return the placement, by following the program's order of execution to its end."""
         c = self.c
         dep, sends, receives = c.dep.tolist(), self.sends, c.receives.tolist()
         awaited = Counter(d for d in dep if d >= 0)
         unread = Counter(receive for origins in self.from_packets.values() for receive in dict(origins))
-        in_flight: list[deque[_Message]] = [deque() for _ in c.connections]
+        in_flight: list[deque[_PlacedMessage]] = [deque() for _ in c.connections]
         for step in self.order:
             block = self.block_of[step]
             row, local = self.clocks.row(block), self.local.row(block)
@@ -128,7 +128,7 @@ class Placer:
                 awaited[dep[step]] -= 1
                 if not awaited[dep[step]]:
                     del self.knowledge_after[dep[step]]
-            message: _Message | None = None
+            message: _PlacedMessage | None = None
             if receives[step] >= 0:
                 message = in_flight[receives[step]].popleft()
                 message.known_over[self.block_of[message.send]] = self.position[message.send] + 1
@@ -148,7 +148,7 @@ class Placer:
                 if not self.packets and not self.started[block] >> target & 1:
                     placed.awaits_start = True
                     self.started[block] |= 1 << target
-                in_flight[sends[step]].append(_Message(step, row.copy(), self.started[block]))
+                in_flight[sends[step]].append(_PlacedMessage(step, row.copy(), self.started[block]))
             row[block] = local[block] = self.position[step] + 1
             if step in awaited:
                 known_row = row.copy()
@@ -169,12 +169,12 @@ class Placer:
         }
         self._max_stored = max(_STORED_ROWS, 2 * len(self.knowledge_after))
 
-    def _hear(self, block: int, message: _Message) -> None:
+    def _hear(self, block: int, message: _PlacedMessage) -> None:
         """Add a message's knowledge to that of a threadblock."""
         self.clocks.learn(block, message.known_over)
         self.started[block] |= message.started
 
-    def _place(self, step: Step, message: _Message | None) -> None:
+    def _place(self, step: Step, message: _PlacedMessage | None) -> None:
         """Decide where a step reads and writes, and which waits and copies that needs."""
         c, placed, name = self.c, self.steps[step], self.names[step]
         reads = name in READS_SRC
@@ -276,7 +276,7 @@ class Placer:
             _extend(spans, Span(offset, "p", slot.first + n, 1))
         return spans
 
-    def _arrive(self, step: Step, rank: int, reduces: bool, message: _Message, keys: list[int]) -> None:
+    def _arrive(self, step: Step, rank: int, reduces: bool, message: _PlacedMessage, keys: list[int]) -> None:
         """Decide where the data that this step receives is put.
 
         With packets it is new scratch; without, it is the destination, if that is free, or else free or new scratch.
@@ -366,7 +366,7 @@ class Placer:
                 copies.append((rank, source, target))
         return copies
 
-    def _finished(self) -> Placement:
+    def _finished(self) -> SpanPlacement:
         """Return the placement after the last step."""
         ends = VectorClocks(self.clocks.width)
         started = [0] * self.program.nranks
@@ -378,7 +378,7 @@ class Placer:
             if self.by_port[step] and not self._passed(ends.row(self.c.connections[connection][0]), self.match[step]):
                 unconfirmed.add(step)
         some_rank_is_unaware = any(~started_ranks & (1 << self.program.nranks) - 1 for started_ranks in started)
-        return Placement(
+        return SpanPlacement(
             self.steps,
             self.match,
             self._copies(),

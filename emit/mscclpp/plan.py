@@ -45,7 +45,7 @@ PACKETS = frozenset({"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt
 CHANNEL_TYPES = ("memory", "port", "switch")
 
 
-class Part(NamedTuple):
+class PlanPart(NamedTuple):
     """A span of `size` chunks, from chunk `first` of a buffer.
 
     Attributes:
@@ -83,8 +83,8 @@ class Op(NamedTuple):
     """
 
     name: str
-    src: Sequence[Part] = ()
-    dst: Sequence[Part] = ()
+    src: Sequence[PlanPart] = ()
+    dst: Sequence[PlanPart] = ()
     channel_type: str = ""
     channels: Sequence[int] = ()
     semaphores: Sequence[int] = ()
@@ -152,7 +152,7 @@ class PlanGpu:
 
 
 @dataclass(slots=True)
-class Plan:
+class ExecutionPlan:
     """An execution plan: the operations of all ranks.
 
     Attributes:
@@ -214,7 +214,7 @@ _NOP_TEXT = '{"name": "nop"}'
 _KEY = {"L": "type", "R": "buffer_id", "W": "switch_channel_id"}
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: ExecutionPlan) -> str:
     """Return the plan as the text that the executor reads, ended by a newline, without any check."""
     head = {key: getattr(plan, name) for name, key in PLAN_KEYS.items()}
     return _object(0, head, "gpus", [_gpu(rank, gpu) for rank, gpu in enumerate(plan.gpus)]) + "\n"
@@ -285,5 +285,5 @@ def _op(op: Op) -> dict[str, Any]:
     return fields
 
 
-def _parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _parts(parts: Sequence[PlanPart]) -> list[dict[str, Any]]:
     return [{_KEY[part.side]: part.at, "index": part.first, "size": part.size} for part in parts]

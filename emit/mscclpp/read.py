@@ -14,11 +14,11 @@ from emit.mscclpp.plan import (
     NO_LIMIT,
     PLAN_KEYS,
     SHAPES,
+    ExecutionPlan,
     Op,
-    Part,
-    Plan,
     PlanBlock,
     PlanGpu,
+    PlanPart,
     RemoteBuffer,
 )
 from emit.program import BUFFERS
@@ -31,7 +31,7 @@ MAX_NUMBER = 1 << 31
 _SIDE = {"type": "L", "buffer_id": "R", "switch_channel_id": "W"}
 
 
-def read_plan(text_or_path: str | os.PathLike[str]) -> Plan:
+def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
     """Read a file, or a text that starts with `{`.
 
     Keys that the executor does not know are ignored, as the executor does. The plan is not checked here.
@@ -42,7 +42,7 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> Plan:
     if isinstance(text_or_path, str) and text_or_path.lstrip()[:1] == "{":
         if len(text_or_path) > MAX_BYTES:
             raise InputError(f"text: more than {MAX_BYTES} bytes; it must be at most that")
-        return _Reader("text").plan(_parsed(text_or_path, "text"))
+        return _PlanReader("text").plan(_parsed(text_or_path, "text"))
     path = Path(text_or_path)
     shown = origin_of(path)
     with opened(path, "an execution plan (JSON)") as file:
@@ -53,7 +53,7 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> Plan:
     if len(data) > MAX_BYTES:
         raise InputError(f"{shown}: more than {MAX_BYTES} bytes; it must be at most that")
     try:
-        return _Reader(shown).plan(_parsed(data.decode("utf-8"), shown))
+        return _PlanReader(shown).plan(_parsed(data.decode("utf-8"), shown))
     except UnicodeDecodeError as error:
         raise InputError(f"{shown}: byte {error.start} is not UTF-8; it must be JSON") from None
 
@@ -80,7 +80,7 @@ def _parsed(text: str, source: str) -> Any:
         raise InputError(f"{source}: {str(error)[:100]}; it must be an execution plan (JSON)") from None
 
 
-class _Reader:
+class _PlanReader:
     """A reader of a parsed document; every error names the place in the document."""
 
     def __init__(self, source: str) -> None:
@@ -132,7 +132,7 @@ class _Reader:
         place = f"{where}.{name}" if where else name
         return [take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))]
 
-    def plan(self, value: Any) -> Plan:
+    def plan(self, value: Any) -> ExecutionPlan:
         """Read a plan."""
         top = self.object(value, "")
         if "gpus" not in top:
@@ -142,8 +142,10 @@ class _Reader:
             raise self.fail("", "a plan of MSCCL++ 0.7, which later executors do not load; it must be of 0.8 or newer")
         if not 1 <= len(gpus) <= MAX_RANKS:
             raise self.fail("gpus", f"{len(gpus)} of them; it must be 1..{MAX_RANKS}")
-        top = {PLAN_KEYS[field.name]: field.default for field in fields(Plan) if field.default is not MISSING} | top
-        return Plan(
+        top = {
+            PLAN_KEYS[field.name]: field.default for field in fields(ExecutionPlan) if field.default is not MISSING
+        } | top
+        return ExecutionPlan(
             name=self.get(top, "name", "", self.word),
             collective=self.get(top, "collective", "", self.word),
             protocol=self.get(top, "protocol", "", self.word),
@@ -244,7 +246,7 @@ class _Reader:
                 return ids
             return self.each(op, field, where, self.integer)
 
-        def parts(field: str) -> list[Part]:
+        def parts(field: str) -> list[PlanPart]:
             """Read a list of spans, which may be missing."""
             return self.each(op, field, where, self.part) if field in op else []
 
@@ -276,20 +278,20 @@ class _Reader:
             **optional,
         )
 
-    def part(self, value: Any, where: str) -> Part:
+    def part(self, value: Any, where: str) -> PlanPart:
         """Read a span."""
         part = self.object(value, where)
         if len(part) == 3 and type(part.get("index")) is type(part.get("size")) is int:  # the most common form
             index, size, kind = part["index"], part["size"], part.get("type")
             if 0 <= index <= MAX_NUMBER and 1 <= size <= MAX_NUMBER and kind in BUFFERS:
-                return Part("L", kind, index, size)
+                return PlanPart("L", kind, index, size)
         sides = [key for key in _SIDE if key in part]
         if len(sides) != 1:
             raise self.fail(where, f"has {' and '.join(sides) or 'none'}; it must have one of {', '.join(_SIDE)}")
         key = sides[0]
         at = self.get(part, key, where, *((self.word, BUFFERS) if key == "type" else (self.integer,)))
         index = self.get(part, "index", where, self.integer)
-        return Part(_SIDE[key], at, index, self.get(part, "size", where, self.integer, 1))
+        return PlanPart(_SIDE[key], at, index, self.get(part, "size", where, self.integer, 1))
 
 
 _NOP = Op("nop")

@@ -13,11 +13,11 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from emit.check.clocks import Message, ThreadClocks, VectorClocks
-from emit.check.contents import GARBAGE, NOTHING, Contents
+from emit.check.contents import GARBAGE, NOTHING, ProgramContents
 from emit.check.executor import report_deadlock
 from emit.findings import Findings
-from emit.mscclpp.acts import Act, Acts, Move, Run, in_upper_half
-from emit.mscclpp.execution import Need, Progress
+from emit.mscclpp.acts import Act, ActRun, Acts, Move, in_upper_half
+from emit.mscclpp.execution import ExecutionProgress, Need
 from emit.mscclpp.memory import Memory
 
 # An access: actor, tick, threadblock and operation (for messages); then the number of nops before it, whether elements
@@ -49,12 +49,12 @@ class Replay:
     """
 
     def __init__(
-        self, plan_acts: Acts, memory: Memory, contents: Contents, cells: dict[int, int], findings: Findings
+        self, plan_acts: Acts, memory: Memory, contents: ProgramContents, cells: dict[int, int], findings: Findings
     ) -> None:
         self.plan_acts, self.memory, self.contents = plan_acts, memory, contents
         self.initial, self.cells = cells, dict(cells)
         self.findings = findings
-        self.launch, self.progress = 0, Progress(plan_acts, plan_acts.acts)
+        self.launch, self.progress = 0, ExecutionProgress(plan_acts, plan_acts.acts)
         self.halves = [plan_acts.acts, in_upper_half(plan_acts, memory) if memory.plan.double else plan_acts.acts]
         self.begun = [0] * len(memory.plan.gpus)
         nblocks = len(plan_acts.acts)
@@ -85,7 +85,7 @@ class Replay:
         """Run the plan once on all ranks; return the threadblocks that stopped before their end."""
         if self.launch:
             self._end_launch()
-        self.progress = Progress(self.plan_acts, self.halves[self.launch % 2])
+        self.progress = ExecutionProgress(self.plan_acts, self.halves[self.launch % 2])
         self.launch += 1
         return self.progress.run(self)
 
@@ -310,7 +310,7 @@ class Replay:
         owner = self.memory.rank(cell)
         return f"{name}[{index}]{'' if owner == rank else f' of rank {owner}'}", (name, index)
 
-    def _too_early(self, block: int, act: Act, run: Run) -> None:
+    def _too_early(self, block: int, act: Act, run: ActRun) -> None:
         """Add a race, once for each operation and rank: the rank may not have started when its memory is used."""
         pair = (block, act.op, -1, run.rank)
         if pair in self.reported:

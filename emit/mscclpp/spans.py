@@ -60,7 +60,7 @@ class StepPlacement:
 
 
 @dataclass(slots=True)
-class Placement:
+class SpanPlacement:
     """The places of a program's data in a plan.
 
     Attributes:

@@ -21,11 +21,11 @@ from emit.mscclpp.plan import (
     ON_CHANNELS,
     PACKETS,
     SHAPES,
+    ExecutionPlan,
     Op,
-    Part,
-    Plan,
     PlanBlock,
     PlanGpu,
+    PlanPart,
 )
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -39,7 +39,7 @@ Fault = tuple[str, str]  # kind, message
 Cell = tuple[str, int]  # buffer, chunk
 
 
-def check_structure(plan: Plan, goal: Goal | None, findings: Findings) -> None:
+def check_structure(plan: ExecutionPlan, goal: Goal | None, findings: Findings) -> None:
     """Add a finding for each structural fault; if there is one, the plan may name objects that do not exist."""
     for rank, gpu in enumerate(plan.gpus):
         for kind, message in _rank_faults(plan, rank):
@@ -58,7 +58,7 @@ def check_structure(plan: Plan, goal: Goal | None, findings: Findings) -> None:
     _check_message_sizes(plan, findings)
 
 
-def ensure_executable(plan: Plan, goal: Goal | None, cannot: str) -> None:
+def ensure_executable(plan: ExecutionPlan, goal: Goal | None, cannot: str) -> None:
     """Raise InputError, beginning with `cannot`, for a plan that names objects that do not exist.
 
     Exceeded limits alone raise nothing.
@@ -72,7 +72,7 @@ def ensure_executable(plan: Plan, goal: Goal | None, cannot: str) -> None:
             raise InputError(f"{cannot}: {finding.kind}: {finding.message}")
 
 
-def check_parts(plan: Plan, findings: Findings) -> None:
+def check_parts(plan: ExecutionPlan, findings: Findings) -> None:
     """Add a finding for each operation that exceeds a buffer, or that the executor runs differently."""
     for rank, tb, at, op, inner in plan.ops():
         if inner.src:
@@ -91,7 +91,7 @@ def _pipeline_faults(pipeline: Op, op: Op) -> Iterator[Fault]:
         yield "inconsistent", "in a pipeline moves everything each time"
 
 
-def _check_sizes(plan: Plan, findings: Findings) -> None:
+def _check_sizes(plan: ExecutionPlan, findings: Findings) -> None:
     """Add a finding if the chunks of input and output are not what the collective implies."""
     if not find_kind(collective_of(plan)).unit:
         return
@@ -109,7 +109,7 @@ def _check_sizes(plan: Plan, findings: Findings) -> None:
             )
 
 
-def _check_double_scratch(plan: Plan, findings: Findings) -> None:
+def _check_double_scratch(plan: ExecutionPlan, findings: Findings) -> None:
     """Add a finding if double scratch is not of one size on all ranks.
 
     A rank adds half of its own scratch to addresses in other ranks' scratch. The executor makes scratch as large as
@@ -129,7 +129,7 @@ def _check_double_scratch(plan: Plan, findings: Findings) -> None:
         )
 
 
-def _check_message_sizes(plan: Plan, findings: Findings) -> None:
+def _check_message_sizes(plan: ExecutionPlan, findings: Findings) -> None:
     """Add a finding if the executor cannot take the message sizes that a plan states.
 
     A plan that states no largest size gets a note from `caution`.
@@ -146,7 +146,7 @@ def _check_message_sizes(plan: Plan, findings: Findings) -> None:
             )
 
 
-def _rank_faults(plan: Plan, rank: int) -> Iterator[Fault]:
+def _rank_faults(plan: ExecutionPlan, rank: int) -> Iterator[Fault]:
     """Yield the faults of a rank's buffers and channels."""
     gpu, nranks = plan.gpus[rank], len(plan.gpus)
     for name, chunks in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
@@ -270,7 +270,7 @@ def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
     return sources, [writes_all or (writes_rest and n > 0) for n in range(len(op.dst))]
 
 
-def executed_parts(op: Op) -> tuple[Sequence[Part], Sequence[Part]]:
+def executed_parts(op: Op) -> tuple[Sequence[PlanPart], Sequence[PlanPart]]:
     """Return sources and destinations as the executor takes them: get swaps the offsets of the two sides."""
     if op.name != "get":
         return op.src, op.dst
@@ -278,7 +278,7 @@ def executed_parts(op: Op) -> tuple[Sequence[Part], Sequence[Part]]:
     return [a._replace(first=b.first) for a, b in pairs], [b._replace(first=a.first) for a, b in pairs]
 
 
-def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str, str, Cell | None]]:
+def _reach_faults(plan: ExecutionPlan, rank: int, tb: int, op: Op) -> Iterator[tuple[str, str, Cell | None]]:
     """Yield a fault if a span exceeds a buffer, or is not where the executor looks for it."""
     for parts, packets, word in zip(executed_parts(op), packet_parts(op), ("source", "destination"), strict=True):
         for part, packet in zip(parts, packets, strict=True):
@@ -312,7 +312,7 @@ def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str,
                     yield "inconsistent", f"to a buffer of rank {owner} on {destination}", None
 
 
-def caution(plan: Plan) -> list[str]:
+def caution(plan: ExecutionPlan) -> list[str]:
     """Return lines about facts that are no fault of the plan, but that its caller must watch."""
     notes = []
     max_blocks, rank = max((len(gpu.blocks), -rank) for rank, gpu in enumerate(plan.gpus))

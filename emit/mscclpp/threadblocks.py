@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from emit.columns import Columns
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
-from emit.mscclpp.spans import Placement, Span, Step, StepPlacement, split_spans
+from emit.mscclpp.spans import Span, SpanPlacement, Step, StepPlacement, split_spans
 from emit.program import OPS, SENDS
 
 
@@ -198,7 +198,9 @@ def _conflict(before: _Threads, now: _Threads) -> bool:
     return any(before[cell] != now[cell] for cell in before.keys() & now.keys())
 
 
-def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: bool, room: int) -> list[SymbolicBlock]:
+def make_threadblocks(
+    c: Columns, places: SpanPlacement, nodes: list[int], packets: bool, room: int
+) -> list[SymbolicBlock]:
     """Build all threadblocks, with at most about `room` operations each.
 
     If a threadblock of the program is split, each part begins after the last step of the part before it.
@@ -243,7 +245,7 @@ def _most(placed: StepPlacement) -> int:
 class _Translator:
     """A translator of a program's steps to operations, for the messages of one of the two protocols."""
 
-    def __init__(self, c: Columns, places: Placement, nodes: list[int], packets: bool) -> None:
+    def __init__(self, c: Columns, places: SpanPlacement, nodes: list[int], packets: bool) -> None:
         self.c, self.places = c, places
         self.message = self.by_packets if packets else self.by_put
         self.names = [OPS[op] for op in c.op.tolist()]

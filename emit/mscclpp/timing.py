@@ -20,12 +20,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from emit.mscclpp.acts import Act, Acts, Move, Run, acts_of
+from emit.mscclpp.acts import Act, ActRun, Acts, Move, acts_of
 from emit.mscclpp.execution import execution_order
 from emit.mscclpp.memory import memory_of
-from emit.mscclpp.plan import Plan, PlanGpu
+from emit.mscclpp.plan import ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
-from emit.timing.clock import MOST_TURNS, Clock
+from emit.timing.clock import MOST_TURNS, ProgramClock
 from emit.timing.predict import assign_links, block_rates, place_ranks
 from synth.model.collective import Bools, Floats, Ints
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
@@ -51,7 +51,7 @@ class PlanPredictor:
     """
 
     def __init__(
-        self, plan: Plan, topology: Topology, group: Sequence[int] | None = None, weight: Floats | None = None
+        self, plan: ExecutionPlan, topology: Topology, group: Sequence[int] | None = None, weight: Floats | None = None
     ) -> None:
         """Check that the plan fits the topology, and prepare it for timing.
 
@@ -137,7 +137,7 @@ class PlanPredictor:
         protocol = max(
             (predictor_of_group.plan.protocol for predictor_of_group in timed), key=lambda name: name == "LL"
         )
-        plan = Plan("concurrent", "concurrent", protocol, False, gpus)
+        plan = ExecutionPlan("concurrent", "concurrent", protocol, False, gpus)
         predictor = cls(plan, topology, ranks, weight)
         return predictor.time_us(predictor._chunks)
 
@@ -293,7 +293,7 @@ class _Steps:
             self._send(stores, rank, rank, move.length / _SLICES, over=multicast)
         self._add(block, self._last(stores))
 
-    def _over(self, rank: int, runs: Sequence[Run], *, multicasts: bool) -> int:
+    def _over(self, rank: int, runs: Sequence[ActRun], *, multicasts: bool) -> int:
         """Return the hyperlink on which a rank multicasts to the ranks of `runs`, or (not `forth`) reads their sum.
 
         Raises:
@@ -305,7 +305,7 @@ class _Steps:
             raise InputError(f"no switch of the topology {word} ranks {members_text}, and no others, for rank {rank}")
         return self.switches[multicasts, rank, members]
 
-    def _move(self, actor: int, block: int, move: Move, targets: Sequence[Run]) -> None:
+    def _move(self, actor: int, block: int, move: Move, targets: Sequence[ActRun]) -> None:
         """Add the messages of a move, and record when its packets have arrived."""
         rank = self.plan_acts.rank[block]
         for run in move.sources:
@@ -319,7 +319,7 @@ class _Steps:
                 self._packets.update(dict.fromkeys(range(run.cell, run.cell + 2 * move.length), arrival))
 
 
-def _switches(plan: Plan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:
+def _switches(plan: ExecutionPlan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:
     """Return the hyperlinks by (whether it multicasts, its single rank, all members).
 
     Hyperlinks are paced if the plan has both directions.
@@ -334,7 +334,7 @@ def _switches(plan: Plan, net: Network) -> dict[tuple[bool, int, frozenset[int]]
     }
 
 
-def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -> tuple[Clock, Floats]:
+def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -> tuple[ProgramClock, Floats]:
     """Return the clock of the steps, and the µs that each step takes for one byte in every cell that it moves."""
     order = np.array([step for block in steps.blocks for step in block], dtype=np.int64)
     number = np.full(len(order) + 1, _NONE, dtype=np.int64)  # The last entry stands for no step.
@@ -360,7 +360,7 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     by_tie = np.lexsort(((ends[:, 1] - ends[:, 0]) % net.nranks, np.arange(len(order)) - start[block]))
     uses_ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
     uses_ptr = np.append(uses_ptr, np.full(len(alpha) - net.ncarriers, uses_ptr[-1]))  # Signals use no limits.
-    clock = Clock(
+    clock = ProgramClock(
         start=start,
         dep=number[dep],
         sends=sends,

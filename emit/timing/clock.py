@@ -21,7 +21,7 @@ _executed = 0  # transmissions executed by this process
 _LEAVES, _ARRIVES, _FREES, _KINDS = 0, 1, 2, 3  # kinds of events, and their number
 
 
-class Clock:
+class ProgramClock:
     """The steps of a program and their links, ready to be run at any message size."""
 
     def __init__(

@@ -27,7 +27,7 @@ from emit.check.order import report_stopped, run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
-from emit.timing.clock import COMPILED_FROM, MOST_TURNS, Clock
+from emit.timing.clock import COMPILED_FROM, MOST_TURNS, ProgramClock
 from emit.timing.slices import Passes, passes, slices_of
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
@@ -95,7 +95,7 @@ class Transfers:
         return len(self.src)
 
 
-class Timed(Protocol):
+class TimedProgram(Protocol):
     """An executable object (a program or a plan) on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
@@ -235,7 +235,7 @@ class Predictor:
         chunks = self._chunks[sending] * self._weight[c.rank[c.block[sending]]]
         self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / rate
         self._link_gbs, self._compiled_from = link_gbs, compiled_from
-        self._runs: dict[int, tuple[Passes, Clock]] = {}  # by slices
+        self._runs: dict[int, tuple[Passes, ProgramClock]] = {}  # by slices
 
     @property
     def nsteps(self) -> int:
@@ -275,7 +275,7 @@ class Predictor:
         topology: Topology,
         ranks: Sequence[int],
     ) -> float:
-        """Return the time when the last of several concurrent programs has ended, in µs, as `Timed` says.
+        """Return the time when the last of several concurrent programs has ended, in µs, as `TimedProgram` says.
 
         All programs have the smallest number of FIFO slots among them.
         """
@@ -347,13 +347,13 @@ class Predictor:
             return 1
         return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._weight.max()))
 
-    def _prepared(self, slices: int) -> tuple[Passes, Clock]:
+    def _prepared(self, slices: int) -> tuple[Passes, ProgramClock]:
         """Return the steps, repeated for so many slices, and their clock."""
         if slices not in self._runs:
             c, net, repeated = self.columns, self.network, passes(self.columns, self._times, slices)
             self._runs[slices] = (
                 repeated,
-                Clock(
+                ProgramClock(
                     start=repeated.start,
                     dep=repeated.dep,
                     sends=repeated.sends,

@@ -25,7 +25,7 @@ from typing import Any
 
 from results.measuring.measure import grid, page, write
 from runtime.torch.choice import Chooser
-from runtime.torch.table import Call
+from runtime.torch.table import TableCall
 from synth.model.text import format_size
 
 SIZES = [4**k for k in range(1, 13)]  # 4 B to 16 MiB
@@ -71,7 +71,7 @@ def prepare(folder: Path, ranks: int, tunings: int) -> list[list[str]]:
         words = ("--ranks", ranks, "--ops", "allreduce", "--library", "ours", "-o", "table.json")
         finish(command(folder, "synth", "tune", *words))
         chooser = Chooser("auto", folder / "ours", folder / "table.json")
-        calls = [Call("allreduce", size, "float32", tuple(range(ranks)), 0, True) for size in SIZES]
+        calls = [TableCall("allreduce", size, "float32", tuple(range(ranks)), 0, True) for size in SIZES]
         chosen = [chooser.choose(call).program for call in calls]
         programs_by_tuning.append(["gloo" if program is None else program.name for program in chosen])
     return programs_by_tuning

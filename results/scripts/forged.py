@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from emit.library.checking.check import Report, check_library
+from emit.library.checking.check import LibraryReport, check_library
 from emit.library.index import INDEX, load_index
 from results.measuring.measure import grid, page, run, synth, write
 from synth.app.clusters.answer_check import checked_answer
@@ -85,7 +85,7 @@ def verdict(folder: Path, before: set[tuple[str, str]], key: str = "") -> str:
     return "not proved" if names_key or unproved(report) - before else "accepted"
 
 
-def unproved(report: Report) -> set[tuple[str, str]]:
+def unproved(report: LibraryReport) -> set[tuple[str, str]]:
     """Return pairs of an unproved statement and the name of a file to which it belongs."""
     return {(statement, name) for statement, names in report.unproved.items() for name in names}
 

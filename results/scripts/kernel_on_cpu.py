@@ -17,7 +17,7 @@ from pathlib import Path
 from emit.check.program import check
 from emit.program import FIFO_DEPTH, Program
 from results.measuring.measure import grid, page, write
-from runtime.bench import Executor, Settings, measure
+from runtime.bench import BenchExecutor, Settings, measure
 from runtime.dtypes import REDUCTIONS, TYPES
 from runtime.host.executor import HostExecutor
 from tests.emit.random_programs import changed
@@ -28,7 +28,7 @@ from topologies.errors import InputError
 PROTOCOLS = ("Simple", "LL")
 
 
-def outcome(executor: Executor, right: Right, program: Program, size_bytes: int, kind: str, op: str) -> str:
+def outcome(executor: BenchExecutor, right: Right, program: Program, size_bytes: int, kind: str, op: str) -> str:
     """Return "right", "wrong", "report" (of the sanitizer), or "crash: …" or "refused: …" with the reason."""
     try:
         row = measure(program, right.goal, size_bytes, executor, Settings(kind, op, iterations=1, warmup=0))

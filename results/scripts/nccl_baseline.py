@@ -26,7 +26,7 @@ from synth.app.synthesis import synthesize
 from synth.baselines.mscclpp import MOST_RANKS
 from synth.baselines.nccl.figures import BASE_US, RING, TREE
 from synth.baselines.nccl.figures import VERSION as NCCL_VERSION
-from synth.baselines.nccl.model import COLLECTIVES, Choice, nccl_model
+from synth.baselines.nccl.model import COLLECTIVES, LibraryChoice, nccl_model
 from synth.baselines.nccl.platforms import net_latency_us
 from synth.baselines.vendors import LIBRARIES, Model
 from synth.model.text import format_count, format_size, format_time
@@ -76,7 +76,7 @@ class Point:
     run: int
     size_bytes: int
     published_us: float
-    choice: Choice
+    choice: LibraryChoice
 
     @property
     def error(self) -> float:
@@ -311,7 +311,7 @@ def ours(budget_s: float, every: int) -> Iterator[tuple[object, ...]]:
         if costs != "none":
             kind = "plans, costs on, switches reduce" if target == "mscclpp" else "programs, costs on"
         for name in LIBRARIES:
-            choices = [choice for size in SIZES if isinstance(choice := result.library(name, size), Choice)]
+            choices = [choice for size in SIZES if isinstance(choice := result.library(name, size), LibraryChoice)]
             if len(choices) < len(SIZES):
                 continue
             cells = []

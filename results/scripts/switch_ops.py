@@ -13,7 +13,7 @@ import argparse
 import synth
 from results.measuring.measure import grid, page, write
 from synth.app.synthesis import Synthesis
-from synth.baselines.nccl.model import Choice
+from synth.baselines.nccl.model import LibraryChoice
 from synth.model.pairs import ordinary
 from synth.model.text import format_size, format_time
 
@@ -37,7 +37,7 @@ def row(
     nccl_choice = with_ops.found.library("NCCL", size)
     nccl = (
         f"{nccl_choice.algorithm} {nccl_choice.time_us / best.time_us(size):.2f} ×"
-        if isinstance(nccl_choice, Choice)
+        if isinstance(nccl_choice, LibraryChoice)
         else str(nccl_choice)
     )
     used = "yes" if not ordinary(best.problem.network, best.schedule.link) else "no"

@@ -28,7 +28,7 @@ from results.measuring.measure import grid, page, synth, write
 from results.measuring.shaped import Links, built, everywhere, missing, topology
 from runtime.measure.tune import LEAST_PAIRS
 from runtime.torch.choice import Chooser, Method
-from runtime.torch.table import Call
+from runtime.torch.table import TableCall
 from topologies.load import load
 
 THICK, THIN = 50, 12.5  # Mbit/s
@@ -74,7 +74,7 @@ def library_for(topo: Path, library: Path, ranks: int, sizes: list[int]) -> None
         for options in ((), ("--chunks", 8)):  # Fewer chunks are for algorithms whose file would be too long.
             words = synth(op, "--topo", topo, "--budget", BUDGET, *options, "--out", library)
             subprocess.run(words, check=True, capture_output=True)
-            calls = [Call(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes]
+            calls = [TableCall(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes]
             index = library / "index.json"
             if index.exists() and all(
                 Chooser("synth", library).choose(call).reason == "in the library" for call in calls

@@ -16,7 +16,7 @@ import numpy as np
 from emit.goal import Goal
 from emit.program import Program
 from emit.timing.trace import Recorded
-from runtime.bench import Algorithm, EmulatedTime, Request, Session, in_process
+from runtime.bench import BenchAlgorithm, BenchRequest, EmulatedTime, Session, in_process
 from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
 from runtime.gpu.cuda import THREADS, compiler_options, connect, cupy, threads_that_fit
@@ -27,7 +27,7 @@ from topologies.errors import InputError
 
 
 @dataclass(frozen=True)
-class Share:
+class DeviceShare:
     """The ranks and blocks of one GPU.
 
     Attributes:
@@ -67,7 +67,7 @@ class Launch:
         averages = e.averages(op)
         sizes = e.sizes(layout, kind, len(averages))
         try:
-            self.state = executor.state if e.pace is None else _State(executor, sizes.depth, sizes.slot_bytes)
+            self.state = executor.state if e.pace is None else _LaunchState(executor, sizes.depth, sizes.slot_bytes)
         except MemoryError:
             slots = len(e.columns.connections) * sizes.depth
             raise InputError(
@@ -76,7 +76,7 @@ class Launch:
             ) from None
         fresh = e.sheet(layout, kind)
         offsets = scratch_offsets(e, layout, kind)
-        self.jobs: list[tuple[Share, Any, int]] = []
+        self.jobs: list[tuple[DeviceShare, Any, int]] = []
         self.kept: tuple[object, ...] = ()  # The jobs hold only addresses, not references.
         for share, state_part, tables in zip(executor.shares, self.state.parts, executor.tables, strict=True):
             with executor.on(share):
@@ -125,14 +125,14 @@ class Launch:
                 reports.append(state_part["report"].get().tolist())
         error = self.executor.encoded.explain(next((report for report in reports if report[1]), reports[0]))
         if error is not None:
-            self.executor.state = _State(self.executor)  # The slots still hold messages.
+            self.executor.state = _LaunchState(self.executor)  # The slots still hold messages.
             self.executor.launches.clear()
             raise error
         if self.executor.encoded.pace is not None:
             self.executor.emulated = self.executor.encoded.pace.read_times(self.sheet.get())
 
 
-class _State:
+class _LaunchState:
     """The data that stays on the GPUs between launches: slots, and the numbers of messages that have passed."""
 
     def __init__(self, executor: GpuExecutor, depth: int | None = None, slot_bytes: int | None = None) -> None:
@@ -218,7 +218,7 @@ class GpuExecutor:
         connect(cp, self.devices)
         ranks, blocks = e.groups(len(self.devices)), e.first_blocks(len(self.devices))
         self.shares = [
-            Share(device, ranks[k], ranks[k + 1], blocks[k], blocks[k + 1] - blocks[k])
+            DeviceShare(device, ranks[k], ranks[k + 1], blocks[k], blocks[k + 1] - blocks[k])
             for k, device in enumerate(self.devices)
         ]
         self.compiled: dict[tuple[str, str], tuple[Any, Any, int]] = {}
@@ -228,9 +228,9 @@ class GpuExecutor:
             with self.on(share):
                 tables = {"blocks": e.blocks, "steps": e.steps, "cells": e.cells}
                 self.tables.append({name: cp.asarray(table) for name, table in tables.items()})
-        self.state = _State(self)
+        self.state = _LaunchState(self)
 
-    def on(self, share: Share) -> AbstractContextManager[Any]:
+    def on(self, share: DeviceShare) -> AbstractContextManager[Any]:
         """Return a context in which CuPy's current GPU is that of the share."""
         return cast(AbstractContextManager[Any], self.cupy.cuda.Device(share.device))
 
@@ -359,13 +359,13 @@ class GpuExecutor:
         return [gpu_array[at : at + len(array)] for at, array in zip(first, pair, strict=True)]
 
 
-def measuring(request: Request) -> Session:
+def measuring(request: BenchRequest) -> Session:
     """Open a session that measures on this machine's GPUs; see `runtime.backends.Backend`."""
     devices = None
     if request.devices is not None:
         devices = parse_ranks(request.devices, "--devices", int(cupy().cuda.runtime.getDeviceCount()))
 
-    def make(a: Algorithm) -> GpuExecutor:
+    def make(a: BenchAlgorithm) -> GpuExecutor:
         """Build the executor of an algorithm."""
         network = request.network
         pace = None if network is None else Pace(a.program, network, a.communicator(network), request.slower)

@@ -22,7 +22,7 @@ import numpy as np
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_SRC, Program
 from emit.timing.trace import Recorded
-from runtime.bench import EmulatedTime, Request, Session, in_process
+from runtime.bench import BenchRequest, EmulatedTime, Session, in_process
 from runtime.buffers import Layout, describe_wait, executable_columns, prepare_buffers, summed_cells
 from runtime.dtypes import TYPES, Array, average, reducer
 from topologies.errors import InputError
@@ -31,7 +31,7 @@ WINDOW_BYTES = 512 << 10  # Of a chunk at a time: source and destination fit in 
 
 
 @dataclass(eq=False)
-class _Block:
+class _HostBlock:
     """The position of a threadblock in its steps.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Block:
 
 
 @dataclass(eq=False)
-class _Message:
+class _HostMessage:
     """The content of a FIFO slot.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Message:
     """
 
     values: Array
-    owner: _Block | None = None
+    owner: _HostBlock | None = None
 
 
 class HostExecutor:
@@ -95,7 +95,7 @@ class HostExecutor:
             window_bytes: Bytes of a chunk that pass at a time.
             record: True to record in `recorded` when the steps of each run begin and end.
         """
-        self._run: type[_Run] = _RecordedRun if record else _Run
+        self._run: type[_HostRun] = _RecordedRun if record else _HostRun
         self.recorded: Recorded | None = None
         self.program, self.goal, self.window_bytes = program, goal, window_bytes
         self.columns = c = executable_columns(program)
@@ -126,12 +126,12 @@ class HostExecutor:
             average((inputs, outputs)[buffer][rank][layout.span(index)], kind, self.program.nranks)
 
 
-def measuring(request: Request) -> Session:
+def measuring(request: BenchRequest) -> Session:
     """Open a session that measures on this CPU; see `runtime.backends.Backend`."""
     return in_process(request, lambda algorithm: HostExecutor(algorithm.program, algorithm.goal, record=request.record))
 
 
-class _Run:
+class _HostRun:
     """The state of one execution: positions of the threadblocks, contents of the slots, and the blocks that wait."""
 
     def __init__(
@@ -159,13 +159,13 @@ class _Run:
             cells = zip(layout.cells(rank), (gpu.i_chunks, gpu.o_chunks), strict=True)
             input_spans, output_spans = (layout.spans(max(pair)).tolist() for pair in cells)
             self.spans.append((input_spans, output_spans))
-        self.blocks = [_Block(first, last, step=first) for first, last in pairwise(executor.start)]
-        self.slots: list[deque[_Message]] = [deque() for _ in executor.columns.connections]
+        self.blocks = [_HostBlock(first, last, step=first) for first, last in pairwise(executor.start)]
+        self.slots: list[deque[_HostMessage]] = [deque() for _ in executor.columns.connections]
         self.in_flight = [0] * len(self.slots)
         self.done = [0] * len(executor.op)  # Number of windows that each step has finished.
-        self.waits_dep: dict[int, list[_Block]] = {}
-        self.waits_data: list[_Block | None] = [None] * len(self.slots)
-        self.waits_slot: list[_Block | None] = [None] * len(self.slots)
+        self.waits_dep: dict[int, list[_HostBlock]] = {}
+        self.waits_data: list[_HostBlock | None] = [None] * len(self.slots)
+        self.waits_slot: list[_HostBlock | None] = [None] * len(self.slots)
         self.ready = deque(block for block in self.blocks if not block.over)
         self.unfinished = len(self.ready)
         self.running = 0
@@ -211,7 +211,7 @@ class _Run:
                 self.fault = self.fault or error
                 self.change.notify_all()
 
-    def _advance(self, block: _Block) -> None:
+    def _advance(self, block: _HostBlock) -> None:
         """Run a block until it waits or ends."""
         executor = self.executor
         while True:
@@ -234,14 +234,14 @@ class _Run:
                     self._free_slot(message, receives_on)
                 if sends_on >= 0:
                     self.in_flight[sends_on] += 1
-                    self.slots[sends_on].append(_Message(values, block if lend else None))  # type: ignore[arg-type]
+                    self.slots[sends_on].append(_HostMessage(values, block if lend else None))  # type: ignore[arg-type]
                     self._wake(self.waits_data, sends_on)
                 if sends_on >= 0 and lend:
                     self.running -= 1  # The block continues after the receiver has read its memory.
                     return
                 self._finish_chunk(block)
 
-    def _must_wait(self, block: _Block) -> bool:
+    def _must_wait(self, block: _HostBlock) -> bool:
         """Return True if the block must wait, and register it with the event that it waits for."""
         executor, step = self.executor, block.step
         dependency, receives_on, sends_on = executor.dep[step], executor.receives[step], executor.sends[step]
@@ -255,25 +255,25 @@ class _Run:
             return False
         return True
 
-    def _has_room(self, block: _Block) -> bool:
+    def _has_room(self, block: _HostBlock) -> bool:
         """Return True if the block's current step does not send, or if its connection has a free slot."""
         sends_on = self.executor.sends[block.step]
         return bool(sends_on < 0 or self.in_flight[sends_on] < self.executor.depth)
 
-    def _wake(self, waiting: list[_Block | None], connection: int) -> None:
+    def _wake(self, waiting: list[_HostBlock | None], connection: int) -> None:
         """Mark the block that waits for a connection as ready."""
         block = waiting[connection]
         if block is not None:
             waiting[connection] = None
             self._resume(block)
 
-    def _resume(self, block: _Block) -> None:
+    def _resume(self, block: _HostBlock) -> None:
         """Place a block at the front of the queue."""
         # A reader runs first, because its data is still in the cache.
         self.ready.appendleft(block)
         self.change.notify()
 
-    def _free_slot(self, message: _Message, connection: int) -> None:
+    def _free_slot(self, message: _HostMessage, connection: int) -> None:
         """Mark the slot of a read message as free, and its waiting sender as ready."""
         self.in_flight[connection] -= 1
         self._wake(self.waits_slot, connection)
@@ -286,7 +286,7 @@ class _Run:
             else:
                 self._resume(message.owner)
 
-    def _finish_chunk(self, block: _Block) -> None:
+    def _finish_chunk(self, block: _HostBlock) -> None:
         """Count a chunk of the block's step as finished, and move on to the next chunk, step or window."""
         step = block.step
         block.chunk += 1
@@ -301,7 +301,7 @@ class _Run:
             block.window += 1
             block.step = block.first
 
-    def _execute(self, block: _Block, message: _Message | None, sends: bool, lend: bool) -> Array | None:
+    def _execute(self, block: _HostBlock, message: _HostMessage | None, sends: bool, lend: bool) -> Array | None:
         """Run the step on one chunk in one window; return the elements to send, or None."""
         executor, step = self.executor, block.step
         op = executor.op[step]
@@ -374,7 +374,7 @@ class _Run:
         return describe_wait(executor.columns, block.step, reason)
 
 
-class _RecordedRun(_Run):
+class _RecordedRun(_HostRun):
     """An execution that also records when each step begins and ends in each window."""
 
     def run_to_end(self) -> None:
@@ -390,12 +390,12 @@ class _RecordedRun(_Run):
         since = ((column - self.zero) * 1e6 for column in (start, end))
         return Recorded(step.astype(np.int64), window.astype(np.int64), *since)
 
-    def _execute(self, block: _Block, message: _Message | None, sends: bool, lend: bool) -> Array | None:
+    def _execute(self, block: _HostBlock, message: _HostMessage | None, sends: bool, lend: bool) -> Array | None:
         if block.chunk == 0:
             self.begin_s[block.step] = time.perf_counter()
         return super()._execute(block, message, sends, lend)
 
-    def _finish_chunk(self, block: _Block) -> None:
+    def _finish_chunk(self, block: _HostBlock) -> None:
         if block.chunk + 1 == self.executor.count[block.step]:  # The time is taken before a waiting block can begin.
             self.slices.append((self.begin_s[block.step], block.step, block.window, time.perf_counter()))
         super()._finish_chunk(block)

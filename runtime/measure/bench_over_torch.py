@@ -22,10 +22,10 @@ from emit.goal import Goal
 from emit.program import CUSTOM, Program
 from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import (
-    Algorithm,
+    BenchAlgorithm,
+    BenchRequest,
+    BenchRow,
     Measure,
-    Request,
-    Row,
     Settings,
     Timing,
     count_wrong,
@@ -47,7 +47,7 @@ _KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's
 
 
 @contextmanager
-def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
+def measuring(request: BenchRequest) -> Iterator[tuple[Measure, bool]]:
     """Open a session that measures on the ranks of this job; see `runtime.backends.Backend`.
 
     Raises:
@@ -59,7 +59,7 @@ def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
 
     last: dict[str, RankProgram] = {}
 
-    def measure_algorithm(a: Algorithm, size_bytes: int) -> Row:
+    def measure_algorithm(a: BenchAlgorithm, size_bytes: int) -> BenchRow:
         """Measure an algorithm at a size in bytes."""
         if a.program.collective == CUSTOM and a.goal is not None:
             if a.name not in last:
@@ -75,7 +75,7 @@ def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
         yield measure_algorithm, me == 0
 
 
-def measure_program(program: Program, name: str, size_bytes: int, settings: Settings) -> Row:
+def measure_program(program: Program, name: str, size_bytes: int, settings: Settings) -> BenchRow:
     """Measure a program of the library at one size, as nccl-tests does.
 
     Args:
@@ -106,7 +106,7 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
     return make_row(program, name, case.block, settings, None if in_place else timing, timing if in_place else None)
 
 
-def measure_custom(part: RankProgram, goal: Goal, size_bytes: int, settings: Settings) -> Row:
+def measure_custom(part: RankProgram, goal: Goal, size_bytes: int, settings: Settings) -> BenchRow:
     """Measure a custom collective's program at one size; this rank runs its part and checks its own results.
 
     The times are those of the slowest rank, over runs in a row.

@@ -28,8 +28,8 @@ from runtime.torch.choice import Method
 from runtime.torch.counters import counters
 from runtime.torch.messages import error_text
 from runtime.torch.run import REDUCERS
-from runtime.torch.table import Call
-from synth.model.registry import BUFFER, OWN, PAIR, ROOT, Kind, find_kind
+from runtime.torch.table import TableCall
+from synth.model.registry import BUFFER, OWN, PAIR, ROOT, CollectiveKind, find_kind
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -146,7 +146,7 @@ class Case:
     root: int = 0
 
     @property
-    def what(self) -> Kind:
+    def what(self) -> CollectiveKind:
         """Return the collective's row of the registry."""
         return find_kind(self.collective)
 
@@ -166,10 +166,10 @@ class Case:
         return int(self.size_bytes // self.dtype.itemsize // self.blocks)
 
     @property
-    def call(self) -> Call:
+    def call(self) -> TableCall:
         """Return the properties on which the choice of a method depends."""
         size = self.block * self.blocks * self.dtype.itemsize
-        return Call(self.collective, size, self.kind, self.ranks, self.root if self.what.rooted else 0)
+        return TableCall(self.collective, size, self.kind, self.ranks, self.root if self.what.rooted else 0)
 
     def given(self, rank: int) -> Tensor:
         """Build the input of a rank of the group: small numbers whose reductions are exact in every type."""

@@ -13,7 +13,7 @@ from topologies.topology import Topology
 
 @dataclass(frozen=True)
 class Probe:
-    """A program for a measurement (see `runtime.bench.Algorithm`); a message of its size is one chunk.
+    """A program for a measurement (see `runtime.bench.BenchAlgorithm`); a message of its size is one chunk.
 
     On every pair (a, b), `blocks` threadblocks with a channel each do this `rounds` times: they send `messages` chunks
     from a to b, one behind the other, then one chunk back. So a run ends on a when all chunks have arrived, and

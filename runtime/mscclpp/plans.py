@@ -41,7 +41,7 @@ from emit.library.index import Entry
 from emit.library.overlay import load_library
 from emit.library.selection.selector import Selector, entries_in_order
 from emit.mscclpp.memory import counted_chunks
-from emit.mscclpp.plan import SUMS, Plan
+from emit.mscclpp.plan import SUMS, ExecutionPlan
 from emit.mscclpp.read import read_plan
 from synth.model.registry import find_kind, parse_name
 from synth.model.text import format_listed
@@ -72,7 +72,7 @@ class _Loaded:
     """
 
     entry: Entry
-    plan: Plan
+    plan: ExecutionPlan
     native: Any
 
     def takes(self, size_bytes: int) -> bool:
@@ -286,7 +286,7 @@ class Plans:
         return loaded if loaded is not None and loaded.takes(size_bytes) else None
 
 
-def _sums(plan: Plan) -> bool:
+def _sums(plan: ExecutionPlan) -> bool:
     """Return True if any operation of a plan reduces."""
     return any(op.name in SUMS for *_, op in plan.ops())
 

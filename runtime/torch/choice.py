@@ -30,7 +30,7 @@ from emit.library.selection.selector import entries_of
 from emit.program import Program
 from emit.targets import TARGETS
 from runtime.algorithms.built_in import DIRECT, built_in, names, usual
-from runtime.torch.table import BACKENDS, MAX_FILE_BYTES, Call, load_table, warn
+from runtime.torch.table import BACKENDS, MAX_FILE_BYTES, TableCall, load_table, warn
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 from topologies.text.files import read_bytes
@@ -212,11 +212,11 @@ class Chooser:
             if entry.nranks == ranks and _runs_here(entry):
                 self._read(entry)
 
-    def choose(self, call: Call, method: Method | None = None) -> Choice:
+    def choose(self, call: TableCall, method: Method | None = None) -> Choice:
         """Return what serves a call; `method` overrules SYNTH_BACKEND."""
         return self._cached_choice(method or Method(self.backend), call)
 
-    def paths(self, call: Call, method: Method | None = None) -> frozenset[str]:
+    def paths(self, call: TableCall, method: Method | None = None) -> frozenset[str]:
         """Return how calls that differ from this one only in size may be served: "wrapped", "direct" or "program".
 
         "direct" is the built-in algorithm that sends each block straight to its destination, and so serves blocks of
@@ -224,7 +224,7 @@ class Chooser:
         """
         return self._cached_paths(method or Method(self.backend), call._replace(size_bytes=1))
 
-    def _paths(self, method: Method, call: Call) -> frozenset[str]:
+    def _paths(self, method: Method, call: TableCall) -> frozenset[str]:
         edges = [(row.min_bytes, row.max_bytes) for row in self.rows]
         edges += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
         sizes = {1, *(low for low, _ in edges), *(high + 1 for _, high in edges if high is not None)}
@@ -237,7 +237,7 @@ class Chooser:
         ours = choice.program.name == DIRECT and all(choice.program is not read for read in self._programs.values())
         return "direct" if ours else "program"
 
-    def wrapped_ranges(self, call: Call, method: Method | None = None) -> list[tuple[int, str | None]]:
+    def wrapped_ranges(self, call: TableCall, method: Method | None = None) -> list[tuple[int, str | None]]:
         """Return the ranges of sizes in which the wrapped back end surely serves calls such as this one.
 
         Args:
@@ -261,7 +261,7 @@ class Chooser:
                 ranges.append((size, reason))
         return ranges
 
-    def methods(self, call: Call) -> list[Method]:
+    def methods(self, call: TableCall) -> list[Method]:
         """Return all methods that can serve a call: the wrapped back end, library algorithms and built-in ones."""
         entries = self._entries(call)
         algorithm_names = [Path(e.file).stem for e in entries if self._read(e).collective == call.collective]
@@ -270,10 +270,10 @@ class Chooser:
 
     def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[Entry, Program]]:
         """Return the library's programs of a custom collective for a group, the best match of the ranks first."""
-        programs = [(entry, self._read(entry)) for entry in self._entries(Call(name, 0, "", ranks))]
+        programs = [(entry, self._read(entry)) for entry in self._entries(TableCall(name, 0, "", ranks))]
         return [(entry, program) for entry, program in programs if program.collective == "custom"]
 
-    def _choose(self, method: Method, call: Call) -> Choice:
+    def _choose(self, method: Method, call: TableCall) -> Choice:
         """Return what serves a call with a method, without a look at earlier choices."""
         backend = method.backend
         if len(call.ranks) < 2:
@@ -302,7 +302,7 @@ class Chooser:
         choice = self._of_library(call, None, "in the library") or self._named(call, None, "built in")
         return choice or Choice(None, "no algorithm serves it")
 
-    def _tell_without_table(self, call: Call) -> None:
+    def _tell_without_table(self, call: TableCall) -> None:
         """Warn once that the library's algorithms are not used, since no measurement shows that they are faster."""
         if not self._has_warned and self._entries(call):
             self._has_warned = True
@@ -312,7 +312,7 @@ class Chooser:
                 " SYNTH_BACKEND=synth to use the library without a measurement"
             )
 
-    def _named(self, call: Call, name: str | None, reason: str) -> Choice | None:
+    def _named(self, call: TableCall, name: str | None, reason: str) -> Choice | None:
         """Return the choice of a named algorithm, or None if it cannot serve the call.
 
         Without a name it is the library's algorithm that serves the call, otherwise the default built-in one.
@@ -326,7 +326,7 @@ class Chooser:
             return None
         return Choice(built_in(call.collective, algorithm, ranks, call.root), reason)
 
-    def _of_library(self, call: Call, name: str | None, reason: str) -> Choice | None:
+    def _of_library(self, call: TableCall, name: str | None, reason: str) -> Choice | None:
         """Return the choice of the first entry of `_entries` that serves the call; a named entry serves any size."""
         for entry in self._entries(call):
             if Path(entry.file).stem == name or (name is None and entry.in_range(call.size_bytes)):
@@ -335,7 +335,7 @@ class Chooser:
                     return Choice(program, reason, _order(entry, call.ranks))
         return None
 
-    def _entries(self, call: Call) -> list[Entry]:
+    def _entries(self, call: TableCall) -> list[Entry]:
         """Return the entries that compute the called collective, the best match first.
 
         Entries for these very ranks in this order come first, then for these ranks in another order, then for as many

@@ -31,8 +31,8 @@ from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.pieces import PieceMap, Sizes, map_pieces
 from runtime.torch.rank_program import RankProgram, rank_program
 from runtime.torch.run import FIRST_TAG, MAX_CHANNELS, REDUCERS, Transport
-from runtime.torch.table import REDUCED_TYPES, Call
-from runtime.torch.tasks import Record, Task, TaskThread
+from runtime.torch.table import REDUCED_TYPES, TableCall
+from runtime.torch.tasks import GroupTask, Record, TaskThread
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -73,7 +73,7 @@ class Terms:
 class Issued:
     """A call that all ranks make, with what its watch knows of it and its text for errors."""
 
-    call: Call
+    call: TableCall
     waiting: Waiting
     text: str
 
@@ -95,7 +95,7 @@ class Core:
         self,
         watch: FailureWatch,
         is_whole_job: bool = False,
-        task: Callable[[Callable[[], None], Sequence[Tensor], Any], Task] = Task,
+        task: Callable[[Callable[[], None], Sequence[Tensor], Any], GroupTask] = GroupTask,
     ) -> None:
         """Start a rank's calls, and check that all ranks will make the same choices.
 
@@ -129,7 +129,7 @@ class Core:
         elif fault is not None:
             raise InputError(fault)
 
-    def paths(self, call: Call) -> frozenset[str]:
+    def paths(self, call: TableCall) -> frozenset[str]:
         """Return `Chooser.paths` for the method that `using` names now."""
         return self._chooser.paths(call, asked_method.get())
 
@@ -138,12 +138,12 @@ class Core:
         """Return True if ranks compare each call, as SYNTH_CHECK demands."""
         return self._checks and len(self.ranks) > 1
 
-    def wrapped_ranges(self, call: Call) -> list[tuple[int, str | None]]:
+    def wrapped_ranges(self, call: TableCall) -> list[tuple[int, str | None]]:
         """Return `Chooser.wrapped_ranges` for the method that `using` names now."""
         return self._chooser.wrapped_ranges(call, asked_method.get())
 
     def choose(
-        self, call: Call, buffers: Buffers, op: str | None, method: Method | None = None
+        self, call: TableCall, buffers: Buffers, op: str | None, method: Method | None = None
     ) -> tuple[Choice, RankProgram | None]:
         """Return the choice for a call and this rank's part of its program, None for the wrapped back end.
 
@@ -190,7 +190,7 @@ class Core:
                 self._parts.popitem(last=False)
         return cached[1]
 
-    def issue(self, call: Call, text: str, on: str = "") -> Issued:
+    def issue(self, call: TableCall, text: str, on: str = "") -> Issued:
         """Return the group's next call with its number; compare it between ranks if SYNTH_CHECK demands it.
 
         Args:
@@ -204,14 +204,14 @@ class Core:
                 check_same_call(self.messages, waiting.text, self.ranks)
         return Issued(call, waiting, text)
 
-    def execute(self, issued: Issued, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> Task:
+    def execute(self, issued: Issued, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> GroupTask:
         """Run this rank's part of a program; `op` is a key of REDUCERS, any of them without a reduction."""
         record = counters.count(issued.call.collective, f"synth {part.program.name}", issued.call.size_bytes)
         return self._start(
             issued, record, lambda transport: buffers.execute(part, op, transport), buffers.written, op, terms
         )
 
-    def execute_custom(self, name: str, buffers: Buffers, op: str | None, terms: Terms) -> Task:
+    def execute_custom(self, name: str, buffers: Buffers, op: str | None, terms: Terms) -> GroupTask:
         """Run the library's program of a custom collective that serves these tensors.
 
         Args:
@@ -239,13 +239,15 @@ class Core:
             )
         return self.execute_program(name, part, replace(buffers, block=block), op, terms)
 
-    def execute_program(self, name: str, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> Task:
+    def execute_program(self, name: str, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> GroupTask:
         """Run this rank's part of a custom collective's program on a block that fits it; `op` is a key of REDUCERS."""
-        call = Call(name, buffers.size_bytes, type_name(buffers.tensors[0]), self.ranks)
+        call = TableCall(name, buffers.size_bytes, type_name(buffers.tensors[0]), self.ranks)
         text = f"{name} {op}, {call.size_bytes} bytes of {call.kind}"
         return self.execute(self.issue(call, text, f", on {part.program.name}"), part, buffers, op, terms)
 
-    def run_blocks(self, call: Call, text: str, blocks: Blocks, buffers: Buffers, agrees: bool, terms: Terms) -> Task:
+    def run_blocks(
+        self, call: TableCall, text: str, blocks: Blocks, buffers: Buffers, agrees: bool, terms: Terms
+    ) -> GroupTask:
         """Run a collective in which a rank does not know all block sizes of the other ranks.
 
         Args:
@@ -294,7 +296,7 @@ class Core:
         return self._start(issued, record, work, buffers.written, "sum", terms)
 
     def _choose_uneven(
-        self, call: Call, buffers: Buffers, sizes: Sizes, method: Method | None
+        self, call: TableCall, buffers: Buffers, sizes: Sizes, method: Method | None
     ) -> tuple[RankProgram, PieceMap] | None:
         """Return the program that runs on blocks of unequal sizes, or None to send the blocks directly.
 
@@ -331,8 +333,8 @@ class Core:
         return self._maps[key][1]
 
     def send_blocks(
-        self, call: Call, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
-    ) -> Task:
+        self, call: TableCall, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
+    ) -> GroupTask:
         """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one."""
         counters.count_fallback(call.collective, "blocks of unequal sizes: sent one by one")
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
@@ -358,13 +360,13 @@ class Core:
 
         return self.watch.leave_calls(are_over, limit_s)
 
-    def barrier(self, terms: Terms) -> Task:
+    def barrier(self, terms: Terms) -> GroupTask:
         """Run a barrier: it is over when all ranks have made all calls before it.
 
         It uses messages. Collectives of the wrapped back end start in the order of their callers, which is not the
         order of the lane.
         """
-        issued = self.issue(Call("barrier", 0, "", self.ranks), "barrier")
+        issued = self.issue(TableCall("barrier", 0, "", self.ranks), "barrier")
         return self._start(issued, counters.count("barrier", "messages", 0), wait_for_all, [], "sum", terms)
 
     def _start(
@@ -375,7 +377,7 @@ class Core:
         written: Sequence[Tensor],
         op: str,
         terms: Terms,
-    ) -> Task:
+    ) -> GroupTask:
         """Return a task that runs `work` after the group's earlier calls.
 
         Args:

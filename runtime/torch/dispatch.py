@@ -20,11 +20,11 @@ from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_t
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
-from runtime.torch.operations import OPERATIONS, Operation
+from runtime.torch.operations import OPERATIONS, TorchOperation
 from runtime.torch.pass_through import PassThrough
 from runtime.torch.rank_program import RankProgram
 from runtime.torch.run import Transport
-from runtime.torch.table import Call
+from runtime.torch.table import TableCall
 from runtime.torch.work import TaskWork, WrappedWork
 from topologies.errors import InputError
 
@@ -228,7 +228,7 @@ class Dispatcher:
         opts = opts or operation.options()
         return self._core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self._terms(opts))
 
-    def _call(self, operation: Operation, buffers: Buffers, opts: Any) -> Call:
+    def _call(self, operation: TorchOperation, buffers: Buffers, opts: Any) -> TableCall:
         """Return the facts on which the choice of an algorithm depends.
 
         The size is that of the rank with most elements.
@@ -237,22 +237,24 @@ class Dispatcher:
         root, ranks = opts.rootRank if operation.kind.rooted else 0, len(self.ranks)
         if not 0 <= root < ranks:
             raise InputError(f"{operation.kind.name}: root {root}; it must be a rank of the group, 0 to {ranks - 1}")
-        return Call(operation.kind.name, buffers.size_bytes, type_name(like), self._core.ranks, root, buffers.in_place)
+        return TableCall(
+            operation.kind.name, buffers.size_bytes, type_name(like), self._core.ranks, root, buffers.in_place
+        )
 
-    def _describe(self, operation: Operation, size_bytes: int, kind: Any, opts: Any) -> str:
+    def _describe(self, operation: TorchOperation, size_bytes: int, kind: Any, opts: Any) -> str:
         """Return the text of a call for errors, the same on all ranks."""
         reduced = f" {reduction_of(opts.reduceOp)}" if operation.kind.reduces else ""
         root = f" of root {self._core.ranks[opts.rootRank]}" if operation.kind.rooted else ""
         return f"{operation.kind.name}{reduced}{root}, {size_bytes} bytes of {type_text(kind)}"
 
-    def _root(self, operation: Operation, call: Call) -> str:
+    def _root(self, operation: TorchOperation, call: TableCall) -> str:
         """Return the text that names the root of a rooted call, or ""."""
         return f" of root {self._core.ranks[call.root]}" if operation.kind.rooted else ""
 
     def _run_wrapped(
         self,
         issued: Issued,
-        operation: Operation,
+        operation: TorchOperation,
         wrapped: Any,
         buffers: Buffers,
         arguments: Arguments,

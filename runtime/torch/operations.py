@@ -8,11 +8,11 @@ from typing import Any
 
 from torch.distributed import distributed_c10d as c10d
 
-from synth.model.registry import Kind, find_kind, parse_name
+from synth.model.registry import CollectiveKind, find_kind, parse_name
 
 
 @dataclass(frozen=True)
-class Operation:
+class TorchOperation:
     """A collective of torch.distributed.
 
     Attributes:
@@ -30,7 +30,7 @@ class Operation:
     unlimited: bool = False
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> CollectiveKind:
         """Return the kind of the collective."""
         return find_kind(parse_name(self.name))
 
@@ -38,16 +38,16 @@ class Operation:
 OPERATIONS = {
     row.name: row
     for row in (
-        Operation("all_reduce", "allreduce", c10d.AllreduceOptions),
-        Operation("all_gather", "allgather", c10d.AllgatherOptions),
-        Operation("all_gather_into_tensor", "_allgather_base", c10d.AllgatherOptions),
-        Operation("reduce_scatter", "reduce_scatter", c10d.ReduceScatterOptions, unlimited=True),
-        Operation("reduce_scatter_tensor", "_reduce_scatter_base", c10d.ReduceScatterOptions, unlimited=True),
-        Operation("all_to_all", "alltoall", c10d.AllToAllOptions),
-        Operation("all_to_all_single", "alltoall_base", c10d.AllToAllOptions, True),
-        Operation("broadcast", "broadcast", c10d.BroadcastOptions),
-        Operation("reduce", "reduce", c10d.ReduceOptions),
-        Operation("gather", "gather", c10d.GatherOptions),
-        Operation("scatter", "scatter", c10d.ScatterOptions),
+        TorchOperation("all_reduce", "allreduce", c10d.AllreduceOptions),
+        TorchOperation("all_gather", "allgather", c10d.AllgatherOptions),
+        TorchOperation("all_gather_into_tensor", "_allgather_base", c10d.AllgatherOptions),
+        TorchOperation("reduce_scatter", "reduce_scatter", c10d.ReduceScatterOptions, unlimited=True),
+        TorchOperation("reduce_scatter_tensor", "_reduce_scatter_base", c10d.ReduceScatterOptions, unlimited=True),
+        TorchOperation("all_to_all", "alltoall", c10d.AllToAllOptions),
+        TorchOperation("all_to_all_single", "alltoall_base", c10d.AllToAllOptions, True),
+        TorchOperation("broadcast", "broadcast", c10d.BroadcastOptions),
+        TorchOperation("reduce", "reduce", c10d.ReduceOptions),
+        TorchOperation("gather", "gather", c10d.GatherOptions),
+        TorchOperation("scatter", "scatter", c10d.ScatterOptions),
     )
 }

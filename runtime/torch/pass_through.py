@@ -25,16 +25,16 @@ from runtime.torch.core import Core, asked_method, type_text
 from runtime.torch.counters import HELD, Tally, counters
 from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
-from runtime.torch.operations import Operation
-from runtime.torch.table import Call
+from runtime.torch.operations import TorchOperation
+from runtime.torch.table import TableCall
 from runtime.torch.untraced import untraced_methods
 from runtime.torch.work import WrappedWork
 
 Tensor: TypeAlias = Any
-Describe: TypeAlias = Callable[[Operation, int, Any, Any], str]
+Describe: TypeAlias = Callable[[TorchOperation, int, Any, Any], str]
 
 
-class _Range(NamedTuple):
+class _PassedRange(NamedTuple):
     """A range of message sizes, with the tally of its calls if they go straight to Gloo.
 
     Attributes:
@@ -65,7 +65,7 @@ class PassThrough:
             arguments of the wrapped back end's method before its options.
     """
 
-    def __init__(self, core: Core, wrapped: Any, operation: Operation, describe: Describe) -> None:
+    def __init__(self, core: Core, wrapped: Any, operation: TorchOperation, describe: Describe) -> None:
         """Build the function that makes the calls of an operation.
 
         Args:
@@ -90,7 +90,7 @@ class PassThrough:
             self._find,
             self._text,
             asked_method.get,
-            _Range(None, 0, -1, None, False),
+            _PassedRange(None, 0, -1, None, False),
         )
         clock, thread = time.monotonic, threading.get_ident
         plain, strided = torch.Tensor, torch.strided
@@ -161,11 +161,11 @@ class PassThrough:
         """Return the text of a call for errors, with the back end that serves it."""
         return f"{self._describe(self._operation, size_bytes, kind, opts)}, on {self._by}"
 
-    def _find(self, kind: Any, size_bytes: int) -> _Range:
+    def _find(self, kind: Any, size_bytes: int) -> _PassedRange:
         """Return the range of a size, of elements of a type, for the method that `using` names now."""
         core, collective, key = self._core, self._operation.kind, (kind, asked_method.get())
         if key not in self._ranges:
-            call = Call(collective.name, 0, type_text(kind), core.ranks)
+            call = TableCall(collective.name, 0, type_text(kind), core.ranks)
             self._ranges[key] = [(0, None)] if core.compares else core.wrapped_ranges(call)
         ranges = self._ranges[key]
         at = bisect_right(ranges, size_bytes, key=lambda size_and_reason: size_and_reason[0])
@@ -173,7 +173,7 @@ class PassThrough:
         high = ranges[at][0] if at < len(ranges) else math.inf
         tally = None if why is None else counters.tally(collective.name, self._by, "" if why in CHOSEN else why)
         averages = collective.reduces and not (_FLOAT_AVERAGES and kind.is_floating_point)
-        return _Range(kind, low, high, tally, averages)
+        return _PassedRange(kind, low, high, tally, averages)
 
 
 @untraced_methods

@@ -177,7 +177,7 @@ def run(
     gpu = part.program.gpus[part.rank]
     spans = layout.spans(max((*layout.cells(part.rank), gpu.i_chunks, gpu.o_chunks))).tolist()
     length_of_chunk = np.diff(layout.spans(layout.chunks)).tolist()
-    execution = _Run(
+    execution = _RankRun(
         part,
         buffers,
         (spans, spans, [cell * layout.longest for cell in range(scratch_cells + 1)]),
@@ -219,7 +219,7 @@ def run_uneven(
     longest_piece = max((length for of_step in lengths.values() for length in of_step), default=0)
     longest_message = max((sum(of_step) for of_step in lengths.values()), default=0)
     buffers = [input_tensor, output_tensor, input_tensor.new_empty(spans[2][-1])]
-    execution = _Run(
+    execution = _RankRun(
         part, buffers, spans, longest_piece, lambda step: lengths[step.at], REDUCERS["sum"], transport, signals=True
     )
     transport.wait_for(lambda: execution.go(threads_from), longest_message * input_tensor.element_size())
@@ -243,7 +243,7 @@ def _in_one_memory(
     return copy, copy[output_span], None if output_tensor is None else (output_tensor, copy[output_span])
 
 
-class _Progress:
+class _RunProgress:
     """The steps that other steps wait for, and whether they are over."""
 
     def __init__(self, steps: Sequence[RankStep]) -> None:
@@ -272,7 +272,7 @@ class _Progress:
 
 
 @dataclass
-class _Block:
+class _RankBlock:
     """The remaining work of a threadblock.
 
     Attributes:
@@ -286,7 +286,7 @@ class _Block:
     coming: deque[RankStep] = field(default_factory=deque)
 
 
-class _Run:
+class _RankRun:
     """An execution of a rank's part of a program.
 
     Attributes:
@@ -321,24 +321,24 @@ class _Run:
     def go(self, threads_from: int) -> None:
         """Run all steps, with threads if chunks have at least `threads_from` bytes, and wait for all sends."""
         steps = self.part.steps
-        blocks: dict[int, _Block] = {}
+        blocks: dict[int, _RankBlock] = {}
         for step in steps:
-            blocks.setdefault(step.at[0], _Block(deque())).steps.append(step)
+            blocks.setdefault(step.at[0], _RankBlock(deque())).steps.append(step)
         if self.longest * self.like.element_size() < threads_from or len(blocks) < 2:
-            self._walk(self._post_first(_Block(deque(steps))), None)
+            self._walk(self._post_first(_RankBlock(deque(steps))), None)
         else:
             self._walk_in_threads(blocks)
         for begun in self.sent:
             self.transport.finish(begun, "sends to")
 
-    def _walk_in_threads(self, blocks: dict[int, _Block]) -> None:
+    def _walk_in_threads(self, blocks: dict[int, _RankBlock]) -> None:
         """Run each threadblock on a thread, so that only steps that depend on a slow link wait for it.
 
         Steps that need not wait are done before, in the order of all steps. Otherwise the first messages would leave in
         the order in which the threads happen to start.
         """
         faults: list[BaseException] = []
-        progress = _Progress(self.part.steps)
+        progress = _RunProgress(self.part.steps)
         started_blocks = {tb: self._post_first(block) for tb, block in blocks.items()}
         blocked: set[int] = set()
         for step in self.part.steps:
@@ -348,7 +348,7 @@ class _Run:
                 continue
             self._advance(started_blocks[tb], progress)
 
-        def walk(block: _Block) -> None:
+        def walk(block: _RankBlock) -> None:
             """Run a threadblock; an error stops all of them."""
             try:
                 self._walk(block, progress)
@@ -356,9 +356,9 @@ class _Run:
                 faults.append(error)
                 progress.stop()
 
-        first_block, *other_blocks = (started_blocks[tb] for tb in blocked) if blocked else (_Block(deque()),)
+        first_block, *other_blocks = (started_blocks[tb] for tb in blocked) if blocked else (_RankBlock(deque()),)
 
-        def help_walk(block: _Block) -> None:
+        def help_walk(block: _RankBlock) -> None:
             """Run a threadblock on a helping thread."""
             with helping():
                 walk(block)
@@ -372,14 +372,14 @@ class _Run:
         if faults:
             raise faults[0]
 
-    def _post_first(self, block: _Block) -> _Block:
+    def _post_first(self, block: _RankBlock) -> _RankBlock:
         """Start the first receives of a threadblock."""
         block.coming = deque(step for step in block.steps if step.op in RECEIVES)
         while block.coming and len(block.posted) < AHEAD:
             block.posted.append(self._post(block.coming.popleft()))
         return block
 
-    def _walk(self, block: _Block, progress: _Progress | None) -> None:
+    def _walk(self, block: _RankBlock, progress: _RunProgress | None) -> None:
         """Run steps in their order; with `progress` also wait for the steps that they depend on."""
         while block.steps:
             after = block.steps[0].after
@@ -387,7 +387,7 @@ class _Run:
                 return
             self._advance(block, progress)
 
-    def _advance(self, block: _Block, progress: _Progress | None) -> None:
+    def _advance(self, block: _RankBlock, progress: _RunProgress | None) -> None:
         """Run the next step of a threadblock, and start its next receive."""
         step = block.steps.popleft()
         received: Tensor | None = None

@@ -31,7 +31,7 @@ REDUCED_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", 
 TYPES = (*REDUCED_TYPES, "bool", "complex64", "complex128")
 
 
-class Call(NamedTuple):
+class TableCall(NamedTuple):
     """The facts on which a choice depends.
 
     Attributes:
@@ -75,7 +75,7 @@ class TableRow(NamedTuple):
     backend: str
     algorithm: str | None
 
-    def fits(self, call: Call) -> bool:
+    def fits(self, call: TableCall) -> bool:
         """Return True if the row is for this call."""
         return (
             self.collective == call.collective

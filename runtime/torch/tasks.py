@@ -20,7 +20,7 @@ from runtime.torch.threads import lanes, waiting_threads
 Record = Callable[[float], None]  # Takes the seconds that a call took.
 
 
-class Task:
+class GroupTask:
     """A function that runs once, on a thread or at once; whoever waits for it gets its error.
 
     Attributes:
@@ -44,7 +44,7 @@ class Task:
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._context = copy_context()  # It holds the method of `using`, so callbacks choose the same on all ranks.
-        self.before: Task | None = None
+        self.before: GroupTask | None = None
         self.thread: TaskThread | None = None
 
     def run(self) -> None:
@@ -208,13 +208,13 @@ class TaskThread:
         self.name = name
         self.callbacks = _Callbacks(f"callbacks of a {name}")
         self.interrupted = False
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._last: Task | None = None
+        self._tasks: queue.SimpleQueue[GroupTask | None] = queue.SimpleQueue()
+        self._last: GroupTask | None = None
         self._thread: threading.Thread | None = None
         self._order = threading.Lock()
         lanes.add(self)
 
-    def put(self, task: Task, wait: bool) -> None:
+    def put(self, task: GroupTask, wait: bool) -> None:
         """Add a task; with `wait` run it here if no task is under way, since its caller waits anyway."""
         task.thread = self
         with self._order:

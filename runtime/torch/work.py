@@ -18,7 +18,7 @@ from torch.distributed import Work
 from runtime.torch.failures.apart import LEFT
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
-from runtime.torch.tasks import Record, Task
+from runtime.torch.tasks import GroupTask, Record
 from runtime.torch.untraced import untraced_methods
 
 _OURS = __name__.rpartition(".")[0]  # This package.
@@ -66,7 +66,7 @@ class _Futures(Work):  # type: ignore[misc]
 
 
 @untraced_methods
-class TaskWork(Task, _Futures):
+class TaskWork(GroupTask, _Futures):
     """A task as the Work of torch.distributed."""
 
     def __init__(self, function: Callable[[], None], written: Sequence[Any], record: Record) -> None:

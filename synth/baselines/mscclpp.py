@@ -17,7 +17,7 @@ import numpy as np
 
 from synth.baselines.nccl.communicator import nodes_of
 from synth.baselines.nccl.figures import CAPABILITY_HOPPER, LL, SIMPLE
-from synth.baselines.nccl.model import Choice
+from synth.baselines.nccl.model import LibraryChoice
 from topologies.costed import protocols_of, under
 from topologies.costs import KINDS
 from topologies.errors import NotModelled
@@ -60,7 +60,7 @@ class MscclppModel:
     topology: Topology
     group: tuple[int, ...]
 
-    def choose(self, collective: str, size_bytes: float) -> Choice:
+    def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
         """Return MSCCL++'s choice.
 
         Args:
@@ -113,7 +113,7 @@ class MscclppModel:
         """Return the number of ranks."""
         return len(self.group)
 
-    def _priced(self, algorithm: str, packets: bool, size_bytes: float) -> Choice:
+    def _priced(self, algorithm: str, packets: bool, size_bytes: float) -> LibraryChoice:
         """Return the choice with its time: steps at the longest α, and the bytes over the busiest resource."""
         net, n = self._networks[packets], self._n
         capacity = net.capacity_gbs * 1000  # bytes/µs
@@ -133,7 +133,7 @@ class MscclppModel:
             steps, per_byte = 2, (1 + 1 / n) / (1000 * port_gbs)  # Bytes go up to be reduced, and down to all ranks.
         latency = net.start_us + steps * alpha
         protocol = _PACKETS if packets else SIMPLE
-        return Choice(algorithm, protocol, 0, latency + size_bytes * per_byte, latency, 1 / (1000 * per_byte))
+        return LibraryChoice(algorithm, protocol, 0, latency + size_bytes * per_byte, latency, 1 / (1000 * per_byte))
 
 
 def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tuning:
+class BaselineTuning:
     """Limits and settings that are the same for all problems.
 
     Attributes:
@@ -35,4 +35,4 @@ class Tuning:
     most_shares: int = 8
 
 
-TUNING = Tuning()
+TUNING = BaselineTuning()

@@ -7,14 +7,14 @@ from typing import NamedTuple, Protocol
 
 from synth.baselines import mscclpp
 from synth.baselines.nccl import figures, rccl, rccl_figures
-from synth.baselines.nccl.model import Choice, nccl_model
+from synth.baselines.nccl.model import LibraryChoice, nccl_model
 from topologies.topology import Topology
 
 
 class Model(Protocol):
     """A model of what a library chooses for a group of ranks."""
 
-    def choose(self, collective: str, size_bytes: float) -> Choice:
+    def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
         """Return the library's choice for a message of `size_bytes` in all.
 
         Raises:
@@ -22,7 +22,7 @@ class Model(Protocol):
         """
 
 
-class Library(NamedTuple):
+class VendorLibrary(NamedTuple):
     """A library of collectives.
 
     Attributes:
@@ -43,8 +43,8 @@ class Library(NamedTuple):
 LIBRARIES = {
     library.name: library
     for library in (
-        Library("NCCL", figures.VERSION, True, nccl_model),
-        Library("RCCL", rccl_figures.VERSION, True, rccl.rccl_model),
-        Library("MSCCL++", mscclpp.VERSION, False, mscclpp.mscclpp_model),
+        VendorLibrary("NCCL", figures.VERSION, True, nccl_model),
+        VendorLibrary("RCCL", rccl_figures.VERSION, True, rccl.rccl_model),
+        VendorLibrary("MSCCL++", mscclpp.VERSION, False, mscclpp.mscclpp_model),
     )
 }

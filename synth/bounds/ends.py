@@ -8,7 +8,7 @@ import numpy as np
 
 from synth.bounds.cuts.cut_candidates import node_sets, worst
 from synth.bounds.resource_cover import cover, gbs_by_end
-from synth.bounds.search import Search
+from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import sum_by
@@ -18,17 +18,17 @@ from topologies.arrays import marked
 _Sets = list[tuple[Bools, int | None]]
 
 
-def find_arrivals(search: Search) -> Iterator[Witness]:
+def find_arrivals(search: BoundSearch) -> Iterator[Witness]:
     """Yield arrivals at all ranks that want anything, and at the worst sets that share a resource or a node."""
     return _find(search, "arrivals", search.traffic.comes, search.problem.network.dst)
 
 
-def find_departures(search: Search) -> Iterator[Witness]:
+def find_departures(search: BoundSearch) -> Iterator[Witness]:
     """Yield departures from all ranks that must send anything, and from the worst sets on a resource or a node."""
     return _find(search, "departures", search.traffic.leaves, search.problem.network.src)
 
 
-def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witness]:
+def _find(search: BoundSearch, kind: str, amount: Floats, end: Ints) -> Iterator[Witness]:
     """Yield the witnesses of one kind, from each rank's amount and the rank at that end of each link."""
     problem, net = search.problem, search.problem.network
     needy = np.zeros(net.nranks)
@@ -47,7 +47,7 @@ def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witn
         yield search.claim(kind, f"{kind} at {search.name_ranks(ranks)}", resources, ranks)
 
 
-def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
+def _sharing_a_resource(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
     """Return the few sets of ranks whose links all use one resource, and that move most bytes per GB/s of it."""
     net = search.problem.network
     key, count = np.unique(end[net.link_of_use] * net.nresources + net.uses_idx, return_counts=True)
@@ -60,7 +60,7 @@ def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
     return [(marked(net.nranks, rank[resource == r]) & (needy > 0), r) for r in best]
 
 
-def _sharing_a_node(search: Search, needy: Floats, end: Ints) -> _Sets:
+def _sharing_a_node(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
     """Return the few nodes whose ranks move most bytes per GB/s."""
     nodes = node_sets(search.problem)
     if len(nodes) < 2:

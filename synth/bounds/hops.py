@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from synth.bounds.metric import chunks_by_ends, latencies, pair_distances, pairs, resource_loads
-from synth.bounds.search import Search
+from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness
 from synth.model.collective import Ints
 from synth.model.requirements import find_requirements, sum_by
 
 
-def find_path(search: Search) -> Iterator[Witness]:
+def find_path(search: BoundSearch) -> Iterator[Witness]:
     """Yield the pair of ranks with the highest latency among the pairs between which some chunk must go."""
     best = max(_longest(search), default=None)
     if best is not None:
@@ -22,7 +22,7 @@ def find_path(search: Search) -> Iterator[Witness]:
         yield Witness("path", (first, last), text=f"path {ranks[first]}→{ranks[last]}, {us:.4g} µs")
 
 
-def _longest(search: Search) -> Iterator[tuple[float, int, int]]:
+def _longest(search: BoundSearch) -> Iterator[tuple[float, int, int]]:
     """Yield (µs, -from, -to) of the longest paths of chunks with one holder, or of contributions to sums."""
     collective, distances = search.problem.collective, latencies(search.problem.network)
     need, listed = find_requirements(collective), pairs(collective)
@@ -48,7 +48,7 @@ def _longest(search: Search) -> Iterator[tuple[float, int, int]]:
         yield float(table.max()), -int(ends[first // len(goals)]), -int(goals[first % len(goals)])
 
 
-def _spread(search: Search, ranks: Ints) -> Ints | None:
+def _spread(search: BoundSearch, ranks: Ints) -> Ints | None:
     """Return a sample of the ranks, evenly spread and with far corners; None if all can be searched from."""
     net = search.problem.network
     most = max(8, search.tuning.path_work // (net.nlinks + 8 * net.nranks))
@@ -62,7 +62,7 @@ def _spread(search: Search, ranks: Ints) -> Ints | None:
     return np.unique(np.concatenate([spread, np.array(ends)]))
 
 
-def find_direct(search: Search) -> Iterator[Witness]:
+def find_direct(search: BoundSearch) -> Iterator[Witness]:
     """Yield the busiest resource if everything comes in one hop; the limit holds until two hops could pay."""
     net, collective = search.problem.network, search.problem.collective
     k, need, listed = collective.nranks, find_requirements(collective), pairs(collective)

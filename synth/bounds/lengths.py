@@ -15,7 +15,7 @@ import numpy as np
 
 from synth.bounds.metric import fewer_ends, lengths_at_ends, link_lengths, pairs, resource_loads
 from synth.bounds.relaxation import dual_prices, steady, variables
-from synth.bounds.search import DEFAULT, Search, Tuning
+from synth.bounds.search import DEFAULT, BoundSearch, BoundTuning
 from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_per_byte
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.deadline import now
@@ -29,7 +29,7 @@ _FLOOR = 1e-4  # of the average weight: mirror ascent could never raise a weight
 _STEP = 1.0  # step size of mirror ascent
 
 
-def find_uniform(search: Search) -> Iterator[Witness]:
+def find_uniform(search: BoundSearch) -> Iterator[Witness]:
     """Yield lengths from equal prices by the byte, by the busy µs, and by the port of a switch with hyperlinks.
 
     They prove that the average path needs capacity.
@@ -46,13 +46,13 @@ def find_uniform(search: Search) -> Iterator[Witness]:
             yield _claim(np.where(is_used, 1.0, price), "link lengths, every port alike")
 
 
-def find_by_loads(search: Search) -> Iterator[Witness]:
+def find_by_loads(search: BoundSearch) -> Iterator[Witness]:
     """Yield prices from the loads of the search's routing, improved by mirror ascent."""
     if search.loads_us is not None:
         yield _claim(_prices_from_loads(search.problem, search.loads_us, search.tuning))
 
 
-def find_by_linear_program(search: Search) -> Iterator[Witness]:
+def find_by_linear_program(search: BoundSearch) -> Iterator[Witness]:
     """Yield the dual prices of the flow relaxation, for problems that copy each chunk to one rank."""
     problem, tuning = search.problem, search.tuning
     collective = problem.collective
@@ -106,7 +106,7 @@ def _claim(prices: Floats, text: str = "") -> Witness:
     return Witness("lengths", text=text or f"link lengths, {len(loaded)} loaded resources", prices=rows)
 
 
-def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: Tuning) -> Floats:
+def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: BoundTuning) -> Floats:
     """Return the prices that prove most among candidates from the loads and from mirror ascent."""
     load = np.maximum(np.nan_to_num(np.asarray(loads_us, dtype=np.float64)), 0.0)
     small = sampled(problem, tuning.sampled_ranks)
@@ -119,7 +119,7 @@ def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: Tuning) -> Fl
     return best / problem.network.capacity_gbs
 
 
-def _weights(load: Floats, tuning: Tuning, steep: bool = True) -> list[Floats]:
+def _weights(load: Floats, tuning: BoundTuning, steep: bool = True) -> list[Floats]:
     """Return weights of 1 for resources nearly as busy as the busiest, and weights that grow steeply with the load."""
     highest = float(load.max(initial=0.0))
     if highest <= 0:
@@ -128,7 +128,7 @@ def _weights(load: Floats, tuning: Tuning, steep: bool = True) -> list[Floats]:
     return flat + [np.exp(exponent * (load / highest - 1.0)) for exponent in (tuning.steepness if steep else ())]
 
 
-def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: Tuning) -> tuple[Floats, float]:
+def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: BoundTuning) -> tuple[Floats, float]:
     """Return the weights that prove most, and their value; the problem `small` preselects them."""
     capacity = problem.network.capacity_gbs
     weights = list({w.tobytes(): w for w in weights}.values())

@@ -163,7 +163,7 @@ def lengths_at_ends(collective: Collective, into: Floats, out: Floats) -> list[F
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class DistancePairs:
     """The pairs of holders and goals of the chunks that have few of them.
 
     Attributes:
@@ -191,7 +191,7 @@ class Pairs:
 
 
 @lru_cache(maxsize=2)
-def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> Pairs:
+def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> DistancePairs:
     """Return all pairs of holders and goals of the chunks with fewer than `listed_below` pairs."""
     need = find_requirements(collective)
     (hold_ptr, hold), (_, goal) = collective.holders, collective.goals
@@ -204,7 +204,7 @@ def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> Pairs:
         holder, goals = hold[hold_ptr[chunk]], goal[rows]
     else:
         holder, goals = hold[ranges(hold_ptr[chunk], counts)], np.repeat(goal[rows], counts)
-    return Pairs(chunk, start, holder, goals, np.flatnonzero(many))
+    return DistancePairs(chunk, start, holder, goals, np.flatnonzero(many))
 
 
 def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:

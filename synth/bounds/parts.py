@@ -15,7 +15,7 @@ import numpy as np
 
 from synth.bounds.cuts.cut_candidates import node_sets
 from synth.bounds.resource_cover import cover, single_uses
-from synth.bounds.search import Search
+from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness, whole_network
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
@@ -26,7 +26,7 @@ _KICK_RANKS = 4  # ranks that one kick moves
 _BETTER = 1 + 1e-9  # a smaller gain is rounding
 
 
-def find_parts(search: Search) -> Iterator[Witness]:
+def find_parts(search: BoundSearch) -> Iterator[Witness]:
     """Yield parts of an allreduce, or of several; a chunk needs 2(k-1) sends between the k parts with members.
 
     The parts are nodes, ranks that wide links join, and single ranks; in small networks also the steepest partition
@@ -181,7 +181,7 @@ def _renamed(division: Ints) -> Ints:
     return np.asarray(first[part])
 
 
-def _joined_by_width(search: Search) -> Iterator[list[list[int]]]:
+def _joined_by_width(search: BoundSearch) -> Iterator[list[list[int]]]:
     """Yield the ranks that links of at least a bandwidth join, for each bandwidth; narrow links join the parts."""
     net = search.problem.network
     widths = np.unique(net.bandwidth_gbs)[::-1]
@@ -197,7 +197,7 @@ def _ranks_by_part(division: Ints) -> list[list[int]]:
     return [np.flatnonzero(division == part).tolist() for part in np.unique(division)]
 
 
-def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:
+def _parts(search: BoundSearch, parts: list[list[int]]) -> Iterator[Witness]:
     """Yield the claim of a partition; a relay joins the part of a member of its node, or the first part."""
     problem, net = search.problem, whole_network(search.problem)
     parts = [list(part) for part in parts if min(part) < problem.collective.nranks]

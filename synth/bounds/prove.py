@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from synth.bounds.registry import KINDS, Kind, proved
-from synth.bounds.search import DEFAULT, Cost, Search, Tuning
+from synth.bounds.registry import KINDS, BoundKind, proved
+from synth.bounds.search import DEFAULT, BoundCost, BoundSearch, BoundTuning
 from synth.bounds.witness import Limit, Witness, countable, decisive
 from synth.model.collective import Floats
 from synth.model.deadline import now
@@ -87,7 +87,7 @@ class TighteningEffort:
     """
 
     max_flow: bool = True
-    tuning: Tuning = DEFAULT
+    tuning: BoundTuning = DEFAULT
     quick_ranks: float = 256
     least_linear_s: float = 0.0
     most_linear_s: float = 10.0
@@ -128,7 +128,7 @@ def tighten(
         """Return True if the bound needs no more work."""
         return bound.at(size_bytes)[0] >= enough_us
 
-    search = Search(countable(problem), effort.tuning, workers=workers)
+    search = BoundSearch(countable(problem), effort.tuning, workers=workers)
     if effort.max_flow and not enough():
         report("bound: cuts by max-flow")
         bound = bound.merged(prove(problem, tuning=effort.tuning).witnesses)
@@ -137,13 +137,13 @@ def tighten(
     if loads_us is not None and in_time and not enough():
         report("bound: dual prices by mirror ascent")
         search.loads_us = loads_us()
-        _look(search, Cost.ROUTING)
+        _look(search, BoundCost.ROUTING)
         bound = bound.merged(search.witnesses)
         yield bound
     search.budget_s = min(effort.most_linear_s, max(effort.least_linear_s, deadline - now()))
     if search.budget_s > 0 and not enough():
         report("bound: linear program")
-        _look(search, Cost.LINEAR_PROGRAM)
+        _look(search, BoundCost.LINEAR_PROGRAM)
         yield bound.merged(search.witnesses)
 
 
@@ -154,7 +154,7 @@ def refute(
     reached_us: float,
     workers: Workers,
     deadline: float,
-    tuning: Tuning = DEFAULT,
+    tuning: BoundTuning = DEFAULT,
 ) -> Iterator[Bound]:
     """Yield the bound with what windows of time prove at one message size, for which `reached_us` is reached.
 
@@ -171,10 +171,12 @@ def refute(
     """
     for name in problem.protocols or [""]:
         own_witnesses = [replace(w, protocol="") for w in bound.witnesses if w.protocol == name]
-        search = Search(countable(problem.under(name) if name else problem), tuning, own_witnesses, workers=workers)
+        search = BoundSearch(
+            countable(problem.under(name) if name else problem), tuning, own_witnesses, workers=workers
+        )
         search.size_bytes, search.reached_us, search.budget_s = size_bytes, reached_us, deadline - now()
         for kind in KINDS.values():
-            for claim in kind.find(search, Cost.WINDOWS):
+            for claim in kind.find(search, BoundCost.WINDOWS):
                 if claim is not None:
                     search.witnesses.append(witness := proved(search.problem, claim))
                     proof = Bound((witness,))
@@ -182,7 +184,7 @@ def refute(
                 yield bound
 
 
-def prove(problem: Problem, *, max_flow: bool = True, tuning: Tuning = DEFAULT) -> Bound:
+def prove(problem: Problem, *, max_flow: bool = True, tuning: BoundTuning = DEFAULT) -> Bound:
     """Return the bound of a problem; `max_flow` also looks for the worst cut among all sets of ranks.
 
     The bound of a quotient problem is that of the whole problem; it has only kinds that say the same of both. Where an
@@ -194,29 +196,29 @@ def prove(problem: Problem, *, max_flow: bool = True, tuning: Tuning = DEFAULT) 
         ]
         return Bound(tuple(w for bound in bounds for w in bound.witnesses))
     problem = countable(problem)
-    search = Search(problem, tuning, [*_quick(problem, tuning, tuple(KINDS))])
+    search = BoundSearch(problem, tuning, [*_quick(problem, tuning, tuple(KINDS))])
     if max_flow:
-        _look(search, Cost.MAX_FLOW)
+        _look(search, BoundCost.MAX_FLOW)
     search.witnesses.sort(key=lambda w: [*KINDS].index(w.kind))
     return Bound(tuple(_useful(search.witnesses)))
 
 
 @lru_cache(maxsize=2)
-def _quick(problem: Problem, tuning: Tuning, _kinds: tuple[str, ...]) -> tuple[Witness, ...]:
+def _quick(problem: Problem, tuning: BoundTuning, _kinds: tuple[str, ...]) -> tuple[Witness, ...]:
     """Return the quick witnesses; they are cached for the call that adds the worst cuts."""
-    search = Search(problem, tuning)
-    _look(search, Cost.QUICK)
+    search = BoundSearch(problem, tuning)
+    _look(search, BoundCost.QUICK)
     return tuple(search.witnesses)
 
 
-def _look(search: Search, cost: Cost) -> None:
+def _look(search: BoundSearch, cost: BoundCost) -> None:
     """Add the witnesses that the searches of one cost find."""
     for kind in KINDS.values():
         if search.problem.quotient is None or kind.of_quotients:
             contained(f"bound {kind.name}", partial(_take, search, kind, cost), None)
 
 
-def _take(search: Search, kind: Kind, cost: Cost) -> None:
+def _take(search: BoundSearch, kind: BoundKind, cost: BoundCost) -> None:
     """Add the witnesses that the search of one kind and cost finds."""
     for claim in kind.find(search, cost):
         if claim is not None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 
 from synth.bounds import witness
-from synth.bounds.search import Cost, Search
+from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.windows.limit import window_limit
 from synth.bounds.witness import Limit, Witness, countable
 from synth.model.problem import Problem
@@ -19,7 +19,7 @@ from topologies.errors import BadWitness
 
 
 @dataclass(frozen=True)
-class Kind:
+class BoundKind:
     """A row of the registry: a kind of bound, its independent check and its searches.
 
     Attributes:
@@ -35,10 +35,10 @@ class Kind:
     name: str
     limit: Callable[[Problem, Witness], Limit]
     module: str
-    searches: Mapping[Cost, str]
+    searches: Mapping[BoundCost, str]
     of_quotients: bool = False
 
-    def find(self, search: Search, cost: Cost) -> Iterable[Witness | None]:
+    def find(self, search: BoundSearch, cost: BoundCost) -> Iterable[Witness | None]:
         """Return the witnesses that the search of this cost finds; a None means that a solver's process is at work."""
         if cost not in self.searches:
             return ()
@@ -47,27 +47,35 @@ class Kind:
 
 
 # The order matters: of witnesses that prove the same, the one of the earlier kind counts.
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, BoundKind] = {}
 
 
-def register(kind: Kind) -> None:
+def register(kind: BoundKind) -> None:
     """Add a kind of bound, or replace the kind of the same name."""
     KINDS[kind.name] = kind
 
 
 _HOPS, _CUT, _ENDS = "synth.bounds.hops", "synth.bounds.cuts.cut", "synth.bounds.ends"
-_LENGTHS = {Cost.QUICK: "find_uniform", Cost.ROUTING: "find_by_loads", Cost.LINEAR_PROGRAM: "find_by_linear_program"}
+_LENGTHS = {
+    BoundCost.QUICK: "find_uniform",
+    BoundCost.ROUTING: "find_by_loads",
+    BoundCost.LINEAR_PROGRAM: "find_by_linear_program",
+}
 for _row in (
-    Kind("path", witness.path_limit, _HOPS, {Cost.QUICK: "find_path"}, of_quotients=True),
-    Kind("direct", witness.direct_limit, _HOPS, {Cost.QUICK: "find_direct"}),
-    Kind(
-        "cut", witness.cut_limit, _CUT, {Cost.QUICK: "find_cuts", Cost.MAX_FLOW: "find_worst_cuts"}, of_quotients=True
+    BoundKind("path", witness.path_limit, _HOPS, {BoundCost.QUICK: "find_path"}, of_quotients=True),
+    BoundKind("direct", witness.direct_limit, _HOPS, {BoundCost.QUICK: "find_direct"}),
+    BoundKind(
+        "cut",
+        witness.cut_limit,
+        _CUT,
+        {BoundCost.QUICK: "find_cuts", BoundCost.MAX_FLOW: "find_worst_cuts"},
+        of_quotients=True,
     ),
-    Kind("parts", witness.parts_limit, "synth.bounds.parts", {Cost.QUICK: "find_parts"}, of_quotients=True),
-    Kind("arrivals", witness.ends_limit, _ENDS, {Cost.QUICK: "find_arrivals"}, of_quotients=True),
-    Kind("departures", witness.ends_limit, _ENDS, {Cost.QUICK: "find_departures"}, of_quotients=True),
-    Kind("lengths", witness.lengths_limit, "synth.bounds.lengths", _LENGTHS, of_quotients=True),
-    Kind("window", window_limit, "synth.bounds.windows.windows", {Cost.WINDOWS: "refutations"}),
+    BoundKind("parts", witness.parts_limit, "synth.bounds.parts", {BoundCost.QUICK: "find_parts"}, of_quotients=True),
+    BoundKind("arrivals", witness.ends_limit, _ENDS, {BoundCost.QUICK: "find_arrivals"}, of_quotients=True),
+    BoundKind("departures", witness.ends_limit, _ENDS, {BoundCost.QUICK: "find_departures"}, of_quotients=True),
+    BoundKind("lengths", witness.lengths_limit, "synth.bounds.lengths", _LENGTHS, of_quotients=True),
+    BoundKind("window", window_limit, "synth.bounds.windows.windows", {BoundCost.WINDOWS: "refutations"}),
 ):
     register(_row)
 

@@ -19,7 +19,7 @@ from topologies.arrays import grouped
 
 
 @dataclass(frozen=True, eq=False)
-class Capacity:
+class LinkCapacity:
     """A set of links that share a limit on their traffic.
 
     Attributes:
@@ -33,21 +33,21 @@ class Capacity:
     resource: int
 
 
-def capacities(problem: Problem) -> list[Capacity]:
+def capacities(problem: Problem) -> list[LinkCapacity]:
     """Return the capacities of the network, without those that a capacity of the same links, or of more, implies."""
     net, unit = problem.network, unit_gbs(problem)
-    rows: dict[bytes, Capacity] = {}
+    rows: dict[bytes, LinkCapacity] = {}
     ptr, entries = grouped(net.uses_idx, net.nresources)
     users = [*np.split(net.link_of_use[entries], ptr[1:-1]), *np.arange(net.nlinks)[:, None]]
     limits = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]).tolist()
     for resource, (links, gbs) in enumerate(zip(users, limits, strict=True)):
         key = links.tobytes()
         if len(links) and (key not in rows or rows[key].chunks > gbs / unit):
-            rows[key] = Capacity(links, gbs / unit, resource)
+            rows[key] = LinkCapacity(links, gbs / unit, resource)
     if net.hyperlinks is not None:
         return list(rows.values())  # Hyperlinks also take some of the capacities that look implied.
     capacity_links = [(row, set(row.links.tolist())) for row in rows.values()]
-    capacities_at_link: dict[int, list[tuple[Capacity, set[int]]]] = {}
+    capacities_at_link: dict[int, list[tuple[LinkCapacity, set[int]]]] = {}
     for row, links in capacity_links:
         for link in links:
             capacities_at_link.setdefault(link, []).append((row, links))
@@ -85,7 +85,7 @@ class Relaxation:
     """
 
     program: LinearProgram
-    rows: list[tuple[Capacity, int, int]]  # capacity, step, row of the program
+    rows: list[tuple[LinkCapacity, int, int]]  # capacity, step, row of the program
 
 
 def demands(problem: Problem, chosen: Ints) -> list[Demand]:
@@ -120,7 +120,7 @@ def variables(problem: Problem, nsteps: int, symmetry: Symmetry) -> int:
 
 def add_capacities(
     program: ProgramBuilder, problem: Problem, symmetry: Symmetry, flows: list[Ints]
-) -> list[tuple[Capacity, int, int]]:
+) -> list[tuple[LinkCapacity, int, int]]:
     """Add the rows Σ flow over the links of a capacity ≤ its chunks a round × the rounds of the step.
 
     Args:

@@ -14,7 +14,7 @@ from synth.model.problem import Problem
 from synth.solvers.workers import Workers
 
 
-class Cost(IntEnum):
+class BoundCost(IntEnum):
     """The cost class of a search for witnesses; `prove.tighten` goes from the cheapest to the dearest."""
 
     QUICK = 0  # milliseconds for a few ranks, seconds for thousands
@@ -25,7 +25,7 @@ class Cost(IntEnum):
 
 
 @dataclass(frozen=True)
-class Tuning:
+class BoundTuning:
     """Limits on how widely the searches look.
 
     They change what the searches find and how long they take, never what a witness proves.
@@ -88,11 +88,11 @@ class Tuning:
     program_cells: int = 4_000_000
 
 
-DEFAULT = Tuning()
+DEFAULT = BoundTuning()
 
 
 @dataclass(eq=False)
-class Search:
+class BoundSearch:
     """The state that the searches of all kinds share.
 
     Attributes:
@@ -107,7 +107,7 @@ class Search:
     """
 
     problem: Problem
-    tuning: Tuning = DEFAULT
+    tuning: BoundTuning = DEFAULT
     witnesses: list[Witness] = field(default_factory=list)
     loads_us: Floats | None = None
     workers: Workers | None = None

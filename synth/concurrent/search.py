@@ -23,7 +23,7 @@ from synth.concurrent.executable import GroupExecutor, choose_executable
 from synth.concurrent.isolated import Isolated, engine_of, own_witnesses, run_each_isolated
 from synth.concurrent.plans import AT_ONCE, DIRECT, IN_TURN, REORDERED, TOGETHER, WITHIN, ConcurrentPlan
 from synth.concurrent.result import ConcurrentResult
-from synth.concurrent.tuning import Tuning
+from synth.concurrent.tuning import ConcurrentTuning
 from synth.concurrent.union import Member, Relays, UnionProblem, check_within_groups, union_problem
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH
@@ -146,7 +146,7 @@ class ConcurrentSearch:
     ) -> None:
         self.problem, self.asked, self.workers = problem, question, workers
         self.report, self.executor = report or (lambda _, __: None), executor
-        self.tuning = Tuning().limited(question.rank_sends, problem.nranks)
+        self.tuning = ConcurrentTuning().limited(question.rank_sends, problem.nranks)
         self.isolated: list[Isolated] = []
         self.plans: list[ConcurrentPlan] = list(first)
         self.bound = Bound(())

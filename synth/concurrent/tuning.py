@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class Tuning:
+class ConcurrentTuning:
     """Shares of the budget, and limits of the work.
 
     Attributes:
@@ -35,6 +35,6 @@ class Tuning:
     lowering: float = 0.3
     writing: float = 0.05
 
-    def limited(self, rank_sends: int | None, nranks: int) -> Tuning:
+    def limited(self, rank_sends: int | None, nranks: int) -> ConcurrentTuning:
         """Return the tuning for schedules in which a rank takes part in at most so many sends; None for any number."""
         return self if rank_sends is None else replace(self, most_sends=min(self.most_sends, rank_sends * nranks))

@@ -18,7 +18,7 @@ import numpy as np
 from synth.engines.request import Candidate, Options, Outcome, Request
 from synth.model.collective import Ints
 from synth.model.problem import Problem
-from synth.model.registry import BUFFER, EVERY, OWN, ROOT, SHARE, Kind
+from synth.model.registry import BUFFER, EVERY, OWN, ROOT, SHARE, CollectiveKind
 from synth.model.schedule import Schedule, untimed
 from synth.timing.simulate import Clock, time_us
 
@@ -26,7 +26,7 @@ NAME = "switch"
 
 
 @dataclass(frozen=True)
-class Tuning:
+class SwitchTuning:
     """Settings of the engine: blocks are cut in powers of two up to `waves` while that gains `worth` at some size.
 
     Attributes:
@@ -42,7 +42,7 @@ class Tuning:
     near: float = 1.05
 
 
-class _Form(NamedTuple):
+class _SwitchForm(NamedTuple):
     """The form of a schedule.
 
     Attributes:
@@ -61,7 +61,7 @@ class _TimedSchedule(NamedTuple):
     """A schedule with its time in µs at the message size that it is for."""
 
     time_us: float
-    form: _Form
+    form: _SwitchForm
     problem: Problem
     schedule: Schedule
 
@@ -99,7 +99,7 @@ def accepts(problem: Problem, options: Options) -> str:
     return ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: SwitchTuning = SwitchTuning()) -> Iterator[Outcome]:
     """Yield the schedule with the best number of waves for each size, in the form that is best for it.
 
     An executor may lack the time to check so many sends. For it, also yield the best schedule within
@@ -114,7 +114,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iter
     candidates_at: dict[int, list[_TimedSchedule]] = {size: [] for size in request.sizes}
     for chain in (False, True) if len(groups.at) > 2 else (False,):
         for paced in (False, True) if sums_and_copies else (False,):
-            for pairs, timed_schedules in _by_waves(problem, groups, _Form(1, paced, chain), request, tuning):
+            for pairs, timed_schedules in _by_waves(problem, groups, _SwitchForm(1, paced, chain), request, tuning):
                 few = not request.most_sends or pairs <= request.most_sends
                 for size, candidate in timed_schedules.items():
                     if request.most_sends:
@@ -128,7 +128,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iter
         chosen += (
             [(size, min(near, key=lambda candidate: (len(candidate.schedule), candidate.time_us)))] if near else []
         )
-    yielded: set[_Form] = set()
+    yielded: set[_SwitchForm] = set()
     for size, (_, form, whole, schedule) in chosen:
         if form not in yielded:
             yielded.add(form)
@@ -136,7 +136,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iter
 
 
 def _by_waves(
-    problem: Problem, groups: _Groups, form: _Form, request: Request, tuning: Tuning
+    problem: Problem, groups: _Groups, form: _SwitchForm, request: Request, tuning: SwitchTuning
 ) -> Iterator[tuple[int, dict[int, _TimedSchedule]]]:
     """Yield schedules with more and more waves as long as that is worth it.
 
@@ -166,19 +166,19 @@ def _by_waves(
         best_us_at = {size: min(times[size], best_us_at[size]) for size in times}
 
 
-def _shape(kind: Kind) -> bool:
+def _shape(kind: CollectiveKind) -> bool:
     """Return True if every chunk is summed over all ranks, or copied to all ranks, or both."""
     if kind.unit == BUFFER:
         return (kind.before, kind.after) in ((EVERY, EVERY), (ROOT, EVERY), (EVERY, ROOT))
     return kind.unit == SHARE and (kind.before, kind.after) in ((OWN, EVERY), (EVERY, OWN))
 
 
-def _needs(kind: Kind) -> list[str]:
+def _needs(kind: CollectiveKind) -> list[str]:
     """Return the switch operations that a collective needs."""
     return ["reduce"] * (kind.before == EVERY) + ["multicast"] * (kind.after == EVERY)
 
 
-def _chunks(kind: Kind, shape: tuple[int, ...], waves: int) -> int:
+def _chunks(kind: CollectiveKind, shape: tuple[int, ...], waves: int) -> int:
     """Return the chunks in one block.
 
     These are the waves for each rank's share of a sum that all ranks want, or for each rail of a root's buffer.
@@ -255,7 +255,7 @@ class _Rows:
         self.add(chunk, -1 if link is None else link, step, sums=sums)
 
 
-def _schedule(problem: Problem, groups: _Groups, form: _Form) -> Schedule | None:
+def _schedule(problem: Problem, groups: _Groups, form: _SwitchForm) -> Schedule | None:
     """Return the schedule of a form; None where some rail has no link between two groups."""
     kind, at = problem.collective.kind, groups.at
     count, places = at.shape

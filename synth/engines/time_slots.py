@@ -31,7 +31,7 @@ NAME = "milp"
 
 
 @dataclass(frozen=True)
-class Tuning:
+class TimeSlotTuning:
     """Limits on the size of a program and on its time.
 
     Attributes:
@@ -59,8 +59,8 @@ def accepts(problem: Problem, options: Options) -> str:
 
     Under `auto` it also refuses a pinned shape, and links with one α, for which steps say as much.
     """
-    if problem.nranks > Tuning.most_ranks or problem.quotient is not None or problem.allowed is not None:
-        return f"milp is for one group of {Tuning.most_ranks} ranks at most; this problem has {problem.nranks}"
+    if problem.nranks > TimeSlotTuning.most_ranks or problem.quotient is not None or problem.allowed is not None:
+        return f"milp is for one group of {TimeSlotTuning.most_ranks} ranks at most; this problem has {problem.nranks}"
     if len(phases(problem)) > 1:
         return f"milp is for collectives that copy, or that sum for one rank each; {problem.collective.name} does both"
     if options.engine != "milp":
@@ -71,7 +71,7 @@ def accepts(problem: Problem, options: Options) -> str:
     return ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: TimeSlotTuning = TimeSlotTuning()) -> Iterator[Outcome]:
     """Yield a schedule and a claim for every size that answers are shown at and that is not at its bound yet."""
     options, best_so_far = request.options, request.known
     is_named = options.engine == "milp"
@@ -92,7 +92,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iter
 
 
 def _in_slots(
-    phase: Phase, chunks: int, size: int, request: Request, budget_s: float, tuning: Tuning
+    phase: Phase, chunks: int, size: int, request: Request, budget_s: float, tuning: TimeSlotTuning
 ) -> tuple[Schedule, SlotClaim] | None:
     """Return the best schedule found for the question's problem (through its phase), and the claim for all schedules.
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.model.registry import AHEAD, BUFFER, EVERY, KINDS, OWN, PAIR, ROOT, Kind, find_kind, parse_name
+from synth.model.registry import AHEAD, BUFFER, EVERY, KINDS, OWN, PAIR, ROOT, CollectiveKind, find_kind, parse_name
 from topologies.arrays import grouped, positions
 from topologies.errors import InputError
 
@@ -107,7 +107,7 @@ class Collective:
         return ptr, np.ascontiguousarray(rows[order, 0])
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CollectiveKind:
         """Return the collective's row of `registry`; an empty row for a pattern."""
         return find_kind(self.name)
 
@@ -297,7 +297,7 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
     return subdivided(collective, chunks)
 
 
-def _collective_from_words(kind: Kind, k: int, root: int) -> Collective:
+def _collective_from_words(kind: CollectiveKind, k: int, root: int) -> Collective:
     """Build the collective that a row's words describe, with one chunk a block.
 
     The chunk of an all-to-all from a source to a destination has the number source · k + destination.

@@ -103,7 +103,7 @@ def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> A
         raise TimeUp
     if deadline() == float("inf"):
         return work()
-    watch = _Watch(deadline)
+    watch = _ClockWatch(deadline)
     try:
         try:
             watch.start()
@@ -115,7 +115,7 @@ def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> A
         raise
 
 
-class _Watch:
+class _ClockWatch:
     """A thread that raises TimeUp in the thread that made it, until that thread calls `end`."""
 
     def __init__(self, until: Callable[[], float]) -> None:

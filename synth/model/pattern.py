@@ -40,7 +40,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, eq=False)
-class _Entry:
+class _PatternEntry:
     """A [[chunk]] table of the file: `count` equal chunks with the same holders and goals.
 
     Attributes:
@@ -96,7 +96,7 @@ def read_pattern(path: str | Path) -> Collective:
     tables = top.tables("chunk")
     if not tables:
         top.fail("chunk", "missing; it must be at least one chunk under a line [[chunk]]")
-    entries: list[_Entry] = []
+    entries: list[_PatternEntry] = []
     cells = 0
     for table in tables:
         entry = _read_entry(table, nranks)
@@ -123,7 +123,7 @@ def _read_name(top: Fields) -> str:
     return name
 
 
-def _read_entry(table: Fields, nranks: int) -> _Entry:
+def _read_entry(table: Fields, nranks: int) -> _PatternEntry:
     """Read one [[chunk]] table."""
     table.only(_CHUNK)
     table.string("name", "")
@@ -142,7 +142,7 @@ def _read_entry(table: Fields, nranks: int) -> _Entry:
         table.fail("data", f"{shown(data)} is no name; it must be 1 to 40 printable characters")
     weight = table.number("weight", MIN_WEIGHT, MAX_WEIGHT, "(relative size)") if "weight" in table.values else 1.0
     count = table.integer("count", 1, MAX_COUNT) if "count" in table.values else 1
-    return _Entry(table, holders, goals, reduces, data, weight, count)
+    return _PatternEntry(table, holders, goals, reduces, data, weight, count)
 
 
 def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
@@ -186,9 +186,9 @@ def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
     return np.flatnonzero(is_listed)
 
 
-def _check_data(entries: list[_Entry]) -> None:
+def _check_data(entries: list[_PatternEntry]) -> None:
     """Check that entries of the same data agree, and that no two entries state the same value or sum."""
-    first: dict[str, _Entry] = {}
+    first: dict[str, _PatternEntry] = {}
     values: set[tuple[str, int]] = set()
     sums: set[tuple[str, bytes]] = set()
     for entry in entries:
@@ -214,14 +214,14 @@ def _check_data(entries: list[_Entry]) -> None:
             entry.table.fail("data", f"{text}; it must be one chunk to all positions")
 
 
-def _moves(entry: _Entry) -> bool:
+def _moves(entry: _PatternEntry) -> bool:
     """Return whether an entry's chunks must be sent at all."""
     if entry.reduces:
         return len(np.union1d(entry.holders, entry.goals)) > 1
     return len(np.setdiff1d(entry.goals, entry.holders)) > 0
 
 
-def _assemble(name: str, nranks: int, entries: list[_Entry]) -> Collective:
+def _assemble(name: str, nranks: int, entries: list[_PatternEntry]) -> Collective:
     """Build the collective of all entries."""
     used_in, used_out = np.zeros(nranks, dtype=np.int64), np.zeros(nranks, dtype=np.int64)
     load = np.zeros(nranks)

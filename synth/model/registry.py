@@ -38,7 +38,7 @@ def _once(_nranks: int) -> float:
 
 
 @dataclass(frozen=True)
-class Kind:
+class CollectiveKind:
     """A named collective, as one row of the registry.
 
     Attributes:
@@ -122,10 +122,10 @@ class Kind:
         return nranks * nranks if wide else nranks
 
 
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, CollectiveKind] = {}
 
 
-def register(row: Kind) -> None:
+def register(row: CollectiveKind) -> None:
     """Add a collective, whose name and spellings must be new.
 
     Raises:
@@ -139,38 +139,42 @@ def register(row: Kind) -> None:
 
 
 for _row in (
-    Kind(
+    CollectiveKind(
         "allreduce", "Every rank gets the sum of all buffers.", EVERY, EVERY, BUFFER, reduces=True,
         bus_factor=lambda nranks: 2 * _shares(nranks), inplace="i",
     ),
-    Kind(
+    CollectiveKind(
         "allgather", "Every rank gets all blocks.", OWN, EVERY, SHARE, bus_factor=_shares, inplace="o",
         spellings=("allgatherintotensor",),
     ),
-    Kind(
+    CollectiveKind(
         "reducescatter", "Every rank gets its block of the sum.", EVERY, OWN, SHARE, reduces=True,
         bus_factor=_shares, inplace="i", spellings=("reducescattertensor",),
     ),
-    Kind(
+    CollectiveKind(
         "alltoall", "Every rank sends a block of its own to every other.", OWN, OWN, PAIR, bus_factor=_shares,
         spellings=("alltoallsingle",),
     ),
-    Kind("alltoallv", "All-to-all with a size of its own for every pair (--sizes).", by_size=True),
-    Kind("broadcast", "The root's buffer goes to all.", ROOT, EVERY, BUFFER, bus_factor=_once, spellings=("bcast",)),
-    Kind("reduce", "The root gets the sum of all buffers.", EVERY, ROOT, BUFFER, reduces=True, bus_factor=_once),
-    Kind("scatter", "Every rank gets its block from the root.", ROOT, OWN, SHARE, bus_factor=_shares),
-    Kind("gather", "The root gets every rank's block.", OWN, ROOT, SHARE, bus_factor=_shares),
+    CollectiveKind("alltoallv", "All-to-all with a size of its own for every pair (--sizes).", by_size=True),
+    CollectiveKind(
+        "broadcast", "The root's buffer goes to all.", ROOT, EVERY, BUFFER, bus_factor=_once, spellings=("bcast",)
+    ),
+    CollectiveKind(
+        "reduce", "The root gets the sum of all buffers.", EVERY, ROOT, BUFFER, reduces=True, bus_factor=_once
+    ),
+    CollectiveKind("scatter", "Every rank gets its block from the root.", ROOT, OWN, SHARE, bus_factor=_shares),
+    CollectiveKind("gather", "The root gets every rank's block.", OWN, ROOT, SHARE, bus_factor=_shares),
     # This is sendrecv of nccl-tests.
-    Kind("sendrecv", "Every rank sends its buffer to the next, the last to the first.", OWN, NEXT, BUFFER),
+    CollectiveKind("sendrecv", "Every rank sends its buffer to the next, the last to the first.", OWN, NEXT, BUFFER),
     # See section 7 of MSCCLang.
-    Kind("alltonext", "Every rank but the last sends its buffer to the next.", OWN, AHEAD, BUFFER),
+    CollectiveKind("alltonext", "Every rank but the last sends its buffer to the next.", OWN, AHEAD, BUFFER),
 ):  # fmt: skip
     register(_row)
 
-_PATTERN = Kind("", "A pattern of your own.")
+_PATTERN = CollectiveKind("", "A pattern of your own.")
 
 
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> CollectiveKind:
     """Return the row of a collective's own name; for any other name an empty row that claims nothing."""
     return KINDS.get(name, _PATTERN)
 

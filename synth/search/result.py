@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TypeVar
 
-from synth.baselines.nccl.model import Choice
+from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES, Model
 from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
@@ -86,7 +86,7 @@ class SearchResult:
             models[library.name] = _modelled(library.name, ask)
         return models
 
-    def library(self, name: str, size_bytes: int) -> Choice | NotModelled:
+    def library(self, name: str, size_bytes: int) -> LibraryChoice | NotModelled:
         """Return what a library of LIBRARIES would choose for a message size in bytes, or why that is not known."""
         model = self._models[name]
         if isinstance(model, NotModelled):

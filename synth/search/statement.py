@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.baselines.nccl.model import Choice
+from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES
 from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
@@ -137,13 +137,13 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
         "libraries": {
             name: _beside(choice, time_us)
             for name in LIBRARIES
-            if isinstance(choice := result.library(name, size), Choice)
+            if isinstance(choice := result.library(name, size), LibraryChoice)
         },
         "vs_healthy": None if healthy_us is None else time_us / healthy_us,
     }
 
 
-def _beside(choice: Choice, time_us: float) -> dict[str, Any]:
+def _beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
     """Return the choice of a library as a dictionary, with its time / the row's time."""
     return {
         "algorithm": choice.algorithm,
@@ -266,7 +266,7 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
 def _not_modelled(result: SearchResult, name: str) -> str:
     """Return why a library's model does not cover the question; "" if it does."""
     choice = result.library(name, LARGEST)
-    return "" if isinstance(choice, Choice) else str(choice)
+    return "" if isinstance(choice, LibraryChoice) else str(choice)
 
 
 def _switches(result: SearchResult) -> list[str]:

@@ -13,7 +13,7 @@ from synth.model.collective import Floats
 from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.timing.simulate import TUNING, Tuning
+from synth.timing.simulate import TUNING, ClockTuning
 from topologies.arrays import sorted_rows
 
 
@@ -30,7 +30,7 @@ def rounds(problem: Problem, schedule: Schedule) -> int:
     return int(np.maximum(np.ceil(peaks - 1e-9), 1).sum()) + schedule.nsteps - len(peaks)
 
 
-def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> Floats:
+def step_peaks(problem: Problem, schedule: Schedule, tuning: ClockTuning = TUNING) -> Floats:
     """Return the rounds that the busiest resource or link needs in every step that has sends, steps ascending.
 
     A round moves a chunk of the smallest size over the slowest link. Takes O(sends · resources a link uses) time.

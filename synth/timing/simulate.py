@@ -45,7 +45,7 @@ _ROW, _SRC, _DST, _STEP, _SEND = range(5)
 
 
 @dataclass(frozen=True)
-class Tuning:
+class ClockTuning:
     """Thresholds from which compiled loops time schedules and count their rounds.
 
     Attributes:
@@ -63,11 +63,11 @@ class Tuning:
     joined_from: int = 2_000
 
 
-TUNING = Tuning()
+TUNING = ClockTuning()
 _interpreted = 0  # number of sends that this process has timed by the interpreter
 
 
-def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: Tuning = TUNING) -> Schedule:
+def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: ClockTuning = TUNING) -> Schedule:
     """Return the schedule with every send as early as its place in the order allows, at a message size.
 
     Rows are served in their order: a send starts when what it carries has arrived and its link and shared
@@ -87,7 +87,7 @@ class Clock:
     ScheduleError as `timed` does.
     """
 
-    def __init__(self, problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, tuning: ClockTuning = TUNING) -> None:
         net, collective = problem.network, problem.collective
         count, none = len(schedule), np.zeros(0)
         self.problem, self._untimed = problem, replace(schedule, start_us=none, end_us=none)

@@ -34,7 +34,7 @@ _WORD = 62  # contributors a word of 64 bits, none of which is a sign bit
 _ONCE, _TWICE, _COMING_ONCE, _COMING_TWICE, _TABLES = range(5)
 
 
-class Fault(NamedTuple):
+class ReplayFault(NamedTuple):
     """The first fault of a schedule; there is none where `code` is OK.
 
     The fields are (ABSENT, CLASH, BEFORE or OVERTAKEN, pair, 0, 0), (EARLY, pair, 0, µs at which the last part came),
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
     counts: Ints = np.zeros(0, dtype=np.int64)
 
 
-class _Sends(NamedTuple):
+class _SendTable(NamedTuple):
     """The sends of a schedule by chunk, step and row; those of chunk c are ptr[c]..ptr[c+1]-1."""
 
     ptr: Any
@@ -61,7 +61,7 @@ class _Sends(NamedTuple):
     adds: Any
 
 
-class _Chunks(NamedTuple):
+class _ChunkTable(NamedTuple):
     """The chunks of a collective: which chunks are sums, and in CSR form which ranks hold and which want each."""
 
     sums: Any
@@ -71,7 +71,7 @@ class _Chunks(NamedTuple):
     goals: Any
 
 
-class _Ranks(NamedTuple):
+class _RankTable(NamedTuple):
     """The state of every rank in the chunk that is replayed."""
 
     last_chunk: Any  # the last chunk in which the rank occurred; the fields below are about this chunk
@@ -102,19 +102,19 @@ class Contents:
         if step.max(initial=0) > np.iinfo(np.int32).max:
             step = np.unique(step, return_inverse=True)[1]  # Only the order of steps counts.
         narrow = (column.astype(np.int32) for column in (order, src[order], dst[order], step[order]))
-        self._sends = _Sends(
+        self._sends = _SendTable(
             *run.columns(
                 pointers(np.bincount(chunk, minlength=collective.nchunks)), *narrow, start[order],
                 arrives[order], reduces[order],
             )
         )  # fmt: skip
-        self._chunks = _Chunks(*run.columns(collective.reduces, *collective.holders, *collective.goals))
+        self._chunks = _ChunkTable(*run.columns(collective.reduces, *collective.holders, *collective.goals))
 
-    def check_plain_values(self) -> Fault:
+    def check_plain_values(self) -> ReplayFault:
         """Check that every plain value is at a send's source in time, and in the end where it is wanted."""
-        return Fault(*self.run(_plain_values, self._sends, self._chunks, self.nranks, self.tolerance))
+        return ReplayFault(*self.run(_plain_values, self._sends, self._chunks, self.nranks, self.tolerance))
 
-    def check_sums(self) -> Fault:
+    def check_sums(self) -> ReplayFault:
         """Check that every wanted sum has each contribution exactly once, and leaves only when its parts have come."""
         words = -(-self.positions // _WORD)
         no_bits = bits = np.empty(0, dtype=np.int64)
@@ -122,10 +122,10 @@ class Contents:
         while True:
             last = min(first + batch, self.nchunks) if exact else self.nchunks
             zeros, no_times = np.zeros(self.nranks, dtype=np.int64), np.zeros(self.nranks)
-            ranks = _Ranks(
+            ranks = _RankTable(
                 *self.run.columns(zeros - 1, zeros, zeros.copy(), no_times, no_times.copy(), zeros - 1, zeros.copy())
             )
-            fault = Fault(
+            fault = ReplayFault(
                 *self.run(
                     _sums, first, last, exact, bits if exact else no_bits, words, self._sends, self._chunks, ranks,
                     self.tolerance,
@@ -147,7 +147,7 @@ class Contents:
                 return fault
 
 
-def _plain_values(sends: _Sends, chunks: _Chunks, nranks: int, tolerance: float) -> tuple[int, int, int, float]:
+def _plain_values(sends: _SendTable, chunks: _ChunkTable, nranks: int, tolerance: float) -> tuple[int, int, int, float]:
     """Return the first fault of the chunks that are plain values; any copy of a plain value will do."""
     ptr, row, src, dst, step, start, arrives, _ = sends
     sums, holders_ptr, holders, goals_ptr, goals = chunks
@@ -181,8 +181,8 @@ def _plain_values(sends: _Sends, chunks: _Chunks, nranks: int, tolerance: float)
 
 
 def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a list of its checks.
-    first: int, last: int, exact: bool, bits: Any, words: int, sends: _Sends, chunks: _Chunks, ranks: _Ranks,
-    tolerance: float,
+    first: int, last: int, exact: bool, bits: Any, words: int, sends: _SendTable, chunks: _ChunkTable,
+    ranks: _RankTable, tolerance: float,
 ) -> tuple[int, int, int, float]:  # fmt: skip
     """Return the first fault of the sums of chunks first..last-1.
 

@@ -15,7 +15,7 @@ from synth.model.collective import Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.verify.contents import ABSENT, BEFORE, CLASH, EARLY, MISSING, OVERTAKEN, Contents, Fault
+from synth.verify.contents import ABSENT, BEFORE, CLASH, EARLY, MISSING, OVERTAKEN, Contents, ReplayFault
 from topologies.arrays import pointers, row_of_entry
 from topologies.errors import ScheduleRefused
 
@@ -24,7 +24,7 @@ _MOST_RANKS = 32  # in a message
 
 
 @dataclass(frozen=True)
-class Tuning:
+class ReplayTuning:
     """Tolerances of a replay for rounding, and thresholds for compiled loops.
 
     Attributes:
@@ -45,10 +45,10 @@ class Tuning:
     once_from: int = 1_000_000
 
 
-TUNING = Tuning()
+TUNING = ReplayTuning()
 
 
-def replay(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> None:
+def replay(problem: Problem, schedule: Schedule, tuning: ReplayTuning = TUNING) -> None:
     """Check a schedule against its problem, at the size that the schedule is timed for.
 
     Takes O(sends · log sends) time, and O(sends · contributors) where a sum is not gathered in a tree.
@@ -221,7 +221,7 @@ def _overlap(
     return 0, 0, 0, 0.0
 
 
-def _message(problem: Problem, schedule: Schedule, contents: Contents, fault: Fault) -> str:
+def _message(problem: Problem, schedule: Schedule, contents: Contents, fault: ReplayFault) -> str:
     """Return the line that describes a fault of the contents."""
     if fault.code == MISSING:
         return _wrong_output(problem, fault.which, fault.rank, fault.counts)

@@ -11,7 +11,7 @@ from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
 from emit.language import load_script
 from emit.program import Program, Step
-from runtime.bench import Executor, count_wrong, make_input
+from runtime.bench import BenchExecutor, count_wrong, make_input
 from runtime.buffers import Layout, goal_of
 from runtime.dtypes import TYPES, Array
 from tests import EXAMPLES
@@ -43,7 +43,7 @@ PROGRAMS = programs()
 
 
 def wrong_after_run(
-    executor: Executor,
+    executor: BenchExecutor,
     program: Program,
     goal: Goal | None,
     elements: int,

@@ -14,7 +14,17 @@ from emit.goal import Goal
 from emit.msccl.format import write_msccl
 from emit.program import Program
 from runtime.backends import BACKENDS, Backend, choose_backend
-from runtime.bench import _MOST_EXECUTORS, Algorithm, Executor, Measure, Request, Row, Settings, in_process, measure
+from runtime.bench import (
+    _MOST_EXECUTORS,
+    BenchAlgorithm,
+    BenchExecutor,
+    BenchRequest,
+    BenchRow,
+    Measure,
+    Settings,
+    in_process,
+    measure,
+)
 from runtime.host.executor import HostExecutor
 from synth.app.cli.measuring.bench import bench
 from tests.runtime.example_runs import PROGRAMS
@@ -34,10 +44,10 @@ class Measurable:
         return None
 
 
-def measuring(request: Request) -> AbstractContextManager[tuple[Measure, bool]]:
+def measuring(request: BenchRequest) -> AbstractContextManager[tuple[Measure, bool]]:
     """Build the toy back end: it runs everything on the host, and reports 7 µs."""
 
-    def run(a: Algorithm, size_bytes: int) -> Row:
+    def run(a: BenchAlgorithm, size_bytes: int) -> BenchRow:
         row = measure(a.program, a.goal, size_bytes, HostExecutor(a.program, a.goal), request.settings)
         assert row.in_place is not None
         return replace(row, in_place=replace(row.in_place, time_us=7.0))
@@ -89,7 +99,7 @@ def test_the_latest_executors_are_kept() -> None:
     program, goal = PROGRAMS[0]
     built_names: list[str] = []
 
-    def make(algorithm: Algorithm) -> HostExecutor:
+    def make(algorithm: BenchAlgorithm) -> HostExecutor:
         built_names.append(algorithm.name)
         return HostExecutor(algorithm.program, algorithm.goal)
 
@@ -97,7 +107,10 @@ def test_the_latest_executors_are_kept() -> None:
         named = Measurable(str(number), replace(program, name=str(number)), goal)
         assert measure_algorithm(named, 64).wrong == 0
 
-    with in_process(Request(None, program.nranks, Settings(iterations=1, warmup=0)), make) as (measure_algorithm, _):
+    with in_process(BenchRequest(None, program.nranks, Settings(iterations=1, warmup=0)), make) as (
+        measure_algorithm,
+        _,
+    ):
         for number in range(_MOST_EXECUTORS + 1):  # The last one replaces the first one.
             run(number)
         run(_MOST_EXECUTORS)
@@ -110,7 +123,7 @@ def test_the_latest_executors_are_kept() -> None:
 
 
 def test_the_host_keeps_the_protocol() -> None:
-    executor: Executor = HostExecutor(*PROGRAMS[0])
+    executor: BenchExecutor = HostExecutor(*PROGRAMS[0])
     assert executor.kernel_us is None
     assert executor.emulated is None
     assert executor.recorded is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.topologies.topology_texts import GOOD, NIC, complaint, same
 from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
-from topologies.importers import FORMATS, MAX_FILE_BYTES, Format
+from topologies.importers import FORMATS, MAX_FILE_BYTES, TopologyFormat
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -102,7 +102,7 @@ def read_toy(text: str, origin: str) -> Machine:
 
 @pytest.fixture
 def _toy_format() -> Iterator[None]:
-    row = Format("toy", ".toy", lambda text: text.startswith("toy "), read_toy)
+    row = TopologyFormat("toy", ".toy", lambda text: text.startswith("toy "), read_toy)
     FORMATS.insert(0, row)
     yield
     FORMATS.remove(row)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from emit.language import load_script
 from emit.library.index import index_text, load_index
-from emit.library.overlay import Fault, folder_without, read_fault
+from emit.library.overlay import LibraryFault, folder_without, read_fault
 from emit.library.selection.nccl_tuner import measured_lines
 from emit.library.write import writing
 from synth.app.cli import cli
@@ -363,7 +363,7 @@ def test_a_failure_record_that_is_no_file_is_refused(kind: str, tmp_path: Path) 
 
 
 def test_long_names_of_failures_are_shortened(tmp_path: Path) -> None:
-    fault = Fault((f"link:0-{'9' * 5000}",), "ring:4", frozenset(), frozenset())
+    fault = LibraryFault((f"link:0-{'9' * 5000}",), "ring:4", frozenset(), frozenset())
     (tmp_path / "faults" / "a").mkdir(parents=True)
     (tmp_path / "faults" / "a" / "fault.json").write_bytes(fault.text())
     assert len(refused(lambda: folder_without(tmp_path, ["link:1-2"]))) < 1000

@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 16 * 2**20  # Largest file that states a topology.
 
 
 @dataclass(frozen=True)
-class Format:
+class TopologyFormat:
     r"""A format of files that state a topology.
 
     Attributes:
@@ -40,19 +40,19 @@ class Format:
 
 
 # The first format that matches reads the file. TOML is the last, and its reader reports the errors of unknown texts.
-FORMATS: list[Format] = [
-    Format("GraphML, GML or node-link JSON", ".graphml", is_graph_text, read_graph),
-    Format("NCCL's or RCCL's XML", ".xml", is_nccl_xml, read_nccl_xml),
-    Format("ibnetdiscover", "", is_ibnetdiscover, read_ibnetdiscover),
-    Format("Slurm's topology.conf", ".conf", is_slurm, read_slurm),
-    Format("rocm-smi --showtopo", "", is_rocm_smi, read_rocm_smi),
-    Format("amd-smi topology", "", is_amd_smi, read_amd_smi),
-    Format("YAML or JSON of a cluster (Slurm, topograph)", ".yaml", is_topograph, read_topograph),
-    Format("nvidia-smi topo -m", ".txt", is_nvidia_smi, read_nvidia_smi),
-    Format("TOML", ".toml", lambda _: True, read_machine),
+FORMATS: list[TopologyFormat] = [
+    TopologyFormat("GraphML, GML or node-link JSON", ".graphml", is_graph_text, read_graph),
+    TopologyFormat("NCCL's or RCCL's XML", ".xml", is_nccl_xml, read_nccl_xml),
+    TopologyFormat("ibnetdiscover", "", is_ibnetdiscover, read_ibnetdiscover),
+    TopologyFormat("Slurm's topology.conf", ".conf", is_slurm, read_slurm),
+    TopologyFormat("rocm-smi --showtopo", "", is_rocm_smi, read_rocm_smi),
+    TopologyFormat("amd-smi topology", "", is_amd_smi, read_amd_smi),
+    TopologyFormat("YAML or JSON of a cluster (Slurm, topograph)", ".yaml", is_topograph, read_topograph),
+    TopologyFormat("nvidia-smi topo -m", ".txt", is_nvidia_smi, read_nvidia_smi),
+    TopologyFormat("TOML", ".toml", lambda _: True, read_machine),
 ]
 
 
-def format_of(text: str) -> Format:
+def format_of(text: str) -> TopologyFormat:
     """Return the format of a file's text."""
     return next(row for row in FORMATS if row.matches(text))

@@ -10,7 +10,7 @@ from pathlib import Path
 from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers.node import MOST_DEVICES
-from topologies.importers.xgmi import Pairs
+from topologies.importers.xgmi import XgmiPairs
 from topologies.text.files import parse_json
 
 _TITLE = re.compile(r"\s*([A-Z][A-Z -]{1,40}) TABLE:\s*")
@@ -31,7 +31,7 @@ def read_amd_smi(text: str, origin: str) -> Machine:
     Raises:
         InputError: The text states no machine; the message is one line.
     """
-    pairs = Pairs(origin, _RIGHT)
+    pairs = XgmiPairs(origin, _RIGHT)
     if text.lstrip()[:1] in ("[", "{"):
         _read_json(text, pairs)
     elif re.search(r"^[ \t]*LINK TYPE TABLE:", text, re.MULTILINE):
@@ -43,7 +43,7 @@ def read_amd_smi(text: str, origin: str) -> Machine:
     return pairs.node().machine(Path(origin).stem or "node", origin)
 
 
-def _read_text(text: str, pairs: Pairs) -> None:
+def _read_text(text: str, pairs: XgmiPairs) -> None:
     """Add the cells of an output's tables to `pairs`."""
     table = ""
     columns: dict[str, int] = {}
@@ -65,7 +65,7 @@ def _read_text(text: str, pairs: Pairs) -> None:
                 pairs.put(table, (columns[cells[0]], column), cell, place)
 
 
-def _read_csv(text: str, pairs: Pairs) -> None:
+def _read_csv(text: str, pairs: XgmiPairs) -> None:
     """Add the cells of a CSV output to `pairs`."""
     lines = text.split("\n")
     heads = (i for i, line in enumerate(lines) if line.startswith("gpu,") and "link_type_gpu_" in line)
@@ -84,7 +84,7 @@ def _read_csv(text: str, pairs: Pairs) -> None:
                 pairs.put(_KEYS[match[1]], (_device(row.get("gpu"), place), int(match[2])), cell or "", place)
 
 
-def _read_json(text: str, pairs: Pairs) -> None:
+def _read_json(text: str, pairs: XgmiPairs) -> None:
     """Add the cells of a JSON output to `pairs`.
 
     The output is a list of devices. Each has `links`, or in old versions a mapping per table with the keys gpu_0 and so

@@ -60,7 +60,7 @@ def read_nccl_xml(text: str, origin: str) -> Machine:
     Raises:
         InputError: The text is no dump; the message is one line with the line of the file.
     """
-    return _Reader(_parsed(text, origin), origin).node().machine(Path(origin).stem or "dump", origin)
+    return _NcclXmlReader(_parsed(text, origin), origin).node().machine(Path(origin).stem or "dump", origin)
 
 
 def _parsed(text: str, origin: str) -> _Element:
@@ -98,7 +98,7 @@ def _parsed(text: str, origin: str) -> _Element:
     return around[0].parts[0]
 
 
-class _Reader:
+class _NcclXmlReader:
     """A reader that turns one dump into a node.
 
     Attributes:

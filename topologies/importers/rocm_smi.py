@@ -8,7 +8,7 @@ from pathlib import Path
 from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers.node import MOST_DEVICES
-from topologies.importers.xgmi import Pairs
+from topologies.importers.xgmi import XgmiPairs
 from topologies.text.files import parse_json
 
 _TITLES = {"weight": "Weight between two GPUs", "kind": "Link Type between two GPUs"}
@@ -28,7 +28,7 @@ def read_rocm_smi(text: str, origin: str) -> Machine:
     Raises:
         InputError: The text states no machine; the message is one line.
     """
-    pairs = Pairs(origin, _RIGHT)
+    pairs = XgmiPairs(origin, _RIGHT)
     if text.lstrip().startswith("{"):
         _read_json(text, pairs)
     else:
@@ -37,7 +37,7 @@ def read_rocm_smi(text: str, origin: str) -> Machine:
     return pairs.node().machine(Path(origin).stem or "node", origin)
 
 
-def _read_text(text: str, pairs: Pairs) -> None:
+def _read_text(text: str, pairs: XgmiPairs) -> None:
     """Add the cells of an output's tables to `pairs`."""
     table, columns = "", 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -62,7 +62,7 @@ def _read_text(text: str, pairs: Pairs) -> None:
         raise InputError(f"{pairs.origin}: no table of link types; it must be {_RIGHT}")
 
 
-def _read_json(text: str, pairs: Pairs) -> None:
+def _read_json(text: str, pairs: XgmiPairs) -> None:
     """Add the values of a JSON output to `pairs`."""
     document = parse_json(text, pairs.origin, _RIGHT)
     system = document.get("system") if isinstance(document, dict) else None

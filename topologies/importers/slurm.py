@@ -8,7 +8,7 @@ from pathlib import Path
 from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers.fabric import Fabric, expand
-from topologies.importers.tree import Tree
+from topologies.importers.tree import FabricTree
 
 _LINE = re.compile(r"\s*(SwitchName|BlockName)\s*=", re.IGNORECASE)
 _RIGHT = "topology.conf: SwitchName=s Switches=… or Nodes=…, BlockName=b Nodes=…"
@@ -31,7 +31,7 @@ def fabric_of(text: str, origin: str) -> Fabric:
     Raises:
         InputError: The text is no topology.conf; the message is one line with the line of the file.
     """
-    tree = Tree(origin)
+    tree = FabricTree(origin)
     for number, line in enumerate(text.split("\n"), 1):
         line, place = line.split("#")[0].strip(), f"{origin}:{number}"
         if not line or line.lower().startswith("blocksizes"):

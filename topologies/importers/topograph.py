@@ -18,7 +18,7 @@ from topologies.errors import InputError
 from topologies.importers import slurm
 from topologies.importers.fabric import Fabric, Port, expand, natural
 from topologies.importers.rates import USUAL_NIC_GBS
-from topologies.importers.tree import Tree
+from topologies.importers.tree import FabricTree
 from topologies.text.files import parse_json
 
 _MOST_YAML_BYTES = 2**20  # PyYAML reads some 200 KB per second.
@@ -151,7 +151,7 @@ def _of_slurm(document: list[Any], origin: str) -> Fabric:
         ),
         shaped[0],
     )
-    tree = Tree(origin, joined="block" in table)
+    tree = FabricTree(origin, joined="block" in table)
     if len(tables) > 1:
         tree.remarks.append(f"of {len(tables)} topologies {str(table.get('topology', '?'))[:60]!r} is read")
     kind, entries, word = ("block", "blocks", "block") if tree.joined else ("tree", "switches", "switch")
@@ -171,7 +171,7 @@ def _of_model(document: Mapping[str, Any], origin: str) -> Fabric:
 
     `switches` states the switches below each switch, `blocks` the nodes on a switch.
     """
-    tree = Tree(origin)
+    tree = FabricTree(origin)
     for name, entry in _table(document.get("switches") or {}, f"{origin}: switches").items():
         at = f"{origin}: switches: {str(name)[:40]}"
         below = [str(item) for item in _list(_table(entry or {}, at), "switches", at)]
@@ -199,7 +199,7 @@ def _instance(item: Any, at: str) -> dict[str, Any]:
 
 def _of_instances(instances: list[Any], origin: str) -> Fabric:
     """Return the fabric of nodes with the switches above each, the nearest first, or with its accelerator's domain."""
-    tree = Tree(origin, joined=True)
+    tree = FabricTree(origin, joined=True)
     unplaced = 0
     for i, entry in enumerate(instances):
         at = f"{origin}: instance {i + 1}"

@@ -16,7 +16,7 @@ _CORE = "core"  # Name of the assumed switch that joins the highest switches.
 
 
 @dataclass
-class Tree:
+class FabricTree:
     """A tree of switches and nodes.
 
     Attributes:

@@ -22,7 +22,7 @@ _NONE = ("", "N/A")
 
 
 @dataclass
-class Pairs:
+class XgmiPairs:
     """The printed figures of each ordered pair of devices.
 
     Attributes:

@@ -22,7 +22,7 @@ class _SpentError(Exception):
     """An error that ends a search whose budget is spent; its results so far stand."""
 
 
-class _Search:
+class _AutomorphismSearch:
     """The structure, the classes and the budget that all steps of one call share.
 
     Attributes:
@@ -83,7 +83,7 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
             raise InputError(f"fixed set {i}: holds a rank outside; it must be 0..{n - 1}")
         classes = np.unique(classes * 2 + marked(n, at), return_inverse=True)[1].reshape(-1)
     firsts = [int(members[0]) for members in fixed if len(members)] or [0]
-    search = _Search(net, classes, budget_s * TUNING.work_per_s)
+    search = _AutomorphismSearch(net, classes, budget_s * TUNING.work_per_s)
     generators: list[Ints] = []
     try:
         _natural(search, fixed, generators, limit)
@@ -93,7 +93,7 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
     return _generated(generators, n, limit, firsts)
 
 
-def _natural(search: _Search, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:
+def _natural(search: _AutomorphismSearch, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:
     """Add every natural candidate that is an automorphism and that the earlier generators do not generate."""
     n = len(search.classes)
     generated = {np.arange(n).tobytes()}
@@ -141,7 +141,7 @@ def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
                 yield p
 
 
-def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int], limit: int) -> None:
+def _orbit_search(search: _AutomorphismSearch, generators: list[Ints], firsts: Sequence[int], limit: int) -> None:
     """Find automorphisms that map each first rank to its other images, then the same for one more rank at a time.
 
     The earlier ranks stay fixed (a chain of stabilisers), so the search ends with generators of the whole group.
@@ -160,7 +160,9 @@ def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int]
         root = search.structure.refine(mark(root.ranks, vertex), root.links, root.resources)
 
 
-def _complete_orbit(search: _Search, root: Colours, first: int, generators: list[Ints], base: Sequence[int]) -> None:
+def _complete_orbit(
+    search: _AutomorphismSearch, root: Colours, first: int, generators: list[Ints], base: Sequence[int]
+) -> None:
     """Add generators that fix `base` until they map `first` to every rank to which such automorphisms can map it."""
     n = len(search.classes)
 
@@ -194,7 +196,7 @@ def _in_smallest_cell(colours: Colours) -> int | None:
     return int(np.argmin(np.where(size > 1, size, len(size) + 1))) if size.max() > 1 else None
 
 
-def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | None:
+def _sending(search: _AutomorphismSearch, root: Colours, first: int, target: int) -> Ints | None:
     """Return an automorphism that maps `first` to `target` and keeps the colours of `root`, or None."""
     structure = search.structure
 

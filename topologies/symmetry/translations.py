@@ -169,7 +169,7 @@ def _chains(nranks: int, edges: Sequence[tuple[int, int]]) -> Iterator[Translati
                 heapq.heappush(heap, (bound, length + 1, (*chain, (s, e)), s * e, False))
 
 
-class _Pairs:
+class _TranslatedPairs:
     """The links by their pair of ranks.
 
     Several links of one pair are sorted by α, bandwidth, number of resources, then their order.
@@ -205,7 +205,7 @@ class _Pairs:
         return np.where(exists, self.order[np.where(exists, self.first[i] + place, 0)], -1)
 
 
-_pairs = lru_cache(maxsize=4)(_Pairs)
+_pairs = lru_cache(maxsize=4)(_TranslatedPairs)
 
 
 class _Candidates:
@@ -221,7 +221,7 @@ class _Candidates:
         checked: Translations that passed the full check.
     """
 
-    def __init__(self, pairs: _Pairs) -> None:
+    def __init__(self, pairs: _TranslatedPairs) -> None:
         self.pairs, net = pairs, pairs.net
         n = net.nranks
         self.dst = net.dst[pairs.order]
@@ -265,7 +265,7 @@ class _Candidates:
         return not (links < 0).any() and pairs.sets.are_kept_by(links)
 
 
-def _orbits(pairs: _Pairs, translations: Translations) -> Orbits | None:
+def _orbits(pairs: _TranslatedPairs, translations: Translations) -> Orbits | None:
     """Return the classes of links and resources, or None where the translations keep no links or crowd a resource."""
     net = pairs.net
     back = [-digit for digit in digits(translations, net.src)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tuning:
+class SymmetryTuning:
     """Limits on the work of the searches for symmetries.
 
     Attributes:
@@ -31,4 +31,4 @@ class Tuning:
     crowded_groups: int = 30
 
 
-TUNING = Tuning()
+TUNING = SymmetryTuning()

@@ -54,7 +54,7 @@ _EXACT = 1e-12  # rounding between two paddings that should be equal
 
 
 @dataclass
-class Report:
+class LibraryReport:
     """The result of checking a library.
 
     Attributes:
@@ -84,7 +84,7 @@ class Report:
             for name in names
         }
 
-    def add(self, report: Report, prefix: str) -> None:
+    def add(self, report: LibraryReport, prefix: str) -> None:
         """Add the result of another folder, whose paths begin with `prefix`."""
         self.wrong += [(f"{prefix}{name}", fault) for name, fault in report.wrong]
         self.remarks += report.remarks
@@ -99,7 +99,7 @@ def check_library(
     entries: Sequence[Entry],
     topology: Topology | None = None,
     unfiled: Sequence[Mapping[str, Any]] = (),
-) -> Report:
+) -> LibraryReport:
     """Check every file of a library, every schedule and proof, and what each entry says.
 
     Args:
@@ -108,7 +108,7 @@ def check_library(
         topology: Topology of the entries of its name; others are found by their names.
         unfiled: Rows of builds' records that state a schedule for which there is no file.
     """
-    report = Report()
+    report = LibraryReport()
     fault = find_fault_errors(folder, entries, topology)
     report.wrong += [(FAULT, why) for why in fault.wrong]
     if fault.unproved:
@@ -158,7 +158,7 @@ def _question_key(entry: Entry) -> object:
 
 
 def _check_schedule(
-    folder: Path, name: str, proof: str | None, networks: Networks, report: Report
+    folder: Path, name: str, proof: str | None, networks: Networks, report: LibraryReport
 ) -> tuple[Stored, Checked] | None:
     """Check a schedule and the proof beside it; return None if one is wrong, which is reported."""
     path = folder / name
@@ -220,7 +220,7 @@ def _faults(
     networks: Networks,
     stored: tuple[Stored, Checked] | None,
     witnesses_of: Mapping[object, tuple[Witness, ...]],
-    report: Report,
+    report: LibraryReport,
 ) -> Iterator[str]:
     """Yield the faults of one entry and its file.
 
@@ -390,7 +390,10 @@ def _other_program(entry: Entry, program: Program, text: str) -> Iterator[str]:
 
 
 def _unfiled_faults(
-    row: Mapping[str, Any], networks: Networks, stored: Mapping[str, tuple[Stored, Checked] | None], report: Report
+    row: Mapping[str, Any],
+    networks: Networks,
+    stored: Mapping[str, tuple[Stored, Checked] | None],
+    report: LibraryReport,
 ) -> Iterator[str]:
     """Yield the faults of a row of a build's record that has a schedule and no file."""
     name = str(row.get("schedule"))

@@ -60,7 +60,7 @@ class Evidence:
 
 
 @dataclass
-class Findings:
+class FigureFindings:
     """The result of checking one row.
 
     Attributes:
@@ -72,9 +72,9 @@ class Findings:
     unproved: list[str] = field(default_factory=list)
 
 
-def check_figures(values: Mapping[str, Any], evidence: Evidence) -> Findings:
+def check_figures(values: Mapping[str, Any], evidence: Evidence) -> FigureFindings:
     """Check every figure of a row; the types are those that `emit.library.index` takes."""
-    findings = Findings()
+    findings = FigureFindings()
     if any(values.get(key) is not None for key in _OF_BOUND):  # An entry of a hand-written algorithm claims none.
         findings.unproved += [key for key in FIGURES if key not in values]
         findings.unproved += [key for key in _OF_FILE if evidence.has_file and values.get(key) is None]
@@ -87,7 +87,7 @@ def check_figures(values: Mapping[str, Any], evidence: Evidence) -> Findings:
     return findings
 
 
-def _shape(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
+def _shape(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindings) -> Iterator[str]:
     """Yield the faults of the fields that describe the schedule."""
     shape = _shape_of(evidence.stored)
     if shape is None:
@@ -114,7 +114,7 @@ def _shape_of(stored: Stored | None) -> dict[str, Any] | None:
     }
 
 
-def _times(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
+def _times(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindings) -> Iterator[str]:
     """Yield the faults of the times."""
     stated = [row for row in _rows(values) if row[1] is not None]
     if evidence.time_us is None:
@@ -140,7 +140,7 @@ def _rows(values: Mapping[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
         yield "curve", *row
 
 
-def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
+def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindings) -> Iterator[str]:
     """Yield the faults of the bounds, and of the figures that follow from them."""
     bound = Bound(evidence.witnesses) if evidence.witnesses else None
     if bound is None:
@@ -223,7 +223,7 @@ def _met_regimes(size: int, time_us: Callable[[float], float], bound: Bound) -> 
     return [regime for regime, is_met in regimes.items() if is_met]
 
 
-def _libraries(values: Mapping[str, Any], evidence: Evidence, findings: Findings) -> Iterator[str]:
+def _libraries(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindings) -> Iterator[str]:
     """Yield the faults of the times stated for other libraries."""
     stated, size = values.get("libraries"), values.get("shown_bytes")
     if not stated:

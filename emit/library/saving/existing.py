@@ -17,7 +17,7 @@ from emit.formats import restate_program
 from emit.library.index import Entry
 from emit.library.lowered import Lowered, blocks_of, divides_usual
 from emit.library.programs import Programs
-from emit.library.saving.merge import NO_END, Part, Rival, merge
+from emit.library.saving.merge import NO_END, MergedPart, Rival, merge
 from emit.library.standing import File, Requirement, network_digest, read_again, requirement_of
 from emit.targets import Target
 from synth.model.problem import LARGEST
@@ -233,7 +233,7 @@ def _scale(file: File) -> float:
 
 
 def _place(
-    part: Part,
+    part: MergedPart,
     file: File,
     *,
     is_repeated: bool,

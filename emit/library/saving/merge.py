@@ -38,7 +38,7 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Part:
+class MergedPart:
     """A range of sizes and the rival that serves it.
 
     Attributes:
@@ -52,9 +52,9 @@ class Part:
     high: int
 
 
-def merge(rivals: Sequence[Rival]) -> list[Part]:
+def merge(rivals: Sequence[Rival]) -> list[MergedPart]:
     """Return the parts in order of their sizes; an earlier rival stays where a later one is no faster."""
-    parts: list[Part] = []
+    parts: list[MergedPart] = []
     for low, next_low in pairwise(sorted({end for rival in rivals for end in (rival.low, rival.high + 1)})):
         capable = [rival for rival in rivals if rival.low <= low and next_low - 1 <= rival.high]
         if capable:
@@ -63,17 +63,17 @@ def merge(rivals: Sequence[Rival]) -> list[Part]:
     return _joined([_worth(part, rivals) for part in _joined(parts)])
 
 
-def _joined(parts: Sequence[Part]) -> list[Part]:
+def _joined(parts: Sequence[MergedPart]) -> list[MergedPart]:
     """Return the parts with neighbours of one rival joined."""
-    joined: list[Part] = []
+    joined: list[MergedPart] = []
     for part in parts:
         if joined and joined[-1].rival is part.rival and joined[-1].high + 1 == part.low:
-            part = Part(part.rival, joined.pop().low, part.high)
+            part = MergedPart(part.rival, joined.pop().low, part.high)
         joined.append(part)
     return joined
 
 
-def _worth(part: Part, rivals: Sequence[Rival]) -> Part:
+def _worth(part: MergedPart, rivals: Sequence[Rival]) -> MergedPart:
     """Return the part, or give it to an earlier rival if it is only a few sizes, so that a file is saved."""
     server = part.rival
     if part.high - part.low > part.low // _FEW or (part.low, part.high) == (server.low, server.high):
@@ -83,20 +83,20 @@ def _worth(part: Part, rivals: Sequence[Rival]) -> Part:
         for candidate in rivals[: rivals.index(server)]
         if candidate.first == server.first and candidate.low <= part.low and part.high <= candidate.high
     )
-    return Part(next(earlier, server), part.low, part.high)
+    return MergedPart(next(earlier, server), part.low, part.high)
 
 
-def _shared(rivals: Sequence[Rival], low: int, high: int) -> list[Part]:
+def _shared(rivals: Sequence[Rival], low: int, high: int) -> list[MergedPart]:
     """Return the parts of a range that all of the rivals could serve."""
     if len(rivals) == 1:
-        return [Part(rivals[0], low, high)]
+        return [MergedPart(rivals[0], low, high)]
     sizes = _sample_sizes(low, high)
     best = [_best(rivals, size, exact=low == high) for size in sizes]
     starts = [(low, best[0])]
     for (size, server), (next_size, later_server) in pairwise(zip(sizes, best, strict=True)):
         starts += _changes(rivals, size, server, next_size, later_server)
     ends = [start - 1 for start, _ in starts[1:]] + [high]
-    return [Part(rival, start, end) for (start, rival), end in zip(starts, ends, strict=True)]
+    return [MergedPart(rival, start, end) for (start, rival), end in zip(starts, ends, strict=True)]
 
 
 def _sample_sizes(low: int, high: int) -> list[int]:

@@ -118,7 +118,7 @@ def save(
     if not result.ranges:
         return Saved(None, result)
     other_programs = None if programs is None else programs.other_form()
-    forms = [_Form(result, programs, refused)]
+    forms = [_CallForm(result, programs, refused)]
     outcome, rows = Outcome(), list[dict[str, Any]]()
     with writing(folder, until=until, elsewhere=True) as library:
         forms[0].make(library.entries, until)
@@ -127,7 +127,7 @@ def save(
                 "other form of calls", partial(run_by, result, other_programs, until), None
             )
             if lowered is not None:
-                forms.append(_Form(lowered, other_programs, []))
+                forms.append(_CallForm(lowered, other_programs, []))
                 forms[1].make(library.entries, until)
         question_key = None if programs is None else programs.question
         standing = [entry for entry in library.entries if entry.question == question_key and not anew]
@@ -181,7 +181,7 @@ def _programs(
 
 
 @dataclass
-class _Form:
+class _CallForm:
     """The files for one form of calls, in or out of place.
 
     Attributes:
@@ -337,7 +337,7 @@ def _slower(result: SearchResult, other_result: SearchResult, inplace: bool) -> 
             yield f"{form} {format_size(size)} take {format_time(longer)} in place of {format_time(time_us)}"
 
 
-def _place_schedules(library: Library, forms: Sequence[_Form], proof: bool) -> dict[int, dict[str, str]]:
+def _place_schedules(library: Library, forms: Sequence[_CallForm], proof: bool) -> dict[int, dict[str, str]]:
     """Write the schedules of algorithms without a file, with `proof` of all that stay; return them by range number.
 
     Entries of their files then name them.

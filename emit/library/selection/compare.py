@@ -11,7 +11,7 @@ from emit.library.index import Entry
 from emit.library.selection.selector import Selector
 from emit.library.standing import MOST_BYTES
 from emit.targets import TARGETS
-from emit.timing.predict import Timed
+from emit.timing.predict import TimedProgram
 from topologies.text.files import read_text
 from topologies.topology import Topology
 
@@ -54,7 +54,7 @@ class Times:
     """
 
     networks: Networks
-    predictors: dict[tuple[str, tuple[int, ...]], Timed | None] = field(default_factory=dict)
+    predictors: dict[tuple[str, tuple[int, ...]], TimedProgram | None] = field(default_factory=dict)
 
     def at(self, entry: Entry, size_bytes: int) -> float | None:
         """Return the time in µs of an entry's file at a size; None if the network is not known.
@@ -73,7 +73,7 @@ class Times:
         timed = self.predictors[key]
         return None if timed is None else timed.time_us(size_bytes)
 
-    def _predictor(self, entry: Entry) -> Timed | None:
+    def _predictor(self, entry: Entry) -> TimedProgram | None:
         """Return the predictor of an entry's checked file; None if its network is not known."""
         topology = self.networks.of(entry)
         if topology is None:

@@ -40,7 +40,7 @@ _MAX_FILE_BYTES = 64 << 20
 _MOST_CHANNELS = 1 << 10
 
 
-class Tuning(NamedTuple):
+class NcclTuning(NamedTuple):
     """An algorithm and a protocol as the file spells them, and the number of channels."""
 
     algorithm: str
@@ -65,7 +65,7 @@ class Line(NamedTuple):
     collective: str
     low: int
     high: int
-    tuning: Tuning
+    tuning: NcclTuning
     nodes: int
     ranks: int
     pipe_ops: int = -1
@@ -99,10 +99,10 @@ def model_lines(entries: Sequence[Entry], topology: Topology) -> tuple[list[Line
                 lines_of_model[model_key] = None
                 nodes = model.communicator.nnodes
 
-                def choose(size: int, model: object = model, collective: str = collective) -> Tuning:
+                def choose(size: int, model: object = model, collective: str = collective) -> NcclTuning:
                     """Return the model's choice at a message size."""
                     choice = model.choose(collective, size)  # type: ignore[attr-defined]
-                    return Tuning(ALGORITHMS[choice.algorithm], choice.protocol.lower(), choice.channels)
+                    return NcclTuning(ALGORITHMS[choice.algorithm], choice.protocol.lower(), choice.channels)
 
                 group_lines = [Line(collective, *ends, nodes, len(group)) for ends in _pieces(choose)]
                 lines_of_model[model_key] = group_lines
@@ -153,12 +153,12 @@ def _lines_of(rows: csv.DictReader[str], origin: str) -> list[Line]:
     lacking = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
     if lacking:
         raise InputError(f"{origin}: has no column {lacking[0]}; its head must name {','.join(_COLUMNS)}")
-    best_of_call: dict[tuple[str, int, int, int, int], dict[int, tuple[float, Tuning]]] = defaultdict(dict)
+    best_of_call: dict[tuple[str, int, int, int, int], dict[int, tuple[float, NcclTuning]]] = defaultdict(dict)
     for row in rows:
         location = f"{origin}: line {rows.line_num}"
         latency = _latency(row["latency_us"], location)
         channels = _whole(row["channels"], 1, _MOST_CHANNELS, f"{location}: channels")
-        tuning = Tuning(
+        tuning = NcclTuning(
             _choice(row["algorithm"], KNOWN_ALGORITHMS, f"{location}: algorithm"),
             _choice(row["protocol"], KNOWN_PROTOCOLS, f"{location}: protocol"),
             channels,
@@ -183,7 +183,7 @@ def text_of(lines: Sequence[Line], source: str) -> str:
     return "\n".join([f"# {source}", f"# {HEADER}", *map(str, lines)]) + "\n"
 
 
-def _pieces(choose: Callable[[int], Tuning]) -> Iterator[tuple[int, int, Tuning]]:
+def _pieces(choose: Callable[[int], NcclTuning]) -> Iterator[tuple[int, int, NcclTuning]]:
     """Yield the ranges of sizes within which the choice is the same.
 
     An end is exact to the byte if the choice changes only once in half an octave.
@@ -193,7 +193,7 @@ def _pieces(choose: Callable[[int], Tuning]) -> Iterator[tuple[int, int, Tuning]
     starts = [(0, choose(0))]
     for low, high in pairwise(sizes):
         starts += _changes(choose, low, choose(low), high, choose(high))
-    changes: list[tuple[int, Tuning]] = []
+    changes: list[tuple[int, NcclTuning]] = []
     for start, tuning in starts:
         if not changes or changes[-1][1] != tuning:
             changes.append((start, tuning))
@@ -201,8 +201,8 @@ def _pieces(choose: Callable[[int], Tuning]) -> Iterator[tuple[int, int, Tuning]
 
 
 def _changes(
-    choose: Callable[[int], Tuning], low: int, low_choice: Tuning, high: int, high_choice: Tuning
-) -> Iterator[tuple[int, Tuning]]:
+    choose: Callable[[int], NcclTuning], low: int, low_choice: NcclTuning, high: int, high_choice: NcclTuning
+) -> Iterator[tuple[int, NcclTuning]]:
     """Yield (first size, choice) of each change between two sizes, to the byte."""
     if low_choice == high_choice:
         return
@@ -215,7 +215,7 @@ def _changes(
     yield from _changes(choose, middle, middle_choice, high, high_choice)
 
 
-def _joined(points: Sequence[tuple[int, Tuning]]) -> Iterator[tuple[int, int, Tuning]]:
+def _joined(points: Sequence[tuple[int, NcclTuning]]) -> Iterator[tuple[int, int, NcclTuning]]:
     """Yield ranges around sizes, which meet at the geometric mean of neighbours."""
     starts = [(0, points[0][1])]
     for (size, tuning), (next_size, next_tuning) in pairwise(points):
@@ -224,7 +224,7 @@ def _joined(points: Sequence[tuple[int, Tuning]]) -> Iterator[tuple[int, int, Tu
     yield from _ended(starts)
 
 
-def _ended(starts: Sequence[tuple[int, Tuning]]) -> Iterator[tuple[int, int, Tuning]]:
+def _ended(starts: Sequence[tuple[int, NcclTuning]]) -> Iterator[tuple[int, int, NcclTuning]]:
     """Return an iterator over (first size, last size, choice)."""
     ends = [start - 1 for start, _ in starts[1:]] + [NO_END]
     return ((low, high, tuning) for (low, tuning), high in zip(starts, ends, strict=True))

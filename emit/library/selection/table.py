@@ -49,7 +49,7 @@ def table_bytes(entries: Sequence[Entry], index: bytes, topology: str | None = N
         raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
     entries = Selector([entry for entry in entries if entry.topology == topology]).expanded()
     _check(entries)
-    text, ranks = _Text(), _Ranks()
+    text, ranks = _TableText(), _TableRanks()
     texts = sorted({word.encode() for e in entries for word in (e.collective, e.target, e.protocol)})
     place = {word.decode(): number for number, word in enumerate(texts)}
     keys = sorted({_key(entry) for entry in entries})
@@ -82,7 +82,7 @@ def table_bytes(entries: Sequence[Entry], index: bytes, topology: str | None = N
     return head + b"".join(section + bytes(-len(section) % 8) for section in (*sections, bytes(text.all)))
 
 
-class _Text:
+class _TableText:
     """A section of strings, each once, ended by zero bytes."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class _Text:
         return self._known[word]
 
 
-class _Ranks:
+class _TableRanks:
     """A section of lists of ranks, each once."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def _root(entry: Entry) -> int:
 
 def _record(
     entry: Entry, group_of: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int], place: dict[str, int],
-    text: _Text, ranks: _Ranks,
+    text: _TableText, ranks: _TableRanks,
 ) -> bytes:  # fmt: skip
     """Return the bytes of an entry's record."""
     time_us, shown_bytes, blocks = (entry.values.get(key) for key in ("time_us", "shown_bytes", "threadblocks"))

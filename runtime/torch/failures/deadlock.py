@@ -80,7 +80,7 @@ class Held:
         return {call[:2] for call in self.calls}
 
 
-class Watch(Protocol):
+class DeadlockWatch(Protocol):
     """The methods of a `FailureWatch` that this module uses.
 
     Attributes:
@@ -106,7 +106,7 @@ class Watch(Protocol):
         """Stop a call of the group for a cause, and tell the other ranks."""
 
 
-def own_state(watches: Iterable[Watch], helping_threads: set[int | None]) -> tuple[Held | None, float]:
+def own_state(watches: Iterable[DeadlockWatch], helping_threads: set[int | None]) -> tuple[Held | None, float]:
     """Return the state in which this process is held, None if it is not held, and since when by `time.monotonic`.
 
     Args:
@@ -164,7 +164,7 @@ def describe(stuck: Mapping[str, Held]) -> str:
 
 
 @dataclass
-class _Round:
+class _DeadlockRound:
     """A round of questions to other processes.
 
     Attributes:
@@ -203,10 +203,10 @@ class Deadlocks:
             answers: Seconds to wait for the answers.
         """
         self._name, self._state, self._tell, self._after, self._patience = name, state, tell, after, answers
-        self._round: _Round | None = None
+        self._round: _DeadlockRound | None = None
         self._pause, self._next = after, 0.0
 
-    def look(self, watches: Sequence[Watch]) -> None:
+    def look(self, watches: Sequence[DeadlockWatch]) -> None:
         """Ask other processes if this one is held for long, and use the answers that have come."""
         now = time.monotonic()
         own, since = self._state() if self._round is not None or now >= self._next else (None, now)
@@ -215,7 +215,7 @@ class Deadlocks:
             self._next = max(self._next, now + self._after / 4)
             return
         if self._round is None:
-            self._round = _Round(now + self._patience)
+            self._round = _DeadlockRound(now + self._patience)
         current = self._round
         current.answers[self._name] = own
         self._ask(current)
@@ -225,14 +225,14 @@ class Deadlocks:
         if self._name not in stuck or len(current.asked_names) > _MOST:
             self._round, self._next, self._pause = None, now + self._pause, 2 * self._pause
         elif not current.before:
-            self._round = _Round(now + self._patience, before=stuck)
+            self._round = _DeadlockRound(now + self._patience, before=stuck)
             self._ask(self._round)
         elif all(name in stuck and stuck[name].waits == state.waits for name, state in current.before.items()):
             self._report(current.before, watches)
         else:
             self._round = None
 
-    def _ask(self, current: _Round) -> None:
+    def _ask(self, current: _DeadlockRound) -> None:
         """Ask the processes that a call lacks, or in the second round those that were stuck, each only once."""
         states = [state for state in (current.before or current.answers).values() if state is not None]
         lacked = {name for state in states for call in state.calls for name in call.absent}
@@ -249,7 +249,7 @@ class Deadlocks:
         elif self._round is not None and message["held"] == self._round.token:
             self._round.answers[name] = None if message["state"] is None else Held.of(message["state"])
 
-    def _report(self, stuck: Mapping[str, Held], watches: Sequence[Watch]) -> None:
+    def _report(self, stuck: Mapping[str, Held], watches: Sequence[DeadlockWatch]) -> None:
         """Report the deadlock to all stuck processes, and give up its calls."""
         message = {
             "stuck": describe(stuck),
@@ -258,7 +258,7 @@ class Deadlocks:
         self._tell([name for name in stuck if name != self._name], message)
         self.give_up(message, watches)
 
-    def give_up(self, message: Message, watches: Sequence[Watch]) -> None:
+    def give_up(self, message: Message, watches: Sequence[DeadlockWatch]) -> None:
         """Stop the calls that are stuck."""
         self._round = None
         for group, number in message["calls"]:

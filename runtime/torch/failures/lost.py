@@ -30,7 +30,7 @@ from runtime.torch.messages import CLOSED_BY_US, Messages, any_closed, close_all
 
 
 @dataclass(frozen=True)
-class Tuning:
+class LostTuning:
     """Time limits of a watch, in seconds.
 
     Attributes:
@@ -52,7 +52,7 @@ class Tuning:
     ending: float = 0.25
 
 
-_TUNING = Tuning()
+_TUNING = LostTuning()
 
 
 class _Key:
@@ -83,7 +83,7 @@ class FailureWatch:
         ranks: Sequence[int],
         messages: Messages | None = None,
         name: str = "",
-        tuning: Tuning = _TUNING,
+        tuning: LostTuning = _TUNING,
         own: Callable[[], Presence] = presence,
     ) -> None:
         """Build the watch of a group.

@@ -35,7 +35,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from runtime.torch.failures.causes import error_end
-from runtime.torch.failures.deadlock import Deadlocks, Held, Watch, own_state
+from runtime.torch.failures.deadlock import Deadlocks, DeadlockWatch, Held, own_state
 from runtime.torch.failures.wire import (
     ANYWHERE,
     HELLO_BYTES,
@@ -55,7 +55,7 @@ log = logging.getLogger("synth.torch")
 
 
 @dataclass(frozen=True)
-class Tuning:
+class PresenceTuning:
     """Limits of a presence, with times in seconds and sizes in bytes.
 
     Attributes:
@@ -77,14 +77,14 @@ class Tuning:
     idle: int = 5
 
 
-_TUNING = Tuning()
+_TUNING = PresenceTuning()
 _RING = b"\0"  # It is not the number of a signal.
 _LOOPBACK = "127.0.0.1"
 _WAITS = 8  # Texts of waits in an answer: the first names the ranks that are waited for.
 _BROKEN = "sent a message that is not of this version of synth; all ranks must run the same version"
 
 
-class Listener(Watch, Protocol):
+class Listener(DeadlockWatch, Protocol):
     """The methods of a `FailureWatch` that the reading thread calls."""
 
     def hear(self, name: str, message: Message) -> None:
@@ -190,7 +190,7 @@ class Presence:
         of_rank: By job rank, the process that last had this rank.
     """
 
-    def __init__(self, tuning: Tuning = _TUNING) -> None:
+    def __init__(self, tuning: PresenceTuning = _TUNING) -> None:
         self.tuning = tuning
         self.name = secrets.token_hex(NAME_DIGITS // 2)
         self.ends: dict[str, End] = {}

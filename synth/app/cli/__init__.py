@@ -27,7 +27,7 @@ from topologies.text.files import origin_of
 _LONGEST = 2000  # characters of a message
 
 
-class Row(NamedTuple):
+class CommandRow(NamedTuple):
     """A command of the help page.
 
     Attributes:
@@ -40,56 +40,60 @@ class Row(NamedTuple):
 
 
 COMMANDS = {
-    "pattern": Row("search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."),
-    "topo": Row("topologies:topo", "List, show, check and import topologies."),
-    "place": Row(
+    "pattern": CommandRow(
+        "search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."
+    ),
+    "topo": CommandRow("topologies:topo", "List, show, check and import topologies."),
+    "place": CommandRow(
         "place:place", "Rank the placements of parallelism axes on a topology by the time of a training step."
     ),
-    "reduce-program": Row(
+    "reduce-program": CommandRow(
         "reduce_program:reduce_program", "Find sequences of collectives for a reduction over axes of parallelism."
     ),
-    "library": Row("library:library", "Build, show, check and export libraries, and make executors load them."),
-    "cache": Row("cache:cache", "Show or clear the cache of answers."),
-    "prove": Row("files.prove:prove", "Check a stored schedule and the proof of its gap again, from the files only."),
-    "simulate": Row(
+    "library": CommandRow("library:library", "Build, show, check and export libraries, and make executors load them."),
+    "cache": CommandRow("cache:cache", "Show or clear the cache of answers."),
+    "prove": CommandRow(
+        "files.prove:prove", "Check a stored schedule and the proof of its gap again, from the files only."
+    ),
+    "simulate": CommandRow(
         "files.simulate:simulate",
         "Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.",
     ),
-    "compile": Row("files.compile:compile_", "Compile an algorithm written by hand into an executor's file."),
-    "lower": Row("files.compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
-    "optimize": Row(
+    "compile": CommandRow("files.compile:compile_", "Compile an algorithm written by hand into an executor's file."),
+    "lower": CommandRow("files.compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
+    "optimize": CommandRow(
         "files.compile:optimize",
         "Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.",
     ),
-    "bench": Row(
+    "bench": CommandRow(
         "measuring.bench:bench",
         "Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.",
     ),
-    "tune": Row(
+    "tune": CommandRow(
         "measuring.tune:tune",
         "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
     ),
-    "calibrate": Row(
+    "calibrate": CommandRow(
         "measuring.calibrate:calibrate",
         "Measure every link, and what calls, protocols and threadblocks cost; write the topology.",
     ),
-    "report": Row(
+    "report": CommandRow(
         "files.report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."
     ),
-    "convert": Row(
+    "convert": CommandRow(
         "files.convert:convert",
         "Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.",
     ),
-    "verify": Row(
+    "verify": CommandRow(
         "files.verify:verify",
         "Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock or not readable.",
     ),
 }
 
 
-def commands() -> dict[str, Row]:
+def commands() -> dict[str, CommandRow]:
     """Return all commands by name, in the order of the help page: first the registered collectives."""
-    searches = {kind.name: Row("search:collective_command", kind.summary) for kind in KINDS.values()}
+    searches = {kind.name: CommandRow("search:collective_command", kind.summary) for kind in KINDS.values()}
     return searches | COMMANDS
 
 

@@ -20,7 +20,7 @@ class Unanswered(Exception):
     """Ctrl-C came before a search had an answer."""
 
 
-class _State:
+class _InterruptState:
     """The state of the process: how many times Ctrl-C came, and whether there is an answer."""
 
     came = 0
@@ -29,7 +29,7 @@ class _State:
 
 def install() -> None:
     """Set the handlers of Ctrl-C for a command that begins."""
-    _State.came, _State.answered = 0, False
+    _InterruptState.came, _InterruptState.answered = 0, False
     atexit.unregister(_end)
     atexit.register(_end)
     signal.signal(signal.SIGINT, _interrupt)
@@ -38,12 +38,12 @@ def install() -> None:
 
 def let_finish() -> None:
     """Record that there is an answer: the next two Ctrl-C let it be written and printed, a third one exits."""
-    _State.answered = True
+    _InterruptState.answered = True
 
 
 def came() -> int:
     """Return how many times Ctrl-C came."""
-    return _State.came
+    return _InterruptState.came
 
 
 def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> None:
@@ -57,7 +57,7 @@ def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> Non
 
 def _end() -> None:
     """Stop the process after a second Ctrl-C, before Python restores its handlers: then the timer would kill it."""
-    if _State.came > 1:
+    if _InterruptState.came > 1:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -66,12 +66,12 @@ def _end() -> None:
 
 def _interrupt(signal_: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but never inside an import: some libraries swallow it, or leave half a module."""
-    _State.came += signal_ == signal.SIGINT
+    _InterruptState.came += signal_ == signal.SIGINT
     writer = sys.modules.get("emit.library.write")
-    if _State.answered and writer is not None:
+    if _InterruptState.answered and writer is not None:
         writer.stop_waiting()  # If another process holds the library, the answer is written beside it.
-    if _State.came > 1:
-        if _State.answered and _State.came == 2:
+    if _InterruptState.came > 1:
+        if _InterruptState.answered and _InterruptState.came == 2:
             if sys.stderr.isatty():
                 os.write(2, b"\r\x1b[2Kthe answer is being written; Ctrl-C again exits without it\n")
             return
@@ -79,9 +79,9 @@ def _interrupt(signal_: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, _LEAVING_S)
         raise KeyboardInterrupt
     if signal_ == signal.SIGINT and sys.stderr.isatty():
-        advice = b"" if _State.answered else b"; Ctrl-C again exits at once"
+        advice = b"" if _InterruptState.answered else b"; Ctrl-C again exits at once"
         os.write(2, b"\r\x1b[2Kstopping and writing the best answer so far" + advice + b"\n")
-    if _State.answered:
+    if _InterruptState.answered:
         return
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith("importlib."):

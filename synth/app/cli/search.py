@@ -28,7 +28,7 @@ from synth.app.cli.options import (
 from synth.engines.registry import processes, summaries
 from synth.model.deadline import now
 from synth.model.numbers import parse_seconds
-from synth.model.registry import Kind
+from synth.model.registry import CollectiveKind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
@@ -91,7 +91,7 @@ _question = declare(
 )
 
 
-def collective_command(kind: Kind) -> click.Command:
+def collective_command(kind: CollectiveKind) -> click.Command:
     """Return the command of a collective."""
     example = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6"
     own_options = []

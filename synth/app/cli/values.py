@@ -16,7 +16,7 @@ _MOST = 2**31 - 1  # largest whole number that solvers and formats take
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
-class _Text(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
+class _TextType(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
     """A text that is not empty."""
 
     name = "text"
@@ -83,7 +83,7 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
     """
     for param in command.params:
         if type(param.type) is type(click.STRING):
-            param.type = _Text()
+            param.type = _TextType()
         elif type(param.type) is type(click.INT):
             param.type = _Whole(None, None)
         elif isinstance(param.type, click.IntRange):

@@ -16,7 +16,7 @@ from typing import Any
 from emit.library.checking.check import check_library
 from emit.library.index import check_types, index_text, parse_index
 from synth.app.clusters.placing import in_its_name
-from synth.app.clusters.plan import Share
+from synth.app.clusters.plan import BuildShare
 from synth.app.clusters.task import BASELINE_SENDS, Answer
 from synth.baselines import baseline
 from synth.engines.estimates import estimated_sends
@@ -28,7 +28,7 @@ _NAMES = ("file", "schedule", "proof_file")
 _MOST_WORDS = 300  # characters of a reason for a missing file
 
 
-def checked_answer(share: Share, answer: Answer) -> Answer:
+def checked_answer(share: BuildShare, answer: Answer) -> Answer:
     """Return an answer after a check of each schedule, program, time and bound for a share of a plan.
 
     Comparisons with what libraries run, which no file proves, are computed anew.
@@ -60,7 +60,7 @@ def checked_answer(share: Share, answer: Answer) -> Answer:
         raise InputError(f"{type(error).__name__}: {error}") from None
 
 
-def _check_as_library(share: Share, answer: Answer, folder: Path) -> None:
+def _check_as_library(share: BuildShare, answer: Answer, folder: Path) -> None:
     """Write an answer as a library and check it; raise InputError for the first thing that is wrong or not proved."""
     for name, data in answer.files.items():
         path = folder / name

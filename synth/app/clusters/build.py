@@ -9,9 +9,9 @@ from pathlib import Path
 
 from emit.library.write import LibraryHeldError
 from synth.app.clusters.answer_check import checked_answer
-from synth.app.clusters.local import Pool
+from synth.app.clusters.local import WorkerPool
 from synth.app.clusters.placing import Placing
-from synth.app.clusters.plan import Plan, Share, estimated_s
+from synth.app.clusters.plan import BuildPlan, BuildShare, estimated_s
 from synth.app.clusters.task import Task, unpacked
 from synth.model.deadline import now
 from synth.storage.cache import Cache
@@ -23,7 +23,7 @@ _WRITING = 0.02
 
 
 @dataclass
-class Progress:
+class BuildProgress:
     """The progress of a build.
 
     Attributes:
@@ -58,16 +58,20 @@ class Built:
         remarks: What did not go as it should, a clause each.
     """
 
-    plan: Plan
-    progress: Progress
-    left_out: list[tuple[Share, str]] = field(default_factory=list)
+    plan: BuildPlan
+    progress: BuildProgress
+    left_out: list[tuple[BuildShare, str]] = field(default_factory=list)
     seconds: float = 0.0
     interrupted: bool = False
     remarks: list[str] = field(default_factory=list)
 
 
 def build(
-    plan: Plan, folder: str | Path, cache: Cache, pool: Pool, report: Callable[[Progress], None] = lambda _: None
+    plan: BuildPlan,
+    folder: str | Path,
+    cache: Cache,
+    pool: WorkerPool,
+    report: Callable[[BuildProgress], None] = lambda _: None,
 ) -> Built:
     """Build a library in a folder; after Ctrl-C end early, with all answers written that are known.
 
@@ -97,10 +101,12 @@ class _Build:
         spent_s: Seconds that the last write took.
     """
 
-    def __init__(self, plan: Plan, folder: Path, cache: Cache, pool: Pool, report: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, plan: BuildPlan, folder: Path, cache: Cache, pool: WorkerPool, report: Callable[[BuildProgress], None]
+    ) -> None:
         self.plan, self.cache, self.pool, self.report = plan, cache, pool, report
         self.placing = Placing(folder, plan)
-        self.built = Built(plan, Progress(len(plan.shares)))
+        self.built = Built(plan, BuildProgress(len(plan.shares)))
         self.shares: dict[str, list[int]] = {}
         self.after: dict[str, list[Task]] = {}
         self.open: dict[str, Task] = {}

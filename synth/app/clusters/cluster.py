@@ -65,7 +65,7 @@ _SEEDS = 2**31
 
 
 @dataclass(frozen=True)
-class Group:
+class ClusterGroup:
     """A process group, and the text of the file that asks for it.
 
     Attributes:
@@ -101,7 +101,7 @@ class Cluster:
 
     topology: Topology
     healthy: Topology
-    groups: tuple[Group, ...]
+    groups: tuple[ClusterGroup, ...]
     collectives: tuple[str, ...]
     low: int
     high: int
@@ -241,9 +241,9 @@ def _sizes(top: Fields) -> tuple[int, int]:
     return low, high
 
 
-def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[Group, ...]:
+def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[ClusterGroup, ...]:
     """Read the field `groups`: each group of living ranks once, with the first text that asks for it."""
-    group_of_ranks: dict[tuple[int, ...], Group] = {}
+    group_of_ranks: dict[tuple[int, ...], ClusterGroup] = {}
     mesh: dict[str, str] = {}
     lists: list[Axes] = []
     texts = _texts(top, "groups", ())
@@ -263,7 +263,7 @@ def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[Group, ...
         for ranks, label in labelled_groups:
             living = tuple(rank for rank in ranks if rank not in dead)
             if len(living) > 1:
-                group_of_ranks.setdefault(living, Group(living, label))
+                group_of_ranks.setdefault(living, ClusterGroup(living, label))
             if len(group_of_ranks) > MAX_GROUPS:
                 top.fail(
                     "groups", f"asks for more than {MAX_GROUPS} groups; it must be fewer, such as groups of fewer sizes"

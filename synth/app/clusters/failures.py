@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from emit.library.overlay import FAULT, FAULTS, Asked, Fault
+from emit.library.overlay import FAULT, FAULTS, Asked, LibraryFault
 from emit.library.write import standing, writing
 from synth.app.clusters.cluster import read_cluster
-from synth.app.clusters.plan import Plan, Question, Share, make_plan
+from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare, make_plan
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -28,7 +28,7 @@ _SHORT = 60  # characters of a folder's name
 
 
 @dataclass(frozen=True)
-class Cost:
+class FailureCost:
     """The cost of a failure for one question.
 
     Attributes:
@@ -37,7 +37,7 @@ class Cost:
         factor: Time after the failure / time on the healthy network, for large messages.
     """
 
-    question: Question
+    question: BuildQuestion
     target: str
     factor: float
 
@@ -60,7 +60,7 @@ def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
     return failures
 
 
-def touched(healthy: Plan, file: str | Path, without: Sequence[str]) -> tuple[Plan, Fault]:
+def touched(healthy: BuildPlan, file: str | Path, without: Sequence[str]) -> tuple[BuildPlan, LibraryFault]:
     """Return the plan of the questions that a failure touches, and what it leaves of the healthy library.
 
     A question is touched if its answer is not the healthy network's. Each problem is in the plan once.
@@ -81,13 +81,13 @@ def touched(healthy: Plan, file: str | Path, without: Sequence[str]) -> tuple[Pl
             question for question in share.questions if key_of_question.get(question) != share.task.key
         ]
         if changed_questions:
-            shares.append(Share(changed_questions, share.task, share.source))
+            shares.append(BuildShare(changed_questions, share.task, share.source))
     impossible_before = {question for question, _ in healthy.impossible}
     impossible = [(question, why) for question, why in hurt_plan.impossible if question not in impossible_before]
-    return Plan(hurt_plan.cluster, shares, hurt_plan.cores, impossible), _fault_of(healthy, hurt_plan, without)
+    return BuildPlan(hurt_plan.cluster, shares, hurt_plan.cores, impossible), _fault_of(healthy, hurt_plan, without)
 
 
-def _fault_of(healthy: Plan, hurt: Plan, without: Sequence[str]) -> Fault:
+def _fault_of(healthy: BuildPlan, hurt: BuildPlan, without: Sequence[str]) -> LibraryFault:
     """Return what a failure leaves of the healthy library: the keys of kept answers, and the changed questions."""
     key_of_question = {question: share.task.key for share in hurt.shares for question in share.questions}
     kept_keys, changed = set[str](), set[Asked]()
@@ -98,10 +98,10 @@ def _fault_of(healthy: Plan, hurt: Plan, without: Sequence[str]) -> Fault:
             else:
                 place = None if question.root is None else question.group.index(question.root)
                 changed.add((question.collective, place, question.group))
-    return Fault(tuple(without), healthy.cluster.topology.name, frozenset(kept_keys), frozenset(changed))
+    return LibraryFault(tuple(without), healthy.cluster.topology.name, frozenset(kept_keys), frozenset(changed))
 
 
-def write_fault(folder: Path, fault: Fault) -> None:
+def write_fault(folder: Path, fault: LibraryFault) -> None:
     """Write into a failure's folder what it leaves of the healthy library.
 
     Raises:
@@ -125,7 +125,7 @@ def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
     return Path(library) / FAULTS / name
 
 
-def costs(library: str | Path, hurt: str | Path) -> list[Cost]:
+def costs(library: str | Path, hurt: str | Path) -> list[FailureCost]:
     """Return the cost of a failure for each question at its largest messages, the most expensive first.
 
     Only questions that the healthy library answers too are listed.
@@ -146,8 +146,8 @@ def costs(library: str | Path, hurt: str | Path) -> list[Cost]:
     for entry in standing(hurt):
         healthy_us = healthy_us_of.get((entry.collective, entry.group, entry.root, entry.target, entry.inplace))
         if healthy_us and entry.max_bytes is None:
-            question = Question(entry.collective, entry.group, entry.root)
-            question_costs.append(Cost(question, entry.target, entry.values["time_us"] / healthy_us))
+            question = BuildQuestion(entry.collective, entry.group, entry.root)
+            question_costs.append(FailureCost(question, entry.target, entry.values["time_us"] / healthy_us))
     return sorted(question_costs, key=lambda cost: -cost.factor)
 
 

@@ -39,7 +39,7 @@ class Done:
     why: str = ""
 
 
-class Pool(Protocol):
+class WorkerPool(Protocol):
     """Processes that solve problems; a context manager, which stops all running processes at its end.
 
     Attributes:
@@ -56,7 +56,7 @@ class Pool(Protocol):
     def results(self) -> Iterator[Done]:
         """Yield each outcome as it comes, until no task is left; further tasks may be submitted meanwhile."""
 
-    def __enter__(self) -> Pool: ...
+    def __enter__(self) -> WorkerPool: ...
 
     def __exit__(self, *_: object) -> None: ...
 

@@ -40,7 +40,7 @@ from emit.library.write import standing, writing
 from emit.targets import TARGETS
 from synth.app.clusters.carried import carried
 from synth.app.clusters.cluster import Cluster
-from synth.app.clusters.plan import Plan, Question, Share
+from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare
 from synth.app.clusters.task import Answer, unpacked
 from synth.bounds.witness import Witness
 from synth.model.collective import Ints
@@ -71,11 +71,11 @@ class Placing:
         left_out: Records of questions without an answer.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: BuildPlan) -> None:
         self.folder, self.plan = folder, plan
         self.shares: dict[int, dict[str, Any]] = {}
         self.left_out: list[dict[str, Any]] = []
-        self._waiting: list[tuple[Share, bytes]] = []  # Answers are packed, since the files of all take GBs.
+        self._waiting: list[tuple[BuildShare, bytes]] = []  # Answers are packed, since the files of all take GBs.
         self._recorded = (0, 0)
         self._record = f"{RECORDS}/{_plain(plan.cluster.topology.name)}-{cluster_digest(plan.cluster)}.json"
 
@@ -115,7 +115,7 @@ class Placing:
             "cut": answer.cut,
         }
 
-    def leave_out(self, questions: Sequence[Question], why: str) -> None:
+    def leave_out(self, questions: Sequence[BuildQuestion], why: str) -> None:
         """Record questions that get no answer."""
         self.left_out += [
             {"collective": lost.collective, "group": list(lost.group), "root": lost.root, "why": why}
@@ -265,12 +265,12 @@ def cluster_digest(cluster: Cluster) -> str:
     return hashlib.sha256(json.dumps([cluster.topology.name, fields]).encode()).hexdigest()[:8]
 
 
-def _place_of(share: Share) -> tuple[str, str, tuple[int, ...]]:
+def _place_of(share: BuildShare) -> tuple[str, str, tuple[int, ...]]:
     """Return what tells the index rows of a share from those of other shares."""
     return share.task.key, share.first.collective, share.first.group
 
 
-def _groups(share: Share) -> list[list[int]]:
+def _groups(share: BuildShare) -> list[list[int]]:
     """Return the groups of a share as lists."""
     return [list(share_question.group) for share_question in share.questions]
 
@@ -297,7 +297,7 @@ def _plain(name: str) -> str:
     return "".join(c if c.isalnum() or c in "._" else "-" for c in name)[:60]
 
 
-def in_its_name(share: Share, answer: Answer, entries: Sequence[Entry] = ()) -> Answer:
+def in_its_name(share: BuildShare, answer: Answer, entries: Sequence[Entry] = ()) -> Answer:
     """Return an answer with the names, ranks and topology of the share's first question, whose name its files have.
 
     Args:

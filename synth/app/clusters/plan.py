@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from emit.targets import TARGETS
-from synth.app.clusters.cluster import Cluster, Group
+from synth.app.clusters.cluster import Cluster, ClusterGroup
 from synth.app.clusters.task import Task
 from synth.baselines.nccl.communicator import communicator
 from synth.model.problem import make_problem
@@ -42,7 +42,7 @@ Same = tuple[str, bytes, int | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Question:
+class BuildQuestion:
     """A collective of one group.
 
     Attributes:
@@ -57,7 +57,7 @@ class Question:
 
 
 @dataclass(eq=False)
-class Share:
+class BuildShare:
     """Questions that the same files answer; the files have the name of the first question.
 
     Attributes:
@@ -66,18 +66,18 @@ class Share:
         source: The search whose answer is relabelled; None if the task is the search.
     """
 
-    questions: list[Question]
+    questions: list[BuildQuestion]
     task: Task
     source: Task | None = None
 
     @property
-    def first(self) -> Question:
+    def first(self) -> BuildQuestion:
         """Return the question whose name the files have."""
         return self.questions[0]
 
 
 @dataclass(eq=False)
-class Plan:
+class BuildPlan:
     """All shares of a cluster.
 
     Attributes:
@@ -88,9 +88,9 @@ class Plan:
     """
 
     cluster: Cluster
-    shares: list[Share]
+    shares: list[BuildShare]
     cores: int
-    impossible: list[tuple[Question, str]] = field(default_factory=list)
+    impossible: list[tuple[BuildQuestion, str]] = field(default_factory=list)
 
     @cached_property
     def searches(self) -> list[Task]:
@@ -138,7 +138,7 @@ def estimated_s(task: Task) -> float:
     return _STARTED_S + _SEARCHED * whole * task.work_s + _LINKED_S * pairs * 8 * whole + filed_s
 
 
-def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Plan:
+def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> BuildPlan:
     """Find the distinct problems of a cluster, and how long each may take so that all fit its budget.
 
     Args:
@@ -168,7 +168,7 @@ def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Plan
     return _with_work(plan, class_s)
 
 
-def _plan_without_budget(cluster: Cluster, cores: int) -> Plan:
+def _plan_without_budget(cluster: Cluster, cores: int) -> BuildPlan:
     """Return the plan without budget and keys.
 
     If operations of switches are asked for, groups that have such switches get answers of two networks: with these
@@ -190,7 +190,7 @@ def _plan_without_budget(cluster: Cluster, cores: int) -> Plan:
     ).plan(cores)
     plain_plan = _Planner(cluster, plain, plain_targets_of).plan(cores)
     impossible = dict([*plain_plan.impossible, *switch_plan.impossible])
-    return Plan(cluster, [*switch_plan.shares, *plain_plan.shares], cores, list(impossible.items()))
+    return BuildPlan(cluster, [*switch_plan.shares, *plain_plan.shares], cores, list(impossible.items()))
 
 
 def _network(topology: Topology, cluster: Cluster, group: tuple[int, ...]) -> Network:
@@ -198,7 +198,7 @@ def _network(topology: Topology, cluster: Cluster, group: tuple[int, ...]) -> Ne
     return network(topology, (*group, *cluster.relays_of(group)), len(group))
 
 
-def _with_work(plan: Plan, work_s: float) -> Plan:
+def _with_work(plan: BuildPlan, work_s: float) -> BuildPlan:
     """Return the plan with tasks of a budget class, and with their keys."""
     finished: dict[int, Task] = {}
     forms: dict[tuple[int, ...], str] = {}
@@ -216,8 +216,8 @@ def _with_work(plan: Plan, work_s: float) -> Plan:
     shares = []
     for share in plan.shares:
         source = None if share.source is None else timed(share.source)
-        shares.append(Share(share.questions, timed(share.task), source))
-    return Plan(plan.cluster, shares, plan.cores, plan.impossible)
+        shares.append(BuildShare(share.questions, timed(share.task), source))
+    return BuildPlan(plan.cluster, shares, plan.cores, plan.impossible)
 
 
 def task_key(task: Task, form: str) -> str:
@@ -285,7 +285,9 @@ class _Planner:
         refused: Why ranks cannot reach each other, by the form of the network; "" if they can.
     """
 
-    def __init__(self, cluster: Cluster, topology: Topology, targets_of_group: Mapping[Group, tuple[str, ...]]) -> None:
+    def __init__(
+        self, cluster: Cluster, topology: Topology, targets_of_group: Mapping[ClusterGroup, tuple[str, ...]]
+    ) -> None:
         self.cluster, self.topology = cluster, topology
         self.targets_of = {group_key.ranks: targets for group_key, targets in targets_of_group.items()}
         self.form_of: dict[tuple[int, ...], bytes] = {}
@@ -297,16 +299,16 @@ class _Planner:
             if form not in self.refused:
                 self.refused[form] = _why_apart(self.topology, group, relays)
 
-    def plan(self, cores: int) -> Plan:
+    def plan(self, cores: int) -> BuildPlan:
         """Return the plan, with tasks that have no keys yet."""
-        shares: dict[Same, Share] = {}
-        all_shares: list[Share] = []
+        shares: dict[Same, BuildShare] = {}
+        all_shares: list[BuildShare] = []
         sources: dict[Same, Task] = {}
-        impossible: list[tuple[Question, str]] = []
+        impossible: list[tuple[BuildQuestion, str]] = []
         for name in self.cluster.collectives:
             for group in self.targets_of:
                 for root in self._roots(name, group):
-                    question = Question(name, group, root)
+                    question = BuildQuestion(name, group, root)
                     if self.refused[self.form_of[group]]:
                         impossible.append((question, self.refused[self.form_of[group]]))
                         continue
@@ -319,7 +321,7 @@ class _Planner:
                     else:
                         all_shares.append(self._share(question, place, sources))
                         shares[sameness] = all_shares[-1]
-        return Plan(self.cluster, all_shares, cores, impossible)
+        return BuildPlan(self.cluster, all_shares, cores, impossible)
 
     def _roots(self, name: str, group: tuple[int, ...]) -> Sequence[int | None]:
         """Return the roots of a collective on a group; (None,) if the collective has no root."""
@@ -327,7 +329,7 @@ class _Planner:
             return (None,)
         return group if self.cluster.all_roots else group[:1]
 
-    def _share(self, question: Question, place: int | None, sources: dict[Same, Task]) -> Share:
+    def _share(self, question: BuildQuestion, place: int | None, sources: dict[Same, Task]) -> BuildShare:
         """Return a new share of a question: a search, or the relabelling of a search that is added to `sources`."""
         group, kind = question.group, KINDS[question.collective]
         order = tuple(range(len(group)))
@@ -340,13 +342,13 @@ class _Planner:
         task = self._task(question, ranks)
         if ranks == group:
             sources.setdefault((question.collective, self.form_of[group], place, targets), task)
-            return Share([question], task)
+            return BuildShare([question], task)
         solved_place = None if place is None else 0
         source = sources.setdefault((question.collective, _form(self.topology, ranks), solved_place, targets), task)
         place_of_rank = index_of(ranks)
-        return Share([question], self._task(question, group, tuple(place_of_rank[rank] for rank in group)), source)
+        return BuildShare([question], self._task(question, group, tuple(place_of_rank[rank] for rank in group)), source)
 
-    def _task(self, question: Question, ranks: tuple[int, ...], order: tuple[int, ...] = ()) -> Task:
+    def _task(self, question: BuildQuestion, ranks: tuple[int, ...], order: tuple[int, ...] = ()) -> Task:
         """Return the task of a question, without budget and key."""
         c, targets = self.cluster, self.targets_of[question.group]
         return Task(

@@ -38,7 +38,7 @@ Fact = tuple[str, str, str]  # label, figure, remark
 
 
 @dataclass(frozen=True)
-class Timing:
+class ItemTiming:
     """An algorithm's times on a topology, and its bound, proved or stated.
 
     Attributes:
@@ -103,7 +103,7 @@ class Item:
     collective: str
     comparison_key: tuple[object, ...]
     subtitle: str
-    timing: Timing
+    timing: ItemTiming
     view: dict[str, Any]
     facts: tuple[Fact, ...]
     verdict: str
@@ -125,7 +125,7 @@ class Item:
 
 def proved_timing(
     problem: Problem, checked: Checked, size_bytes: float, taken_us: float, curve: Points, sizes: Iterable[float]
-) -> Timing:
+) -> ItemTiming:
     """Return the timing of an algorithm with what `checked` proves, at further sizes too.
 
     Args:
@@ -138,7 +138,7 @@ def proved_timing(
     """
     bound = tuple((size, bound_us) for size in sizes if (bound_us := checked.bound_at(size)) is not None)
     proof = tuple(explain_proof(problem, checked, size_bytes, taken_us))
-    return Timing(problem.topology.name, size_bytes, taken_us, checked.bound_us, curve, bound, proof)
+    return ItemTiming(problem.topology.name, size_bytes, taken_us, checked.bound_us, curve, bound, proof)
 
 
 def explain_proof(problem: Problem, checked: Checked, size_bytes: float, taken_us: float) -> list[str]:

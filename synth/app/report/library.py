@@ -38,7 +38,7 @@ Worst = tuple[float, int | None, float | None, float | None]  # a gap, and its b
 
 
 @dataclass(frozen=True, order=True)
-class Question:
+class LibraryQuestion:
     """A question of a library, whoever executes the answer; of equal groups the one that the index names first.
 
     Attributes:
@@ -58,10 +58,10 @@ class Question:
     root: int
 
     @staticmethod
-    def of(entry: Entry) -> Question:
+    def of(entry: Entry) -> LibraryQuestion:
         """Return the question that an entry answers."""
         root = -1 if entry.root is None else entry.root
-        return Question(entry.collective, entry.topology, entry.nranks, entry.group, entry.relays, root)
+        return LibraryQuestion(entry.collective, entry.topology, entry.nranks, entry.group, entry.relays, root)
 
     @property
     def group_text(self) -> str:
@@ -81,23 +81,23 @@ class Question:
         return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', title)}-{mark:08x}.html"
 
 
-def find_library(path: str | Path) -> dict[Question, list[Entry]] | None:
+def find_library(path: str | Path) -> dict[LibraryQuestion, list[Entry]] | None:
     """Return the questions of a library (its folder or index.json) that answers several; otherwise None."""
     location = Path(path)
     index = location / INDEX if location.is_dir() else location
     if index.name != INDEX or not index.is_file():
         return None
-    questions: dict[Question, list[Entry]] = defaultdict(list)
+    questions: dict[LibraryQuestion, list[Entry]] = defaultdict(list)
     for entry in load_index(index):
-        questions[Question.of(entry)].append(entry)
+        questions[LibraryQuestion.of(entry)].append(entry)
     return dict(questions) if len(questions) > 1 else None
 
 
 def library_page(
-    questions: Mapping[Question, Sequence[Entry]],
+    questions: Mapping[LibraryQuestion, Sequence[Entry]],
     name: str,
     topologies: Mapping[str, Topology],
-    links: Mapping[Question, str],
+    links: Mapping[LibraryQuestion, str],
     wrong: Mapping[str, str],
 ) -> str:
     """Return the page about a library.
@@ -152,7 +152,9 @@ def largest_gap(entries: Sequence[Entry]) -> float:
     return max((_worst_of(entry)[0] for entry in entries), default=1.0)
 
 
-def _tiles(questions: Mapping[Question, Sequence[Entry]], entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
+def _tiles(
+    questions: Mapping[LibraryQuestion, Sequence[Entry]], entries: Sequence[Entry]
+) -> list[tuple[str, str, str]]:
     """Return the figures of the library for the page's tiles."""
     gaps = [_worst_of(entry)[0] for entry in entries if _gap(entry) is not None]
     groups = {(e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
@@ -228,8 +230,11 @@ def _legend() -> str:
 
 
 def _heat_map(
-    target: str, questions: Mapping[Question, Sequence[Entry]], links: Mapping[Question, str], opened: bool
-) -> str:  # fmt: skip
+    target: str,
+    questions: Mapping[LibraryQuestion, Sequence[Entry]],
+    links: Mapping[LibraryQuestion, str],
+    opened: bool,
+) -> str:
     """Return the heat map of an executor's gaps by question and message size."""
     rows, last_collective, shown_questions = (
         [],
@@ -271,9 +276,9 @@ def _cell(entries: Sequence[Entry], size: int) -> str:
     return f'<td class="{_step(gap)}" title="{escape(tooltip, quote=True)}">{words}</td>'
 
 
-def _worst(questions: Mapping[Question, Sequence[Entry]], links: Mapping[Question, str]) -> str:
+def _worst(questions: Mapping[LibraryQuestion, Sequence[Entry]], links: Mapping[LibraryQuestion, str]) -> str:
     """Return the table of the largest gap of each question and executor, the largest first."""
-    worst: dict[tuple[Question, str], tuple[Worst, Question, Entry]] = {}
+    worst: dict[tuple[LibraryQuestion, str], tuple[Worst, LibraryQuestion, Entry]] = {}
     for question, question_entries in questions.items():
         for entry in (rated_entry for rated_entry in question_entries if _gap(rated_entry) is not None):
             key, entry_worst = (question, entry.target), _worst_of(entry)
@@ -306,7 +311,7 @@ def _linked(words: str, page: str | None) -> str:
     return words if page is None else f'<a href="{escape(page, quote=True)}">{words}</a>'
 
 
-def _questions(questions: Mapping[Question, Sequence[Entry]], links: Mapping[Question, str]) -> str:
+def _questions(questions: Mapping[LibraryQuestion, Sequence[Entry]], links: Mapping[LibraryQuestion, str]) -> str:
     """Return the list of all questions with links to their pages."""
     items = []
     for question in sorted(questions):

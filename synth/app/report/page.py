@@ -214,7 +214,7 @@ def _proof(number: int, item: Item) -> str:
     return f'<div class="proof" data-algorithm="{number}">{body}</div>'
 
 
-class _Axes:
+class _PlotAxes:
     """Logarithmic axes that cover some points (bytes, µs).
 
     Attributes:
@@ -260,7 +260,7 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
     points = (*bound, *stated, *(p for timing in timings for p in _drawn((*timing.curve, *timing.marks))))
     if not points:
         return ""
-    axes = _Axes(points)
+    axes = _PlotAxes(points)
     title = escape(f"time by message size, {next(iter(items.values())).title}", quote=True)
     parts = [
         f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">',
@@ -301,7 +301,7 @@ def _format_point(size: float, time: float) -> str:
     return f"{format_time(time)} at {format_size(math.ceil(size))}"
 
 
-def _grid(axes: _Axes) -> list[str]:
+def _grid(axes: _PlotAxes) -> list[str]:
     """Return the grid lines and the labels of the axes."""
     parts = []
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM

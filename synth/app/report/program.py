@@ -19,8 +19,8 @@ from emit.library.index import Entry, is_figure
 from emit.library.selection.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
-from emit.timing.predict import Predictor, Timed
-from synth.app.report.item import EXPONENTS, Fact, Item, Timing, proved_timing
+from emit.timing.predict import Predictor, TimedProgram
+from synth.app.report.item import EXPONENTS, Fact, Item, ItemTiming, proved_timing
 from synth.app.report.layout import drawn_edges, network_view, place_vertices
 from synth.app.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
 from synth.app.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
@@ -46,7 +46,7 @@ _PROVED = 64  # ranks up to which a page proves a bound for a program
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _ReportedRun:
     """The times of a program's transmissions, in ticks, or in µs if a predictor times it.
 
     Attributes:
@@ -151,19 +151,19 @@ def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
 _FIGURES = ("shown_bytes", "time_us", "bound_us")  # keys of an entry; a row of its curve has the same figures
 
 
-def _stated(entry: Entry | None) -> Timing:
+def _stated(entry: Entry | None) -> ItemTiming:
     """Return the times and bounds that an index states."""
     if entry is None:
-        return Timing(None)
+        return ItemTiming(None)
     figures = [float(value) for key in _FIGURES if is_figure(value := entry.values.get(key))]
     if len(figures) < len(_FIGURES):
-        return Timing(entry.topology)
+        return ItemTiming(entry.topology)
     size, time_us, bound_us = figures
     curve, bound = (tuple((row[0], row[column]) for row in entry.curve) for column in (1, 2))
-    return Timing(entry.topology, size, time_us, bound_us, curve, bound)
+    return ItemTiming(entry.topology, size, time_us, bound_us, curve, bound)
 
 
-def _timed(program: Program, predictor: Timed, size: float, right: bool) -> Timing:
+def _timed(program: Program, predictor: TimedProgram, size: float, right: bool) -> ItemTiming:
     """Return the predicted times on a topology, with a bound if the file states its question in full."""
     topology = predictor.topology
     sizes = [float(1 << e) for e in EXPONENTS]
@@ -171,7 +171,7 @@ def _timed(program: Program, predictor: Timed, size: float, right: bool) -> Timi
     time_us = predictor.time_us(size)
     kind = find_kind(program.collective)
     if not right or not kind.unit or kind.rooted or program.nranks > _PROVED:
-        return Timing(topology.name, size, time_us, curve=curve)
+        return ItemTiming(topology.name, size, time_us, curve=curve)
     problem = make_problem(topology, program.collective, predictor.group)
     bound = prove(problem)
     bound_us, decisive = bound.at(size)
@@ -179,7 +179,7 @@ def _timed(program: Program, predictor: Timed, size: float, right: bool) -> Timi
     return proved_timing(problem, checked, size, time_us, curve, sizes)
 
 
-def _facts(program: Program, view: dict[str, Any], timing: Timing) -> list[Fact]:
+def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[Fact]:
     """Return the figures of the program for the page's tiles."""
     facts: list[Fact] = []
     if timing.time_us is not None:
@@ -241,7 +241,9 @@ def program_view(
     }  # fmt: skip
 
 
-def _run(columns: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float) -> _Run:
+def _run(
+    columns: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float
+) -> _ReportedRun:
     """Return the times of the transmissions."""
     if predictor is None:
         sent = [step for step in order if columns.sends[step] >= 0]
@@ -256,7 +258,7 @@ def _run(columns: Columns, order: list[int], tick: list[int], predictor: Predict
     connection, chunks = columns.sends[rows], columns.count[rows].astype(np.float64)
     pieces = _PIECES if predictor is not None else max(1, min(_PIECES, int(span)))
     shares = shares_of_time(connection, start, end, len(columns.connections), pieces, span)
-    return _Run(columns, predictor, sent, connection, chunks, start, end, arrive, span, shares)
+    return _ReportedRun(columns, predictor, sent, connection, chunks, start, end, arrive, span, shares)
 
 
 def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
@@ -269,7 +271,7 @@ def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
     return None
 
 
-def _network(program: Program, timed: _Run) -> dict[str, Any]:
+def _network(program: Program, timed: _ReportedRun) -> dict[str, Any]:
     """Return ranks and connected pairs of them, with load; if timed, it is the share of the time in use."""
     n, predictor = program.nranks, timed.predictor
     ends = np.array([pair[:2] for pair in timed.columns.connections], dtype=np.int64).reshape(-1, 2)
@@ -292,7 +294,7 @@ def _network(program: Program, timed: _Run) -> dict[str, Any]:
     return network_view(at, pairs, n, n, names, load, load_over_time, gbs=np.zeros(0), moved=moved)
 
 
-def _ranks(program: Program, timed: _Run) -> dict[str, Any]:
+def _ranks(program: Program, timed: _ReportedRun) -> dict[str, Any]:
     """Return how many connections of every rank send and receive in each piece of time, as shares of the most."""
     rates = []
     for side in (0, 1):
@@ -303,7 +305,7 @@ def _ranks(program: Program, timed: _Run) -> dict[str, Any]:
     return {"top": round_value(max(top, 1e-9)), **tables, "got": None}
 
 
-def _rows(timed: _Run, all_listed: bool) -> tuple[dict[str, Any], Ints]:
+def _rows(timed: _ReportedRun, all_listed: bool) -> tuple[dict[str, Any], Ints]:
     """Return the timeline's rows, one a connection by ranks or bands of them, and the row of each connection."""
     connections = timed.columns.connections
     channels = len({channel for _, _, channel in connections}) > 1
@@ -318,7 +320,7 @@ def _rows(timed: _Run, all_listed: bool) -> tuple[dict[str, Any], Ints]:
     return view, row
 
 
-def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any]:
+def _sends(timed: _ReportedRun, row: Ints, carried: Carried, most: int) -> dict[str, Any]:
     """Return the first transmissions in the form of a schedule's sends; `words` says what each carries."""
     columns = timed.columns
     listed = timed.sent[:most]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from synth.app.report.item import EXPONENTS, Fact, Item, Points, Timing, proved_timing
+from synth.app.report.item import EXPONENTS, Fact, Item, ItemTiming, Points, proved_timing
 from synth.app.report.layout import MOST_VERTICES, drawn_edges, network_view, place_vertices
 from synth.app.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
 from synth.app.report.shares import pack_table, rank_rates, round_all, round_value, shares_of_time, timeline_rows
@@ -35,7 +35,7 @@ _GROUP = 12  # ranks that a title names
 
 
 @dataclass(frozen=True, eq=False)
-class _Traffic:
+class _DrawnTraffic:
     """The traffic on the links of the whole network until the last chunk has arrived.
 
     Attributes:
@@ -115,7 +115,7 @@ def _curve_sizes(stored: Stored) -> list[float]:
     return sizes
 
 
-def _facts(stored: Stored, timing: Timing, network: dict[str, Any]) -> list[Fact]:
+def _facts(stored: Stored, timing: ItemTiming, network: dict[str, Any]) -> list[Fact]:
     """Return the figures of the schedule for the page's tiles."""
     schedule, size, taken_us = stored.schedule, timing.size_bytes, timing.time_us or 0.0
     facts: list[Fact] = [("Predicted time", format_time(taken_us), f"at {format_size(math.ceil(size))}")]
@@ -188,7 +188,7 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
     }
 
 
-def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
+def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
     """Compute the traffic of a schedule."""
     net, span = problem.network, time_us(problem, schedule)
     link_row, copies = np.arange(net.nlinks), 1
@@ -205,7 +205,7 @@ def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
     of_send = row[schedule.link]
     busy_us = sum_by(of_send, schedule.end_us - schedule.start_us, nrows)
     bins = max(16, min(MOST_BINS, _CELLS // max(1, nrows)))
-    return _Traffic(
+    return _DrawnTraffic(
         net,
         span,
         row,
@@ -218,7 +218,7 @@ def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
     )
 
 
-def _network(problem: Problem, traffic: _Traffic) -> dict[str, Any]:
+def _network(problem: Problem, traffic: _DrawnTraffic) -> dict[str, Any]:
     """Return vertices with places, physical links with their load, and the other shared capacities."""
     net, topology, physical = traffic.net, problem.topology, traffic.physical
     ends = np.column_stack([topology.link_src[physical], topology.link_dst[physical]])
@@ -259,7 +259,7 @@ def _physical_links(topology: Topology, net: Network) -> Ints:
     return np.array(links, dtype=np.int64)
 
 
-def _resources(traffic: _Traffic, shown: int) -> tuple[Floats, Floats]:
+def _resources(traffic: _DrawnTraffic, shown: int) -> tuple[Floats, Floats]:
     """Return each resource's bytes / (capacity · makespan), and the first `shown` ones' in every piece of time."""
     net, span = traffic.net, traffic.span
     users = net.link_of_use
@@ -273,7 +273,7 @@ def _resources(traffic: _Traffic, shown: int) -> tuple[Floats, Floats]:
     return load, (rate @ traffic.shares) / net.capacity_gbs[:shown, None]
 
 
-def _ranks(problem: Problem, schedule: Schedule, traffic: _Traffic) -> dict[str, Any]:
+def _ranks(problem: Problem, schedule: Schedule, traffic: _DrawnTraffic) -> dict[str, Any]:
     """Return each rank's sending and receiving rates over time, as shares of `top_gbs`, and how much it has."""
     net = traffic.net
     in_use = np.flatnonzero(traffic.row >= 0)
@@ -334,7 +334,9 @@ def _link_name(problem: Problem, net: Network, link: int) -> str:
     return name
 
 
-def _sends(listed: Schedule, lineage: Lineage, traffic: _Traffic, row: Ints, copies: int, total: int) -> dict[str, Any]:
+def _sends(
+    listed: Schedule, lineage: Lineage, traffic: _DrawnTraffic, row: Ints, copies: int, total: int
+) -> dict[str, Any]:
     """Return the sends one by one, with the links that they use and the sends that brought what they carry."""
     net = traffic.net
     links, at = np.unique(listed.link, return_inverse=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from synth.baselines.algorithms.spreading import GATHERING, Messages, added, first_copies, gathered
+from synth.baselines.algorithms.spreading import GATHERING, SpreadMessages, added, first_copies, gathered
 from synth.baselines.fifo import Unordered, stepped
 from synth.baselines.routes import Routes, reverse_links
 from synth.model.collective import MAX_ENTRIES, Ints
@@ -95,7 +95,7 @@ def _blocks_sent(pattern: Pattern, k: int) -> Ints:
 def _spread(net: Network, k: int, blocks_sent: Sequence[Ints], most: int) -> Schedule:
     """Build all patterns at once; chunk b · patterns + i is the part of block b that the i-th pattern carries."""
     rows = np.concatenate([np.column_stack([sent, np.full(len(sent), part)]) for part, sent in enumerate(blocks_sent)])
-    messages = Messages(Routes(net, np.arange(k), most))
+    messages = SpreadMessages(Routes(net, np.arange(k), most))
     for phase in np.unique(rows[:, 0]):
         _, at, goal, block, place, part = rows[rows[:, 0] == phase].T
         messages.phase(block * len(blocks_sent) + part, at, goal, place)

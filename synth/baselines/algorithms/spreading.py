@@ -75,7 +75,7 @@ def first_copies(problem: Problem, net: Network, copies: Schedule, root: Ints) -
     return copies.take(needed_rows)
 
 
-class Messages:
+class SpreadMessages:
     """Messages over fixed routes, phase after phase.
 
     Attributes:

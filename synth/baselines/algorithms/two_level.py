@@ -6,7 +6,7 @@ import numpy as np
 
 from synth.baselines.algorithms.direct import flows, messages
 from synth.baselines.algorithms.ring import Cycle, find_cycles
-from synth.baselines.algorithms.spreading import GATHERING, Messages, gathered
+from synth.baselines.algorithms.spreading import GATHERING, SpreadMessages, gathered
 from synth.baselines.fifo import Unordered
 from synth.baselines.routes import Routes
 from synth.baselines.tuning import TUNING
@@ -73,7 +73,7 @@ def _inside(net: Network, grid: Ints) -> list[list[Cycle]]:
 
 def _spread(net: Network, grid: Ints, rings: list[list[Cycle]], parts: int, most: int) -> Schedule:
     """Build the sends of an allgather: across nodes in a ring, then inside every node."""
-    sent = Messages(Routes(net, grid.ravel(), most))
+    sent = SpreadMessages(Routes(net, grid.ravel(), most))
     nodes, places = grid.shape
     part = np.arange(parts)
     # Across nodes: in every phase each member passes on what it received last.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from synth.baselines.nccl.communicator import Nic, Node
+from synth.baselines.nccl.communicator import NcclNic, NcclNode
 from synth.baselines.nccl.figures import (
     CAPABILITY_HOPPER,
     MOST_HEADS,
@@ -31,7 +31,7 @@ _DUPLICATE_GBS, _FASTER_GBS, _MANY = 25.0, 50.0, 4  # GB/s and channels that dec
 
 
 @dataclass(frozen=True)
-class Graph:
+class ChannelGraph:
     """The channels that a search found.
 
     Attributes:
@@ -51,7 +51,7 @@ class Graph:
     one_exit: bool = False
 
 
-def find_channels(node: Node, pattern: str, capability: int, multi_node: bool, channels: int = 0) -> Graph:
+def find_channels(node: NcclNode, pattern: str, capability: int, multi_node: bool, channels: int = 0) -> ChannelGraph:
     """Return the channels of one pattern (ring, tree, NVLS) in a node.
 
     Args:
@@ -61,12 +61,12 @@ def find_channels(node: Node, pattern: str, capability: int, multi_node: bool, c
         multi_node: True if the communicator has several nodes.
         channels: Number of channels of the ring, which a tree takes too; 0: no such number.
     """
-    return _Search(node, pattern, capability, multi_node, channels).run()
+    return _ChannelSearch(node, pattern, capability, multi_node, channels).run()
 
 
-def joint(graphs: list[Graph]) -> Graph:
+def joint(graphs: list[ChannelGraph]) -> ChannelGraph:
     """Return what all nodes can do: the least of each value."""
-    return Graph(
+    return ChannelGraph(
         min(g.channels for g in graphs),
         min(g.intra_gbs for g in graphs),
         min(g.inter_gbs for g in graphs),
@@ -76,7 +76,7 @@ def joint(graphs: list[Graph]) -> Graph:
     )
 
 
-class _Search:
+class _ChannelSearch:
     """The search for the channels of one pattern in a node.
 
     Attributes:
@@ -89,7 +89,7 @@ class _Search:
         speeds: GB/s that are tried for a channel, descending.
     """
 
-    def __init__(self, node: Node, pattern: str, capability: int, multi_node: bool, channels: int) -> None:
+    def __init__(self, node: NcclNode, pattern: str, capability: int, multi_node: bool, channels: int) -> None:
         self.node, self.pattern, self.multi_node = node, pattern, multi_node
         self.capability = capability
         self.most = channels or MOST_SEARCHED
@@ -105,11 +105,11 @@ class _Search:
         """Return the GB/s that leave a GPU over NVLink or PCIe; inf where neither is stated."""
         return max(self.node.nvlink_gbs, min(self.node.pcie_gbs, default=0.0)) or float("inf")
 
-    def run(self) -> Graph:
+    def run(self) -> ChannelGraph:
         """Return the channels; see `find_channels`."""
         node = self.node
         if self.pattern == NVLS and (not node.switched_gbs or self.capability < CAPABILITY_HOPPER or node.gpus < 2):
-            return Graph()
+            return ChannelGraph()
         best = self._widest()
         if not best.channels:
             return best
@@ -129,9 +129,9 @@ class _Search:
         fits = (i for i, gbs in enumerate(self.speeds) if gbs <= top and gbs * self.least <= total)
         return next(fits, len(self.speeds) - 1)
 
-    def _widest(self) -> Graph:
+    def _widest(self) -> ChannelGraph:
         """Return the channels that move most in sum."""
-        best, begin = Graph(), self._first()
+        best, begin = ChannelGraph(), self._first()
         for gbs in self.speeds[begin:]:
             if best.channels and gbs <= _WORSE * best.inter_gbs:
                 break
@@ -139,7 +139,7 @@ class _Search:
                 for same in self._same_options:
                     count = self._count(gbs, gbs, nvlink, same)
                     if count >= self.least and self._better(count, gbs, best):
-                        best = Graph(count, gbs, gbs, nvlink, same, self.one_exit)
+                        best = ChannelGraph(count, gbs, gbs, nvlink, same, self.one_exit)
                     if best.channels and (
                         best.channels == self.most or best.channels * best.inter_gbs >= self.total_gbs
                     ):
@@ -153,13 +153,13 @@ class _Search:
         """Return whether channels must use the same links, in the order to try; channels of different NICs cannot."""
         return (False,) if self.pattern == NVLS or len(self.node.nics) > 1 else (True, False)
 
-    def _better(self, count: int, gbs: float, best: Graph) -> bool:
+    def _better(self, count: int, gbs: float, best: ChannelGraph) -> bool:
         """Return True if so many channels are better than the best so far."""
         if self.pattern == NVLS and best.channels < count <= self.node.gpus:
             return True
         return count * gbs > best.channels * best.inter_gbs
 
-    def _duplicated(self, graph: Graph) -> Graph:
+    def _duplicated(self, graph: ChannelGraph) -> ChannelGraph:
         """Split channels that one threadblock could not fill into two of half the bandwidth."""
         gbs, count = graph.intra_gbs, graph.channels
         if gbs < _DUPLICATE_GBS or (self.capability > 80 and gbs < _FASTER_GBS and count > _MANY):
@@ -168,7 +168,7 @@ class _Search:
         parts = -(-twice // count)
         return replace(graph, channels=twice, intra_gbs=gbs / parts, inter_gbs=graph.inter_gbs / parts)
 
-    def _raised(self, graph: Graph) -> Graph:
+    def _raised(self, graph: ChannelGraph) -> ChannelGraph:
         """Return as many channels at a higher bandwidth: of a ring, or of one side of a tree or NVLS."""
         faster = [s for s in reversed(self.speeds) if s > graph.inter_gbs]
         for gbs in faster:
@@ -239,7 +239,7 @@ class _Paths:
         steps: Remaining steps of the search.
     """
 
-    def __init__(self, node: Node, nvlink: bool, open_: bool) -> None:
+    def __init__(self, node: NcclNode, nvlink: bool, open_: bool) -> None:
         self.node, self.open = node, open_
         self.gbs: list[float] = []
         self.uses: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -251,7 +251,7 @@ class _Paths:
             self.gbs.append(gbs)
         self.steps = _STEPS
 
-    def most(self, gbs: float, most: int, same: bool, nics: tuple[Nic, ...]) -> int:
+    def most(self, gbs: float, most: int, same: bool, nics: tuple[NcclNic, ...]) -> int:
         """Return the number of channels of `gbs` that fit, at most `most`; `same`: all along the first path."""
         free_gbs = list(self.gbs)
         starts = sorted({gpu for nic in nics for gpu in nic.gpus}) or list(range(self.node.gpus))
@@ -310,6 +310,6 @@ class _Paths:
             yield from onward([start])
 
 
-def ring_threads(graph: Graph, threads: int) -> int:
+def ring_threads(graph: ChannelGraph, threads: int) -> int:
     """Return the threads of a block of a ring under Simple: half where all channels are no faster than PCIe."""
     return threads // 2 if graph.channels * graph.intra_gbs <= PCIE_GBS else threads

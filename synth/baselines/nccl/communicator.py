@@ -19,7 +19,7 @@ _MOST_UNSWITCHED = 128  # most GPUs of a node without NVLink switches for a sear
 
 
 @dataclass(frozen=True)
-class Nic:
+class NcclNic:
     """A NIC of a node.
 
     Attributes:
@@ -32,7 +32,7 @@ class Nic:
 
 
 @dataclass(frozen=True)
-class Node:
+class NcclNode:
     """The GPUs of a communicator that are joined without the network; bandwidths in GB/s, counted as NCCL counts.
 
     Attributes:
@@ -50,7 +50,7 @@ class Node:
     pairs: tuple[tuple[int, int, float], ...] = ()
     pcie: tuple[tuple[int, ...], ...] = ()
     pcie_gbs: tuple[float, ...] = ()
-    nics: tuple[Nic, ...] = ()
+    nics: tuple[NcclNic, ...] = ()
 
     @property
     def nvlink_gbs(self) -> float:
@@ -74,7 +74,7 @@ class Communicator:
     """
 
     capability: int
-    kinds: tuple[Node, ...]
+    kinds: tuple[NcclNode, ...]
     sizes: tuple[int, ...]
     cpu: str = ""
     platform: str = ""
@@ -120,7 +120,7 @@ def nodes_of(topology: Topology, group: Sequence[int]) -> tuple[Ints, list[Ints]
     return part, [ranks[part[ranks] == label] for label in dict.fromkeys(part[ranks].tolist())]
 
 
-def nics_of(topology: Topology, part: Ints, members: Ints) -> tuple[Nic, ...]:
+def nics_of(topology: Topology, part: Ints, members: Ints) -> tuple[NcclNic, ...]:
     """Return the NICs of a node of `nodes_of` that the group's ranks on it are attached to."""
     return _Links(topology, part, 1.0).nics(members)
 
@@ -147,7 +147,7 @@ class _Links:
             if (self.kind[limit.links] == _NETWORK).all():
                 self.limit[limit.links] = number
 
-    def node(self, members: Ints, multi_node: bool) -> Node:
+    def node(self, members: Ints, multi_node: bool) -> NcclNode:
         """Return the node of these ranks; `multi_node`: with its NICs."""
         n, place = self.topology.nranks, {rank: i for i, rank in enumerate(members.tolist())}
         inner = np.flatnonzero((self.part[self.src] == self.part[members[0]]) & (self.kind != _NETWORK))
@@ -171,7 +171,7 @@ class _Links:
             )
         pcie, pcie_gbs = ((), ()) if switched else self._pcie(members, inner[self.kind[inner] == _PCIE])
         nics = self.nics(members) if multi_node else ()
-        return Node(len(members), switched, pairs, pcie, pcie_gbs, nics)
+        return NcclNode(len(members), switched, pairs, pcie, pcie_gbs, nics)
 
     def _pcie(self, members: Ints, links: Ints) -> tuple[tuple[tuple[int, ...], ...], tuple[float, ...]]:
         """Return Node.pcie and Node.pcie_gbs: the path of fewest links between each two GPUs, none through a third."""
@@ -206,7 +206,7 @@ class _Links:
                 edge = new
         return tuple(paths), tuple(rates)
 
-    def nics(self, members: Ints) -> tuple[Nic, ...]:
+    def nics(self, members: Ints) -> tuple[NcclNic, ...]:
         """Return the NICs that a GPU of the group is attached to, or all NICs of the node if there are none."""
         place = {rank: i for i, rank in enumerate(members.tolist())}
         leaving = (self.kind == _NETWORK) & (self.src < self.topology.nranks)
@@ -222,5 +222,5 @@ class _Links:
             limit_gbs = self.topology.limits[number].bandwidth_gbs if kind == "limit" else np.inf
             rate = min(limit_gbs, float(self.topology.bandwidth_gbs[owned].max()))
             near = sorted({place[rank] for rank in self.src[owned].tolist() if rank in place})
-            nics.append(Nic(rate, tuple(near)))
+            nics.append(NcclNic(rate, tuple(near)))
         return tuple(nic for nic in nics if nic.gpus) or tuple(nics)

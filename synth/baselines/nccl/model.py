@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from synth.baselines.nccl import figures as f
-from synth.baselines.nccl.channels import Graph, find_channels, joint, ring_threads
+from synth.baselines.nccl.channels import ChannelGraph, find_channels, joint, ring_threads
 from synth.baselines.nccl.communicator import Communicator, communicator
 from synth.baselines.nccl.platforms import net_latency_us, tuned
 from topologies.errors import NotModelled
@@ -31,7 +31,7 @@ _PLATEAU_BYTES = 64  # bytes a channel and rank from which a ring between nodes 
 
 
 @dataclass(frozen=True)
-class Choice:
+class LibraryChoice:
     """An algorithm and protocol of a library for one message.
 
     Attributes:
@@ -65,7 +65,7 @@ class NcclModel:
 
     communicator: Communicator
 
-    def choose(self, collective: str, size_bytes: float) -> Choice:
+    def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
         """Return NCCL's choice, the first of equals, or the choice of a cloud's tuner if there is one.
 
         Args:
@@ -84,7 +84,7 @@ class NcclModel:
             min(candidates, key=lambda choice: choice.time_us),
         )
 
-    def candidates(self, collective: str, size_bytes: float) -> list[Choice]:
+    def candidates(self, collective: str, size_bytes: float) -> list[LibraryChoice]:
         """Return all choices that NCCL would compare.
 
         Raises:
@@ -104,7 +104,7 @@ class NcclModel:
         return choices
 
     @cached_property
-    def graphs(self) -> dict[str, Graph]:
+    def graphs(self) -> dict[str, ChannelGraph]:
         """Return the channels by algorithm."""
         comm = self.communicator
         multi_node = comm.nnodes > 1
@@ -139,7 +139,7 @@ class NcclModel:
             return f.NVLS_CHANNELS_HOPPER
         return f.NVLS_CHANNELS_BLACKWELL if self.communicator.nnodes > 1 else f.NVLS_CHANNELS_BLACKWELL_NODE
 
-    def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[Choice]:
+    def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[LibraryChoice]:
         """Yield the choice, if there is one."""
         if not self._allowed(collective, algorithm, protocol):
             return
@@ -157,11 +157,11 @@ class NcclModel:
         if ring and size_bytes // (self.channels * comm.nranks) >= _PLATEAU_BYTES:
             latency *= 1.9 if comm.capability < 80 else 1.4
         channels = self._running(algorithm, protocol, size_bytes)
-        yield Choice(algorithm, protocol, channels, latency + size_bytes / (1000 * algbw), latency, algbw)
+        yield LibraryChoice(algorithm, protocol, channels, latency + size_bytes / (1000 * algbw), latency, algbw)
 
     def _allowed(self, collective: str, algorithm: str, protocol: str) -> bool:
         """Return True if NCCL runs the algorithm with this protocol here."""
-        comm, graph = self.communicator, self.graphs.get(algorithm, Graph())
+        comm, graph = self.communicator, self.graphs.get(algorithm, ChannelGraph())
         if not graph.channels:
             return False
         if algorithm == f.NVLS_TREE:
@@ -173,7 +173,7 @@ class NcclModel:
             return protocol == f.SIMPLE and comm.nnodes == comm.nranks
         return protocol != f.LL128 or self._whole_stores(graph)
 
-    def _whole_stores(self, graph: Graph) -> bool:
+    def _whole_stores(self, graph: ChannelGraph) -> bool:
         """Return True if stores of 128 bytes arrive whole, as LL128 needs: over NVLink, and near NICs."""
         comm = self.communicator
         if comm.capability < 70 or not (graph.nvlink or max(comm.sizes) == 1):
@@ -212,7 +212,7 @@ class NcclModel:
             return bus * n / steps_of(collective, n)
         return bus * 0.5
 
-    def _nvls_gbs(self, collective: str, algorithm: str, graph: Graph, gen: f.Generation) -> float:
+    def _nvls_gbs(self, collective: str, algorithm: str, graph: ChannelGraph, gen: f.Generation) -> float:
         """Return the GB/s of one channel: the least of the switch, the network, and NVLSTree's measured rate."""
         comm = self.communicator
         ppn = comm.nranks / comm.nnodes

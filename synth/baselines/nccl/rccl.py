@@ -18,7 +18,7 @@ import numpy as np
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl import rccl_figures as r
 from synth.baselines.nccl.communicator import nics_of, nodes_of
-from synth.baselines.nccl.model import Choice, steps_of
+from synth.baselines.nccl.model import LibraryChoice, steps_of
 from topologies.arrays import Floats, Ints
 from topologies.costs import KINDS
 from topologies.errors import NotModelled
@@ -52,17 +52,17 @@ class RcclModel:
     gcn: str
     nranks: int
     nnodes: int
-    machine: r.Machine
+    machine: r.RcclMachine
     bus_gbs: float
 
-    def choose(self, collective: str, size_bytes: float) -> Choice:
+    def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
         """Return RCCL's choice, the first of equals; see `NcclModel.choose`."""
         by_files = self.mi300 and self.nranks == 8 and collective == "allreduce"
         if by_files and size_bytes < r.ALL_PAIRS_END:
             return self._all_pairs(size_bytes)
         return min(self.candidates(collective, size_bytes), key=lambda choice: choice.time_us)
 
-    def candidates(self, collective: str, size_bytes: float) -> list[Choice]:
+    def candidates(self, collective: str, size_bytes: float) -> list[LibraryChoice]:
         """Return all choices that RCCL would compare.
 
         Raises:
@@ -83,7 +83,7 @@ class RcclModel:
         """Return True for one node of MI300, for which exceptions hold."""
         return self.nnodes == 1 and self.gcn.startswith("gfx94")
 
-    def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[Choice]:
+    def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[LibraryChoice]:
         """Yield the choice, if there is one."""
         if protocol == f.LL128 and not self.machine.ll128:
             return
@@ -102,7 +102,7 @@ class RcclModel:
             return
         algbw = bus * (0.5 if algorithm == f.TREE else self.nranks / steps_of(collective, self.nranks))
         latency = self._latency_us(collective, algorithm, p)
-        yield Choice(algorithm, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
+        yield LibraryChoice(algorithm, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
 
     def _latency_us(self, collective: str, algorithm: str, p: int) -> float:
         """Return the time of a message without bytes; `p` is the index of the protocol."""
@@ -117,7 +117,7 @@ class RcclModel:
         post = 0.0 if nodes == 1 else _POST_US * (3 if f.PROTOCOLS[p] == f.SIMPLE else 1)
         return base + (steps_of(collective, n) - crossing) * max(intra, post) + crossing * inter
 
-    def _all_pairs(self, size_bytes: float) -> Choice:
+    def _all_pairs(self, size_bytes: float) -> LibraryChoice:
         """Return the choice in which all send to all and back: two steps over all links.
 
         Under LL half of the bytes are flags.
@@ -126,7 +126,7 @@ class RcclModel:
         p, share = f.PROTOCOLS.index(protocol), 0.5 if protocol == f.LL else 1.0
         latency = r.BASE_US[p] + 2 * r.TUNINGS[self.machine.tuning].xgmi_us[_ROW[f.RING]][p]
         algbw = self.bus_gbs * share * self.nranks / steps_of("allreduce", self.nranks)
-        return Choice(r.ALL_PAIRS, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
+        return LibraryChoice(r.ALL_PAIRS, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
 
 
 def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:

@@ -12,7 +12,7 @@ from synth.bounds.cuts.cut_candidates import blocks, candidates
 from synth.bounds.cuts.worst_cut import worst_cuts
 from synth.bounds.metric import crossing_times
 from synth.bounds.resource_cover import cover
-from synth.bounds.search import Search
+from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness, must_leave, whole_network
 from synth.model.collective import Bools, Floats, Ints
 from topologies.arrays import marked, segment_sums
@@ -21,7 +21,7 @@ _SAME_US = 1e-8
 _STEEPER = 1 + 1e-9  # a smaller ratio of two limits is rounding
 
 
-def find_cuts(search: Search) -> Iterator[Witness]:
+def find_cuts(search: BoundSearch) -> Iterator[Witness]:
     """Yield cuts around single ranks and nodes, and around the best of many other sets by an estimate."""
     if search.problem.quotient is not None:
         sets = blocks(search.problem, search.tuning)
@@ -33,7 +33,7 @@ def find_cuts(search: Search) -> Iterator[Witness]:
         yield from _late(search, sets)
 
 
-def _late(search: Search, sets: list[Bools]) -> Iterator[Witness]:
+def _late(search: BoundSearch, sets: list[Bools]) -> Iterator[Witness]:
     """Yield, for the cuts, claims about the chunks that reach the cut late or have far to go after it.
 
     They are the pairs of latency and bytes for which no other pair is higher in both.
@@ -66,13 +66,13 @@ def _distinct(us: Floats) -> list[float]:
     return [float(time) for time in np.unique(np.round(us[np.isfinite(us)], 9))]
 
 
-def find_worst_cuts(search: Search) -> Iterator[Witness]:
+def find_worst_cuts(search: BoundSearch) -> Iterator[Witness]:
     """Yield worse and worse cuts, up to the worst of all sets of ranks, by max-flow (ForestColl, section 4)."""
     for worst_cut in worst_cuts(search.problem, search.tuning.max_flow_work).found:
         yield from _cut(search, worst_cut.inside, worst_cut.resources)
 
 
-def _cut(search: Search, inside: Bools, crossed: Ints | None = None) -> Iterator[Witness]:
+def _cut(search: BoundSearch, inside: Bools, crossed: Ints | None = None) -> Iterator[Witness]:
     """Yield the claim of the cut around a set of ranks, if any link leaves it.
 
     Args:

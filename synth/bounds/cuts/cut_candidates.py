@@ -8,7 +8,7 @@ import numpy as np
 
 from synth.bounds.distances import Distances
 from synth.bounds.resource_cover import gbs_by_end
-from synth.bounds.search import Tuning
+from synth.bounds.search import BoundTuning
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
@@ -16,7 +16,7 @@ from synth.model.requirements import sum_by
 from topologies.arrays import index_among
 
 
-def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
+def candidates(problem: Problem, traffic: Traffic, tuning: BoundTuning) -> list[Bools]:
     """Return the sending sides of cuts that are worth a proof, as distinct flags of local ranks.
 
     They are single ranks, nodes and their complements; the best prefixes of orders by distance and by the graph's least
@@ -42,7 +42,7 @@ def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools
     return list({flags.tobytes(): flags for flags in sides if flags.any() and not flags.all()}.values())
 
 
-def blocks(problem: Problem, tuning: Tuning) -> list[Bools]:
+def blocks(problem: Problem, tuning: BoundTuning) -> list[Bools]:
     """Return the sending sides of cuts for a quotient problem, one of all sets that translations map onto each other.
 
     They are the first rank, the first node, the first ranks up to every stride and half of them, and their complements.
@@ -56,7 +56,7 @@ def blocks(problem: Problem, tuning: Tuning) -> list[Bools]:
     return _both_sides([*distinct.values()][: tuning.most_sets])
 
 
-def _single_ranks(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
+def _single_ranks(problem: Problem, traffic: Traffic, tuning: BoundTuning) -> list[Bools]:
     """Return every rank of the group and its complement, or the worst few where there are many."""
     net, n, k = problem.network, problem.nranks, problem.collective.nranks
     if n <= tuning.all_sets:
@@ -90,7 +90,7 @@ def worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
     return [int(i) for i in order if ratio[i] > 0]
 
 
-def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: Tuning) -> list[Bools]:
+def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: BoundTuning) -> list[Bools]:
     """Return the best prefix of every order and of every reversed order."""
     net, sets, ratios = problem.network, [], []
     orders = max(1, min(20, tuning.sweep_work // net.nlinks))
@@ -131,7 +131,7 @@ class _HopGraph:
         corners: Hops from four vertices, each far from the vertices before it, shape (nvertices,) each.
     """
 
-    def __init__(self, problem: Problem, tuning: Tuning) -> None:
+    def __init__(self, problem: Problem, tuning: BoundTuning) -> None:
         link, self.a, self.b = physical_links(problem)
         self.gbs = problem.topology.bandwidth_gbs[link]
         self.n, self.tuning = problem.nranks, tuning

@@ -138,7 +138,7 @@ class FlowGraph:
         self.amount[self.resource >= 0] = own
 
 
-class Demand:
+class CutDemand:
     """Shares of the message that must get from all ranks to one (inward), or from one to the only rank that wants each.
 
     Attributes:
@@ -189,7 +189,7 @@ class Demand:
         return amount
 
 
-class WholeDemand(Demand):
+class WholeDemand(CutDemand):
     """The demand of the whole collective of a quotient problem, from its kind and without its chunks."""
 
     def __init__(self, problem: Problem, inward: bool) -> None:
@@ -223,16 +223,16 @@ def worst_cuts(problem: Problem, most_work: int) -> WorstCuts:
     cuts: list[WorstCut] = []
     exact, work_left = False, most_work
     for inward in (True, False):
-        demand = Demand(problem, inward) if problem.quotient is None else WholeDemand(problem, inward)
-        work_left = _Search(problem, graph, demand, inward).run(cuts, work_left)
+        demand = CutDemand(problem, inward) if problem.quotient is None else WholeDemand(problem, inward)
+        work_left = _CutSearch(problem, graph, demand, inward).run(cuts, work_left)
         exact |= graph.exact and demand.exact and demand.complete and work_left >= 0
     return WorstCuts(tuple(cuts), exact)
 
 
-class _Search:
+class _CutSearch:
     """Dinkelbach's iteration for what must come to every rank, or leave it."""
 
-    def __init__(self, problem: Problem, graph: FlowGraph, demand: Demand, inward: bool) -> None:
+    def __init__(self, problem: Problem, graph: FlowGraph, demand: CutDemand, inward: bool) -> None:
         self.graph, self.demand, self.inward, self.n = graph, demand, inward, problem.nranks
         self.src, self.dst = (graph.src, graph.dst) if inward else (graph.dst, graph.src)
         self.unit = demand.unit / graph.unit / 1000  # µs/byte of a ratio of 1

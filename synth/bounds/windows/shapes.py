@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.bounds.search import Search
+from synth.bounds.search import BoundSearch
 from synth.bounds.windows.limit import ChunkClass, alike_chunks, first_whole_holds
 from synth.model.problem import Problem, least_latency
 
@@ -17,7 +17,7 @@ _MORE_SLOTS = 1.5  # times the largest number of slots: a smaller step is not wo
 
 
 @dataclass(frozen=True)
-class Shape:
+class WindowShape:
     """The size and the content of one linear program over slots of time.
 
     Attributes:
@@ -31,7 +31,7 @@ class Shape:
     parts: tuple[tuple[int, ...], ...] = ()
 
 
-def find_shapes(search: Search) -> list[Shape]:
+def find_shapes(search: BoundSearch) -> list[WindowShape]:
     """Return the shapes to try, those with few slots first; none has more variables than the tuning allows.
 
     For sums that many ranks want, programs of the first part that has a whole sum come before programs of flows: they
@@ -52,7 +52,7 @@ def find_shapes(search: Search) -> list[Shape]:
     if wholes:
         kinds.insert(0, (0, ()))
         partitions = list(dict.fromkeys((*_steepest_parts(search), ())))
-    shapes: list[Shape] = []
+    shapes: list[WindowShape] = []
     for count, ends in kinds:
         most = tuning.window_variables // max(1, (count + max(1, wholes)) * (len(net.pairs.src) + net.nranks))
         slots = [number for number in tuning.window_slots if number <= most]
@@ -60,12 +60,12 @@ def find_shapes(search: Search) -> list[Shape]:
             slots.append(most)
         if partitions:
             shapes += [
-                Shape(number, ends, parts)
+                WindowShape(number, ends, parts)
                 for number in slots
                 for parts in (partitions if not count else partitions[:1])
             ]
         else:
-            shapes += [Shape(number, ends) for number in slots]
+            shapes += [WindowShape(number, ends) for number in slots]
     return sorted(shapes, key=lambda shape: shape.slots)
 
 
@@ -74,7 +74,7 @@ def needs_first_whole(chunk_class: ChunkClass) -> bool:
     return chunk_class.reduces and len(chunk_class.goals) > 1
 
 
-def _steepest_parts(search: Search) -> list[tuple[tuple[int, ...], ...]]:
+def _steepest_parts(search: BoundSearch) -> list[tuple[tuple[int, ...], ...]]:
     """Return, as a list of at most one, the partition of the witness that proves most at the size."""
     proved = [witness for witness in search.witnesses if witness.kind == "parts"]
     return [max(proved, key=lambda witness: witness.at(search.size_bytes)).parts] if proved else []

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from synth.bounds.metric import latencies
-from synth.bounds.relaxation import Capacity, capacities
-from synth.bounds.search import Search
+from synth.bounds.relaxation import LinkCapacity, capacities
+from synth.bounds.search import BoundSearch
 from synth.bounds.windows.edges import window_edges
 from synth.bounds.windows.limit import (
     ChunkClass,
@@ -46,7 +46,7 @@ _MOST_SHRINK = 0.9  # of its length: no slot gets shorter by more
 _STRETCHES = 6  # later ends that are tried with the same prices
 
 
-def refutations(search: Search) -> Iterator[Witness | None]:
+def refutations(search: BoundSearch) -> Iterator[Witness | None]:
     """Yield witnesses of later and later ends that are refuted at `search.size_bytes`, and None while a solver works.
 
     The ends lie between what is proved and what a schedule reaches. Programs with few slots come first.
@@ -76,7 +76,7 @@ def refutations(search: Search) -> Iterator[Witness | None]:
                 break
             try_us = next_us or _next_time(low_us, high_us, tried)
             edges = window_edges(problem.network, try_us, shape.slots)
-            program = _Program(problem, edges, search.size_bytes, shape.ends, shape.parts)
+            program = _WindowProgram(problem, edges, search.size_bytes, shape.ends, shape.parts)
             values = None
             for values in program.solved(search.workers, deadline):
                 if values is None:
@@ -158,7 +158,7 @@ def _next_time(low_us: float, high_us: float, tried: list[tuple[float, float]]) 
 
 
 @dataclass(eq=False)
-class _Program:
+class _WindowProgram:
     """The linear program of some slots: the prices at which a byte pays most, if all capacity costs 1 in sum.
 
     Attributes:
@@ -186,7 +186,7 @@ class _Program:
         net = self.problem.network
         self.slots: Slots = slots_of(net, self.edges)
         self.builder = ProgramBuilder()
-        self.rows: list[Capacity] = capacities(self.problem)
+        self.rows: list[LinkCapacity] = capacities(self.problem)
         count, number = len(self.slots), len(self.rows)
         self.price = self.builder.add_variables(number * count, np.inf).reshape(number, count)
         gbs = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])[[row.resource for row in self.rows]]

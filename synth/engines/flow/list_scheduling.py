@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from synth.engines.flow.congestion_prices import pop_key, push_key
 from synth.engines.flow.csr_network import CsrNetwork
-from synth.engines.flow.tuning import TUNING, Tuning
+from synth.engines.flow.tuning import TUNING, FlowTuning
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 from topologies.arrays import grouped
@@ -91,7 +91,7 @@ class _Bundles(NamedTuple):
 
 def list_schedule(
     run: Runner, net: CsrNetwork, bundle: Ints, hold_us: Floats, urgency: Floats, before: Ints, after: Ints,
-    tuning: Tuning = TUNING,
+    tuning: FlowTuning = TUNING,
 ) -> tuple[Ints, Floats]:  # fmt: skip
     """Return the sends in order of start, and the start of each in µs.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork
 from synth.engines.flow.list_scheduling import list_schedule, urgencies
-from synth.engines.flow.tuning import TUNING, Tuning
+from synth.engines.flow.tuning import TUNING, FlowTuning
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.deadline import now
@@ -19,7 +19,7 @@ from synth.model.schedule import Schedule, untimed
 
 
 @dataclass(frozen=True, eq=False)
-class Sends:
+class OrderedSends:
     """Sends with dependencies; `ordered` finds good orders for them.
 
     Attributes:
@@ -51,7 +51,7 @@ class Sends:
     before: Ints
     after: Ints
     busiest_us: float
-    tuning: Tuning = TUNING
+    tuning: FlowTuning = TUNING
 
     @cached_property
     def bundle(self) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 from synth.engines.flow.congestion_prices import Congestion, add_load, cost_of, set_prices
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
 from synth.engines.flow.trees import Csr, route_trees
-from synth.engines.flow.tuning import TUNING, Tuning
+from synth.engines.flow.tuning import TUNING, FlowTuning
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Allowed, Problem
@@ -46,7 +46,7 @@ class Routing:
         return float(self.load_us.max(initial=0.0))
 
 
-class Router:
+class FlowRouter:
     """A router of one problem for messages of one size, which improves its routes pass by pass.
 
     Attributes:
@@ -68,7 +68,7 @@ class Router:
         latency_us: float = 0.0,
         narrow: bool = True,
         bias: float = 0.05,
-        tuning: Tuning = TUNING,
+        tuning: FlowTuning = TUNING,
     ) -> None:
         """Build the tables for the routes of a problem.
 

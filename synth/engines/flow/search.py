@@ -16,12 +16,12 @@ import numpy as np
 
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.csr_network import reverse_network
-from synth.engines.flow.ordering import Sends
+from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
-from synth.engines.flow.routes import Router, Routing
+from synth.engines.flow.routes import FlowRouter, Routing
 from synth.engines.flow.time_expanded_matching import FlowSchedule, is_matchable, matched
 from synth.engines.flow.trees import find_parents
-from synth.engines.flow.tuning import SEARCH, TUNING, SearchTuning, Tuning
+from synth.engines.flow.tuning import SEARCH, TUNING, FlowTuning, SearchTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
@@ -47,12 +47,12 @@ def solve(problem: Problem, request: Request, tuning: SearchTuning = SEARCH) -> 
     quotient = quotient_of(problem)
     if quotient is not None and quotient.quotient is not None:
         most_sends = tuning.expanded // quotient.quotient.order
-        yield from _Search(quotient, request, replace(tuning, most_sends=most_sends)).run()
+        yield from _FlowSearch(quotient, request, replace(tuning, most_sends=most_sends)).run()
         whole_is_quick = estimated_sends(problem) < tuning.sends_of_seconds
         near = tuning.close_enough(0) if whole_is_quick else tuning.near_whole
         if request.known.best_us(size) <= request.bound.at(size)[0] * near:
             return
-    yield from _Search(problem, request, tuning).run()
+    yield from _FlowSearch(problem, request, tuning).run()
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Trial:
     bias: float
 
 
-class _Search:
+class _FlowSearch:
     """The search for schedules of one problem at one or a few message sizes.
 
     Attributes:
@@ -238,7 +238,7 @@ def best_of(
     bias: float = 0.05,
     deadline: float = np.inf,
     run: Runner | None = None,
-    tuning: Tuning = TUNING,
+    tuning: FlowTuning = TUNING,
 ) -> FlowSchedule:
     """Return the best schedule of a few passes, for messages of `size_bytes`.
 
@@ -271,7 +271,7 @@ def best_of(
         best = matched(problem, size_bytes, run)
         if best is not None and best.took_us <= enough_us:
             return best
-    router = Router(
+    router = FlowRouter(
         problem, size_bytes, run, depth=depth, likely_us=likely_us, latency_us=latency_us,
         narrow=narrow, bias=bias, tuning=tuning,
     )  # fmt: skip
@@ -289,17 +289,17 @@ def best_of(
     return best
 
 
-def routed(router: Router, routing: Routing) -> Sends:
+def routed(router: FlowRouter, routing: Routing) -> OrderedSends:
     """Return the sends of a routing, path by path, so that successive sends are adjacent in memory."""
     columns = _paths(router, routing) if router.single and not len(routing.gather[1]) else _trees(router, routing)
     chunk, link, step, gathers, before, after = columns
-    return Sends(
+    return OrderedSends(
         router.problem, router.net, router.loop_net, router.run, router.work, chunk, link, step,
         np.arange(len(chunk)) < gathers, before, after, routing.busiest_us, router.tuning,
     )  # fmt: skip
 
 
-def _paths(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
+def _paths(router: FlowRouter, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
     """Return the sends of paths, for one holder and one goal a chunk; each row of a path waits for the row before."""
     ptr, links = routing.spread
     length = np.diff(ptr)
@@ -314,7 +314,7 @@ def _paths(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Int
     return chunk, links[ptr[chunk] + step], step, 0, before, before + 1
 
 
-def _trees(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
+def _trees(router: FlowRouter, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
     """Return the sends of trees: chunk, link, step, number of gathering sends, and the dependencies."""
     gather, spread = routing.gather, routing.spread
     collective = router.problem.collective

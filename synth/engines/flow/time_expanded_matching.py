@@ -15,7 +15,7 @@ import numpy as np
 from synth.engines.flow.congestion_prices import pop_key, push_key
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
 from synth.engines.flow.trees import Csr, find_parents
-from synth.engines.flow.tuning import TUNING, Tuning
+from synth.engines.flow.tuning import TUNING, FlowTuning
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Problem
@@ -43,7 +43,7 @@ class _Offers(NamedTuple):
     link: Any
 
 
-class _Scratch(NamedTuple):
+class _MatchScratch(NamedTuple):
     """State of the matching.
 
     Attributes:
@@ -80,7 +80,7 @@ class FlowSchedule:
     load_us: Floats
 
 
-def is_matchable(problem: Problem, tuning: Tuning = TUNING) -> bool:
+def is_matchable(problem: Problem, tuning: FlowTuning = TUNING) -> bool:
     """Return True if most ranks want every chunk, or add to it, so that matching in time is worth a try."""
     collective = problem.collective
     if collective.reducing and not reversible(collective):
@@ -148,7 +148,7 @@ def match_in_time(
     offers = _Offers(
         *run.columns(empty_lists, empty_lists.copy(), *(np.empty(most_offers, dtype=np.int32) for _ in range(3)))
     )
-    scratch = _Scratch(
+    scratch = _MatchScratch(
         *run.columns(
             np.zeros(len(net.capacity_gbs)), zeros > 0, zeros > 0, zeros, np.empty(2 * total + 2),
             np.empty(2 * total + 2, dtype=np.int64), np.empty(total, dtype=np.int64),
@@ -171,7 +171,7 @@ def _offer(
     net: CsrNetwork,
     is_goal: Any,
     offers: _Offers,
-    scratch: _Scratch,
+    scratch: _MatchScratch,
     chunk: int,
     u: int,
     noffers: int,
@@ -212,7 +212,7 @@ def _offer(
 
 def _match_in_time(  # One loop over events of over 60 lines, as its state is too large to pass on.
     net: CsrNetwork, is_goal: Any, holder_ptr: Any, holders: Any, work: Any, out_chunk: Any, out_link: Any,
-    out_start: Any, eps: float, offers: _Offers, scratch: _Scratch,
+    out_start: Any, eps: float, offers: _Offers, scratch: _MatchScratch,
 ) -> int:  # fmt: skip
     """Write the sends and return their number."""
     head, _, follows, offer_chunk, offer_link = offers

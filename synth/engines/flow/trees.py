@@ -22,7 +22,7 @@ from topologies.arrays import pointers, ranges
 Csr = tuple[Ints, Ints]  # (ptr, idx); the entries of row c are idx[ptr[c]:ptr[c+1]]
 
 
-class _Scratch(NamedTuple):
+class _TreeScratch(NamedTuple):
     """State of every rank while a tree grows, and a heap of ranks by their cost.
 
     Attributes:
@@ -70,7 +70,7 @@ def route_trees(
     nranks = net.nranks
     size = 4 * len(net.src) + nranks + 16
     zeros, floats = np.zeros(nranks, dtype=np.int64), np.zeros(nranks)
-    scratch = _Scratch(
+    scratch = _TreeScratch(
         *run.columns(floats, floats.copy(), zeros, zeros > 0, zeros > 0, zeros.copy(), np.zeros(size)),
         *run.columns(np.zeros(size, dtype=np.int64)),
     )
@@ -84,7 +84,7 @@ def route_trees(
 
 def _route_trees(  # One search of over 60 lines, as its state is too large to pass on.
     net: CsrNetwork, congestion: Congestion, order: Any, holder_ptr: Any, holders: Any, goal_ptr: Any, goals: Any,
-    work: Any, allowed: Any, family: Any, depth: float, begin: Any, end: Any, old: Any, scratch: _Scratch,
+    work: Any, allowed: Any, family: Any, depth: float, begin: Any, end: Any, old: Any, scratch: _TreeScratch,
 ) -> tuple[Any, int]:  # fmt: skip
     """Return the links of all trees, those of chunk c from begin[c] to end[c], and how many chunks miss a goal."""
     away, key, via, inside, is_goal, path, keys, codes = scratch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tuning:
+class FlowTuning:
     """Settings of routing and list scheduling, equal for all problems.
 
     Attributes:
@@ -32,7 +32,7 @@ class Tuning:
     matched_cells: int = 400_000_000
 
 
-TUNING = Tuning()
+TUNING = FlowTuning()
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def solve(problem: Problem, size_bytes: float, depth: float = 0.5, passes: int =
         depth: 0 for trees that only follow the load, 1 for trees that also count the whole path from the root.
         passes: Number of times that all chunks are routed; the best pass counts.
     """
-    router = _Router(problem, size_bytes, depth)
+    router = _GreedyRouter(problem, size_bytes, depth)
     best: list[list[int]] = []
     least = np.inf
     for _ in range(passes):
@@ -69,7 +69,7 @@ def along_trees(problem: Problem, rows: Sequence[Sequence[int]]) -> Schedule:
     return untimed(chunks, links, np.array(steps), np.zeros(len(steps), dtype=bool))
 
 
-class _Router:
+class _GreedyRouter:
     """A router of all chunks of a problem.
 
     Attributes:

@@ -15,7 +15,7 @@ from synth.phases.split import join, phases
 
 
 @dataclass(frozen=True)
-class Tuning:
+class GreedyTuning:
     """Settings of the engine.
 
     Attributes:
@@ -40,7 +40,7 @@ def accepts(problem: Problem, options: Options) -> str:
     return "route takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: GreedyTuning = GreedyTuning()) -> Iterator[Outcome]:
     """Yield a schedule for small messages, and several schedules for large ones.
 
     The trials follow counted work, not the clock, so that the same question gets the same answer.

@@ -34,7 +34,7 @@ DIRECT = "sums exchanged"  # the part that claims about a direct all-reduce name
 
 
 @dataclass(frozen=True)
-class Tuning:
+class ParetoTuning:
     """Limits on the shapes that are searched, and on the work of the solvers.
 
     Attributes:
@@ -87,7 +87,7 @@ class ShapeSearch:
     effort: float = math.inf
     solvers: Sequence[str] = ("cpsat", "smt")
     seed: int = 0
-    tuning: Tuning = Tuning()
+    tuning: ParetoTuning = ParetoTuning()
 
     def left_s(self) -> float:
         """Return the seconds to the deadline."""

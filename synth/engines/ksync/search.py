@@ -12,7 +12,7 @@ from synth.bounds.prove import Bound, prove
 from synth.engines.edge_colouring import slotted
 from synth.engines.greedy import route
 from synth.engines.ksync.encoding import fewest_steps
-from synth.engines.ksync.pareto import DIRECT, Pins, ShapeSearch, Tuning, direct_allreduce, pareto
+from synth.engines.ksync.pareto import DIRECT, ParetoTuning, Pins, ShapeSearch, direct_allreduce, pareto
 from synth.engines.ksync.step_bounds import MOST_GOALS, check_step_bound
 from synth.engines.request import Candidate, Decision, Options, Outcome, Progress, Refusal, Request, Shape, StepClaim
 from synth.model.deadline import now
@@ -27,22 +27,22 @@ from synth.timing.rounds import unit_gbs
 
 def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - All shapes are accepted.
     """Return why the engine refuses a problem, empty for few ranks of one group."""
-    if problem.nranks > Tuning.most_ranks or problem.quotient is not None or problem.allowed is not None:
+    if problem.nranks > ParetoTuning.most_ranks or problem.quotient is not None or problem.allowed is not None:
         return (
-            f"--steps, --rounds and the exact engines are for {Tuning.most_ranks} ranks at most; this problem has"
+            f"--steps, --rounds and the exact engines are for {ParetoTuning.most_ranks} ranks at most; this problem has"
             f" {problem.nranks}"
         )
     return ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning | None = None) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: ParetoTuning | None = None) -> Iterator[Outcome]:
     """Yield the composed Pareto set of every phase, and for all-reduce the schedules of fewer steps, with proofs."""
     options, least = request.options, fewest_steps(problem)
     pinned = [number for number in (options.steps, options.rounds) if number is not None]
     if pinned and min(pinned) < least:
         yield Refusal(f"no schedule has {options.shape}: it takes {least} steps at least, each of a round or more")
         return
-    exact = _Exact(problem, request, tuning or Tuning())
+    exact = _Exact(problem, request, tuning or ParetoTuning())
     if (yield from exact.by_routing()):
         return
     yield from exact.by_phases()
@@ -62,7 +62,7 @@ class _Exact:
 
     problem: Problem
     request: Request
-    tuning: Tuning
+    tuning: ParetoTuning
 
     def by_routing(self) -> Generator[Outcome, None, bool]:
         """Yield a routed schedule of the pinned shape, and return True if there is one, as it then needs no solver."""

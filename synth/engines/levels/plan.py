@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork, csr_network
-from synth.engines.flow.routes import Router
+from synth.engines.flow.routes import FlowRouter
 from synth.engines.levels.composition import STAR, Arcs, Hops, exchange, following, from_root, hops, send, spread
-from synth.engines.levels.tuning import Tuning
+from synth.engines.levels.tuning import LevelsTuning
 from synth.model.collective import Bools, Ints
 from synth.model.compiled import choose_runner
 from synth.model.problem import LARGEST, Problem, make_problem
@@ -22,7 +22,7 @@ from topologies.symmetry.translations import representatives
 
 
 @dataclass(frozen=True)
-class Shape:
+class LevelsShape:
     """The shape of a composition of levels.
 
     Attributes:
@@ -40,7 +40,7 @@ class Shape:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class LevelsPlan:
     """The columns of a schedule without an order.
 
     Attributes:
@@ -70,7 +70,7 @@ class Levels:
         InputError: If ranks along a level do not reach each other, or no level has all its ranks linked.
     """
 
-    def __init__(self, problem: Problem, members: Ints, tuning: Tuning) -> None:
+    def __init__(self, problem: Problem, members: Ints, tuning: LevelsTuning) -> None:
         self.problem, self.members, self.tuning = problem, members, tuning
         net = problem.network
         # The links of a pair of ranks are adjacent, the widest first.
@@ -127,7 +127,7 @@ class Levels:
         ranks = self.members.size
         return [1, ranks // len(self.members), *(ranks * power for power in powers)]
 
-    def plan(self, shape: Shape, count: int) -> Plan | None:
+    def plan(self, shape: LevelsShape, count: int) -> LevelsPlan | None:
         """Return the plan of a shape with `count` times as many chunks; None where a send has no link."""
         problem = self.problem.with_chunks(count)
         columns = []
@@ -143,9 +143,9 @@ class Levels:
                 np.broadcast_to(arcs.step, shape_of_sends).ravel(),
                 np.broadcast_to(arcs.adds, shape_of_sends).ravel(),
             ))  # fmt: skip
-        return Plan(problem, *(np.concatenate(column) for column in zip(*columns, strict=True)))
+        return LevelsPlan(problem, *(np.concatenate(column) for column in zip(*columns, strict=True)))
 
-    def _by_tree(self, problem: Problem, shape: Shape) -> dict[tuple[int, int, int], Ints]:
+    def _by_tree(self, problem: Problem, shape: LevelsShape) -> dict[tuple[int, int, int], Ints]:
         """Return the chunks by the root of their tree, the rank whose place they take, and their rotation."""
         roots = self._roots(problem)
         parts = problem.collective.nchunks // self.problem.collective.nchunks
@@ -180,7 +180,7 @@ class Levels:
         linked = self._are_linked(tail, head, 1) | (part == root)
         return [int(rank) for rank in part[linked]]
 
-    def _tree(self, shape: Shape, root: int, exit_rank: int, rotation: int) -> Arcs:
+    def _tree(self, shape: LevelsShape, root: int, exit_rank: int, rotation: int) -> Arcs:
         """Return a chunk's sends over its tree."""
 
         def along(level: int, place: int, rotation: int) -> Hops:
@@ -238,7 +238,7 @@ class Levels:
         if not strongly_connected(net.nranks, net.src, net.dst):
             raise InputError(f"levels: the ranks along level {level} do not reach each other over its own links")
         sub, passes = replace(sub, network=net), self.tuning.passes
-        router = Router(sub, LARGEST, choose_runner(2e-6 * passes * sub.collective.nchunks * net.nlinks))
+        router = FlowRouter(sub, LARGEST, choose_runner(2e-6 * passes * sub.collective.nchunks * net.nlinks))
         for _ in range(passes):
             routing = router.improve()
         ptr, links = routing.spread

@@ -14,12 +14,12 @@ from functools import lru_cache
 import numpy as np
 
 from synth.baselines.fifo import waits
-from synth.engines.flow.ordering import Sends
+from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.levels.composition import CHAIN, SCATTER, STAR
-from synth.engines.levels.plan import Levels, Plan, Shape
-from synth.engines.levels.tuning import TUNING, Tuning
+from synth.engines.levels.plan import Levels, LevelsPlan, LevelsShape
+from synth.engines.levels.tuning import TUNING, LevelsTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Ints
 from synth.model.compiled import choose_runner
@@ -67,7 +67,7 @@ def _members(topology: Topology, group: tuple[int, ...]) -> Ints:
     return np.asarray(local[members[0]])
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> Iterator[Outcome]:
     """Yield for each size the best shape and number of chunks, of the quotient problem where there is one."""
     planned_problem = quotient_of(problem) or problem
     order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
@@ -79,10 +79,10 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterat
         yield Progress(str(error))
         return
     for size in request.sizes:
-        yield from _Search(levels, request, size, most_sends, tuning).run()
+        yield from _LevelsSearch(levels, request, size, most_sends, tuning).run()
 
 
-class _Search:
+class _LevelsSearch:
     """The search for the best shape and number of chunks at a message size.
 
     Attributes:
@@ -94,7 +94,7 @@ class _Search:
         best_us: Best time so far in µs.
     """
 
-    def __init__(self, levels: Levels, request: Request, size: int, most: int, tuning: Tuning) -> None:
+    def __init__(self, levels: Levels, request: Request, size: int, most: int, tuning: LevelsTuning) -> None:
         self.levels, self.request, self.size, self.most, self.tuning = levels, request, size, most, tuning
         self.enough_us = request.bound.at(size)[0] * tuning.near
         self.best_us = np.inf
@@ -125,14 +125,14 @@ class _Search:
         """Return True if the best time is near the bound, or the deadline has passed."""
         return self.best_us <= self.enough_us or now() >= self.request.deadline
 
-    def _shapes(self) -> list[Shape]:
+    def _shapes(self) -> list[LevelsShape]:
         """Return the shapes to compose, the most likely first."""
         collective, depth = self.levels.problem.collective, self.levels.members.ndim
         if collective.name == "allreduce":
-            return [Shape(STAR, exchanged) for exchanged in range(depth + 1)]
+            return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
         if collective.kind.rooted and self.levels.members.shape[0] > 2:
-            return [Shape(form) for form in (SCATTER, CHAIN, STAR)]
-        return [Shape(STAR)]
+            return [LevelsShape(form) for form in (SCATTER, CHAIN, STAR)]
+        return [LevelsShape(STAR)]
 
     def _counts(self) -> Sequence[int]:
         """Return the numbers of chunks a block to try."""
@@ -140,7 +140,7 @@ class _Search:
             return [self.request.options.chunks]
         return self.levels.counts(self.tuning.doublings)
 
-    def _schedule_plan(self, plan: Plan) -> tuple[float, Candidate]:
+    def _schedule_plan(self, plan: LevelsPlan) -> tuple[float, Candidate]:
         """Return the time in µs and the candidate of the best list schedule of a plan."""
         problem, levels = plan.problem, self.levels
         sends = len(plan.chunk)
@@ -151,7 +151,7 @@ class _Search:
         network = problem.network
         load_us = np.bincount(plan.link, kilobytes[plan.chunk], minlength=network.nlinks)[network.link_of_use]
         busy_us = np.bincount(network.uses_idx, load_us, minlength=network.nresources) / network.capacity_gbs
-        sends_with_waits = Sends(
+        sends_with_waits = OrderedSends(
             problem, net, run.table(net), run, kilobytes, plan.chunk, plan.link, plan.step, plan.reduces,
             *waits(problem, schedule), float(busy_us.max(initial=0.0)),
         )  # fmt: skip

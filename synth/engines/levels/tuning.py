@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tuning:
+class LevelsTuning:
     """Settings of the engine.
 
     Attributes:
@@ -32,4 +32,4 @@ class Tuning:
     passes: int = 8
 
 
-TUNING = Tuning()
+TUNING = LevelsTuning()

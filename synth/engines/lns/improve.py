@@ -7,12 +7,27 @@ from typing import Any
 import numpy as np
 
 from synth.engines.lns.calendars import Calendars, book, clear, earliest
-from synth.engines.lns.insertion import Chunks, Graph, Plan, Scratch, draw, draw_roots, insert
+from synth.engines.lns.insertion import (
+    LnsChunks,
+    LnsGraph,
+    LnsPlan,
+    LnsScratch,
+    draw,
+    draw_roots,
+    insert,
+)
 
 _LATENESS = 0.05  # weight of the mean arrival of the chunks in the cost, besides the last arrival
 
 
-def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, arrival_us: Any, end_us: Any) -> float:
+def place_all(
+    graph: LnsGraph,
+    calendars: Calendars,
+    chunks: LnsChunks,
+    plan: LnsPlan,
+    arrival_us: Any,
+    end_us: Any,
+) -> float:
     """Set every send of the plan to its earliest start, in the order of their starts, and return the plan's cost.
 
     Args:
@@ -66,7 +81,7 @@ def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, ar
     return end + _LATENESS * mean / nchunks
 
 
-def copy_plan(source: Plan, target: Plan) -> None:
+def copy_plan(source: LnsPlan, target: LnsPlan) -> None:
     """Write one plan into another."""
     for chunk in range(len(source.count)):
         target.count[chunk] = source.count[chunk]
@@ -81,8 +96,8 @@ def copy_plan(source: Plan, target: Plan) -> None:
 
 
 def improve(  # One loop of over 60 lines, as its state is too large to pass on.
-    graph: Graph, calendars: Calendars, chunks: Chunks, now: Plan, trial: Plan, best: Plan, scratch: Scratch,
-    arrival_us: Any, end_us: Any, trial_end_us: Any, costs: Any, work: int, enough_us: float, heat: float,
+    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, now: LnsPlan, trial: LnsPlan, best: LnsPlan,
+    scratch: LnsScratch, arrival_us: Any, end_us: Any, trial_end_us: Any, costs: Any, work: int, enough_us: float, heat: float,
 ) -> int:  # fmt: skip
     """Improve plans until `work` links were looked at, and return the number of iterations.
 
@@ -164,8 +179,8 @@ def improve(  # One loop of over 60 lines, as its state is too large to pass on.
 
 
 def construct(
-    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, arrival_us: Any, end_us: Any,
-    order: Any, likely_us: float, weight: float, noise: float, far: bool, roots: int,
+    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, plan: LnsPlan, scratch: LnsScratch,
+    arrival_us: Any, end_us: Any, order: Any, likely_us: float, weight: float, noise: float, far: bool, roots: int,
 ) -> float:  # fmt: skip
     """Build a plan chunk by chunk and return its cost, negative where a chunk cannot reach a goal.
 

@@ -15,7 +15,7 @@ from synth.engines.lns.calendars import Calendars, book, earliest, latest
 BEYOND = 1e300
 
 
-class Graph(NamedTuple):
+class LnsGraph(NamedTuple):
     """The links and ranks of a network, as arrays for the loops.
 
     Attributes:
@@ -41,7 +41,7 @@ class Graph(NamedTuple):
     between: Any
 
 
-class Chunks(NamedTuple):
+class LnsChunks(NamedTuple):
     """The chunks and the ranks that they start from and go to.
 
     Attributes:
@@ -63,7 +63,7 @@ class Chunks(NamedTuple):
     away: Any
 
 
-class Plan(NamedTuple):
+class LnsPlan(NamedTuple):
     """The sends of all chunks. Row c has the sends of chunk c: the gather first, then the exchange between the roots.
 
     Attributes:
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
     start: Any
 
 
-class Scratch(NamedTuple):
+class LnsScratch(NamedTuple):
     """State of every rank while a tree grows.
 
     Attributes:
@@ -113,15 +113,15 @@ class Scratch(NamedTuple):
     drawn: Any
 
 
-def draw(scratch: Scratch) -> float:
+def draw(scratch: LnsScratch) -> float:
     """Return a random number from 0 to 1."""
     scratch.drawn[0] = (scratch.drawn[0] * 1103515245 + 12345) & 0x7FFFFFFF
     return float(scratch.drawn[0] >> 7) / 16777216.0
 
 
 def insert(
-    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, end_us: float,
-    weight: float, noise: float, far: bool,
+    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, plan: LnsPlan, scratch: LnsScratch, chunk: int,
+    end_us: float, weight: float, noise: float, far: bool,
 ) -> None:  # fmt: skip
     """Add a chunk's sends to the calendars and the plan.
 
@@ -171,7 +171,14 @@ def insert(
     _grow(graph, calendars, chunks, plan, scratch, chunk, missing, False, weight, noise, far)
 
 
-def draw_roots(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, most: int) -> None:
+def draw_roots(
+    graph: LnsGraph,
+    chunks: LnsChunks,
+    plan: LnsPlan,
+    scratch: LnsScratch,
+    chunk: int,
+    most: int,
+) -> None:
     """Choose the roots of a sum at random: a rank that can be one, and up to `most` ranks, all linked both ways."""
     begin, after = chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]
     first = int(draw(scratch) * len(scratch.at))
@@ -199,7 +206,7 @@ def draw_roots(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk
     plan.nroots[chunk] = count
 
 
-def _can_be_root(chunks: Chunks, chunk: int, rank: int) -> bool:
+def _can_be_root(chunks: LnsChunks, chunk: int, rank: int) -> bool:
     """Return True if all contributions can reach a rank, and all goals can be reached from it."""
     for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
         if not chunks.away[chunks.holders[j], rank] < BEYOND:
@@ -210,7 +217,7 @@ def _can_be_root(chunks: Chunks, chunk: int, rank: int) -> bool:
     return True
 
 
-def _leave_out_idle(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int) -> None:
+def _leave_out_idle(graph: LnsGraph, chunks: LnsChunks, plan: LnsPlan, scratch: LnsScratch, chunk: int) -> None:
     """Remove roots that neither contribute nor get a contribution, as they have nothing to exchange."""
     for k in range(plan.nroots[chunk]):
         scratch.is_settled[plan.roots[chunk, k]] = False
@@ -228,7 +235,13 @@ def _leave_out_idle(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, 
 
 
 def _exchange(
-    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, summed_us: float
+    graph: LnsGraph,
+    calendars: Calendars,
+    chunks: LnsChunks,
+    plan: LnsPlan,
+    scratch: LnsScratch,
+    chunk: int,
+    summed_us: float,
 ) -> None:
     """Add the sends of every root's part to all other roots, and set `at` to the time at which each has the sum."""
     count = plan.nroots[chunk]
@@ -246,7 +259,7 @@ def _exchange(
             scratch.at[v] = max(scratch.at[v], start + hold + graph.alpha[link])
 
 
-def _begin_at_roots(plan: Plan, scratch: Scratch, chunk: int, summed_us: float) -> None:
+def _begin_at_roots(plan: LnsPlan, scratch: LnsScratch, chunk: int, summed_us: float) -> None:
     """Start a tree at the roots of a sum."""
     _begin(scratch, len(scratch.at))
     for k in range(plan.nroots[chunk]):
@@ -254,14 +267,14 @@ def _begin_at_roots(plan: Plan, scratch: Scratch, chunk: int, summed_us: float) 
         scratch.inside[plan.roots[chunk, k]] = True
 
 
-def _begin(scratch: Scratch, ranks: int) -> None:
+def _begin(scratch: LnsScratch, ranks: int) -> None:
     """Remove all ranks from the tree and from its goals."""
     for rank in range(ranks):
         scratch.inside[rank] = False
         scratch.is_goal[rank] = False
 
 
-def _want(ptr: Any, ranks: Any, scratch: Scratch, chunk: int) -> int:
+def _want(ptr: Any, ranks: Any, scratch: LnsScratch, chunk: int) -> int:
     """Mark the ranks that must join the tree, and return their number."""
     count = 0
     for j in range(ptr[chunk], ptr[chunk + 1]):
@@ -272,8 +285,8 @@ def _want(ptr: Any, ranks: Any, scratch: Scratch, chunk: int) -> int:
 
 
 def _grow(
-    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, missing: int,
-    back: bool, weight: float, noise: float, far: bool,
+    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, plan: LnsPlan, scratch: LnsScratch, chunk: int,
+    missing: int, back: bool, weight: float, noise: float, far: bool,
 ) -> None:  # fmt: skip
     """Build a tree to the marked goals; with `back`, from the goals to the tree, backwards in time."""
     while missing > 0:
@@ -305,7 +318,7 @@ def _grow(
 
 
 def _reach(
-    graph: Graph, calendars: Calendars, chunks: Chunks, scratch: Scratch, chunk: int, missing: int, back: bool,
+    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, scratch: LnsScratch, chunk: int, missing: int, back: bool,
     weight: float, noise: float, far: bool,
 ) -> int:  # fmt: skip
     """Return the goal nearest to the tree in time (`far`: farthest), with its path in `via`; -1 if there is none."""

@@ -15,7 +15,7 @@ import numpy as np
 from synth.engines.flow.search import best_of
 from synth.engines.lns.calendars import calendars
 from synth.engines.lns.improve import construct, improve, place_all
-from synth.engines.lns.insertion import Chunks, Graph, Plan, Scratch
+from synth.engines.lns.insertion import LnsChunks, LnsGraph, LnsPlan, LnsScratch
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Ints
 from synth.model.compiled import Runner
@@ -35,7 +35,7 @@ _GATHER, _EXCHANGE = 0, 1  # phases of a chunk's sends, before its spread
 
 
 @dataclass(frozen=True)
-class Tuning:
+class LnsTuning:
     """Settings of the engine.
 
     Attributes:
@@ -70,7 +70,7 @@ class Tuning:
     kept: int = 4
 
 
-TUNING = Tuning()
+TUNING = LnsTuning()
 
 
 def accepts(problem: Problem, options: Options) -> str:
@@ -80,7 +80,9 @@ def accepts(problem: Problem, options: Options) -> str:
     return "lns takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runner | None = None) -> Iterator[Outcome]:
+def solve(
+    problem: Problem, request: Request, tuning: LnsTuning = TUNING, run: Runner | None = None
+) -> Iterator[Outcome]:
     """Yield better and better schedules for each size, the most important size first; then race on with more work."""
     run = run or Runner(interpreted=False)
     best_us = dict.fromkeys(request.sizes, np.inf)
@@ -111,7 +113,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runn
 
 
 def _run_race(
-    race: list[_PlanSearch], enough_us: float, work: int, tuning: Tuning, best_plans: list[_PlanSearch]
+    race: list[_PlanSearch], enough_us: float, work: int, tuning: LnsTuning, best_plans: list[_PlanSearch]
 ) -> Iterator[Candidate | Progress]:
     """Yield the candidates of the plans in a race; each time the slower half of the plans drops out.
 
@@ -139,7 +141,7 @@ def _run_race(
         race = race[: (len(race) + 1) // 2]
 
 
-def _starting_plans(problem: Problem, size: int, request: Request, tuning: Tuning, run: Runner) -> list[_PlanSearch]:
+def _starting_plans(problem: Problem, size: int, request: Request, tuning: LnsTuning, run: Runner) -> list[_PlanSearch]:
     """Return a plan for every number of chunks that is worth it."""
     single = reversible(problem.collective)
     (phase, *_) = phases(problem) if single else [Phase(problem)]
@@ -269,7 +271,7 @@ class _PlanSearch:
         self.best_us = predict_us(self.asked, self.schedule(), self.size)
 
 
-def _graph(net: Network) -> Graph:
+def _graph(net: Network) -> LnsGraph:
     """Return the arrays of a network for the loops."""
     gap = net.gap_us if len(net.gap_us) else np.zeros(net.nlinks)
     columns = (*grouped(net.src, net.nranks), *grouped(net.dst, net.nranks))
@@ -277,19 +279,19 @@ def _graph(net: Network) -> Graph:
     between = np.full((net.nranks, net.nranks), -1, dtype=np.int64)
     slowest_first = np.argsort(net.bandwidth_gbs, kind="stable")
     between[net.src[slowest_first], net.dst[slowest_first]] = slowest_first
-    return Graph._make([*ints[:2], np.array(net.alpha_us), np.array(gap), *ints[2:], between])
+    return LnsGraph._make([*ints[:2], np.array(net.alpha_us), np.array(gap), *ints[2:], between])
 
 
-def _chunks(problem: Problem, size: int) -> Chunks:
+def _chunks(problem: Problem, size: int) -> LnsChunks:
     """Return the arrays of a problem's chunks for the loops, for messages of `size` bytes."""
     net, collective = problem.network, problem.collective
     work = np.array(collective.chunk_bytes(size) * 1e-3)
     least_us = least_latency(net.nranks, net.src, net.dst, net.alpha_us + float(work.max()) / net.bandwidth_gbs)
     holders, goals = ([np.array(c, dtype=np.int64) for c in table] for table in (collective.holders, collective.goals))
-    return Chunks._make([work, np.array(collective.reduces), *holders, *goals, least_us])
+    return LnsChunks._make([work, np.array(collective.reduces), *holders, *goals, least_us])
 
 
-def _plan(nchunks: int, most_sends: int, most_roots: int, holders: tuple[Ints, Ints]) -> Plan:
+def _plan(nchunks: int, most_sends: int, most_roots: int, holders: tuple[Ints, Ints]) -> LnsPlan:
     """Return an empty plan; sums come together at their holders in turn."""
     ptr, ranks = holders
     holder_of_chunk = np.arange(nchunks) % np.maximum(np.diff(ptr), 1)
@@ -297,16 +299,16 @@ def _plan(nchunks: int, most_sends: int, most_roots: int, holders: tuple[Ints, I
     roots[:, 0] = [ranks[a + t] if b > a else 0 for a, b, t in zip(ptr[:-1], ptr[1:], holder_of_chunk, strict=True)]
     count, gathers, adds = (np.zeros(nchunks, dtype=np.int64) for _ in range(3))
     shape = nchunks, most_sends
-    return Plan(count, gathers, adds, np.ones(nchunks, np.int64), roots, np.zeros(shape, np.int64), np.zeros(shape))
+    return LnsPlan(count, gathers, adds, np.ones(nchunks, np.int64), roots, np.zeros(shape, np.int64), np.zeros(shape))
 
 
-def _copy(source: Plan, target: Plan) -> None:
+def _copy(source: LnsPlan, target: LnsPlan) -> None:
     """Write one plan into another."""
     for column, target_column in zip(source, target, strict=True):
         target_column[...] = column
 
 
-def _scratch(nranks: int, seed: int) -> Scratch:
+def _scratch(nranks: int, seed: int) -> LnsScratch:
     """Return the room for the growth of trees, with the random numbers at a seed."""
     floats = [np.zeros(nranks) for _ in range(4)]
     flags = [np.zeros(nranks, dtype=bool) for _ in range(3)]
@@ -315,10 +317,10 @@ def _scratch(nranks: int, seed: int) -> Scratch:
     at, key, when, start = floats
     inside, is_goal, is_settled = flags
     via, path = ints
-    return Scratch(at, inside, is_goal, key, when, start, via, is_settled, path, drawn)
+    return LnsScratch(at, inside, is_goal, key, when, start, via, is_settled, path, drawn)
 
 
-def _schedule(problem: Problem, plan: Plan) -> Schedule:
+def _schedule(problem: Problem, plan: LnsPlan) -> Schedule:
     """Return a plan's sends in the order of their starts, each a step after the sends that bring its chunk."""
     nchunks, most_sends = plan.link.shape
     used = np.arange(most_sends) < plan.count[:, None]

@@ -15,7 +15,7 @@ import numpy as np
 
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
 from synth.engines.steiner.exchanges import at_levels
-from synth.engines.steiner.packing import Demand, Packing, Trees, begins_us
+from synth.engines.steiner.packing import Packing, SteinerTrees, TreeDemand, begins_us
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
 from synth.solvers.linear_program import ProgramBuilder
@@ -28,7 +28,7 @@ _WORTH = 0.999  # part of the price of a byte that cheaper trees cost at most
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedTrees:
     """Trees and their waits.
 
     Attributes:
@@ -36,7 +36,7 @@ class Timed:
         waits_us: Time in µs that data waits at a rank before each link down and after each link up; links up first.
     """
 
-    trees: Trees
+    trees: SteinerTrees
     waits_us: tuple[float, ...]
 
 
@@ -66,8 +66,8 @@ class OverTime:
         self.slots = self.tuning.slots
         work = packing.net.nranks * 3 ** len(packing.ends) * self.slots
         self.finer = max(1, min(self.tuning.finer, self.tuning.over_work // work))
-        self.timed: list[Timed] = []
-        self._number_of: dict[Timed, int] = {}
+        self.timed: list[TimedTrees] = []
+        self._number_of: dict[TimedTrees, int] = {}
         self._tree_of_column, self._place, self._unused = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
         self._links: list[Ints] = []
         self._offsets: list[Floats] = []
@@ -87,7 +87,7 @@ class OverTime:
         """
         for number in np.flatnonzero(self.packing.part > _USED).tolist():
             trees = self.packing.trees[number]
-            number_of_timed = self._number(Timed(trees, (0.0,) * (len(trees.up) + len(trees.down))))
+            number_of_timed = self._number(TimedTrees(trees, (0.0,) * (len(trees.up) + len(trees.down))))
             if not (self._tree_of_column == number_of_timed).any():
                 self._add(np.full(self.slots, number_of_timed), np.linspace(0.0, 1.0, self.slots))
         self._retime()
@@ -118,7 +118,7 @@ class OverTime:
                 )
                 time_us = max(enough_us, mean_us + self.filled * (time_us - mean_us) * self.tuning.sooner)
 
-    def _number(self, timed: Timed) -> int:
+    def _number(self, timed: TimedTrees) -> int:
         """Return the number of timed trees, and add them if they are new."""
         if timed not in self._number_of:
             self._number_of[timed] = len(self.timed)
@@ -235,7 +235,7 @@ class OverTime:
             rise = Arborescences(net.nranks, net.dst, net.src, level, packing.ends, count + 1)
             begins = np.maximum(levels[:, None] - level, 0)
             rise.find(packing.run, length[begins, np.arange(net.nlinks)], endless=False)
-        lower, new_trees = 0.0, list[tuple[Timed, float]]()
+        lower, new_trees = 0.0, list[tuple[TimedTrees, float]]()
         for number, demand in enumerate(packing.demands):
             cost = self._cost(demand, rise, fall, length)
             lower += float(cost.min()) * demand.amount
@@ -250,7 +250,9 @@ class OverTime:
         self._take(new_trees, time_us)
         return lower, len(self._tree_of_column) - ncolumns
 
-    def _cost(self, demand: Demand, rise: Arborescences | None, fall: Arborescences | None, length: Floats) -> Floats:
+    def _cost(
+        self, demand: TreeDemand, rise: Arborescences | None, fall: Arborescences | None, length: Floats
+    ) -> Floats:
         """Return the least cost of a demand's trees for each level at which all data is at the root.
 
         The shape is (levels, roots, then exchanges).
@@ -274,7 +276,7 @@ class OverTime:
 
     def _timed(
         self, number: int, place: int, met: int, rise: Arborescences | None, fall: Arborescences | None, unit_us: float
-    ) -> Timed:
+    ) -> TimedTrees:
         """Return the cheapest trees for which all data is at the root after `met` units.
 
         Args:
@@ -295,12 +297,12 @@ class OverTime:
         )
         ups, early = rise.timed(above, met) if rise and holders else ((), ())
         downs, late = fall.timed(below, units_below) if fall and goals else ((), ())
-        trees = packing.joined(Trees(number, tuple(above), ups[::-1], downs, exchange))
+        trees = packing.joined(SteinerTrees(number, tuple(above), ups[::-1], downs, exchange))
         added = len(trees.up) - len(ups) + len(trees.down) - len(downs)
         waits = (*early[::-1], *(0 for _ in range(added)), *late)
-        return Timed(trees, tuple(round(wait * unit_us, 9) for wait in waits))
+        return TimedTrees(trees, tuple(round(wait * unit_us, 9) for wait in waits))
 
-    def _take(self, new_trees: list[tuple[Timed, float]], time_us: float) -> None:
+    def _take(self, new_trees: list[tuple[TimedTrees, float]], time_us: float) -> None:
         """Add columns for trees, each at the time at which it is needed, and for new trees at a few other times."""
         first = len(self.timed)
         numbers = np.array([self._number(timed) for timed, _ in new_trees], dtype=np.int64)

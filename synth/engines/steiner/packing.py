@@ -18,7 +18,7 @@ from synth.bounds.relaxation import capacities
 from synth.bounds.windows.limit import alike_chunks
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
 from synth.engines.steiner.exchanges import Exchanges, sums_within
-from synth.engines.steiner.tuning import Tuning
+from synth.engines.steiner.tuning import SteinerTuning
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.deadline import now
@@ -31,7 +31,7 @@ _LEAST = 1e-3  # least part of the time that a tree has to begin
 
 
 @dataclass(frozen=True)
-class Trees:
+class SteinerTrees:
     """The path of a byte: up one tree, and down another.
 
     Attributes:
@@ -56,7 +56,7 @@ class Trees:
 
 
 @dataclass(frozen=True, eq=False)
-class Demand:
+class TreeDemand:
     """Chunks with the same ends.
 
     Attributes:
@@ -81,14 +81,14 @@ class Demand:
         return not self.sums or len(self.goals) > 1
 
 
-def demands(problem: Problem) -> list[Demand]:
+def demands(problem: Problem) -> list[TreeDemand]:
     """Return the demands of a problem."""
     demands_of_problem = []
     for chunk_set in alike_chunks(problem):
         sums = chunk_set.reduces and len(chunk_set.holders) > 1  # With one contribution the sum is a copy.
         goals = chunk_set.goals if sums else np.setdiff1d(chunk_set.goals, chunk_set.holders)
         roots = chunk_set.holders if not sums else goals if len(goals) == 1 else np.arange(problem.nranks)
-        demands_of_problem.append(Demand(chunk_set.chunks, chunk_set.amount, sums, chunk_set.holders, goals, roots))
+        demands_of_problem.append(TreeDemand(chunk_set.chunks, chunk_set.amount, sums, chunk_set.holders, goals, roots))
     return demands_of_problem
 
 
@@ -108,7 +108,9 @@ class Packing:
         filled: Load of the busiest resource in that time (over 1: the time does not suffice).
     """
 
-    def __init__(self, problem: Problem, run: Runner, workers: Workers, tuning: Tuning, bulk: bool = False) -> None:
+    def __init__(
+        self, problem: Problem, run: Runner, workers: Workers, tuning: SteinerTuning, bulk: bool = False
+    ) -> None:
         """Build the program without columns.
 
         Args:
@@ -129,11 +131,11 @@ class Packing:
         self.uses = np.zeros((net.nlinks, len(limits)))
         for number, limit in enumerate(limits):
             self.uses[limit.links, number] = 1.0
-        self.trees: list[Trees] = []
+        self.trees: list[SteinerTrees] = []
         self._loads, self._new = np.zeros((0, len(limits))), list[Floats]()
         self.latency_us, self.part = np.zeros(0), np.zeros(0)
         self.filled = self.time_us = np.inf
-        self._number_of: dict[Trees, int] = {}
+        self._number_of: dict[SteinerTrees, int] = {}
         self._prices = 1.0 / self.capacity
         self.ends = ends_of(self.demands)
         most = tuning.work // (net.nranks * 3 ** len(self.ends))
@@ -149,7 +151,7 @@ class Packing:
             self._new.clear()
         return self._loads
 
-    def add(self, trees: Trees) -> int:
+    def add(self, trees: SteinerTrees) -> int:
         """Add trees as a column if they are new, and return their number."""
         if trees not in self._number_of:
             self._number_of[trees] = len(self.trees)
@@ -223,7 +225,7 @@ class Packing:
         self._join()
         return bool(np.isfinite(self.filled))
 
-    def _direction(self, trees: Trees) -> int:
+    def _direction(self, trees: SteinerTrees) -> int:
         """Return 1 for a separate tree up of a sum, -1 for a separate tree down, and 0 for trees in both directions."""
         demand = self.demands[trees.demand]
         split = self.bulk and demand.sums and demand.falls
@@ -271,7 +273,9 @@ class Packing:
             added += len(self.trees) - ntrees
         return proved * size_bytes / float(prices @ self.capacity), added
 
-    def _cheapest_of(self, number: int, demand: Demand, time_us: float, length: Floats) -> tuple[float, list[Trees]]:
+    def _cheapest_of(
+        self, number: int, demand: TreeDemand, time_us: float, length: Floats
+    ) -> tuple[float, list[SteinerTrees]]:
         """Return the least cost over the remaining time of a demand's trees, and the best trees of some meetings.
 
         There are no trees where none fits the time.
@@ -308,7 +312,7 @@ class Packing:
             self._trees(number, place, int(level[place]), int(first[level[place], place])) for place in order.tolist()
         ]
 
-    def _costs_over_links(self, demand: Demand, length: Floats) -> tuple[Floats, Ints]:
+    def _costs_over_links(self, demand: TreeDemand, length: Floats) -> tuple[Floats, Ints]:
         """Return the costs of trees that meet at the two ends of a link, as `sums_within`."""
         exchanges = self.exchanges
         rise = (
@@ -316,7 +320,7 @@ class Packing:
         )
         return sums_within(rise, exchanges.least(self.down, self.down.set_of(demand.goals)), self._between)
 
-    def _trees(self, number: int, place: int, within: int, begin: int) -> Trees:
+    def _trees(self, number: int, place: int, within: int, begin: int) -> SteinerTrees:
         """Return a demand's cheapest trees within a level.
 
         Args:
@@ -335,9 +339,9 @@ class Packing:
         )
         up = self.up.tree(ups, begin)[::-1] if demand.sums else ()
         down = self.down.tree(downs, end) if demand.falls else ()
-        return self.joined(Trees(number, tuple(ups), up, down, exchange))
+        return self.joined(SteinerTrees(number, tuple(ups), up, down, exchange))
 
-    def joined(self, trees: Trees) -> Trees:
+    def joined(self, trees: SteinerTrees) -> SteinerTrees:
         """Return the same trees, with one root where one end of the exchange does not both send and receive.
 
         The trees to the two ends may have met before, so that an end only sends, only receives, or neither. A link of
@@ -357,7 +361,7 @@ class Packing:
                 return replace(trees, roots=(partner,), up=up, down=down, exchange=())
         return trees
 
-    def _latency(self, trees: Trees) -> float:
+    def _latency(self, trees: SteinerTrees) -> float:
         """Return the latency of trees in µs, from the first start to the last arrival of a chunk without load."""
         begins = begins_us(self.net, trees, self.lasts_us)
         return float((begins + self.lasts_us[list(trees.links)]).max(initial=0.0) - begins.min(initial=0.0))
@@ -404,14 +408,14 @@ class Packing:
         return np.maximum(result.solution.dual_prices[:number], 0.0) / self.capacity
 
 
-def ends_of(demands_of_problem: list[Demand]) -> list[int]:
+def ends_of(demands_of_problem: list[TreeDemand]) -> list[int]:
     """Return the ranks that trees must reach, ascending."""
     ends = [np.concatenate([d.holders, d.goals]) if d.sums else d.goals for d in demands_of_problem]
     distinct: list[int] = np.unique(np.concatenate([*ends, np.zeros(0, dtype=np.int64)])).tolist()
     return distinct
 
 
-def begins_us(net: Network, trees: Trees, lasts_us: Floats, waits_us: Sequence[float] = ()) -> Floats:
+def begins_us(net: Network, trees: SteinerTrees, lasts_us: Floats, waits_us: Sequence[float] = ()) -> Floats:
     """Return when each link of trees begins to carry a chunk that is at the roots at time 0, in µs.
 
     Links up begin before 0.

@@ -16,7 +16,7 @@ import numpy as np
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.steiner.over_time import OverTime
 from synth.engines.steiner.packing import Packing, demands
-from synth.engines.steiner.tuning import TUNING, Tuning
+from synth.engines.steiner.tuning import TUNING, SteinerTuning
 from synth.engines.steiner.whole_trees import sends_of, shared_out
 from synth.model.compiled import Runner
 from synth.model.deadline import now
@@ -48,7 +48,9 @@ def accepts(problem: Problem, options: Options) -> str:
     return ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runner | None = None) -> Iterator[Outcome]:
+def solve(
+    problem: Problem, request: Request, tuning: SteinerTuning = TUNING, run: Runner | None = None
+) -> Iterator[Outcome]:
     """Yield schedules of more and more chunks for each size, as long as they gain."""
     for size in request.sizes:
         bulk = request.bound.at(size)[0] > tuning.bulk * request.bound.at(0)[0]
@@ -56,7 +58,9 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runn
         yield from _solve_size(problem, packing, request, size, tuning)
 
 
-def _solve_size(problem: Problem, packing: Packing, request: Request, size: int, tuning: Tuning) -> Iterator[Outcome]:
+def _solve_size(
+    problem: Problem, packing: Packing, request: Request, size: int, tuning: SteinerTuning
+) -> Iterator[Outcome]:
     """Yield schedules for one message size; its times leave out the time of a call before its first send."""
     net, starts_us = problem.network, problem.network.start_us
     largest_kb = float(problem.collective.fraction.max()) * size * 1e-3
@@ -105,7 +109,7 @@ def _solve_size(problem: Problem, packing: Packing, request: Request, size: int,
         )
 
 
-def _counts(tuning: Tuning, most: int) -> list[int]:
+def _counts(tuning: SteinerTuning, most: int) -> list[int]:
     """Return numbers of chunks, and as the last the most that fit, if that is many more than the one before."""
     fitting = [count for count in tuning.counts if count <= max(1, most)]
     return [*fitting, most] if fitting[-1] < tuning.counts[-1] and most > tuning.many_more * fitting[-1] else fitting

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tuning:
+class SteinerTuning:
     """Settings of the engine.
 
     Attributes:
@@ -97,4 +97,4 @@ class Tuning:
     s_a_send: float = 5e-5
 
 
-TUNING = Tuning()
+TUNING = SteinerTuning()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.engines.flow.csr_network import csr_network
-from synth.engines.flow.ordering import Sends
-from synth.engines.steiner.packing import Packing, Trees
+from synth.engines.flow.ordering import OrderedSends
+from synth.engines.steiner.packing import Packing, SteinerTrees
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from topologies.network import Network
@@ -105,7 +105,7 @@ class _Pattern:
     after: Ints
 
 
-def _pattern(net: Network, trees: Trees) -> _Pattern:
+def _pattern(net: Network, trees: SteinerTrees) -> _Pattern:
     """Return the sends of one chunk over trees, first up, then between the roots, then down."""
     rows: list[tuple[int, bool]] = []
     waits: list[tuple[int, int]] = []
@@ -138,7 +138,7 @@ def _pattern(net: Network, trees: Trees) -> _Pattern:
 def sends_of(
     packing: Packing, problem: Problem, parts: int, size_bytes: float, chosen: list[Ints],
     begun: list[list[Floats]] | None = None,
-) -> tuple[Sends, Floats]:  # fmt: skip
+) -> tuple[OrderedSends, Floats]:  # fmt: skip
     """Return the sends of a problem over the trees chosen for its chunks, and the time at which each send is to begin.
 
     Args:
@@ -181,7 +181,7 @@ def sends_of(
     chunk, link, step, reduces, before, after = (np.concatenate(column) for column in columns)
     kilobytes = problem.collective.chunk_bytes(size_bytes) * 1e-3
     busiest_us = float(total.max()) * size_bytes
-    sends = Sends(
+    sends = OrderedSends(
         problem, csr, run.table(csr), run, kilobytes, chunk, link, step, reduces.astype(bool), before, after, busiest_us
     )
     return sends, np.concatenate(begins)

@@ -18,7 +18,7 @@ from synth.baselines.algorithms.grid import grid_extents
 from synth.bounds.cuts.worst_cut import written
 from synth.engines.trees.packing import Tree
 from synth.engines.trees.pipeline import Round, one_round
-from synth.engines.trees.tuning import Tuning
+from synth.engines.trees.tuning import TreesTuning
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.phases.reversal import mirror_links
@@ -67,7 +67,7 @@ class Combs:
         self.nearest = 2 * self.least
         self.times: dict[int, tuple[int, ...]] = {}  # number of trees → how often each set is taken
 
-    def counts(self, tuning: Tuning) -> list[int]:
+    def counts(self, tuning: TreesTuning) -> list[int]:
         """Return the fewest trees within each of some losses over the least time, as far as a round may have sends."""
         dims, most = len(self.extents), tuning.round_sends // (2 * len(self.place))
         most_repeats = max(1, round(tuning.most_combs ** (1 / dims)) - 1)

@@ -11,7 +11,7 @@ from synth.bounds.cuts.worst_cut import written
 from synth.engines.trees.packing import TooLate, Tree, depths
 from synth.engines.trees.pipeline import Round, one_round
 from synth.engines.trees.spanning import pack_spanning, rooted
-from synth.engines.trees.tuning import Tuning
+from synth.engines.trees.tuning import TreesTuning
 from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
 from synth.model.deadline import now
@@ -36,7 +36,7 @@ class MirroredTrees:
         middle: Rank with the smallest distance to the farthest rank.
     """
 
-    def __init__(self, problem: Problem, least_us_per_byte: float, tuning: Tuning) -> None:
+    def __init__(self, problem: Problem, least_us_per_byte: float, tuning: TreesTuning) -> None:
         net, mirror = problem.network, mirror_links(problem.network)
         assert mirror is not None
         self.net, self.mirror, self.n, self.tuning, self.nroots = net, mirror, problem.nranks, tuning, 1
@@ -60,7 +60,7 @@ class MirroredTrees:
             np.minimum(distance, distance[:, rank, None] + distance[None, rank, :], out=distance)
         return int(distance.max(axis=1).argmin())
 
-    def counts(self, tuning: Tuning) -> list[int]:
+    def counts(self, tuning: TreesTuning) -> list[int]:
         """Return for each loss the fewest trees within it of the least time of all numbers of trees, and one tree.
 
         It counts the room of edges and ranks, without packing.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.engines.flow.csr_network import csr_network
-from synth.engines.flow.ordering import Sends
+from synth.engines.flow.ordering import OrderedSends
 from synth.engines.trees.packing import Tree, depths
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import choose_runner
@@ -140,7 +140,7 @@ def listed(
 
 def _sends_of_rounds(
     problem: Problem, round_of_trees: Round, k: int, rounds: int, size_bytes: float, orders: int
-) -> tuple[Sends, float]:
+) -> tuple[OrderedSends, float]:
     """Return the sends of `rounds` rounds, each after the one before, and the time that a round takes among others."""
     cut, net = problem.with_chunks(k * rounds), csr_network(problem.network)
     nsends, round_index, kilobytes = (
@@ -161,7 +161,7 @@ def _sends_of_rounds(
     before, after = (
         np.asarray(column + round_index * nsends).ravel() for column in (round_of_trees.before, round_of_trees.after)
     )
-    sends = Sends(
+    sends = OrderedSends(
         cut, net, run.table(net), run, kilobytes, chunk, link, step, reduces, before, after, period_us * rounds
     )
     return sends, period_us

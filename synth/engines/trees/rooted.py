@@ -12,7 +12,7 @@ from synth.bounds.cuts.max_flow import max_flow, residual
 from synth.bounds.cuts.worst_cut import written
 from synth.engines.trees.packing import pack
 from synth.engines.trees.pipeline import Round, one_round
-from synth.engines.trees.tuning import Tuning
+from synth.engines.trees.tuning import TreesTuning
 from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
 from synth.model.problem import Problem
@@ -78,7 +78,7 @@ class RootedTrees:
         ends = np.concatenate([np.full(self.n, self.n), self.src]), np.concatenate([np.arange(self.n), self.dst])
         self.flow = residual(self.run, self.n + 1, *ends)
 
-    def counts(self, tuning: Tuning) -> list[int]:
+    def counts(self, tuning: TreesTuning) -> list[int]:
         """Return numbers of trees a root, in the order in which they are tried."""
         exact = math.lcm(*(self._trees(self.least, gbs).denominator for gbs in set(self.gbs)))
         sends_of_round = (self.n - 1) * len(self.roots)

@@ -23,7 +23,7 @@ from synth.engines.trees.mirrored import MirroredTrees
 from synth.engines.trees.packing import TooLate
 from synth.engines.trees.pipeline import Round, listed
 from synth.engines.trees.rooted import RootedTrees, unshared
-from synth.engines.trees.tuning import TUNING, Tuning
+from synth.engines.trees.tuning import TUNING, TreesTuning
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
@@ -58,7 +58,7 @@ def accepts(problem: Problem, options: Options) -> str:
     return ""
 
 
-class Trees(Protocol):
+class SpanningTrees(Protocol):
     """Trees that can be packed.
 
     Attributes:
@@ -69,7 +69,7 @@ class Trees(Protocol):
     nroots: int
     least: Fraction
 
-    def counts(self, tuning: Tuning) -> list[int]:
+    def counts(self, tuning: TreesTuning) -> list[int]:
         """Return numbers of trees a root, in the order in which they are tried."""
 
     def least_time(self, k: int) -> Fraction | None:
@@ -83,7 +83,7 @@ class Trees(Protocol):
         """
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: TreesTuning = TUNING) -> Iterator[Outcome]:
     """Yield the number of trees that attains the optimum first, then fewer, as long as they help for some size."""
     if problem.collective.name == "allreduce":
         if is_mesh(problem):
@@ -99,7 +99,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterat
         yield from _solve(problem, RootedTrees(copying, least, unshared(problem)), request, tuning)
 
 
-def _solve(problem: Problem, trees: Trees, request: Request, tuning: Tuning) -> Iterator[Outcome]:
+def _solve(problem: Problem, trees: SpanningTrees, request: Request, tuning: TreesTuning) -> Iterator[Outcome]:
     """Yield the pipelined schedules of one kind of trees, for each number of trees and rounds."""
     reduces = reversible(problem.collective)
     copying = reverse(problem) if reduces else problem
@@ -142,7 +142,7 @@ def _by_rounds(
     request: Request,
     least_us: float,
     most_sends: int,
-    tuning: Tuning,
+    tuning: TreesTuning,
 ) -> Iterator[tuple[int, Schedule]]:
     """Yield numbers of rounds with their schedules, each worth its sends: few sends first, which files can hold.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tuning:
+class TreesTuning:
     """Settings of the engine.
 
     Attributes:
@@ -47,4 +47,4 @@ class Tuning:
     worth: float = 1.003
 
 
-TUNING = Tuning()
+TUNING = TreesTuning()

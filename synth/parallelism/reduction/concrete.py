@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from synth.parallelism.reduction.sequences import Sequence, Step
+from synth.parallelism.reduction.sequences import ReductionStep, Sequence
 from synth.parallelism.reduction.states import (
     ALLGATHER,
     REDUCESCATTER,
@@ -67,7 +67,7 @@ def shares(sequence: Sequence, factors: tuple[int, ...]) -> list[float]:
     return step_shares
 
 
-def described(step: Step, hierarchy: SynthesisHierarchy) -> dict[str, str]:
+def described(step: ReductionStep, hierarchy: SynthesisHierarchy) -> dict[str, str]:
     """Return the step as `--json` states it: collective, slice, form."""
     cut = step.slice
     return {"collective": step.collective, "slice": cut.vertex(hierarchy), "form": cut.described(hierarchy)}

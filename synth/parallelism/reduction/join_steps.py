@@ -144,7 +144,7 @@ def _most_chunks(request: Reduction, step: ConcreteStep, step_schedule: StepSche
 
 
 @dataclass(frozen=True, eq=False)
-class _Columns:
+class _JoinedColumns:
     """The sends of a joined schedule, as columns.
 
     Attributes:
@@ -175,7 +175,7 @@ def _columns(
     steps: Sequence[ConcreteStep],
     schedules: Sequence[StepSchedule],
     parts: int,
-) -> _Columns:
+) -> _JoinedColumns:
     """Collect the sends of all steps, with the chunks and links of the joined problem."""
     place = {rank: at for at, rank in enumerate(problem.ranks)}
     stage_columns, first_step = [], 0
@@ -191,7 +191,7 @@ def _columns(
         link, reduces, number = links[rows.link[row]], rows.reduces[row], np.full(len(row), stage)
         stage_columns.append((chunk, link, rows.step[row] + first_step, reduces, number, chunk % parts))
         first_step += rows.nsteps
-    return _Columns(*(np.concatenate(column) for column in zip(*stage_columns, strict=True)))
+    return _JoinedColumns(*(np.concatenate(column) for column in zip(*stage_columns, strict=True)))
 
 
 def _fine_chunks(
@@ -209,7 +209,7 @@ def _fine_chunks(
     return np.cumsum(sizes) - sizes, fine
 
 
-def _orders(problem: UnionProblem, columns: _Columns, size_bytes: float) -> Iterator[Schedule]:
+def _orders(problem: UnionProblem, columns: _JoinedColumns, size_bytes: float) -> Iterator[Schedule]:
     """Yield orders in which the sends may be served; the best one depends on the resources that the steps share."""
     by_step = columns.ordered(columns.step)
     yield by_step

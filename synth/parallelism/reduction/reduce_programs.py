@@ -21,8 +21,8 @@ from synth.engines.estimates import estimated_sends
 from synth.model.deadline import now
 from synth.parallelism.reduction.concrete import ConcreteStep, concrete, described
 from synth.parallelism.reduction.join_steps import MOST_SENDS, Reduction, StepSchedule, join_steps
+from synth.parallelism.reduction.sequences import ReductionStep
 from synth.parallelism.reduction.sequences import Sequence as Steps
-from synth.parallelism.reduction.sequences import Step
 from synth.parallelism.reduction.states import ALLREDUCE, INSIDE, Slice, SynthesisHierarchy
 from synth.parallelism.reduction.step_costs import StepCosts, ranked
 from synth.parallelism.reduction.step_schedules import library_schedules, searched_schedule
@@ -40,7 +40,7 @@ _LEAST_S = 0.05  # Seconds that a search gets even after the deadline.
 
 
 @dataclass(frozen=True)
-class Tuning:
+class ReductionTuning:
     """The settings that decide which programs become schedules and how long each search takes.
 
     Attributes:
@@ -59,7 +59,7 @@ class Tuning:
     least: float = 4e-5
 
 
-TUNING = Tuning()
+TUNING = ReductionTuning()
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ def reduction(
 
 def single_step(hierarchy: SynthesisHierarchy) -> Steps:
     """Return the program whose only step is an all-reduce."""
-    return (Step(ALLREDUCE, Slice(0, len(hierarchy.factors), INSIDE)),)
+    return (ReductionStep(ALLREDUCE, Slice(0, len(hierarchy.factors), INSIDE)),)
 
 
 class ProgramSearch:
@@ -243,7 +243,7 @@ def reduce_programs(
     workers: Workers | None = None,
     progress: Callable[[str], None] = lambda _: None,
     executor: GroupExecutor | None = None,
-    tuning: Tuning = TUNING,
+    tuning: ReductionTuning = TUNING,
 ) -> ReductionPrograms:
     """Find the best programs of a request, their rivals and the bound.
 
@@ -324,7 +324,7 @@ def _searched(
 def _join_best(
     search: ProgramSearch,
     programs: list[ReductionProgram],
-    tuning: Tuning,
+    tuning: ReductionTuning,
     until: float,
     workers: Workers,
     progress: Callable[[str], None],

@@ -9,7 +9,7 @@ import numpy as np
 
 from synth.model.collective import Ints
 from synth.parallelism.axes import Axis, Matrix
-from synth.parallelism.reduction.sequences import MOST_LEVELS, Step
+from synth.parallelism.reduction.sequences import MOST_LEVELS, ReductionStep
 from synth.parallelism.reduction.sequences import Sequence as Steps
 from synth.parallelism.reduction.states import Groups, SynthesisHierarchy, one_group, slices
 from topologies.errors import InputError
@@ -84,7 +84,7 @@ def translated(wide_sequences: Iterable[Steps], wide: SynthesisHierarchy, narrow
         cuts = [narrow_slice[step.slice] for step in steps]
         if None not in cuts:
             narrow_sequences.append(
-                tuple(Step(step.collective, cut) for step, cut in zip(steps, cuts, strict=True) if cut)
+                tuple(ReductionStep(step.collective, cut) for step, cut in zip(steps, cuts, strict=True) if cut)
             )
     return narrow_sequences
 

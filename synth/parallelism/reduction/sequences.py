@@ -30,14 +30,14 @@ MOST_LEVELS = 4  # Of a reduction group: 16 devices with two parts a level.
 
 
 @dataclass(frozen=True)
-class Step:
+class ReductionStep:
     """A collective in the groups that a slice forms."""
 
     collective: str
     slice: Slice
 
 
-Sequence = tuple[Step, ...]
+Sequence = tuple[ReductionStep, ...]
 
 
 def sequences(hierarchy: SynthesisHierarchy, most: int = MOST_STEPS) -> list[Sequence]:
@@ -52,8 +52,8 @@ def sequences(hierarchy: SynthesisHierarchy, most: int = MOST_STEPS) -> list[Seq
 @lru_cache(maxsize=32)
 def _search_sequences(small: SynthesisHierarchy, most: int) -> tuple[Sequence, ...]:
     """Find the reachable states in breadth-first order, then return all paths to the goal, the shortest first."""
-    steps = [(Step(name, cut), cut.groups(small)) for cut in slices(small) for name in COLLECTIVES]
-    following: dict[State, list[tuple[Step, State]]] = {}
+    steps = [(ReductionStep(name, cut), cut.groups(small)) for cut in slices(small) for name in COLLECTIVES]
+    following: dict[State, list[tuple[ReductionStep, State]]] = {}
     frontier, first, last = [start(small)], start(small), goal(small)
     for _ in range(most):
         reached: dict[State, None] = {}
@@ -96,7 +96,7 @@ def _alive(hierarchy: SynthesisHierarchy, state: State) -> bool:
     return not any(piece & ~group_mask for row, group_mask in zip(state, group_masks, strict=True) for piece in row)
 
 
-def _distances(following: dict[State, list[tuple[Step, State]]], last: State, most: int) -> dict[State, int]:
+def _distances(following: dict[State, list[tuple[ReductionStep, State]]], last: State, most: int) -> dict[State, int]:
     """Return the fewest steps to the goal from every state that reaches it in at most `most` steps."""
     away = {last: 0}
     for distance in range(1, most + 1):
@@ -110,10 +110,14 @@ def _distances(following: dict[State, list[tuple[Step, State]]], last: State, mo
 
 
 def _paths(
-    following: dict[State, list[tuple[Step, State]]], away: dict[State, int], first: State, last: State, most: int
+    following: dict[State, list[tuple[ReductionStep, State]]],
+    away: dict[State, int],
+    first: State,
+    last: State,
+    most: int,
 ) -> Iterator[Sequence]:
     """Yield all paths of at most `most` steps from `first` to `last` that visit no state twice."""
-    stack: list[tuple[tuple[Step, ...], tuple[State, ...]]] = [((), (first,))]
+    stack: list[tuple[tuple[ReductionStep, ...], tuple[State, ...]]] = [((), (first,))]
     while stack:
         steps, states = stack.pop()
         if states[-1] == last:

@@ -19,7 +19,7 @@ from synth.baselines.routes import Routes
 from synth.model.collective import Floats, Ints
 from synth.parallelism.reduction.concrete import shares
 from synth.parallelism.reduction.join_steps import Reduction
-from synth.parallelism.reduction.sequences import Sequence, Step
+from synth.parallelism.reduction.sequences import ReductionStep, Sequence
 from synth.parallelism.reduction.states import ALLREDUCE, BROADCAST, REDUCE, Slice, SynthesisHierarchy
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import row_entries
@@ -31,7 +31,7 @@ _OVERLAPPED = 300  # The best sequences without overlap that also get their time
 
 
 @dataclass(frozen=True, eq=False)
-class _Traffic:
+class _StepTraffic:
     """The load that a slice's groups put on the network if each message has one byte.
 
     Attributes:
@@ -58,8 +58,8 @@ class StepCosts:
 
     def __init__(self, request: Reduction, hierarchy: SynthesisHierarchy) -> None:
         self.asked, self.hierarchy = request, hierarchy
-        self._of_slice: dict[tuple[Slice, bool], _Traffic | None] = {}
-        self._of_step: dict[tuple[Step, float], tuple[float, float, _Traffic | None]] = {}
+        self._of_slice: dict[tuple[Slice, bool], _StepTraffic | None] = {}
+        self._of_step: dict[tuple[ReductionStep, float], tuple[float, float, _StepTraffic | None]] = {}
 
     def in_turn_us(self, sequence: Sequence) -> float:
         """Return the sum of the steps' times in µs, as if each waited for the one before; inf without routes."""
@@ -74,14 +74,14 @@ class StepCosts:
             total = total + size * traffic.busy_us
         return float(np.max(total))
 
-    def _steps(self, sequence: Sequence) -> Iterator[tuple[float, float, _Traffic | None]]:
+    def _steps(self, sequence: Sequence) -> Iterator[tuple[float, float, _StepTraffic | None]]:
         """Yield the time in µs, the bytes and the traffic of every step of a sequence."""
         for step, share in zip(sequence, shares(sequence, self.hierarchy.factors), strict=True):
             if (step, share) not in self._of_step:
                 self._of_step[step, share] = self._step(step, self.asked.size_bytes * share)
             yield self._of_step[step, share]
 
-    def _step(self, step: Step, size: float) -> tuple[float, float, _Traffic | None]:
+    def _step(self, step: ReductionStep, size: float) -> tuple[float, float, _StepTraffic | None]:
         """Return a step's time in µs, the bytes by which its traffic counts, and the traffic of one byte a message.
 
         Args:
@@ -110,7 +110,7 @@ class StepCosts:
             key=_time,
         )
 
-    def _traffic(self, cut: Slice, ring: bool) -> _Traffic | None:
+    def _traffic(self, cut: Slice, ring: bool) -> _StepTraffic | None:
         """Return the traffic if each device sends to the next of its group, or to all others; None without routes."""
         if (cut, ring) not in self._of_slice:
             groups = np.array(cut.groups(self.hierarchy), dtype=np.int64)
@@ -127,7 +127,7 @@ class StepCosts:
                 self._of_slice[cut, ring] = None
         return self._of_slice[cut, ring]
 
-    def _routed(self, src: Ints, dst: Ints) -> _Traffic:
+    def _routed(self, src: Ints, dst: Ints) -> _StepTraffic:
         """Compute the traffic of one byte from each source to its destination."""
         routes = _routes(self.asked.topology, self._ranks)
         net, (message, link, _) = routes.network, routes.expand(src, dst)
@@ -135,7 +135,7 @@ class StepCosts:
         resource_load = np.bincount(used, minlength=net.nresources) / net.capacity_gbs
         link_load = np.bincount(link, minlength=net.nlinks) / net.bandwidth_gbs
         alpha_us = np.bincount(message, net.alpha_us[link])
-        return _Traffic(np.concatenate([resource_load, link_load]) * US_PER_BYTE_AT_1_GBS, float(alpha_us.max()))
+        return _StepTraffic(np.concatenate([resource_load, link_load]) * US_PER_BYTE_AT_1_GBS, float(alpha_us.max()))
 
     @cached_property
     def _ranks(self) -> tuple[int, ...]:
@@ -157,7 +157,7 @@ def _routes(topology: Topology, ranks: tuple[int, ...]) -> Routes:
     return Routes(network(topology, ranks), np.arange(len(ranks)))
 
 
-def _time(step: tuple[float, float, _Traffic | None]) -> float:
+def _time(step: tuple[float, float, _StepTraffic | None]) -> float:
     """Return the time of a step's cost."""
     return step[0]
 

@@ -14,7 +14,7 @@ import pytest
 from emit.check.limits import check_limits
 from emit.columns import Columns, columns_of
 from emit.compiler import waits
-from emit.compiler.assembly import Assembled, Layout, assemble
+from emit.compiler.assembly import Assembled, BlockLayout, assemble
 from emit.compiler.ir import NONE, SCRATCH, Instructions, instructions_of
 from emit.compiler.lower import lower_to_instructions
 from emit.compiler.passes.combine import aggregate, fuse
@@ -53,7 +53,12 @@ def laid_out() -> list[Assembled]:
     for ir in islice(instructions(), 9 + SOME):
         for form in (ir, aggregate(ir, LIMITS), fuse(ir)):
             prepared = Prepared(form)
-            for layout in (Layout(), Layout(2, paired=False), Layout(2, runs=3), Layout(few_nops=True)):
+            for layout in (
+                BlockLayout(),
+                BlockLayout(2, paired=False),
+                BlockLayout(2, runs=3),
+                BlockLayout(few_nops=True),
+            ):
                 with suppress(InputError):  # Some fused instructions do not fit together.
                     assembled.append(assemble(prepared, LIMITS, layout))
     assert any(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from emit.library.checking.check import Report, check_library
+from emit.library.checking.check import LibraryReport, check_library
 from emit.library.index import INDEX, index_text, load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save
@@ -37,7 +37,7 @@ def edit(folder: Path, change: Callable[[Rows], object]) -> None:
     (folder / INDEX).write_bytes(index_text(rows))
 
 
-def checked(folder: Path) -> Report:
+def checked(folder: Path) -> LibraryReport:
     return check_library(folder, load_index(folder))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emit.library.checking.check import Report, check_library
+from emit.library.checking.check import LibraryReport, check_library
 from emit.library.checking.fault_check import check_fault
 from emit.library.group_programs import GroupPrograms
 from emit.library.index import INDEX, index_text, load_index
@@ -59,7 +59,7 @@ def edit(folder: Path, change: Callable[[list[Row]], object]) -> None:
     (folder / INDEX).write_bytes(index_text(rows))
 
 
-def checked(folder: Path) -> Report:
+def checked(folder: Path) -> LibraryReport:
     return check_library(folder, load_index(folder))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emit.library.saving.merge import NO_END, Part, Rival, merge
+from emit.library.saving.merge import NO_END, MergedPart, Rival, merge
 from synth.model.problem import LARGEST
 
 SIZES = sorted({base << e for e in range(9, 30) for base in (2, 3, 5, 7)})
@@ -24,7 +24,7 @@ def answers(draw: st.DrawFn) -> list[Rival]:
     return [rival(low, high, *draw(costs)) for low, high in zip(cuts, ends, strict=True)]
 
 
-def serving(parts: list[Part], size: int) -> Rival | None:
+def serving(parts: list[MergedPart], size: int) -> Rival | None:
     parts_of_size = [part.rival for part in parts if part.low <= size <= part.high]
     assert len(parts_of_size) < 2
     return parts_of_size[0] if parts_of_size else None
@@ -34,7 +34,7 @@ def at(candidates: list[Rival], size: int) -> Rival | None:
     return next((rival for rival in candidates if rival.low <= size <= rival.high), None)
 
 
-def slower(parts: list[Part], earlier_rivals: list[Rival]) -> list[int]:
+def slower(parts: list[MergedPart], earlier_rivals: list[Rival]) -> list[int]:
     """Return the sizes that are now served slower than before, or by a file that does not take the message."""
     sizes = []
     for size in SIZES:

@@ -8,7 +8,7 @@ import pytest
 
 from emit.mscclpp.format import check_plan
 from emit.mscclpp.meeting import add_meeting
-from emit.mscclpp.plan import MAX_OPS, Plan, PlanGpu
+from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, PlanGpu
 from emit.mscclpp.timing import PlanPredictor
 from topologies.load import load
 
@@ -26,11 +26,11 @@ CONNECTED: dict[str, tuple[Pairs, list[int]]] = {
 }
 
 
-def meeting(pairs: Pairs, nodes: list[int], linked: Pairs) -> Plan:
+def meeting(pairs: Pairs, nodes: list[int], linked: Pairs) -> ExecutionPlan:
     """Return a plan in which the ranks only wait for each other's start."""
     gpus = [PlanGpu(1, 1, 1, peers={"memory": [], "port": []}) for _ in nodes]
     add_meeting(gpus, pairs, nodes, linked)
-    return Plan("meeting", "meeting", "LL", False, gpus, double=True, max_bytes=1 << 20)
+    return ExecutionPlan("meeting", "meeting", "LL", False, gpus, double=True, max_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("name", CONNECTED)

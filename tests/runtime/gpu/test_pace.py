@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from emit.goal import Goal
 from emit.program import Gpu, Program, Step, ThreadBlock
 from emit.timing.predict import Predictor
-from runtime.bench import Row, Settings, measure
+from runtime.bench import BenchRow, Settings, measure
 from runtime.buffers import Layout
 from runtime.gpu.encoding import SOURCE
 from runtime.gpu.executor import GpuExecutor
@@ -51,7 +51,7 @@ def binary(kernels: Path) -> Path:
 
 def executed(
     binary: Path, which: tuple[Program, Goal | None], topology: Topology, size: int, last_us: float = LAST_US
-) -> tuple[ShimExecutor, Row, float]:
+) -> tuple[ShimExecutor, BenchRow, float]:
     """Return the executor, the row with the number of wrong elements, and the predicted time in µs."""
     program, goal = which
     predicted = Predictor(program, topology).time_us(size)

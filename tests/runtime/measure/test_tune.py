@@ -32,7 +32,7 @@ from runtime.measure.tune import (
     table_rows,
 )
 from runtime.torch.choice import Chooser, Method
-from runtime.torch.table import Call, load_table
+from runtime.torch.table import TableCall, load_table
 from topologies.errors import InputError
 
 GLOO = Method("gloo")
@@ -205,7 +205,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert written["rows"][1]["gain"] == {"median": 3.0, "at_least": 3.0, "confidence": CONFIDENCE}
     chooser = Chooser(table=tmp_path / "t.json")
     ran = [
-        chooser.choose(Call("allreduce", size, "int32", (4, 5, 6, 7))).program
+        chooser.choose(TableCall("allreduce", size, "int32", (4, 5, 6, 7))).program
         for size in (0, 1 << 10, (1 << 20) - 1, 1 << 20, 1 << 21, 1 << 22, (1 << 22) + 1, 1 << 40)
     ]
     names_run = [program and program.name for program in ran]

@@ -16,10 +16,10 @@ from emit.library.index import index_text
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in, names
 from runtime.torch.choice import NO_TABLE, Choice, Chooser, Method
-from runtime.torch.table import Call, load_table
+from runtime.torch.table import TableCall, load_table
 from topologies.errors import InputError
 
-CALL = Call("allreduce", 4096, "float32", (0, 1, 2, 3))
+CALL = TableCall("allreduce", 4096, "float32", (0, 1, 2, 3))
 
 
 def table(folder: Path, *rows: dict[str, Any], machine: str | None = None) -> Path:
@@ -140,10 +140,10 @@ def test_our_own_algorithm_for_every_call() -> None:
     ):
         for ranks in (2, 3, 8):
             for size in (8, 1 << 20):
-                program = chooser.choose(Call(collective, size, "float32", tuple(range(ranks)), ranks - 1)).program
+                program = chooser.choose(TableCall(collective, size, "float32", tuple(range(ranks)), ranks - 1)).program
                 assert program is not None
                 assert (program.collective, program.nranks) == (collective, ranks)
-    assert chooser.choose(Call("allreduce", 8, "float32", (0,))).program is None
+    assert chooser.choose(TableCall("allreduce", 8, "float32", (0,))).program is None
     assert names("allreduce", 3) == ("ring", "allpairs")
 
 
@@ -198,7 +198,7 @@ def test_a_named_algorithm(tmp_path: Path) -> None:
 def test_one_file_is_a_library(tmp_path: Path) -> None:
     (tmp_path / "mine.xml").write_text(write_msccl(built_in("allgather", "ring", 3)))
     chooser = Chooser("synth", library=tmp_path / "mine.xml")
-    call = Call("allgather", 1 << 20, "float32", (0, 1, 2))
+    call = TableCall("allgather", 1 << 20, "float32", (0, 1, 2))
     assert chooser.choose(call).reason == "in the library"
     assert Method("synth", "mine") in chooser.methods(call)
     assert chooser.choose(call._replace(ranks=(0, 1))).reason == "built in"
@@ -251,7 +251,7 @@ def test_the_root_of_a_program_is_a_rank_of_the_job(tmp_path: Path) -> None:
     path.write_text(write_msccl(built_in("broadcast", "tree", 3, 1)))
     chooser = Chooser("synth", path)
     for ranks, root in (((0, 1, 2), 1), ((2, 0, 1), 2), ((1, 2, 0), 0)):
-        reasons = [chooser.choose(Call("broadcast", 64, "float32", ranks, at)).reason for at in range(3)]
+        reasons = [chooser.choose(TableCall("broadcast", 64, "float32", ranks, at)).reason for at in range(3)]
         assert reasons == ["in the library" if at == root else "built in" for at in range(3)]
 
 

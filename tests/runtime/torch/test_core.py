@@ -25,7 +25,7 @@ from runtime.torch.choice import Method
 from runtime.torch.core import Core, Terms, asked_method
 from runtime.torch.counters import counters
 from runtime.torch.failures.lost import FailureWatch
-from runtime.torch.table import Call
+from runtime.torch.table import TableCall
 from tests.runtime.torch.test_rank_program import End, Post
 from tests.runtime.torch.uneven import relays
 
@@ -94,7 +94,7 @@ def test_ranks_of_another_library_run_our_algorithms() -> None:
             asked_method.set(Method("synth"))
             tensor = torch.arange(1000.0) + me
             buffers = Buffers([tensor], [tensor], 1000, in_place=True)
-            call = Call("allreduce", 4000, "float32", core.ranks, inplace=True)
+            call = TableCall("allreduce", 4000, "float32", core.ranks, inplace=True)
             choice, part = core.choose(call, buffers, "avg")
             assert part is not None, choice.reason
             task = core.execute(
@@ -131,7 +131,7 @@ def _exchange(sizes: list[list[int]]) -> str:
             core = Core(FailureWatch(me, range(n), Rank(post, me)))
             parts = [torch.full((sizes[me][r],), float(10 * me + r)) for r in range(n)]
             into = [torch.zeros(sizes[r][me]) for r in range(n)]
-            buffers, call = Buffers(parts, into, 0), Call("alltoall", 0, "float32", core.ranks)
+            buffers, call = Buffers(parts, into, 0), TableCall("alltoall", 0, "float32", core.ranks)
             assert "program" in core.paths(call)
             core.run_blocks(call, "alltoall", Blocks.of(parts, into), buffers, True, Terms(True)).wait()
             assert [t.tolist() for t in into] == [[10.0 * r + me] * sizes[r][me] for r in range(n)]

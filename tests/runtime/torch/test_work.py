@@ -19,12 +19,12 @@ import torch
 
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
-from runtime.torch.tasks import Task, TaskThread
+from runtime.torch.tasks import GroupTask, TaskThread
 from runtime.torch.work import TaskWork, WrappedWork
 
 
-def task(function: Callable[[], object]) -> Task:
-    return Task(lambda: function() and None, [], lambda _: None)
+def task(function: Callable[[], object]) -> GroupTask:
+    return GroupTask(lambda: function() and None, [], lambda _: None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from synth.baselines import mscclpp
 from synth.baselines.mscclpp import ALL_GATHER, NVLS, NVLS_PACKETS, ONE_SHOT, TWO_SHOT, mscclpp_model
-from synth.baselines.nccl.model import Choice
+from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES
 from topologies.costed import with_costs
 from topologies.costs import KINDS
@@ -106,7 +106,7 @@ def test_every_library_answers_for_its_machines_or_refuses() -> None:
             except NotModelled:
                 continue
             modelled[name] += 1
-            assert isinstance(choice, Choice)
+            assert isinstance(choice, LibraryChoice)
             assert choice.time_us > choice.latency_us > 0
             assert (name == "RCCL") <= bool(topology.gcn)
             assert (name == "NCCL") <= bool(topology.compute_capability)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from synth.bounds.lengths import find_uniform
 from synth.bounds.registry import proved
-from synth.bounds.search import Search
+from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
@@ -40,7 +40,7 @@ def chunk_times(problem: Problem, us_per_byte: float) -> float:
 
 
 def uniform(problem: Problem) -> list[Witness]:
-    return [proved(problem, claim) for claim in find_uniform(Search(problem))]
+    return [proved(problem, claim) for claim in find_uniform(BoundSearch(problem))]
 
 
 def by_dimension(problem: Problem, sides: tuple[int, ...]) -> np.ndarray:

@@ -11,8 +11,8 @@ import pytest
 
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
-from synth.bounds.registry import KINDS, Kind, check, proved, register
-from synth.bounds.search import Cost, Search
+from synth.bounds.registry import KINDS, BoundKind, check, proved, register
+from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.witness import Limit, Witness
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
@@ -21,7 +21,7 @@ from topologies.errors import BadWitness
 from topologies.load import load
 
 
-def find_lonely(search: Search) -> Iterator[Witness]:
+def find_lonely(search: BoundSearch) -> Iterator[Witness]:
     """Find, for a gather, the rank with the least outgoing bandwidth."""
     if search.problem.collective.name != "gather":
         return
@@ -41,7 +41,7 @@ def lonely_limit(problem: Problem, claim: Witness) -> Limit:
 @pytest.fixture
 def toy() -> Iterator[None]:
     before = dict(KINDS)
-    register(Kind("lonely", lonely_limit, __name__, {Cost.QUICK: "find_lonely"}))
+    register(BoundKind("lonely", lonely_limit, __name__, {BoundCost.QUICK: "find_lonely"}))
     yield
     KINDS.clear()
     KINDS.update(before)
@@ -72,10 +72,10 @@ def test_an_unknown_kind_is_refused() -> None:
 
 def test_searches_claim_no_numbers_and_every_kind_has_a_search() -> None:
     problem = make_problem(load("full:4"), "allreduce")
-    search = Search(problem)
+    search = BoundSearch(problem)
     assert all(kind.searches for kind in KINDS.values())
-    for kind in (kind for kind in KINDS.values() if Cost.QUICK in kind.searches):
-        claims = list(kind.find(search, Cost.QUICK))
+    for kind in (kind for kind in KINDS.values() if BoundCost.QUICK in kind.searches):
+        claims = list(kind.find(search, BoundCost.QUICK))
         assert claims
         for claim in claims:
             assert claim.kind == kind.name

@@ -10,11 +10,11 @@ import pytest
 from synth.baselines import baseline
 from synth.bounds.prove import Bound, prove, refute
 from synth.bounds.registry import check, proved
-from synth.bounds.search import DEFAULT, Search
+from synth.bounds.search import DEFAULT, BoundSearch
 from synth.bounds.windows.edges import window_edges
 from synth.bounds.windows.limit import alike_chunks, first_whole, slots_of, useful, window_limit
 from synth.bounds.windows.shapes import _farthest, find_shapes, flows_at
-from synth.bounds.windows.windows import _latest, _next_time, _Program, _stretched, refutations
+from synth.bounds.windows.windows import _latest, _next_time, _stretched, _WindowProgram, refutations
 from synth.bounds.witness import Witness
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -66,7 +66,7 @@ def test_a_time_that_a_search_reaches_is_not_refuted(workers: Workers) -> None:
 @pytest.fixture(scope="module")
 def window_claim(workers: Workers) -> tuple[Problem, Witness]:
     problem = make_problem(load("dgx1"), "allreduce", (0, 1, 4, 5))
-    search = Search(problem, COARSE, list(prove(problem).witnesses), workers=workers)
+    search = BoundSearch(problem, COARSE, list(prove(problem).witnesses), workers=workers)
     search.size_bytes, search.reached_us, search.budget_s = 3e4, 2.8, FAR
     claim = [refutation for refutation in refutations(search) if refutation is not None][-1]
     return problem, proved(problem, claim)
@@ -121,7 +121,7 @@ def test_few_slots_lose_nothing_where_latencies_fill_them(workers: Workers) -> N
     problem = make_problem(load("dgx1"), "broadcast", (0, 1, 2))
     paid = []
     for slots in (9, 80):
-        program = _Program(problem, window_edges(problem.network, 9.0, slots), 1e6)
+        program = _WindowProgram(problem, window_edges(problem.network, 9.0, slots), 1e6)
         *_, values = program.solved(workers, now() + FAR)
         assert values is not None
         paid.append(program.paid(values))
@@ -195,7 +195,7 @@ def test_prices_say_how_far_they_refute(workers: Workers) -> None:
     least_us = prove(problem, max_flow=False).at(1e6)[0]
     ends = []
     for try_us in (0.8 * least_us, 1.3 * least_us):
-        program = _Program(problem, window_edges(problem.network, try_us, 9), 1e6)
+        program = _WindowProgram(problem, window_edges(problem.network, try_us, 9), 1e6)
         *_, values = program.solved(workers, now() + FAR)
         assert values is not None
         claim = program.claim(values)
@@ -211,7 +211,7 @@ def test_prices_say_how_far_they_refute(workers: Workers) -> None:
 
 def test_small_programs_come_first() -> None:
     problem = make_problem(load("dgx1"), "allreduce")
-    shapes = find_shapes(Search(problem, witnesses=list(prove(problem).witnesses), size_bytes=1e5))
+    shapes = find_shapes(BoundSearch(problem, witnesses=list(prove(problem).witnesses), size_bytes=1e5))
     assert (shapes[0].ends, shapes[0].parts) == ((), tuple((rank,) for rank in range(8)))
     assert shapes[-1].ends is None
     assert [shape.slots for shape in shapes] == sorted(shape.slots for shape in shapes)
@@ -222,10 +222,10 @@ def test_small_programs_come_first() -> None:
     assert all(near[0] in flow for flow in flows)
     assert flows_at(chunk_class, ()) == []
     broadcast = make_problem(load("dgx1"), "broadcast")
-    assert {shape.ends for shape in find_shapes(Search(broadcast, size_bytes=1e5))} == {None}
+    assert {shape.ends for shape in find_shapes(BoundSearch(broadcast, size_bytes=1e5))} == {None}
     # Here the ranks that hold all chunks first prove nothing.
     switches = make_problem(load("dgx-h100"), "allreduce", (0, 1, 2))
-    assert () not in {shape.ends for shape in find_shapes(Search(switches, size_bytes=1e5))}
+    assert () not in {shape.ends for shape in find_shapes(BoundSearch(switches, size_bytes=1e5))}
 
 
 def test_the_centre_is_behind_the_slowest_links() -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from synth import synthesize
 from synth.app.cli import cli
 from synth.model.collective import Collective, make_collective, named
-from synth.model.registry import AHEAD, BUFFER, KINDS, OWN, Kind, find_kind, parse_name, register
+from synth.model.registry import AHEAD, BUFFER, KINDS, OWN, CollectiveKind, find_kind, parse_name, register
 from synth.storage.schedule_file import load_schedule, save_schedule
 from topologies.errors import InputError
 
@@ -25,7 +25,7 @@ def exchange(k: int, _root: int) -> Collective:
     return make_collective("", k, 1.0, pre, post, 0 * rank, 0 * rank, nchunks=len(rank))
 
 
-TOY = Kind("swap", "Neighbours swap their buffers.", spellings=("exchange",), build=exchange)
+TOY = CollectiveKind("swap", "Neighbours swap their buffers.", spellings=("exchange",), build=exchange)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_command_line(tmp_path: Path) -> None:
 
 def test_a_row_without_a_builder() -> None:
     """Check a row that has no builder."""
-    register(Kind("onward", "As alltonext.", OWN, AHEAD, BUFFER))
+    register(CollectiveKind("onward", "As alltonext.", OWN, AHEAD, BUFFER))
     try:
         assert named("onward", 4, 2).equals(replace(named("alltonext", 4, 2), name="onward"))
     finally:
@@ -69,7 +69,7 @@ def test_a_row_without_a_builder() -> None:
 @pytest.mark.parametrize("name", ["swap", "exchange", "allgatherintotensor"])
 def test_names_are_taken_once(name: str) -> None:
     with pytest.raises(InputError, match="registered already"):
-        register(Kind(name, ""))
+        register(CollectiveKind(name, ""))
     assert parse_name("exchange") == "swap"
 
 

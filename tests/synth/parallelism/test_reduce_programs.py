@@ -14,7 +14,7 @@ from synth.parallelism.reduction.concrete import concrete
 from synth.parallelism.reduction.join_steps import Reduction, join_steps
 from synth.parallelism.reduction.reduce_programs import (
     ProgramSearch,
-    Tuning,
+    ReductionTuning,
     reduce_programs,
     reduction,
     single_step,
@@ -111,7 +111,7 @@ def test_the_formula_is_no_less_than_the_schedule(two_levels: ProgramSearch) -> 
 def test_answer_has_programs_rivals_and_a_bound() -> None:
     search = request("ring:8", "dp=4,tp=2", "dp", ((2, 2), (2, 1)), 4, 2)
     result = reduce_programs(
-        search.asked, search.hierarchy, sequences(search.hierarchy, 3), budget=1.0, tuning=Tuning(joined=2)
+        search.asked, search.hierarchy, sequences(search.hierarchy, 3), budget=1.0, tuning=ReductionTuning(joined=2)
     )
     document = statement(result)
     times = [program["time_us"] for program in document["programs"]]
@@ -145,7 +145,7 @@ def test_times_are_those_of_the_executor() -> None:
         sequences(search.hierarchy, 3),
         budget=20,
         executor=Slow(),
-        tuning=Tuning(joined=2),
+        tuning=ReductionTuning(joined=2),
     )
     for program in result.programs:
         assert program.time_us == pytest.approx(2 * program.algorithm.time_us(search.asked.size_bytes))

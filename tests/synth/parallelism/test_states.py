@@ -18,7 +18,7 @@ from synth.parallelism.reduction.requests import (
     synthesis_hierarchy,
     translated,
 )  # fmt: skip
-from synth.parallelism.reduction.sequences import Sequence, Step, sequences
+from synth.parallelism.reduction.sequences import ReductionStep, Sequence, sequences
 from synth.parallelism.reduction.states import (
     COLLECTIVES,
     MASTER,
@@ -66,7 +66,7 @@ def test_every_sequence_counts_each_contribution_once(factors: tuple[int, ...]) 
 def test_no_sequence_of_three_steps_is_missing(factors: tuple[int, ...]) -> None:
     """Check all sequences whose steps are allowed and useful, and which the counters call right."""
     levels = hierarchy(factors)
-    steps = [(Step(name, cut), cut.groups(levels)) for cut in slices(levels) for name in COLLECTIVES]
+    steps = [(ReductionStep(name, cut), cut.groups(levels)) for cut in slices(levels) for name in COLLECTIVES]
     right = set()
 
     def extend(tried: Sequence, states: tuple[State, ...], memory: counted_steps.Memory) -> None:

@@ -13,7 +13,7 @@ from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing import rounds
-from synth.timing.simulate import Tuning
+from synth.timing.simulate import ClockTuning
 from tests.random_problems import answered, random_problem
 from tests.synth.verify.against_oracles import shuffled
 
@@ -44,5 +44,5 @@ def test_rounds_of_every_step(seed: int) -> None:
         whole = int(np.maximum(np.ceil(loads - 1e-9), 1).sum())
         assert rounds.rounds(problem, schedule) == whole
         for compiled_from in (len(schedule) + 1, 0):
-            peaks = rounds.step_peaks(problem, schedule, Tuning(compiled_from))
+            peaks = rounds.step_peaks(problem, schedule, ClockTuning(compiled_from))
             assert peaks.tolist() == loads[np.unique(schedule.step)].tolist()

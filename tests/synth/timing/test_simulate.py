@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from synth.baselines import baseline
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule, untimed
-from synth.timing.simulate import Clock, Tuning, timed
+from synth.timing.simulate import Clock, ClockTuning, timed
 from synth.verify.replay import replay
 from tests.random_problems import answered, random_problem
 from tests.synth.verify.against_oracles import links, same_times, same_verdict, shuffled
@@ -80,7 +80,7 @@ def test_an_addition_waits_for_the_copy_that_it_follows() -> None:
 
 @pytest.mark.parametrize("compiled_from", [0, 100])
 def test_a_send_that_cannot_start_is_refused(compiled_from: int) -> None:
-    tuning = Tuning(compiled_from)
+    tuning = ClockTuning(compiled_from)
     problem = make_problem(load("line:3"), "broadcast")
     to_1 = int(np.flatnonzero((problem.network.src == 0) & (problem.network.dst == 1))[0])
     to_2 = int(np.flatnonzero((problem.network.src == 1) & (problem.network.dst == 2))[0])
@@ -106,7 +106,7 @@ def test_a_clock_that_is_used_often_switches_to_compiled_code() -> None:
     problem = make_problem(load("dgx1"), "allreduce")
     algorithm = next(algorithm for algorithm in baseline(problem) if algorithm.chunks > 1)
     interpreted, switching = (
-        Clock(algorithm.problem, algorithm.schedule, Tuning(loaded_from=sends)) for sends in (1 << 60, 0)
+        Clock(algorithm.problem, algorithm.schedule, ClockTuning(loaded_from=sends)) for sends in (1 << 60, 0)
     )
     assert interpreted._fixed[0].interpreted
     for size in (1e3, 1e6):

@@ -13,7 +13,7 @@ from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing import simulate
 from synth.timing.simulate import timed
-from synth.verify.replay import Tuning, replay
+from synth.verify.replay import ReplayTuning, replay
 from tests.oracles.plain_clock import plain_times
 from tests.oracles.plain_replay import is_right
 from topologies.errors import ScheduleError, ScheduleRefused
@@ -22,7 +22,7 @@ from topologies.errors import ScheduleError, ScheduleRefused
 def times(problem: Problem, untimed_schedule: Schedule, size: float, compiled_from: int) -> Schedule | str:
     """Return the times by the clock, or its refusal."""
     try:
-        return timed(problem, untimed_schedule, size, simulate.Tuning(compiled_from))
+        return timed(problem, untimed_schedule, size, simulate.ClockTuning(compiled_from))
     except ScheduleError as error:
         return str(error)
 
@@ -43,7 +43,7 @@ def verdict(problem: Problem, schedule: Schedule, compiled_from: int) -> str:
     """Return the fault that the replay reports, or an empty text."""
     message = ""
     try:
-        replay(problem, schedule, Tuning(compiled_from=compiled_from))
+        replay(problem, schedule, ReplayTuning(compiled_from=compiled_from))
     except ScheduleRefused as error:
         message = str(error)
     assert "\n" not in message

@@ -12,7 +12,7 @@ from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.timing import simulate
 from synth.timing.simulate import timed
-from synth.verify.replay import Tuning, replay
+from synth.verify.replay import ReplayTuning, replay
 from tests.synth.verify.against_oracles import links, moved, same_times, same_verdict
 from topologies.errors import ScheduleRefused
 from topologies.load import load
@@ -128,7 +128,7 @@ def test_too_early_replaced_too_early_and_overtaken() -> None:
 
 def test_many_ranks_and_one_sum_take_little_memory() -> None:
     """Check that pieces of a long chain are not counted rank by rank."""
-    compiled = Tuning(compiled_from=0)
+    compiled = ReplayTuning(compiled_from=0)
     ranks = 4000
     problem = make_problem(load(f"line:{ranks}"), "reduce")
     rank = np.arange(ranks - 1, 0, -1)
@@ -139,7 +139,7 @@ def test_many_ranks_and_one_sum_take_little_memory() -> None:
     for check in (False, True):  # The first run compiles, and fills the caches.
         if check:
             tracemalloc.start()
-        replay(problem, timed(problem, chain, 1e6, simulate.Tuning(0)), compiled)
+        replay(problem, timed(problem, chain, 1e6, simulate.ClockTuning(0)), compiled)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     # This includes a dozen columns of the network; a bit for each pair of ranks would be 500 more.

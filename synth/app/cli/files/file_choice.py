@@ -67,7 +67,7 @@ class Chosen:
 
 
 @dataclass(eq=False)
-class Stored(Chosen):
+class StoredChoice(Chosen):
     """A stored schedule, lowered to a program in memory.
 
     Attributes:
@@ -155,10 +155,10 @@ def chooser(
     return choose, _USUAL
 
 
-def _lowered(path: Path) -> Stored:
+def _lowered(path: Path) -> StoredChoice:
     """Return a stored schedule as a program in memory."""
     algorithm = load_algorithm(path)
-    return Stored(path.stem, path, *lower_unlimited(algorithm, path.stem[:_NAME]), None, algorithm.problem)
+    return StoredChoice(path.stem, path, *lower_unlimited(algorithm, path.stem[:_NAME]), None, algorithm.problem)
 
 
 def _question(entry: Entry) -> str:

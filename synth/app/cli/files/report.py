@@ -14,7 +14,7 @@ import click
 from emit.library.checking.networks import Networks
 from emit.library.index import Entry
 from synth.app.cli.programs import write_text
-from synth.app.report.library import MOST_PAGES, Question, find_library, largest_gap, library_page
+from synth.app.report.library import MOST_PAGES, LibraryQuestion, find_library, largest_gap, library_page
 from synth.app.report.page import Page, report_sources
 from synth.app.report.page import report as made_page
 from synth.app.report.placement import find_placement, placement_page
@@ -85,7 +85,7 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
 
 
 def _library(
-    questions: Mapping[Question, Sequence[Entry]], path: str, out: Path, topology: Topology | None, begun: float,
+    questions: Mapping[LibraryQuestion, Sequence[Entry]], path: str, out: Path, topology: Topology | None, begun: float,
     *, pages: bool,
 ) -> None:  # fmt: skip
     """Write the page about a library and the pages about its questions; of too many, those with the largest gaps."""
@@ -123,7 +123,7 @@ def _library(
 
 
 def _question_page(
-    question: Question, sources: Sequence[Source], topology: Topology | None, ranks: Sequence[int]
+    question: LibraryQuestion, sources: Sequence[Source], topology: Topology | None, ranks: Sequence[int]
 ) -> Page:
     """Return the page about a question's algorithms: over time if all programs can be timed, otherwise over steps."""
     with suppress(InputError):

@@ -10,7 +10,7 @@ from emit.findings import Verdict
 from emit.formats import format_of
 from emit.library.selection.lookup import entry_beside
 from emit.program import Program
-from emit.timing.predict import Predictor, Timed
+from emit.timing.predict import Predictor, TimedProgram
 from emit.timing.trace import chrome_trace
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
 from synth.app.cli.programs import named_problem, read_program, write_text
@@ -135,7 +135,7 @@ def _why(verdict: Verdict) -> str:
 
 def _times(
     program: Program,
-    predictor: Timed,
+    predictor: TimedProgram,
     sizes: list[int],
     is_right: bool,
 ) -> dict[str, Any]:

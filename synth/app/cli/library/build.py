@@ -16,12 +16,12 @@ from emit.library.write import standing
 from synth.app.cli.answer import check_writable
 from synth.app.cli.options import cache_option, json_option, print_json
 from synth.app.cli.streams import drawing_stream
+from synth.app.clusters.build import BuildProgress as State
 from synth.app.clusters.build import Built, build
-from synth.app.clusters.build import Progress as State
 from synth.app.clusters.cluster import read_cluster
-from synth.app.clusters.local import Local, Pool
+from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
-from synth.app.clusters.plan import Plan, make_plan
+from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.processes import processors
 from synth.model.deadline import now
 from synth.model.text import format_count
@@ -68,14 +68,14 @@ def library_build(
         raise SystemExit(3)
 
 
-def library_pool(on: str | None, jobs: int | None) -> Pool:
+def library_pool(on: str | None, jobs: int | None) -> WorkerPool:
     """Return the processes that solve problems: of this machine, or of a Dask cluster."""
     if on is None:
         return Local(jobs or processors())
     return OnDask(on, jobs)
 
 
-def _say_plan(plan: Plan, known_keys: set[str], as_json: bool) -> None:
+def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
     """Print the plan of a build: its problems, its time and its memory."""
     left_s, searches = plan.seconds(known_keys), plan.searches
     known_count = sum(task.key in known_keys for task in searches)
@@ -117,7 +117,7 @@ def _say_plan(plan: Plan, known_keys: set[str], as_json: bool) -> None:
     _say_impossible(plan)
 
 
-def _impossible(plan: Plan) -> list[dict[str, Any]]:
+def _impossible(plan: BuildPlan) -> list[dict[str, Any]]:
     """Return the questions without an answer as JSON objects."""
     return [
         {"collective": question.collective, "group": list(question.group), "root": question.root, "why": why}
@@ -125,7 +125,7 @@ def _impossible(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _say_impossible(plan: Plan) -> None:
+def _say_impossible(plan: BuildPlan) -> None:
     """Print how many questions have no answer, and the first of them."""
     if plan.impossible:
         question, why = plan.impossible[0]
@@ -133,7 +133,7 @@ def _say_impossible(plan: Plan) -> None:
         click.echo(f"{format_count(len(plan.impossible), 'question')} without an answer, {first}")
 
 
-def _heading(plan: Plan) -> str:
+def _heading(plan: BuildPlan) -> str:
     """Return the topology's name and the numbers of questions and problems."""
     questions, problems = format_count(plan.questions, "question"), format_count(len(plan.searches), "problem")
     orders = "" if len(plan.shares) == len(plan.searches) else f", {len(plan.shares)} orders of their ranks"
@@ -146,7 +146,7 @@ def _minutes(seconds: float) -> str:
 
 
 @contextmanager
-def library_progress(plan: Plan, quiet: bool) -> Iterator[Callable[[State], None]]:
+def library_progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]:
     """Yield a function that shows the progress of a build: a bar on a terminal, a line from time to time in a log."""
     if not sys.stderr.isatty():
         logged = now()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from emit.library.checking.check import Report, check_library
+from emit.library.checking.check import LibraryReport, check_library
 from emit.library.checking.fault_check import check_fault
 from emit.library.index import INDEX, load_index
 from emit.library.overlay import FAULT, FAULTS, load_as_one, load_library
@@ -70,7 +70,7 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
     raise SystemExit(1 if report.wrong else 0)
 
 
-def _check_folder(library_folder: Path, folder: str, topology: Topology | None) -> Report:
+def _check_folder(library_folder: Path, folder: str, topology: Topology | None) -> LibraryReport:
     """Check a library and the folders of its failures; the report's paths begin at the library."""
     check_below(library_folder, library_folder / FAULTS)
     failures = sorted(path for path in (library_folder / FAULTS).glob("*") if not path.is_symlink())

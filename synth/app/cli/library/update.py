@@ -13,7 +13,7 @@ from synth.app.cli.options import cache_option, json_option, print_json
 from synth.app.clusters.build import Built, build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
-from synth.app.clusters.plan import Plan, make_plan
+from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.model.deadline import now
 from synth.model.text import format_count
 from synth.storage.cache import open_cache
@@ -80,7 +80,7 @@ def library_update(
 
 
 def _row(
-    parts: tuple[str, ...], plan: Plan, healthy: Plan, built: Built | None, out: str, folder: Path
+    parts: tuple[str, ...], plan: BuildPlan, healthy: BuildPlan, built: Built | None, out: str, folder: Path
 ) -> dict[str, Any]:
     """Return what a failure touches, what was solved for it, and what it costs, as a JSON object with a text."""
     name = ",".join(parts)

@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from emit.formats import format_of
-from emit.timing.predict import Predictor, Timed
+from emit.timing.predict import Predictor, TimedProgram
 from emit.timing.trace import measured_trace
 from runtime.backends import BACKENDS, choose_backend
-from runtime.bench import Measure, Request, Row, Settings, Timing, message_sizes
+from runtime.bench import BenchRequest, BenchRow, Measure, Settings, Timing, message_sizes
 from runtime.dtypes import parse_type, reducer
-from synth.app.cli.files.file_choice import Chosen, Stored, chooser
+from synth.app.cli.files.file_choice import Chosen, StoredChoice, chooser
 from synth.app.cli.options import costs_option, json_option, print_json
 from synth.app.cli.programs import named_problem, write_text
 from synth.bounds.prove import Bound, prove
@@ -154,8 +154,10 @@ def bench(
             raise InputError(f"--trace: there are {len(chosen)} sizes; it must be one, as with -b 1M")
         check_replaceable(trace)
     settings = Settings(datatype, op, iters, warmup_iters)
-    request = Request(Path(path), chosen[0][1].program.nranks, settings, devices, network, slower, trace is not None)
-    run = _Run(chosen_backend.name, request, topology, as_json, trace, costs)
+    request = BenchRequest(
+        Path(path), chosen[0][1].program.nranks, settings, devices, network, slower, trace is not None
+    )
+    run = _BenchRun(chosen_backend.name, request, topology, as_json, trace, costs)
     with chosen_backend.open(request) as (measure, run.prints):
         run.measure_rows(chosen, measure)
     if run.prints:
@@ -166,7 +168,7 @@ def bench(
         raise SystemExit(1)
 
 
-class _Run:
+class _BenchRun:
     """The rows of one call of `bench`, printed as they come.
 
     Attributes:
@@ -175,7 +177,13 @@ class _Run:
     """
 
     def __init__(
-        self, backend: str, request: Request, topology: Topology | None, as_json: bool, trace: str | None, costs: str
+        self,
+        backend: str,
+        request: BenchRequest,
+        topology: Topology | None,
+        as_json: bool,
+        trace: str | None,
+        costs: str,
     ) -> None:
         """Set up a run without rows.
 
@@ -244,7 +252,7 @@ class _Run:
             )
 
 
-def as_object(row: Row, name: str, backend: str, predicted: float | None, bound: float | None) -> dict[str, Any]:
+def as_object(row: BenchRow, name: str, backend: str, predicted: float | None, bound: float | None) -> dict[str, Any]:
     """Return a row as a JSON object.
 
     Args:
@@ -299,7 +307,7 @@ class Prediction:
     """
 
     def __init__(self, chosen: Chosen, topology: Topology | None, is_named: bool = False) -> None:
-        self._predictor: Timed | None = None
+        self._predictor: TimedProgram | None = None
         self._bound: Bound | None = None
         if topology is None:
             return
@@ -331,7 +339,7 @@ class Prediction:
 def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
     """Return the bound of the problem that a file solves; None if its name does not say which problem that is."""
     program, entry = chosen.program, chosen.entry
-    if isinstance(chosen, Stored):
+    if isinstance(chosen, StoredChoice):
         return prove(chosen.problem) if topology.name == chosen.problem.topology.name else None
     if entry is not None and entry.topology == topology.name:
         problem = named_problem(topology, entry.collective, entry.group, entry.root, entry.relays)

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from runtime.backends import BACKENDS, Backend, choose_backend
-from runtime.bench import Request, Settings
+from runtime.bench import BenchRequest, Settings
 from runtime.measure.calibrate import Calibration, measure_machine
 from runtime.measure.calibrate import calibrate as calibrate_topology
 from runtime.measure.fits import ACCEPT_NOISE, Measured, Meter, worst_within
@@ -70,7 +70,7 @@ def calibrate(
         os.environ.pop(name, None)
     count = _count(used, ranks, spec)
     topology = _wired(spec, count, out)
-    with used.open(Request(None, count, Settings(iterations=1), devices)) as (measure, prints):
+    with used.open(BenchRequest(None, count, Settings(iterations=1), devices)) as (measure, prints):
 
         def timer(probe: Probe, size_bytes: int) -> float:
             """Return the time of a probe in µs; raise InputError if elements are wrong."""

@@ -15,7 +15,7 @@ if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
 from runtime.torch.failures.causes import Cause
-from runtime.torch.failures.deadlock import Deadlocks, Held, HeldCall, Watch, describe, find_stuck, own_state
+from runtime.torch.failures.deadlock import Deadlocks, DeadlockWatch, Held, HeldCall, describe, find_stuck, own_state
 
 Groups = dict[str, list[str]]  # Names of processes, which are their ranks as texts.
 
@@ -186,7 +186,7 @@ class Waiting:
 
 def test_a_process_is_held_only_if_each_of_its_threads_waits() -> None:
     me, *other_threads = sorted(sys._current_frames())
-    watch: Watch = Waiting(me)
+    watch: DeadlockWatch = Waiting(me)
     state, since = own_state([watch], set(other_threads))
     assert (state, since) == (Held(4, {"g": 1}, (HeldCall("g", 1, "call", ("x",)),)), 1.5)
     assert own_state([watch, Waiting(me, None)], set(other_threads))[0] is None  # It also waits for a message.

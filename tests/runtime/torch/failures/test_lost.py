@@ -23,14 +23,14 @@ import torch.distributed as dist
 
 from runtime.torch.failures import presence
 from runtime.torch.failures.causes import Fact, Waiting, error_end, find_cause
-from runtime.torch.failures.lost import FailureWatch, Tuning
+from runtime.torch.failures.lost import FailureWatch, LostTuning
 from runtime.torch.failures.presence import Presence
-from runtime.torch.failures.presence import Tuning as PresenceTuning
+from runtime.torch.failures.presence import PresenceTuning as PresenceTuning
 from runtime.torch.failures.wire import Address
 from runtime.torch.messages import error_text
 
 RANKS = (7, 3, 5)  # The job's numbers of the group's ranks.
-SOON = Tuning(long=0.05, grace=0.1, spread=0.2, answers=0.3)
+SOON = LostTuning(long=0.05, grace=0.1, spread=0.2, answers=0.3)
 MINE = Waiting("allreduce", 4)
 HERE = {"made": 4, "text": "allreduce", "inside": True, "waits": ["allreduce of group 0"]}
 ELSEWHERE = {"made": 3, "text": None, "inside": False, "waits": ["broadcast of group 1"]}

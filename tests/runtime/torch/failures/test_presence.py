@@ -20,15 +20,15 @@ if find_spec("torch") is None:
 import torch.distributed as dist
 
 from runtime.torch.failures.meeting import meet
-from runtime.torch.failures.presence import Presence, Tuning
+from runtime.torch.failures.presence import Presence, PresenceTuning
 from runtime.torch.failures.wire import Address, hello
 from tests.runtime.torch.failures.test_lost import SOON, FailureWatch, until
 
-HASTY = Tuning(tick=0.02, stranger=0.3, strangers=8)
+HASTY = PresenceTuning(tick=0.02, stranger=0.3, strangers=8)
 
 
 @contextmanager
-def members(count: int, tuning: Tuning = HASTY) -> Iterator[list[Presence]]:
+def members(count: int, tuning: PresenceTuning = HASTY) -> Iterator[list[Presence]]:
     """Start processes of which every two are connected."""
     presences = [Presence(tuning) for _ in range(count)]
     try:

@@ -18,7 +18,7 @@ from synth.app.clusters.build import build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.local import Local
 from synth.app.clusters.placing import unfiled_schedules
-from synth.app.clusters.plan import Plan, make_plan
+from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.task import Task, solve, unpacked
 from synth.storage.cache import Cache
 from tests.emit.library.test_write import held
@@ -35,7 +35,7 @@ budget = "1s"
 """
 
 
-def planned(folder: Path, text: str = RING) -> Plan:
+def planned(folder: Path, text: str = RING) -> BuildPlan:
     path = folder / "cluster.toml"
     path.write_text(text)
     return make_plan(read_cluster(path), 1)
@@ -46,7 +46,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def built_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Inline]:
+def built_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BuildPlan, Inline]:
     """Build a library of four groups, of which all but the third are one problem."""
     folder = tmp_path_factory.mktemp("cluster")
     plan, pool = planned(folder), Inline()
@@ -54,7 +54,7 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan,
     return folder, plan, pool
 
 
-def test_symmetric_questions_are_solved_once(built_library: tuple[Path, Plan, Inline]) -> None:
+def test_symmetric_questions_are_solved_once(built_library: tuple[Path, BuildPlan, Inline]) -> None:
     folder, plan, pool = built_library
     assert plan.questions == 4
     assert (len(plan.searches), len(plan.shares)) == (2, 3)
@@ -87,7 +87,7 @@ def test_groups_with_relays_share_the_search_and_not_the_files(tmp_path: Path) -
     assert not check_library(tmp_path / "lib", entries).wrong
 
 
-def test_an_existing_answer_is_neither_solved_nor_written_again(built_library: tuple[Path, Plan, Inline]) -> None:
+def test_an_existing_answer_is_neither_solved_nor_written_again(built_library: tuple[Path, BuildPlan, Inline]) -> None:
     folder, plan, _ = built_library
     before = {path: path.stat().st_mtime_ns for path in (folder / "lib").rglob("*")}
     built = build(plan, folder / "lib", Cache(None), pool := Inline())
@@ -96,7 +96,7 @@ def test_an_existing_answer_is_neither_solved_nor_written_again(built_library: t
 
 
 def test_another_library_from_the_cache_has_the_same_bytes(
-    built_library: tuple[Path, Plan, Inline], tmp_path: Path
+    built_library: tuple[Path, BuildPlan, Inline], tmp_path: Path
 ) -> None:
     folder, plan, _ = built_library
     built = build(plan, tmp_path, Cache(folder / "cache"), pool := Inline())
@@ -104,7 +104,9 @@ def test_another_library_from_the_cache_has_the_same_bytes(
     assert content(tmp_path) == content(folder / "lib")
 
 
-def test_a_file_with_a_flipped_byte_is_written_again(built_library: tuple[Path, Plan, Inline], tmp_path: Path) -> None:
+def test_a_file_with_a_flipped_byte_is_written_again(
+    built_library: tuple[Path, BuildPlan, Inline], tmp_path: Path
+) -> None:
     folder, plan, _ = built_library
     cache = Cache(tmp_path / "cache")
     for path in Cache(folder / "cache").files():
@@ -124,7 +126,7 @@ def test_a_file_with_a_flipped_byte_is_written_again(built_library: tuple[Path, 
 
 
 def test_an_interrupted_build_leaves_a_library_and_goes_on(
-    built_library: tuple[Path, Plan, Inline], tmp_path: Path
+    built_library: tuple[Path, BuildPlan, Inline], tmp_path: Path
 ) -> None:
     folder, plan, _ = built_library
     calls = []
@@ -144,7 +146,7 @@ def test_an_interrupted_build_leaves_a_library_and_goes_on(
 
 
 def test_an_interrupted_wait_for_another_process_loses_no_answer(
-    built_library: tuple[Path, Plan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built_library: tuple[Path, BuildPlan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, plan, _ = built_library
 
@@ -161,7 +163,7 @@ def test_an_interrupted_wait_for_another_process_loses_no_answer(
 
 
 def test_a_question_without_an_answer_is_left_out_and_the_rest_built(
-    built_library: tuple[Path, Plan, Inline], tmp_path: Path
+    built_library: tuple[Path, BuildPlan, Inline], tmp_path: Path
 ) -> None:
     _, plan, _ = built_library
     lost = plan.searches[0].key
@@ -191,7 +193,7 @@ def kills(task: Task) -> bytes:
 
 
 def test_a_process_that_dies_costs_its_problem_once(
-    built_library: tuple[Path, Plan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built_library: tuple[Path, BuildPlan, Inline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = list(built_library[1].tasks())[:2]
     (tmp_path / "mark").write_text(tasks[0].key)
@@ -213,7 +215,7 @@ def test_an_answer_of_the_cache_with_a_schedule_without_a_file_is_believed(tmp_p
     assert content(tmp_path / "again") == content(tmp_path / "lib")
 
 
-def test_an_answer_survives_packing(built_library: tuple[Path, Plan, Inline]) -> None:
+def test_an_answer_survives_packing(built_library: tuple[Path, BuildPlan, Inline]) -> None:
     folder, plan, _ = built_library
     packed = Cache(folder / "cache").get(plan.searches[0].key)
     assert packed is not None

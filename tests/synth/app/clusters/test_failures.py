@@ -12,7 +12,7 @@ from emit.library.selection.export import export_folders
 from emit.library.selection.lookup import choose
 from emit.library.selection.table import table_bytes
 from runtime.torch.choice import Chooser
-from runtime.torch.table import Call
+from runtime.torch.table import TableCall
 from synth.app.cli.files.file_choice import chooser
 from synth.app.clusters.build import build
 from synth.app.clusters.cluster import read_cluster
@@ -67,7 +67,7 @@ def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
         folder_without(lib, ["link:0-2"])
     jobs = Chooser("synth", folder)  # As SYNTH_LIBRARY names it.
     for group, entry in served.items():
-        assert jobs.choose(Call("allgather", 1 << 20, "float32", group)).reason == "in the library"
+        assert jobs.choose(TableCall("allgather", 1 << 20, "float32", group)).reason == "in the library"
         benched = chooser(folder, "allgather", ",".join(map(str, group)))[0](1 << 20)
         assert benched is not None
         assert benched.file.parent.samefile(entry.path.parent)

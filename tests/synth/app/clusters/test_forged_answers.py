@@ -14,7 +14,7 @@ from emit.library.checking.check import check_library
 from emit.library.index import load_index
 from synth.app.clusters.answer_check import checked_answer
 from synth.app.clusters.build import build
-from synth.app.clusters.plan import Plan
+from synth.app.clusters.plan import BuildPlan
 from synth.app.clusters.task import Answer, Task, solve, unpacked
 from synth.storage.cache import Cache
 from tests.synth.app.clusters.inline import Inline
@@ -32,7 +32,7 @@ budget = "1s"
 
 
 @pytest.fixture(scope="module")
-def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Answer]:
+def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[BuildPlan, Answer]:
     plan = planned(tmp_path_factory.mktemp("cluster"), QUESTION)
     return plan, unpacked(solve(plan.shares[0].task))
 
@@ -78,7 +78,9 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forged_answer_is_refused_and_solved_again(name: str, solved: tuple[Plan, Answer], tmp_path: Path) -> None:
+def test_a_forged_answer_is_refused_and_solved_again(
+    name: str, solved: tuple[BuildPlan, Answer], tmp_path: Path
+) -> None:
     plan, answer = solved
     forged = FORGERIES[name](answer)
     with pytest.raises(InputError):
@@ -92,7 +94,7 @@ def test_a_forged_answer_is_refused_and_solved_again(name: str, solved: tuple[Pl
     assert not check_library(tmp_path / "lib", load_index(tmp_path / "lib")).wrong
 
 
-def test_an_honest_answer_of_the_cache_gives_the_same_library(solved: tuple[Plan, Answer], tmp_path: Path) -> None:
+def test_an_honest_answer_of_the_cache_gives_the_same_library(solved: tuple[BuildPlan, Answer], tmp_path: Path) -> None:
     plan, answer = solved
     cache = Cache(tmp_path / "cache")
     build(plan, tmp_path / "first", cache, Inline())
@@ -103,7 +105,7 @@ def test_an_honest_answer_of_the_cache_gives_the_same_library(solved: tuple[Plan
     assert checked_answer(plan.shares[0], answer).packed() == answer.packed()
 
 
-def test_a_forged_comparison_is_worked_out_again(solved: tuple[Plan, Answer]) -> None:
+def test_a_forged_comparison_is_worked_out_again(solved: tuple[BuildPlan, Answer]) -> None:
     plan, answer = solved
     forged = change_row(vs_baseline=99.0)(answer)
     assert checked_answer(plan.shares[0], forged).rows == answer.rows
@@ -122,7 +124,7 @@ def lie(task: Task) -> bytes:
     return change_row(time_us=1e-3, gap=1.0)(unpacked(solve(task))).packed()
 
 
-def test_a_worker_that_lies_is_not_believed(solved: tuple[Plan, Answer], tmp_path: Path) -> None:
+def test_a_worker_that_lies_is_not_believed(solved: tuple[BuildPlan, Answer], tmp_path: Path) -> None:
     built = build(solved[0], tmp_path / "lib", Cache(tmp_path / "cache"), Liar())
     assert [why for _, why in built.left_out] == ["the answer of a worker did not pass its check"]
     assert not list((tmp_path / "cache").rglob("*.*"))

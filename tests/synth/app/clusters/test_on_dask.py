@@ -12,9 +12,9 @@ import pytest
 
 from synth.app.clusters import on_dask
 from synth.app.clusters.build import build
-from synth.app.clusters.local import Done, Pool
+from synth.app.clusters.local import Done, WorkerPool
 from synth.app.clusters.on_dask import OnDask
-from synth.app.clusters.plan import Plan
+from synth.app.clusters.plan import BuildPlan
 from synth.app.clusters.task import Task, solve
 from synth.storage.cache import Cache, engines_version
 from tests.synth.app.clusters.inline import Inline
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Warnin
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path: Path) -> BuildPlan:
     pytest.importorskip("distributed")
     return planned(tmp_path)
 
 
 @pytest.fixture
-def marked(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+def marked(tmp_path: Path, plan: BuildPlan, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """Return the keys of two tasks that kill processes: the first always, the second once."""
     first, second = [task.key for task in plan.tasks()][:2]
     (tmp_path / "mark").write_text(first)
@@ -51,21 +51,23 @@ def dies_or_solves(task: Task) -> bytes:
     return solve(task)
 
 
-def done_by(pool: Pool, plan: Plan) -> dict[str, Done]:
+def done_by(pool: WorkerPool, plan: BuildPlan) -> dict[str, Done]:
     with pool:
         for task in list(plan.tasks())[:2]:
             pool.submit(task)
         return {result.task.key: result for result in pool.results()}
 
 
-def test_a_problem_that_kills_its_worker_twice_is_given_up_and_no_other(plan: Plan, marked: tuple[str, str]) -> None:
+def test_a_problem_that_kills_its_worker_twice_is_given_up_and_no_other(
+    plan: BuildPlan, marked: tuple[str, str]
+) -> None:
     result_of_key = done_by(OnDask("dask", 1, dies), plan)
     assert result_of_key[marked[0]].answer is None
     assert "2 workers died while they solved it" in result_of_key[marked[0]].why
     assert result_of_key[marked[1]].answer == marked[1].encode()
 
 
-def test_a_running_cluster_is_joined_and_left_running(plan: Plan, marked: tuple[str, str]) -> None:
+def test_a_running_cluster_is_joined_and_left_running(plan: BuildPlan, marked: tuple[str, str]) -> None:
     import distributed  # Dask is optional.
 
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
@@ -100,7 +102,7 @@ def of_another_version() -> str:
     return "0" * 16
 
 
-def test_a_worker_of_another_version_is_refused(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_of_another_version_is_refused(plan: BuildPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the answers of a worker of another version are not stored as those of this version."""
     import distributed  # Dask is optional.
 
@@ -120,7 +122,7 @@ def test_a_worker_of_another_version_is_refused(plan: Plan, monkeypatch: pytest.
 
 
 def test_a_cluster_behind_certificates(
-    plan: Plan, marked: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: BuildPlan, marked: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check a cluster with certificates in Dask's configuration; without them, or with others, there is one line."""
     import dask  # Dask is optional.
@@ -161,7 +163,7 @@ def test_a_cluster_behind_certificates(
 
 
 @pytest.mark.usefixtures("marked")
-def test_the_bytes_are_those_of_any_other_build(tmp_path: Path, plan: Plan) -> None:
+def test_the_bytes_are_those_of_any_other_build(tmp_path: Path, plan: BuildPlan) -> None:
     built = build(plan, tmp_path / "lib", Cache(None), OnDask("dask", 2, dies_or_solves))
     assert {why for _, why in built.left_out} == {"2 workers died while they solved it"}
     again = build(plan, tmp_path / "lib", Cache(None), OnDask("dask", 2))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from synth.app.clusters.cluster import read_cluster
-from synth.app.clusters.plan import Plan, make_plan
+from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.task import solve, unpacked
 from topologies.costs import KINDS
 from topologies.load import load
 
 
-def planned(folder: Path, text: str, more: str = "") -> Plan:
+def planned(folder: Path, text: str, more: str = "") -> BuildPlan:
     path = folder / "cluster.toml"
     path.write_text(f'{text}\ncollectives = ["allreduce"]\nbudget = "1s"\n{more}')
     return make_plan(read_cluster(path), 1)

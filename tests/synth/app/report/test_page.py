@@ -19,7 +19,7 @@ from emit.library.saving.save import save
 from emit.msccl.format import write_msccl
 from emit.program import Program
 from synth import synthesize
-from synth.app.report.item import Item, Timing
+from synth.app.report.item import Item, ItemTiming
 from synth.app.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
 from synth.app.report.program import program_view
 from synth.model.problem import make_problem
@@ -118,14 +118,14 @@ def test_the_frontier_is_drawn_where_the_times_are(mesh: Path) -> None:
     assert all(0 <= p[1] <= HEIGHT for p in (*drawn, *below))
 
 
-def plotted(name: str, timing: Timing) -> str:
+def plotted(name: str, timing: ItemTiming) -> str:
     return frontier_plot({0: Item(name, "allgather", (), "", timing, {}, (), "", "")})
 
 
 def test_a_plot_without_times_is_none() -> None:
     assert frontier_plot({}) == ""
-    assert plotted("a", Timing("x", 0.0, 0.0, bound=((0.0, 0.0),))) == ""
-    plot = plotted("a<b", Timing("<t>", 1.0, 1e-9))
+    assert plotted("a", ItemTiming("x", 0.0, 0.0, bound=((0.0, 0.0),))) == ""
+    plot = plotted("a<b", ItemTiming("<t>", 1.0, 1e-9))
     assert "a&lt;b" in plot
     assert "&lt;t&gt;" in plot
 
@@ -304,7 +304,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
 def test_sizes_of_the_axes_are_powers() -> None:
     sizes = (1024.0, 2.0**30)
     curve, bound = (tuple(zip(sizes, times, strict=True)) for times in ((3.0, 5e4), (1.0, 4e4)))
-    drawn = plotted("a", Timing("t", *curve[0], curve=curve, bound=bound))
+    drawn = plotted("a", ItemTiming("t", *curve[0], curve=curve, bound=bound))
     assert ">1 MiB<" in drawn
     assert ">10 µs<" in drawn
     assert math.isfinite(sum(float(v) for v in re.findall(r"[ML]([0-9.]+) ", drawn)))

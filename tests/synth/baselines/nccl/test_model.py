@@ -10,7 +10,7 @@ import pytest
 
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl.channels import find_channels
-from synth.baselines.nccl.communicator import Nic, Node, communicator
+from synth.baselines.nccl.communicator import NcclNic, NcclNode, communicator
 from synth.baselines.nccl.model import COLLECTIVES, NcclModel, nccl_model
 from topologies.errors import NotModelled
 from topologies.load import load
@@ -48,8 +48,8 @@ def test_no_link_and_no_nic_is_over_its_bandwidth() -> None:
     for capability in (70, 80, 90, 100):
         for gpus in (2, 3, 4, 8, 16):
             for switched in (80.0, 240.0, 370.8, 721.8):
-                for nics in ((), tuple(Nic(gbs, (i % gpus,)) for i, gbs in enumerate((25.0, 50.0, 12.5)))):
-                    node = Node(gpus, switched, nics=nics)
+                for nics in ((), tuple(NcclNic(gbs, (i % gpus,)) for i, gbs in enumerate((25.0, 50.0, 12.5)))):
+                    node = NcclNode(gpus, switched, nics=nics)
                     for pattern in (f.RING, f.TREE, f.NVLS):
                         channels = find_channels(node, pattern, capability, bool(nics))
                         slack = gpus / (gpus - 1) if pattern != f.RING or nics else 1.0

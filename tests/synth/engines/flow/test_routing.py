@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from synth.engines.flow.congestion_prices import Congestion, cost_of, set_prices
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
-from synth.engines.flow.routes import Router, Routing, hop_table, in_time, route_shortest
+from synth.engines.flow.routes import FlowRouter, Routing, hop_table, in_time, route_shortest
 from synth.engines.flow.search import best_of, routed
 from synth.engines.flow.trees import find_parents, route_trees
 from synth.model.collective import Floats, Ints
@@ -30,7 +30,7 @@ INTERPRETED = Runner(interpreted=True)
 SEEDS = st.integers(0, 2**32)
 
 
-def recomputed(router: Router, routing: Routing) -> Floats:
+def recomputed(router: FlowRouter, routing: Routing) -> Floats:
     """Return the µs that each resource is busy, from the routes only."""
     net = router.problem.network
     load_us = np.zeros(net.nresources)
@@ -59,7 +59,7 @@ def check_tree(net: CsrNetwork, links: Ints, roots: set[int], wanted_ranks: set[
     return inside
 
 
-def check_routing(router: Router, routing: Routing, allowed: Allowed | None) -> None:
+def check_routing(router: FlowRouter, routing: Routing, allowed: Allowed | None) -> None:
     collective = router.problem.collective
     holders, goals = (
         [set(ranks[ptr[c] : ptr[c + 1]].tolist()) for c in range(collective.nchunks)]
@@ -104,7 +104,7 @@ def test_routes_lead_from_holders_to_goals_and_loads_are_theirs(tmp_path_factory
     problem = random_problem(rng, folder)
     allowed = some_allowed(rng, problem) if rng.random() < 0.4 else None
     problem = replace(problem, allowed=allowed)
-    router = Router(
+    router = FlowRouter(
         problem,
         rng.choice((1.0, 1e4, 1e9)),
         INTERPRETED,
@@ -238,7 +238,7 @@ def test_small_messages_take_the_shortest_paths(spec: str) -> None:
     problem = make_problem(load(spec), "broadcast")
     net = problem.network
     least = max(cheapest(csr_network(net), net.alpha_us, 0, goal, False) for goal in range(1, problem.nranks))
-    router = Router(problem, 1.0, INTERPRETED, depth=1.0, latency_us=least)
+    router = FlowRouter(problem, 1.0, INTERPRETED, depth=1.0, latency_us=least)
     took, _ = routed(router, router.improve()).ordered(0.0)
     assert took == pytest.approx(least, rel=0.01)
 
@@ -268,7 +268,7 @@ def two_way(nranks: int, pairs: list[tuple[int, int]], gbs: list[float]) -> Topo
 def test_load_is_shared_in_proportion_to_bandwidth() -> None:
     """Check a thin direct link beside a wide path of two links: of 22 chunks, 2 take the link and 20 the path."""
     thin = two_way(3, [(0, 1), (0, 2), (1, 2)], [10.0, 100.0, 100.0])
-    router = Router(make_problem(thin, "broadcast", [0, 1], [2], 22), 1e9, INTERPRETED)
+    router = FlowRouter(make_problem(thin, "broadcast", [0, 1], [2], 22), 1e9, INTERPRETED)
     for _ in range(3):
         assert router.improve().busiest_us == pytest.approx(1e6 / 110)
 
@@ -281,7 +281,7 @@ def test_routes_for_a_time_count_only_data_that_arrives_in_time() -> None:
     assert sorted(set(in_time(net, 10 * late_us).round(9).tolist())) == [0.9, 1.0]
     assert (in_time(net, 0.0) == 1).all()
     assert (in_time(csr_network(make_problem(load("torus:3x3"), "allgather").network), 1.0) == 1).all()
-    plain, timed = (Router(problem, 1 << 20, INTERPRETED, likely_us=us, latency_us=us and 3.3) for us in (0.0, 3.0))
+    plain, timed = (FlowRouter(problem, 1 << 20, INTERPRETED, likely_us=us, latency_us=us and 3.3) for us in (0.0, 3.0))
     for router in (plain, timed):
         for _ in range(3):
             routing = router.improve()
@@ -297,7 +297,7 @@ def test_late_routes_carry_less() -> None:
     (direct,) = np.flatnonzero((problem.network.src == 0) & (problem.network.dst == 1))
     loads = []
     for us in (0.0, 10.0):
-        router = Router(problem, 1e6, INTERPRETED, likely_us=us, latency_us=us and 4.0)
+        router = FlowRouter(problem, 1e6, INTERPRETED, likely_us=us, latency_us=us and 4.0)
         for _ in range(3):
             routing = router.improve()
         loads.append(routing.load_us[direct])

@@ -9,7 +9,7 @@ import pytest
 
 from synth.bounds.prove import prove
 from synth.engines.levels import search as levels_search
-from synth.engines.levels.plan import Levels, Shape, matched
+from synth.engines.levels.plan import Levels, LevelsShape, matched
 from synth.engines.levels.search import NAME, accepts
 from synth.engines.levels.tuning import TUNING
 from synth.engines.request import Candidate, Options, Progress, Request
@@ -62,7 +62,7 @@ def test_more_nodes_become_a_quotient_by_their_symmetry() -> None:
         problem = make_problem(topology, "allgather")
         folded = levels_search.quotient_of(problem)
         assert folded is not None
-        plan = Levels(folded, levels_search._members(topology, problem.group), TUNING).plan(Shape("star"), 4)
+        plan = Levels(folded, levels_search._members(topology, problem.group), TUNING).plan(LevelsShape("star"), 4)
         assert plan is not None
         assert len(plan.chunk) == 4 * (8 * nodes - 1)  # The chunks of one rank.
 

@@ -11,7 +11,7 @@ import pytest
 from synth.bounds.prove import prove
 from synth.engines.lns.calendars import BEFORE, book, calendars, earliest, latest
 from synth.engines.lns.insertion import draw_roots
-from synth.engines.lns.search import Tuning, _PlanSearch, solve
+from synth.engines.lns.search import LnsTuning, _PlanSearch, solve
 from synth.engines.request import Candidate, Options, Request
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, make_problem
@@ -24,7 +24,7 @@ from topologies.load import load
 from topologies.network import Network
 
 INTERPRETED = Runner(interpreted=True)
-SMALL = Tuning(counts=(1, 3), starts=2, rate=2e3, rounds=1)
+SMALL = LnsTuning(counts=(1, 3), starts=2, rate=2e3, rounds=1)
 
 
 def _fits(net: Network, booked: list[tuple[int, float, float]], link: int, start: float, busy: float) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
 from synth.engines.steiner.exchanges import Exchanges, sums_within
 from synth.engines.steiner.over_time import OverTime
-from synth.engines.steiner.packing import Packing, Trees, begins_us
+from synth.engines.steiner.packing import Packing, SteinerTrees, begins_us
 from synth.engines.steiner.tuning import TUNING
 from synth.model.deadline import now
 from synth.model.pattern import read_pattern
@@ -84,7 +84,7 @@ def test_trees_of_an_exchange_begin_as_they_wait() -> None:
     problem = with_relays("mesh:1x4", "allreduce", (0, 1, 2, 3))
     net = problem.network
     link = {(int(u), int(v)): i for i, (u, v) in enumerate(zip(net.src, net.dst, strict=True))}
-    trees = Trees(
+    trees = SteinerTrees(
         0, (1, 2), (link[0, 1], link[3, 2]), (link[1, 0], link[2, 3]), (link[1, 2], link[2, 1])
     )  # fmt: skip
     lasts_us = np.arange(1.0, net.nlinks + 1)
@@ -103,15 +103,15 @@ def test_an_end_without_senders_only_receives() -> None:
     forth, back = link[1, 3], link[3, 1]
     with Workers() as workers:
         packing = Packing(problem, SLOWLY, workers, TUNING)
-        lonely = Trees(0, (1, 3), (link[0, 1],), (link[1, 0], link[3, 2]), (forth, back))
-        assert packing.joined(lonely) == Trees(0, (1,), lonely.up, (forth, *lonely.down))
-        met = Trees(0, (1, 3), (link[0, 1], link[2, 3]), (link[1, 0], link[3, 2]), (forth, back))
+        lonely = SteinerTrees(0, (1, 3), (link[0, 1],), (link[1, 0], link[3, 2]), (forth, back))
+        assert packing.joined(lonely) == SteinerTrees(0, (1,), lonely.up, (forth, *lonely.down))
+        met = SteinerTrees(0, (1, 3), (link[0, 1], link[2, 3]), (link[1, 0], link[3, 2]), (forth, back))
         assert packing.joined(met) is met
-        ends_here = Trees(0, (1, 3), (link[0, 1], link[2, 3]), (link[1, 0], link[3, 2]), (forth, back))
-        assert packing.joined(replace(ends_here, down=(link[1, 0],))) == Trees(
+        ends_here = SteinerTrees(0, (1, 3), (link[0, 1], link[2, 3]), (link[1, 0], link[3, 2]), (forth, back))
+        assert packing.joined(replace(ends_here, down=(link[1, 0],))) == SteinerTrees(
             0, (1,), (*ends_here.up, back), (link[1, 0],)
         )  # No rank wants it there.
-        assert packing.joined(replace(lonely, down=(link[1, 0],))) == Trees(0, (1,), lonely.up, (link[1, 0],))
+        assert packing.joined(replace(lonely, down=(link[1, 0],))) == SteinerTrees(0, (1,), lonely.up, (link[1, 0],))
 
 
 @pytest.mark.parametrize(("holders", "goals"), [([0, 1, 2, 3], [1, 2]), ([1, 2], [0, 1, 2, 3])])
