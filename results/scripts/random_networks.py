@@ -140,22 +140,22 @@ def main() -> None:
                         continue
                     try:
                         answers = ask(engine, problem, size, bound, workers)
-                        counts[engine.name]["asked" if answers >= 0 else "not for it"] += 1
+                        counts[engine.name]["called" if answers >= 0 else "not accepted"] += 1
                         counts[engine.name]["schedules"] += max(0, answers)
                     except Exception as error:
                         note(engine.name, number, error, counts, failures)
                 if number % _SEARCH_EVERY == 0:
                     try:
                         result = search(problem, Options(size, budget_s=_EXACT_S), workers)
-                        counts["the whole search"]["asked"] += 1
+                        counts["the whole search"]["called"] += 1
                         counts["the whole search"]["schedules"] += len(result.ranges)
                         for defect in result.defects:
                             note("the whole search", number, RuntimeError(defect.line), counts, failures)
                     except InputError:
-                        counts["the whole search"]["not for it"] += 1
+                        counts["the whole search"]["not accepted"] += 1
                     except Exception as error:
                         note("the whole search", number, error, counts, failures)
-    columns = ("asked", "not for it", "schedules", "failures")
+    columns = ("called", "not accepted", "schedules", "failures")
     rows = [(name, *(str(count[column]) for column in columns)) for name, count in counts.items()]
     about = (
         f"{questions} questions (seed {options.seed}) are about random directed networks of 2 to 5 ranks with limits,"
@@ -168,7 +168,7 @@ def main() -> None:
         "\n".join(f"- {line}" for line in failures.values()) or "No exception, no wrong schedule, no refuted bound."
     )
     if options.one is None:
-        write(__file__, page(__file__, "Random small networks", [about, grid(("part", *columns), rows), failure_lines]))
+        write(__file__, page(__file__, "Random small networks", [about, grid(("engine", *columns), rows), failure_lines]))
     print(failure_lines)
 
 
