@@ -168,7 +168,9 @@ def main() -> None:
         "\n".join(f"- {line}" for line in failures.values()) or "No exception, no wrong schedule, no refuted bound."
     )
     if options.one is None:
-        write(__file__, page(__file__, "Random small networks", [about, grid(("engine", *columns), rows), failure_lines]))
+        write(
+            __file__, page(__file__, "Random small networks", [about, grid(("engine", *columns), rows), failure_lines])
+        )
     print(failure_lines)
 
 
