@@ -86,14 +86,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended.
-
-    Attributes:
-        seconds: From start to exit.
-        since_s: Seconds since something was last done to it (a signal, its holder let go); None where nothing was.
-        code: The exit code; None where it was killed at the limit.
-        out, err: What it printed.
-    """
+    """The end of a command."""
 
     seconds: float
     since_s: float | None
@@ -160,40 +153,45 @@ def new_place(folder: Path, stack: ExitStack) -> Place:
 
 
 def nothing(_place: Place) -> None:
-    """Leave all as it is."""
+    """Leave everything as it is."""
 
 
 def hold(place: Place) -> None:
+    """Make a process hold the library."""
     place.hold(place.lib)
 
 
 def hold_stopped(place: Place) -> None:
+    """Make a process hold the library, and stop it."""
     place.hold(place.lib).stop()
 
 
 def hold_several(place: Place) -> None:
+    """Make a process hold the library and the two folders that would take its answers."""
     place.hold(place.lib, place.folder / "lib-2", place.folder / "lib-3")
 
 
 def hold_through_link(place: Place) -> None:
+    """Make a process hold the library, which the command reaches through a link."""
     place.put("link", "lib")
     place.hold(place.lib)
 
 
 def hold_in_closed_folder(place: Place) -> None:
-    """Hold the library in a folder in which no other one can be made."""
+    """Make a process hold the library in a folder in which no other library can be made."""
     hold(place)
     place.forbid(place.folder, 0o555)
 
 
 def hold_on_full_disk(place: Place) -> None:
+    """Make a process hold the library, which is on a full disk."""
     place.fill(place.folder / "disk")
     place.lib.symlink_to("disk")
     place.hold(place.lib)
 
 
 def hold_known(place: Place) -> None:
-    """Hold the library for a question whose answer the cache has."""
+    """Make a process hold the library for a question whose answer is in the cache."""
     place.environment["SYNTH_CACHE"] = str(place.folder / "answers")
     ask(place, SOON)
     shutil.rmtree(place.lib)
@@ -201,21 +199,24 @@ def hold_known(place: Place) -> None:
 
 
 def hold_filled(place: Place) -> None:
+    """Make a process hold a library that has answers."""
     ask(place, NAMED)
     hold(place)
 
 
 def hold_output(place: Place) -> None:
+    """Make a process hold the folder of one communicator in the output of an export."""
     ask(place, NAMED)
-    place.hold(place.folder / "other" / "ring-4-0.1.2.3")  # a folder for each communicator
+    place.hold(place.folder / "other" / "ring-4-0.1.2.3")  # An export has a folder for each communicator.
 
 
 def hold_failure(place: Place) -> None:
+    """Make a process hold the folder of a failure."""
     place.hold(place.lib / "faults" / "link-1-2")
 
 
 def leave_dead(place: Place) -> None:
-    """Kill a writer amid its work; the folder in which it was writing stays."""
+    """Make a writer end in the middle of its work, so that its unfinished folder stays."""
     staging = place.lib / ".synth-dead"
     holder = place.hold(place.lib, staging)
     (staging / "half.xml").write_text("<algo")
@@ -223,13 +224,14 @@ def leave_dead(place: Place) -> None:
 
 
 def leave_lock_files(place: Place) -> None:
+    """Write lock files as other programs leave them."""
     place.lib.mkdir()
     for name in LOCK_FILES:
         (place.lib / name).write_text(f"{os.getpid()} another-host\n")
 
 
 def release(when: float | str) -> Change:
-    """Let the holder go after some seconds, or once the command has said a text."""
+    """Make the holder let go after some seconds, or once the command has printed a text."""
 
     def change(place: Place) -> None:
         holder = place.hold(place.lib)
@@ -250,6 +252,8 @@ def interrupt(times: int, when: float | str = WAITS) -> Change:
 
 
 def forbid(mode: int, name: str = "lib") -> Change:
+    """Set the permissions of a folder."""
+
     def change(place: Place) -> None:
         (place.folder / name).mkdir(parents=True)
         place.forbid(place.folder / name, mode)
@@ -258,15 +262,18 @@ def forbid(mode: int, name: str = "lib") -> Change:
 
 
 def forbid_index(place: Place) -> None:
+    """Set the index of the library to read-only."""
     ask(place, SOON)
     place.forbid(place.lib / "index.json", 0o444)
 
 
 def without_locks(error: str) -> Change:
+    """Make every lock fail with an error."""
     return lambda place: place.forget_locks(error)
 
 
 def put(kind: str, name: str) -> Change:
+    """Make a folder, a file, a link or a pipe of a name."""
     return lambda place: place.put(kind, name)
 
 
@@ -287,6 +294,8 @@ def on_loops(change: Change, warm: bool = True) -> Change:
 
 
 def replace_lock(kind: str) -> Change:
+    """Replace the lock of the compiled loops by something else."""
+
     def change(place: Place) -> None:
         (place.folder / "loops" / "lock").unlink(missing_ok=True)
         place.put(kind, "loops/lock")
@@ -301,11 +310,13 @@ def cut_loops(place: Place) -> None:
 
 
 def release_loops(place: Place) -> None:
+    """Make a process hold the compiled loops for a second."""
     holder = place.hold(place.folder / "loops" / "lock")
     place.acts.append((1.0, lambda _process: holder.release()))
 
 
 def kill_holder_of_loops(place: Place) -> None:
+    """Make a process hold the compiled loops, and kill it."""
     lock = place.folder / "loops" / "lock"
     lock.write_text(f"{os.getpid()} another-host\n")
     place.hold(lock).kill()
@@ -325,6 +336,8 @@ def on_answers(change: Change, filled: bool = False) -> Change:
 
 
 def replace_answer(kind: str) -> Change:
+    """Replace the answer in the cache by something else."""
+
     def change(place: Place) -> None:
         [path] = (place.folder / "answers").glob("??/*")
         path.unlink()
@@ -334,16 +347,19 @@ def replace_answer(kind: str) -> Change:
 
 
 def forbid_answer(place: Place) -> None:
+    """Set the answer in the cache to be unreadable."""
     [path] = (place.folder / "answers").glob("??/*")
     place.forbid(path, 0o000)
 
 
 def put_files_in_answers(place: Place) -> None:
+    """Write a file of each name that a folder of the cache would have."""
     for number in range(256):
         place.put("file", f"answers/{number:02x}")
 
 
 def fill(name: str) -> Change:
+    """Make a folder lie on a full disk."""
     return lambda place: place.fill(place.folder / name)
 
 

@@ -97,7 +97,8 @@ def copy_plan(source: LnsPlan, target: LnsPlan) -> None:
 
 def improve(  # One loop of over 60 lines, as its state is too large to pass on.
     graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, now: LnsPlan, trial: LnsPlan, best: LnsPlan,
-    scratch: LnsScratch, arrival_us: Any, end_us: Any, trial_end_us: Any, costs: Any, work: int, enough_us: float, heat: float,
+    scratch: LnsScratch, arrival_us: Any, end_us: Any, trial_end_us: Any, costs: Any, work: int, enough_us: float,
+    heat: float,
 ) -> int:  # fmt: skip
     """Improve plans until `work` links were looked at, and return the number of iterations.
 
