@@ -22,7 +22,7 @@ from emit.program import Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, choose_target
 from emit.timing.predict import Predictor, TimedProgram
 from topologies.errors import InputError
-from topologies.text.files import opened, origin_of
+from topologies.text.files import open_regular_file, origin_of
 from topologies.topology import Topology
 
 if TYPE_CHECKING:  # Commands about files load neither.
@@ -164,7 +164,7 @@ def format_of(path: str | Path) -> Format:
         if form.suffix == suffix:
             return form
     start = b""
-    with suppress(InputError, OSError), opened(path, "a file") as file:
+    with suppress(InputError, OSError), open_regular_file(path, "a file") as file:
         start = file.read(64).lstrip()
     matching = (form for form in FORMATS.values() if form.start and start.startswith(form.start))
     return next(matching, FORMATS["msccl"])
@@ -286,7 +286,7 @@ def _stamped(text: str, base: str) -> str:
 
 def name_in(path: Path) -> str:
     """Return the name of the program in a file; empty if the first 4 KiB hold none."""
-    with suppress(InputError, OSError), opened(path, "a file") as file:
+    with suppress(InputError, OSError), open_regular_file(path, "a file") as file:
         match = re.search(r'\bname"?(?:=|: )"([^"]*)"', file.read(1 << 12).decode(errors="replace"))
         return match[1] if match is not None else ""
     return ""

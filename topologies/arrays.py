@@ -26,7 +26,7 @@ def pointers(counts: Ints) -> Ints:
     return ptr
 
 
-def marked(count: int, places: Any) -> Bools:
+def flags_of(count: int, places: Any) -> Bools:
     """Return for each of 0..count-1 whether it is among `places` (numbers, a slice, or flags): bool (count,)."""
     flags = np.zeros(count, dtype=bool)
     flags[places] = True
@@ -86,13 +86,13 @@ def segment_sums(values: NDArray[Any], ptr: Ints) -> NDArray[Any]:
     return running[ptr[1:]] - running[ptr[:-1]]
 
 
-def reached(count: int, src: Ints, dst: Ints, starts: Ints | int, most_edges: int = _MOST_EDGES) -> Bools:
+def reachable(count: int, src: Ints, dst: Ints, starts: Ints | int, most_edges: int = _MOST_EDGES) -> Bools:
     """Return which of the vertices 0..count-1 can be reached along edges from `starts`, these included: bool (count,).
 
     It passes over all edges in NumPy, O(depth · edges), until it has touched about `most_edges`; then it searches
     breadth first in SciPy.
     """
-    is_reached = marked(count, starts)
+    is_reached = flags_of(count, starts)
     count_before = 0
     for _ in range(most_edges // (_PASS + len(src))):
         count_now = int(is_reached.sum())
@@ -112,7 +112,7 @@ def reached(count: int, src: Ints, dst: Ints, starts: Ints | int, most_edges: in
 
 def strongly_connected(count: int, src: Ints, dst: Ints) -> bool:
     """Return whether each of the vertices 0..count-1 reaches every other."""
-    return bool(reached(count, src, dst, 0).all() and reached(count, dst, src, 0).all())
+    return bool(reachable(count, src, dst, 0).all() and reachable(count, dst, src, 0).all())
 
 
 def components(count: int, src: Ints, dst: Ints, *, strong: bool = False) -> Ints:

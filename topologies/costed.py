@@ -38,7 +38,7 @@ def without_costs(topology: Topology) -> Topology:
     return replace(topology, costs=None, protocol="", link_kind=np.zeros(topology.nlinks, dtype=np.int64))
 
 
-def under(topology: Topology, protocol: str) -> Topology:
+def with_protocol(topology: Topology, protocol: str) -> Topology:
     """Return the topology under one protocol where costs are on, else the topology as it is.
 
     Raises:

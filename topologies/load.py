@@ -38,7 +38,7 @@ def load(spec: str | Path) -> Topology:
     return load_machine(spec).topology
 
 
-def put_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
+def apply_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
     """Return the topology with an executor's costs on, or off.
 
     Args:

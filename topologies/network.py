@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import Floats, Ints, index_among, marked, pointers, ranges, row_entries, row_of_entry
+from topologies.arrays import Floats, Ints, flags_of, index_among, pointers, ranges, row_entries, row_of_entry
 from topologies.costed import figures_of, protocol_costs
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
@@ -242,7 +242,7 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
     links, src, dst = links_among(net, chosen)
     count = net.uses_ptr[links + 1] - net.uses_ptr[links]
     used = net.uses_idx[row_entries(net.uses_ptr, links)]
-    is_used = marked(net.nresources, used)
+    is_used = flags_of(net.nresources, used)
     resources = np.flatnonzero(is_used)
     smaller = Network(
         nranks=len(chosen),

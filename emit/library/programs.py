@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut, cut_time_us
-from emit.compiler.fill import filled, least_bytes
+from emit.compiler.fill import choose_instances, least_bytes
 from emit.compiler.lower import Lowering, forms, program_collective
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
@@ -277,7 +277,7 @@ class Programs:
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
         parts = 1
         if algorithm.problem.topology.protocol:
-            parts, program = filled(
+            parts, program = choose_instances(
                 lowering, program, self.target.limits, low, high, sizes if self.size is None else (self.size,), until
             )
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)

@@ -38,7 +38,7 @@ class LibraryHeldError(InputError):
     """An error for a library whose lock another process, which may be stopped, holds longer than there is time."""
 
 
-def standing(folder: str | Path, option: str = "--out") -> list[Entry]:
+def existing_entries(folder: str | Path, option: str = "--out") -> list[Entry]:
     """Return the entries of the library in a folder; none without an index.
 
     Args:
@@ -219,7 +219,7 @@ def writing(
         path.mkdir(parents=True, exist_ok=True)
         with _locked(path, option, until, elsewhere) as path, staging_folder(path) as staging:
             remove_leftovers(path)
-            _open.append(library := Library(path, Path(staging), standing(path, option)))
+            _open.append(library := Library(path, Path(staging), existing_entries(path, option)))
             try:
                 yield library
             except InputError as error:  # The message may name a file in the staging folder.

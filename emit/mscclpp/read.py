@@ -23,7 +23,7 @@ from emit.mscclpp.plan import (
 )
 from emit.program import BUFFERS
 from topologies.errors import InputError
-from topologies.text.files import opened, origin_of
+from topologies.text.files import open_regular_file, origin_of
 
 MAX_BYTES = 24 << 20  # The worst text of that size takes three quarters of a GiB when it is parsed.
 MAX_RANKS = 4096
@@ -45,7 +45,7 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
         return _PlanReader("text").plan(_parsed(text_or_path, "text"))
     path = Path(text_or_path)
     shown = origin_of(path)
-    with opened(path, "an execution plan (JSON)") as file:
+    with open_regular_file(path, "an execution plan (JSON)") as file:
         try:
             data = file.read(MAX_BYTES + 1)
         except OSError as error:

@@ -30,7 +30,7 @@ from emit.timing.predict import assign_links, block_rates, place_ranks
 from synth.model.collective import Bools, Floats, Ints
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers
-from topologies.costed import under
+from topologies.costed import with_protocol
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -67,7 +67,7 @@ class PlanPredictor:
                 plan, or the plan names objects that do not exist, stops before its end, or is too large to be checked.
         """
         self.plan, self.topology = plan, topology
-        topology = under(topology, "LL" if plan.protocol == "LL" else "Simple")
+        topology = with_protocol(topology, "LL" if plan.protocol == "LL" else "Simple")
         self.group = place_ranks(len(plan.gpus), topology, group)
         self.network: Network = network(topology, self.group)
         ensure_executable(plan, None, "cannot be timed")

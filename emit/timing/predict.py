@@ -33,7 +33,7 @@ from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import positions
-from topologies.costed import protocol_costs, under
+from topologies.costed import protocol_costs, with_protocol
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -201,7 +201,7 @@ class Predictor:
             InputError: The group does not fit, two ranks send without a link, or sends and receives do not pair up.
         """
         self.program, self.topology = program, topology
-        topology = under(topology, program.protocol)
+        topology = with_protocol(topology, program.protocol)
         self.group = place_ranks(program.nranks, topology, group)
         self.network: Network = network(topology, self.group)
         self.fifo_depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth

@@ -25,7 +25,7 @@ from synth.model.text import format_size, format_time
 from synth.search.result import SearchResult
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
-from topologies.costed import protocols_of, under, with_costs
+from topologies.costed import protocols_of, with_costs, with_protocol
 from topologies.costs import Costs
 from topologies.errors import InputError
 from topologies.load import load
@@ -133,7 +133,7 @@ def switch_points(times_us: Callable[[float], dict[str, float]]) -> Iterator[tup
 def ring_points(collective: str) -> list[tuple[object, ...]]:
     """Return where the ring changes its protocol on 8 A100, in our model and in NCCL's own cost model."""
     topology = with_costs(load("dgx-a100"))
-    rings = {name: ring_of(under(topology, name), collective) for name in protocols_of(topology)}
+    rings = {name: ring_of(with_protocol(topology, name), collective) for name in protocols_of(topology)}
     nccl = nccl_model(load("dgx-a100"), range(8))
 
     def nccl_times_us(size: float) -> dict[str, float]:
@@ -202,7 +202,7 @@ def fastest_of(topology: Topology, name: str) -> Callable[[float], float]:
         algorithm
         for protocol in protocols_of(topology)
         for variant in ((name, f"{name} in turns") if name == "direct" else (name,))
-        for algorithm in baseline_named(make_problem(under(topology, protocol), "alltoall"), variant, 1 << 20)
+        for algorithm in baseline_named(make_problem(with_protocol(topology, protocol), "alltoall"), variant, 1 << 20)
     ]
     return lambda size: min(variant.time_us(size) for variant in algorithms)
 

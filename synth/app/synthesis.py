@@ -16,7 +16,7 @@ from emit.library.saving.save import save
 from emit.targets import TARGETS
 from synth.app.present.table import table
 from synth.engines.flow.quotients import quotient_question
-from synth.engines.registry import chosen, processes
+from synth.engines.registry import engines_named, processes
 from synth.engines.request import Options
 from synth.model.collective import Collective
 from synth.model.deadline import now
@@ -35,10 +35,10 @@ from synth.verify.algorithm import Algorithm
 from topologies.costed import figures_of
 from topologies.costs import Costs
 from topologies.errors import InputError, did_you_mean
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
 from topologies.graphs import from_networkx, is_graph
-from topologies.load import NO_COSTS, load, put_costs
+from topologies.load import NO_COSTS, apply_costs, load
 from topologies.topology import Topology, without_switch_ops
 
 
@@ -163,7 +163,7 @@ class Question(NamedTuple):
     unsaid: str = ""
 
 
-def ask(
+def make_question(
     collective: str | Collective,
     topo: str | Path | Topology,
     group: Sequence[int] | str | None = None,
@@ -204,19 +204,19 @@ def ask(
     )
     options.check()
     root = None if root is None else whole(root, "root")
-    chosen(engine)  # Raise for an unknown engine.
+    engines_named(engine)  # Raise for an unknown engine.
     if not isinstance(collective, Collective):
         as_text(collective, "collective")
     if is_graph(topo):
         topo = from_networkx(topo)
     if not isinstance(topo, Topology | Path):
         as_text(topo, "topo")
-    healthy = put_costs(topo if isinstance(topo, Topology) else load(topo), costs)
+    healthy = apply_costs(topo if isinstance(topo, Topology) else load(topo), costs)
     check_budget(healthy, 0, budget_s)
     without, degrade = as_texts(without, "without"), as_texts(degrade, "degrade")
     if not as_flag(switch_ops, "switch_ops"):
         healthy = without_switch_ops(healthy)
-    topology = degraded(healthy, without, degrade)
+    topology = apply_faults(healthy, without, degrade)
     group = None if group is None else _ranks(group, "group", healthy)
     relay = relay if isinstance(relay, str) and relay in ("none", "all") else _ranks(relay, "relay", healthy)
     dead = dead_ranks(healthy, without)
@@ -259,7 +259,7 @@ def ask(
     return Question(problem, options, healthy_problem, target, sms, groups_overlap, scratch_limit, unsaid)
 
 
-def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
+def find_answer(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
     """Find the answer; with dead or slow parts also the answer on the healthy network, to state what they cost.
 
     The healthy network's search gets a third of the budget. It is left out where no time remains for an answer.
@@ -340,7 +340,7 @@ def synthesize(
     Raises:
         InputError: An argument cannot be right; the message is one line.
     """
-    names = list(inspect.signature(ask).parameters)[3:-1]
+    names = list(inspect.signature(make_question).parameters)[3:-1]
     for name in options:
         if name not in names:
             raise InputError(
@@ -352,14 +352,14 @@ def synthesize(
         )
     if not isinstance(workers, Workers | None):
         raise InputError(f"workers: a {type(workers).__name__} is none; it must be synth.solvers.workers.Workers()")
-    question = ask(collective, topo, group, **options)
+    question = make_question(collective, topo, group, **options)
     if workers is not None:
         return Synthesis(
-            answered(question, workers, progress), question.sms, question.groups_overlap, question.scratch_limit
+            find_answer(question, workers, progress), question.sms, question.groups_overlap, question.scratch_limit
         )
     with Workers(processes(question.options.engine)) as own_workers:
         return Synthesis(
-            answered(question, own_workers, progress), question.sms, question.groups_overlap, question.scratch_limit
+            find_answer(question, own_workers, progress), question.sms, question.groups_overlap, question.scratch_limit
         )
 
 

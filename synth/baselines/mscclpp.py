@@ -18,7 +18,7 @@ import numpy as np
 from synth.baselines.nccl.communicator import nodes_of
 from synth.baselines.nccl.figures import CAPABILITY_HOPPER, LL, SIMPLE
 from synth.baselines.nccl.model import LibraryChoice
-from topologies.costed import protocols_of, under
+from topologies.costed import protocols_of, with_protocol
 from topologies.costs import KINDS
 from topologies.errors import NotModelled
 from topologies.network import Network, network
@@ -85,7 +85,7 @@ class MscclppModel:
     def _network(self, packets: bool) -> Network:
         """Return the network, under LL for packets and under Simple otherwise if costs are on."""
         name = LL if packets else SIMPLE
-        topology = under(self.topology, name) if name in protocols_of(self.topology) else self.topology
+        topology = with_protocol(self.topology, name) if name in protocols_of(self.topology) else self.topology
         return network(topology, self.group)
 
     @cached_property

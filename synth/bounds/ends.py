@@ -12,7 +12,7 @@ from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import sum_by
-from topologies.arrays import marked
+from topologies.arrays import flags_of
 
 # Flags of ranks, and the one resource that all their links use, or None.
 _Sets = list[tuple[Bools, int | None]]
@@ -57,7 +57,7 @@ def _sharing_a_resource(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
     amount = sum_by(resource, needy[rank], net.nresources)
     amount[np.bincount(resource, minlength=net.nresources) < 2] = 0.0
     best = worst(amount, net.capacity_gbs, search.tuning.few)
-    return [(marked(net.nranks, rank[resource == r]) & (needy > 0), r) for r in best]
+    return [(flags_of(net.nranks, rank[resource == r]) & (needy > 0), r) for r in best]
 
 
 def _sharing_a_node(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:

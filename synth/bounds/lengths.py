@@ -22,7 +22,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
 from synth.symmetry.relabelling import free_symmetry
-from topologies.arrays import marked
+from topologies.arrays import flags_of
 
 _NEGLIGIBLE = 1e-12  # of the highest price: not worth a place in the witness
 _FLOOR = 1e-4  # of the average weight: mirror ascent could never raise a weight of 0
@@ -39,7 +39,7 @@ def find_uniform(search: BoundSearch) -> Iterator[Witness]:
     yield _claim(np.ones(len(capacity)), "link lengths, every resource alike")
     if np.ptp(capacity) > 1e-9 * capacity.max():
         yield _claim(capacity.max() / capacity, "link lengths, every resource alike by its time")
-    if net.hyperlinks is not None and not (is_used := marked(net.nresources, net.uses_idx)).all():
+    if net.hyperlinks is not None and not (is_used := flags_of(net.nresources, net.uses_idx)).all():
         # A multicast that takes only a part of the rate gets the length of the sends that it replaces.
         members = int(np.diff(net.hyperlinks.ptr).max()) + 1
         for price in (0.0, max(0.0, 1 - 3 / members)):

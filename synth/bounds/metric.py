@@ -18,7 +18,7 @@ from synth.bounds.distances import Distances
 from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
-from topologies.arrays import index_among, marked, ranges, row_of_entry
+from topologies.arrays import flags_of, index_among, ranges, row_of_entry
 from topologies.network import Network
 
 # Pairs of holders and goals of one chunk. Chunks with more are computed as sets, without a list of pairs.
@@ -271,4 +271,4 @@ def pair_distances(distances: Distances, sources: Ints, targets: Ints) -> Floats
 
 def _distinct(ranks: Ints, nranks: int) -> Ints:
     """Return the distinct ranks, ascending."""
-    return np.flatnonzero(marked(nranks, ranks))
+    return np.flatnonzero(flags_of(nranks, ranks))

@@ -8,7 +8,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import sum_by
-from topologies.arrays import marked, pointers, row_entries, sorted_rows
+from topologies.arrays import flags_of, pointers, row_entries, sorted_rows
 from topologies.network import Network
 
 _MOST_PICKS = 4000  # afterwards every uncovered link takes its own scarcest resource
@@ -21,7 +21,7 @@ def cover(net: Network, links: Ints) -> Ints:
     It takes the resources that a link needs, then always the least capacity per link, and drops superfluous ones.
     """
     counts = net.uses_ptr[links + 1] - net.uses_ptr[links]
-    picked = marked(net.nresources, net.uses_idx[net.uses_ptr[links[counts == 1]]])
+    picked = flags_of(net.nresources, net.uses_idx[net.uses_ptr[links[counts == 1]]])
     if not (counts == 1).all():
         _pick(picked, net, links)
         _drop(picked, net, links)
@@ -38,7 +38,7 @@ def _users(net: Network) -> tuple[Ints, Ints]:
 def _pick(picked: Bools, net: Network, links: Ints) -> None:
     """Add resources until every one of `links` has one."""
     ptr, users_of = _users(net)
-    uncovered = marked(net.nlinks, links)
+    uncovered = flags_of(net.nlinks, links)
     for r in np.flatnonzero(picked).tolist():
         uncovered[users_of[ptr[r] : ptr[r + 1]]] = False
     remaining = np.flatnonzero(uncovered)
@@ -59,7 +59,7 @@ def _pick(picked: Bools, net: Network, links: Ints) -> None:
 def _drop(picked: Bools, net: Network, links: Ints) -> None:
     """Remove resources, those of most capacity first, whose links all use another picked resource."""
     ptr, users_of = _users(net)
-    is_covered_link = marked(net.nlinks, links)
+    is_covered_link = flags_of(net.nlinks, links)
     times = np.zeros(net.nlinks, dtype=np.int64)
     chosen = np.flatnonzero(picked)
     for r in chosen.tolist():
@@ -107,7 +107,7 @@ def gbs_by_end(net: Network, end: Ints, count: int) -> Floats:
     for resource_of_link in single_uses(net):
         key = end[included] * net.nresources + resource_of_link[included]
         if count * net.nresources <= _DENSE:
-            gbs: Floats = marked(count * net.nresources, key).reshape(count, -1) @ net.capacity_gbs
+            gbs: Floats = flags_of(count * net.nresources, key).reshape(count, -1) @ net.capacity_gbs
         else:
             key = np.unique(key)
             gbs = sum_by(key // net.nresources, net.capacity_gbs[key % net.nresources], count)

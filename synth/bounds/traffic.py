@@ -11,7 +11,7 @@ from synth.bounds.resource_cover import single_uses
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
-from topologies.arrays import marked, row_entries, segment_sums
+from topologies.arrays import flags_of, row_entries, segment_sums
 from topologies.network import Network
 
 _MOST_CELLS = 1 << 23  # cells of the table of amounts: 64 MB
@@ -40,7 +40,7 @@ class Traffic:
         arrives, departs = need.arrive, need.depart
         self.comes = sum_by(goal[arrives], share[need.goal_chunk[arrives]], self.k)
         self.leaves = sum_by(hold[departs], share[need.hold_chunk[departs]], self.k)
-        chunks = np.flatnonzero(marked(collective.nchunks, need.goal_chunk[arrives]) & (need.nhold > 0))
+        chunks = np.flatnonzero(flags_of(collective.nchunks, need.goal_chunk[arrives]) & (need.nhold > 0))
         held_by, hold_firsts = _labels(collective.holders, need.nhold, chunks, self.k)
         goal_of, goal_firsts = _labels(collective.goals, need.ngoal, chunks, self.k)
         kinds = len(hold_firsts) * len(goal_firsts)

@@ -27,7 +27,7 @@ from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.registry import OWN, PAIR
 from synth.model.requirements import find_requirements
-from topologies.arrays import marked, row_of_entry, segment_sums
+from topologies.arrays import flags_of, row_of_entry, segment_sums
 from topologies.errors import BadWitness
 from topologies.network import Network
 
@@ -141,7 +141,7 @@ def _members(problem: Problem, witness: Witness, ranks: Iterable[int]) -> Bools:
     chosen = np.array(list(ranks), dtype=np.int64)
     if len(chosen) and not (chosen.min() >= 0 and chosen.max() < problem.nranks):
         raise refusal(witness, f"names a rank that does not exist; ranks are 0..{problem.nranks - 1}")
-    return marked(problem.nranks, chosen)
+    return flags_of(problem.nranks, chosen)
 
 
 def _times(net: Network, flags: Bools) -> Ints:
@@ -168,7 +168,7 @@ def _capacity(net: Network, witness: Witness, times: Ints, name: Callable[[int],
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= net.nresources:
         raise refusal(witness, "resources are missing or do not exist; they must be the network's")
     _, _, uses_ptr, uses_idx, *_ = net.carriers
-    uses_chosen = segment_sums(marked(net.nresources, chosen)[uses_idx], uses_ptr)
+    uses_chosen = segment_sums(flags_of(net.nresources, chosen)[uses_idx], uses_ptr)
     uncovered = (times > 0) & (uses_chosen == 0)
     if uncovered[: net.nlinks].any():
         raise refusal(witness, f"link {name(int(np.argmax(uncovered)))} uses none of its resources; it must use one")
@@ -184,8 +184,8 @@ def path_limit(problem: Problem, witness: Witness) -> Limit:
     if len(witness.ranks) != 2 or max(witness.ranks) >= collective.nranks or min(witness.ranks) < 0:
         raise refusal(witness, "it must name two ranks of the group")
     first, last = witness.ranks
-    chunks_held = marked(collective.nchunks, collective.pre[collective.pre[:, 0] == first, 1])
-    chunks_wanted = marked(collective.nchunks, collective.post[collective.post[:, 0] == last, 1])
+    chunks_held = flags_of(collective.nchunks, collective.pre[collective.pre[:, 0] == first, 1])
+    chunks_wanted = flags_of(collective.nchunks, collective.post[collective.post[:, 0] == last, 1])
     only = np.diff(collective.holders[0]) == 1
     if not (chunks_held & chunks_wanted & (collective.reduces | only)).any():
         raise refusal(
@@ -212,8 +212,8 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
     if witness.times:
         return _late_limit(problem, witness, inside, crossed, crossing, capacity)
     (_, hold), (_, goal), need = collective.holders, collective.goals, find_requirements(collective)
-    sources = marked(net.nranks, hold[crossing[need.hold_chunk]])
-    goals = marked(net.nranks, goal[crossing[need.goal_chunk]])
+    sources = flags_of(net.nranks, hold[crossing[need.hold_chunk]])
+    goals = flags_of(net.nranks, goal[crossing[need.goal_chunk]])
     distances = latencies(net)
     before = distances.nearest(np.flatnonzero(sources & inside))[src[crossed]].min()
     after = distances.nearest(np.flatnonzero(goals & ~inside), to=True)[dst[crossed]]

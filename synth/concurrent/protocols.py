@@ -20,10 +20,10 @@ from synth.concurrent.search import plan
 from synth.concurrent.union import Member, UnionProblem, union_problem
 from synth.model.deadline import now
 from synth.model.problem import Problem
-from topologies.costed import protocols_of, under
+from topologies.costed import protocols_of, with_protocol
 from topologies.costs import ANY
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks
 from topologies.topology import Topology, without_switch_ops
 
@@ -57,9 +57,11 @@ def plan_protocols(
     """
     begun = now() if begun is None else begun
     without, degrade = options.get("without", ()), options.get("degrade", ())
-    network = degraded(without_switch_ops(topology), without, degrade)
+    network = apply_faults(without_switch_ops(topology), without, degrade)
     dead, relays = dead_ranks(topology, without), options.get("relays", "none")
-    unions = {name: union_problem(under(network, name), members, relays, dead) for name in protocols_of(network)}
+    unions = {
+        name: union_problem(with_protocol(network, name), members, relays, dead) for name in protocols_of(network)
+    }
     size = next(iter(unions.values())).size_bytes
     bounds = {name: prove(union, max_flow=False) for name, union in unions.items()}
     least = {name: bound.at(size)[0] for name, bound in bounds.items()}
@@ -75,7 +77,7 @@ def plan_protocols(
         if results and (left_s <= 0 or any(one.ended == "interrupted" for one in results.values())):
             break
         own_options = {**options, "budget": max(left_s, 0.05), "executor": executor}
-        results[name] = plan(under(topology, name), members, begun=now(), **own_options)
+        results[name] = plan(with_protocol(topology, name), members, begun=now(), **own_options)
     best = min(results, key=lambda name: _time_us(results[name], executor))
     ended = next((why for why in ("interrupted", "budget") if any(one.ended == why for one in results.values())), "")
     rivals = (name for name in unions if name != best)

@@ -40,7 +40,7 @@ from synth.solvers.workers import Workers
 from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks
 from topologies.load import load
 from topologies.topology import Topology, without_switch_ops
@@ -112,7 +112,7 @@ def plan(
     dead = dead_ranks(healthy, without)
     for member in members:
         live_ranks(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
-    problem = union_problem(degraded(healthy, without, degrade), members, relays, dead)
+    problem = union_problem(apply_faults(healthy, without, degrade), members, relays, dead)
     question = Asked(
         chunks=chunks, engine=engine, budget_s=budget, relays=relays, dead=dead, objective=objective,
         rank_sends=None if executor is None else executor.rank_sends(problem),

@@ -22,7 +22,7 @@ import numpy as np
 from synth.model.collective import MAX_ENTRIES, Bools, Collective, Floats, Ints, subdivided
 from synth.model.problem import Allowed, Problem, check_ranks, make_problem
 from synth.model.schedule import Schedule, untimed
-from topologies.arrays import pointers, reached, row_of_entry
+from topologies.arrays import pointers, reachable, row_of_entry
 from topologies.errors import InputError, ScheduleRefused
 from topologies.faults.notation import relay_ranks
 from topologies.network import links_among, subnetwork
@@ -235,7 +235,7 @@ def _check_joined(union: UnionProblem) -> None:
     joined = np.ones(len(sizes), dtype=bool)
     # For all groups at once: every rank is reached from the group's first rank, and reaches it.
     for tail, head in ((src, dst), (dst, src)):
-        joined &= np.logical_and.reduceat(reached(int(sizes.sum()), tail, head, offset), offset)
+        joined &= np.logical_and.reduceat(reachable(int(sizes.sum()), tail, head, offset), offset)
     for group in np.flatnonzero(~joined).tolist():
         member = union.members[group]
         try:

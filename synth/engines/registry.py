@@ -116,7 +116,7 @@ def summaries() -> str:
     return ", ".join([f"{AUTO} (every engine that can)", *(f"{e.name} ({e.summary})" for e in ENGINES.values())])
 
 
-def chosen(name: str) -> list[Engine]:
+def engines_named(name: str) -> list[Engine]:
     """Return the engines that a value of `--engine` stands for.
 
     Raises:
@@ -133,5 +133,5 @@ def chosen(name: str) -> list[Engine]:
 
 def processes(name: str) -> tuple[str, ...]:
     """Return the solver processes that are worth starting ahead for a value of `--engine`, none for an unknown one."""
-    rows = chosen(name) if name in names() else []
+    rows = engines_named(name) if name in names() else []
     return tuple(dict.fromkeys(process for engine in rows for process in engine.processes))

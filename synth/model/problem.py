@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Bools, Collective, Floats, Ints, named, subdivided
-from topologies.arrays import reached, strongly_connected
+from topologies.arrays import reachable, strongly_connected
 from topologies.costed import protocols_of
 from topologies.costs import ANY
 from topologies.errors import InputError
@@ -349,7 +349,7 @@ def _is_disconnected(problem: Problem) -> bool:
     """Return whether some ranks of the group cannot reach each other even if all other ranks relay."""
     t, members = problem.topology, list(problem.group)
     directions = ((t.link_src, t.link_dst), (t.link_dst, t.link_src))
-    return not all(reached(t.nvertices, *ends, members[0])[members].all() for ends in directions)
+    return not all(reachable(t.nvertices, *ends, members[0])[members].all() for ends in directions)
 
 
 def _few_relays(problem: Problem, outsiders: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from topologies.arrays import marked
+from topologies.arrays import flags_of
 
 _Cell = tuple[int, int]  # chunk, rank
 
@@ -27,7 +27,7 @@ def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
         if goal[row] in live:
             live.add(source[row])
             needed.append(row)
-    return schedule.take(marked(len(schedule), needed))
+    return schedule.take(flags_of(len(schedule), needed))
 
 
 def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
@@ -41,7 +41,7 @@ def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
         rows[:] = [row for row in rows if goal[row] in live]
         live -= {goal[row] for row in rows if not schedule.reduces[row]}
         live |= {source[row] for row in rows}
-    return schedule.take(marked(len(schedule), [row for rows in steps for row in rows]))
+    return schedule.take(flags_of(len(schedule), [row for rows in steps for row in rows]))
 
 
 def _cells(problem: Problem, schedule: Schedule) -> tuple[list[_Cell], list[_Cell], set[_Cell], set[_Cell]]:

@@ -11,7 +11,7 @@ from functools import partial
 from synth.bounds.prove import prove
 from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
-from synth.engines.registry import AUTO, ENGINES, chosen
+from synth.engines.registry import AUTO, ENGINES, engines_named
 from synth.engines.request import SEEDS, Options, Outcome, Request
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import collected, contained, raise_first_defect
@@ -72,7 +72,7 @@ class StagedSearch:
         self.state, self._plan, self._options = state, state.plan, state.options
         self._sends = estimated_sends(state.problem)
         self._most_sends = self._limit_of_sends()
-        self._engines = chosen(state.options.engine)
+        self._engines = engines_named(state.options.engine)
         self._engines_deadline = state.budget.deadline
         self._runs_of: Counter[str] = Counter()  # How often each engine was asked.
         self._stages = list(self._plan.stages)  # The stages to come.

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from synth.storage.leftovers import PREFIX, lock_file, remove_leftovers
 from topologies.errors import InputError
 from topologies.text.fields import shown
-from topologies.text.files import opened, origin_of, parse_json
+from topologies.text.files import open_regular_file, origin_of, parse_json
 
 HEADER = "header.json"
 MAX_HEADER_BYTES = 64 << 20
@@ -191,7 +191,7 @@ class ColumnFile:
             InputError: There is no such file, or it is no file of columns.
         """
         self.origin = origin_of(path)
-        self._file = opened(path, "a schedule's .synth file")
+        self._file = open_regular_file(path, "a schedule's .synth file")
         try:
             self.size = self._check_end()
             with self._speaking("its table of members"):

@@ -20,8 +20,8 @@ from synth.model.registry import KINDS, find_kind
 from synth.storage.columns import ColumnFile
 from synth.symmetry.quotient import quotient_by, representative_chunks
 from synth.symmetry.quotient_check import check_translations
-from topologies.arrays import components, marked
-from topologies.costed import under, with_costs, without_costs
+from topologies.arrays import components, flags_of
+from topologies.costed import with_costs, with_protocol, without_costs
 from topologies.costs import ANY
 from topologies.errors import InputError, QuotientRefused
 from topologies.symmetry.translations import Translations, representatives
@@ -163,7 +163,7 @@ def _rebuild_topology(top: Fields, origin: str) -> Topology:
         return topology
     try:
         with_all_costs = with_costs(topology)
-        return with_all_costs if protocol == ANY else under(with_all_costs, protocol)
+        return with_all_costs if protocol == ANY else with_protocol(with_all_costs, protocol)
     except InputError as error:
         top.fail("protocol", str(error))
 
@@ -194,7 +194,7 @@ def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
     """Estimate the bytes of the links between the members, with paths through switches and the switches' tables."""
     n, switches = topology.nranks, len(topology.switches)
     src, dst = topology.link_src, topology.link_dst
-    is_member = marked(topology.nvertices, [rank for rank in members if rank < n])
+    is_member = flags_of(topology.nvertices, [rank for rank in members if rank < n])
     paths = int(np.count_nonzero(is_member[src] & is_member[dst]))
     between = (src >= n) & (dst >= n)
     if switches:
@@ -289,7 +289,7 @@ def _rebuild_collective(file: ColumnFile, table: Fields, nranks: int) -> Collect
     post, out_index = _read_cells(file, "post", "out_index", nranks, nchunks)
     fraction: Floats = file.column("collective/fraction", "float", (nchunks,))
     file.within("collective/fraction", fraction, 1e-18, 1e18)
-    is_held = marked(nchunks, pre[:, 1])
+    is_held = flags_of(nchunks, pre[:, 1])
     if not is_held.all():
         raise InputError(f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(is_held))} before")
     reduces = file.column("collective/reduces", "bool", (nchunks,))

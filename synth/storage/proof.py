@@ -37,7 +37,7 @@ from synth.storage.columns import json_object, replaced
 from synth.storage.problem import state_fold
 from topologies.errors import ProofRefused
 from topologies.text.fields import Fields, shown
-from topologies.text.files import opened, origin_of, read_bytes
+from topologies.text.files import open_regular_file, origin_of, read_bytes
 
 FORMAT = "synth-proof-1"
 MAX_FILE_BYTES = 128 << 20
@@ -83,7 +83,7 @@ def digest(path: str | Path) -> str:
     Raises:
         InputError: The file cannot be read.
     """
-    with opened(path, "a schedule's .synth file") as file:
+    with open_regular_file(path, "a schedule's .synth file") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -25,7 +25,14 @@ from synth.symmetry.quotient_check import check_quotient, check_translations
 from topologies.arrays import pointers, row_entries, strongly_connected
 from topologies.errors import InputError, QuotientRefused
 from topologies.network import Network, network
-from topologies.symmetry.translations import Translations, digits, elements, find_translations, orbits, representatives
+from topologies.symmetry.translations import (
+    Translations,
+    digits,
+    element_of_rank,
+    find_translations,
+    orbits,
+    representatives,
+)
 from topologies.topology import Topology
 
 _CELLS_PER_BLOCK = 1 << 15  # A block of rows of this size stays in the processor's cache.
@@ -236,7 +243,7 @@ class _Translates:
         net, order, translations = quotient.whole, quotient.order, quotient.translations
         self.net, self.translations = net, translations
         every = np.arange(net.nranks)
-        element = elements(translations, every)
+        element = element_of_rank(translations, every)
         owners = representatives(translations, net.nranks)
         ground = every - sum(d * s for d, (s, _) in zip(digits(translations, every), translations, strict=True))
         self.rank_class = np.searchsorted(owners, ground)

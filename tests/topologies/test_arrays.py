@@ -14,7 +14,7 @@ from topologies.arrays import (
     pointers,
     positions,
     ranges,
-    reached,
+    reachable,
     row_entries,
     row_of_entry,
     segment_sums,
@@ -66,9 +66,9 @@ def test_reachability(count: int, data: st.DataObject) -> None:
     closures = [closure(edges, start) for start in range(count)]
     for most_edges in (0, 10**6):  # With SciPy, with NumPy.
         for start in range(count):
-            is_reached = reached(count, src, dst, start, most_edges)
+            is_reached = reachable(count, src, dst, start, most_edges)
             assert set(np.flatnonzero(is_reached).tolist()) == closures[start]
-        is_reached = reached(count, src, dst, np.array([0, count - 1]), most_edges)
+        is_reached = reachable(count, src, dst, np.array([0, count - 1]), most_edges)
         assert set(np.flatnonzero(is_reached).tolist()) == closures[0] | closures[-1]
     assert strongly_connected(count, src, dst) == all(len(reachable) == count for reachable in closures)
     parts = components(count, src, dst)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from topologies.costed import protocols_of, under, with_costs, without_costs
+from topologies.costed import protocols_of, with_costs, with_protocol, without_costs
 from topologies.costs import ANY, KINDS, PROTOCOLS, Costs, Protocol, SwitchCosts
 from topologies.errors import InputError
 from topologies.load import load, machines
@@ -42,13 +42,13 @@ def test_costs_are_off_by_default() -> None:
     assert np.array_equal(plain_network.capacity_gbs, network_without_costs.capacity_gbs)
     assert not len(plain_network.gap_us)
     assert not protocols_of(plain)
-    assert under(plain, "LL") is plain
+    assert with_protocol(plain, "LL") is plain
 
 
 def test_the_latency_of_a_protocol_replaces_alpha() -> None:
     t = with_costs(load("dgx-a100:2"))
     for name, us in _NVLINK_US.items():
-        net = network(under(t, name), range(16))
+        net = network(with_protocol(t, name), range(16))
         inside = t.nodes[net.src] == t.nodes[net.dst]
         protocol = t.costs.protocols[name]  # type: ignore[union-attr]
         # A path through the NVSwitch is two links but one step.
@@ -64,7 +64,7 @@ def test_any_protocol_is_no_worse_than_each() -> None:
     best = network(t, range(16))
     assert t.protocol == ANY
     for name in protocols_of(t):
-        net = network(under(t, name), range(16))
+        net = network(with_protocol(t, name), range(16))
         assert (best.alpha_us <= net.alpha_us).all()
         assert (best.capacity_gbs >= net.capacity_gbs).all()
         assert np.array_equal(best.uses_idx, net.uses_idx)
@@ -72,7 +72,7 @@ def test_any_protocol_is_no_worse_than_each() -> None:
 
 def test_missing_figures_are_those_of_the_topology() -> None:
     t = with_costs(from_toml(_NODE, "pair.toml"))
-    simple, ll = (network(under(t, name), range(2)) for name in ("Simple", "LL"))
+    simple, ll = (network(with_protocol(t, name), range(2)) for name in ("Simple", "LL"))
     assert simple.alpha_us.tolist() == [1, 1]
     assert simple.gap_us.tolist() == [3, 3]
     assert subnetwork(simple, np.array([1, 0]))[0].gap_us.tolist() == [3, 3]
@@ -83,7 +83,7 @@ def test_missing_figures_are_those_of_the_topology() -> None:
 
 def test_shared_limits_have_the_efficiency_of_the_protocol() -> None:
     t = with_costs(load("dgx2:2"))  # Two GPUs share a NIC.
-    net = network(under(t, "LL"), range(32))
+    net = network(with_protocol(t, "LL"), range(32))
     shared = [net.capacity_gbs[i] for i, name in enumerate(net.resource_names) if name.startswith("nic")]
     np.testing.assert_allclose(shared, 12.5 * 0.48)
 
@@ -94,7 +94,7 @@ def test_ll128_needs_a_suitable_kind_of_link() -> None:
     t = with_costs(from_toml(on_pcie, "a.toml"))
     assert protocols_of(t) == ["LL", "Simple"]
     with pytest.raises(InputError, match="'pair': its costs allow no LL128 on its links; it must be LL or Simple"):
-        under(t, "LL128")
+        with_protocol(t, "LL128")
 
 
 @pytest.mark.parametrize("name", machines())
@@ -108,7 +108,7 @@ def test_machines_state_the_source_of_costs(name: str) -> None:
 
 def test_costs_of_operations_in_switches() -> None:
     t, costs = load("dgx-h100"), Protocol(switch_ops=SwitchCosts(5, 0.5))
-    net = network(under(with_costs(t, Costs({"LL": Protocol(), "Simple": costs})), "Simple"), range(8))
+    net = network(with_protocol(with_costs(t, Costs({"LL": Protocol(), "Simple": costs})), "Simple"), range(8))
     h = net.hyperlinks
     assert h is not None
     assert set(h.alpha_us) == {5}
@@ -118,7 +118,7 @@ def test_costs_of_operations_in_switches() -> None:
     assert set(h.takes_gbs[~h.paced]) == {450}
     assert set(net.capacity_gbs) == {450}
     with_switch_costs, without_switch_costs = (
-        network(under(with_costs(t, Costs(c)), "LL"), range(8)) for c in ({"LL": costs}, {"LL": Protocol()})
+        network(with_protocol(with_costs(t, Costs(c)), "LL"), range(8)) for c in ({"LL": costs}, {"LL": Protocol()})
     )
     assert (with_switch_costs.hyperlinks is None, without_switch_costs.hyperlinks is None) == (False, True)
 

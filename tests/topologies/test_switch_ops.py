@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from synth.app.cli.topologies import topo
 from topologies.clusters import join
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.graphs import from_networkx
 from topologies.load import load
 from topologies.text.reader import from_toml, read_machine
@@ -54,8 +54,8 @@ def test_each_node_of_a_cluster_has_switch_operations() -> None:
 
 def test_a_removed_switch_has_no_operations() -> None:
     t = from_toml(NODE, "node.toml")
-    assert degraded(t, ["switch:a"], []).switch_ops == ()
-    assert degraded(t, ["switch:b"], []).switch_ops == t.switch_ops
+    assert apply_faults(t, ["switch:a"], []).switch_ops == ()
+    assert apply_faults(t, ["switch:b"], []).switch_ops == t.switch_ops
 
 
 @pytest.mark.parametrize(

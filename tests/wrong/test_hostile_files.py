@@ -32,7 +32,7 @@ from topologies.errors import InputError
 from topologies.importers.fabric import expand
 from topologies.importers.nvidia_smi import read_nvidia_smi
 from topologies.load import load
-from topologies.text.files import MOST_DEPTH, MOST_LINES, opened, parse_json, read_bytes
+from topologies.text.files import MOST_DEPTH, MOST_LINES, open_regular_file, parse_json, read_bytes
 
 MIB = 1 << 20
 CALL = '[[call]]\ncollective = "allreduce"\nover = "dp"\nbytes = "x"\n'
@@ -249,7 +249,7 @@ def test_paths_that_are_no_regular_files_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "plain")
     for name in ("pipe", "zero", "", "nothing"):
-        assert "it must be a file" in refused(lambda name=name: opened(tmp_path / name, "a file"))
+        assert "it must be a file" in refused(lambda name=name: open_regular_file(tmp_path / name, "a file"))
     assert read_bytes(tmp_path / "link", "a file", 9) == b"x"
     assert "symbolic link" in refused(lambda: read_bytes(tmp_path / "link", "a file", 9, inside=tmp_path))
     (tmp_path / "up").symlink_to(tmp_path)

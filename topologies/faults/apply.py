@@ -31,7 +31,7 @@ from topologies.topology import Limit, Topology
 _LONG_NAME = 80  # Most characters of a list of faults in a topology's name, and so in a file's name.
 
 
-def degraded(topology: Topology, without: Sequence[str], degrade: Sequence[str]) -> Topology:
+def apply_faults(topology: Topology, without: Sequence[str], degrade: Sequence[str]) -> Topology:
     """Return the topology without some parts and with others slower, and with a name that says so.
 
     Ranks keep their numbers, and a removed rank has no link (see `notation.dead_ranks`). A removed switch is gone.

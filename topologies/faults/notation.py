@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.arrays import Ints, marked
+from topologies.arrays import Ints, flags_of
 from topologies.errors import InputError, did_you_mean
 from topologies.text.fields import shown
 from topologies.text.vertex_sets import format_set
@@ -151,7 +151,7 @@ def touched_links(topology: Topology, fault: Fault) -> Ints:
     """
     if fault.kind == "link":
         return links_at(topology, fault, "--degrade")
-    is_named = marked(topology.nvertices, vertices_at(topology, fault, "--degrade"))
+    is_named = flags_of(topology.nvertices, vertices_at(topology, fault, "--degrade"))
     return np.flatnonzero(is_named[topology.link_src] | is_named[topology.link_dst])
 
 
@@ -282,7 +282,7 @@ def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
     """Return the ranks that `--without rank:…` removes, ascending.
 
     Raises:
-        InputError: A text is no fault or names no part, as in `apply.degraded`.
+        InputError: A text is no fault or names no part, as in `apply.apply_faults`.
     """
     ranks: set[int] = set()
     for fault in removals(without):

@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from topologies.arrays import Ints, marked, reached
+from topologies.arrays import Ints, flags_of, reachable
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.refinement import Colours, Structure, find_link_image, mark
@@ -81,7 +81,7 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
         at = np.asarray(members, dtype=np.int64)
         if at.size and (at.min() < 0 or at.max() >= n):
             raise InputError(f"fixed set {i}: holds a rank outside; it must be 0..{n - 1}")
-        classes = np.unique(classes * 2 + marked(n, at), return_inverse=True)[1].reshape(-1)
+        classes = np.unique(classes * 2 + flags_of(n, at), return_inverse=True)[1].reshape(-1)
     firsts = [int(members[0]) for members in fixed if len(members)] or [0]
     search = _AutomorphismSearch(net, classes, budget_s * TUNING.work_per_s)
     generators: list[Ints] = []
@@ -185,7 +185,7 @@ def _complete_orbit(
 def _orbit(start: int, generators: Sequence[Ints], n: int) -> set[int]:
     """Return the ranks to which products of the generators map `start`, itself included."""
     images = np.concatenate(generators) if generators else np.arange(n)
-    is_reached = reached(n, np.tile(np.arange(n), len(images) // n), images, start)
+    is_reached = reachable(n, np.tile(np.arange(n), len(images) // n), images, start)
     return set(np.flatnonzero(is_reached).tolist())
 
 

@@ -73,7 +73,7 @@ def digits(translations: Translations, ranks: Ints) -> list[Ints]:
     return [ranks // stride % extent for stride, extent in translations]
 
 
-def elements(translations: Translations, ranks: Ints) -> Ints:
+def element_of_rank(translations: Translations, ranks: Ints) -> Ints:
     """Return the product of translations that maps its representative to each rank, as a number.
 
     The first translation's digit counts fastest.
@@ -87,7 +87,7 @@ def elements(translations: Translations, ranks: Ints) -> Ints:
 
 def representatives(translations: Translations, nranks: int) -> Ints:
     """Return one rank of every orbit, ascending: those whose digits of all translations are 0."""
-    return np.flatnonzero(elements(translations, np.arange(nranks)) == 0)
+    return np.flatnonzero(element_of_rank(translations, np.arange(nranks)) == 0)
 
 
 def translate_links(net: Network, translations: Translations, links: Ints, by: Sequence[int]) -> Ints:

@@ -30,7 +30,7 @@ def origin_of(path: str | Path) -> str:
     return text if text.isprintable() else repr(text)
 
 
-def opened(path: str | Path, expected: str, inside: str | Path | None = None) -> BufferedReader:
+def open_regular_file(path: str | Path, expected: str, inside: str | Path | None = None) -> BufferedReader:
     """Open a regular file for reading.
 
     Args:
@@ -85,9 +85,9 @@ def read_bytes(path: str | Path, expected: str, most_bytes: int, inside: str | P
     """Return the bytes of a regular file.
 
     Raises:
-        InputError: The file cannot be opened (see `opened`), or it is larger than `most_bytes`.
+        InputError: The file cannot be opened (see `open_regular_file`), or it is larger than `most_bytes`.
     """
-    with opened(path, expected, inside) as stream:
+    with open_regular_file(path, expected, inside) as stream:
         try:
             size = os.fstat(stream.fileno()).st_size  # `read` allocates as much as is requested.
             data = stream.read(min(most_bytes, size or most_bytes) + 1)
@@ -111,7 +111,7 @@ def read_text(
         path: The file.
         expected: What the file must be, as errors say.
         most_bytes: Size limit in bytes.
-        inside: The library's folder that the file must be in (see `opened`).
+        inside: The library's folder that the file must be in (see `open_regular_file`).
         most_lines: Limit on the number of lines; None for any number.
 
     Raises:

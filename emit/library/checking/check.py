@@ -41,12 +41,12 @@ from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import Stored, load_schedule
 from synth.symmetry.canonical import network_form
 from synth.verify.algorithm import Algorithm
-from topologies.costed import protocols_of, under, with_costs
+from topologies.costed import protocols_of, with_costs, with_protocol
 from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.fields import Fields
-from topologies.text.files import check_below, opened, origin_of
+from topologies.text.files import check_below, open_regular_file, origin_of
 from topologies.topology import Topology
 
 _MOST_RANKS = 32  # of a question whose bound is proved again in a fraction of a second
@@ -285,7 +285,10 @@ def _faults(
         yield f"is for another network than {topology.name} now is"
         return
     try:
-        predict, costed_topology = FORMATS[TARGETS[entry.target].format].predictor, under(topology, program.protocol)
+        predict, costed_topology = (
+            FORMATS[TARGETS[entry.target].format].predictor,
+            with_protocol(topology, program.protocol),
+        )
         predictor = predict(text, program, costed_topology, entry.communicator)
         scale = _scale(entry, stored, problem)
         own_group = has_groups and not entry.values.get("goal")
@@ -537,5 +540,5 @@ def _other_plan(entry: Entry, problem: Problem) -> Iterator[str]:
 
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal digits."""
-    with opened(path, "a file of the library") as file:
+    with open_regular_file(path, "a file of the library") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ from synth.model.problem import make_problem
 from synth.model.registry import KINDS, find_kind
 from synth.model.text import format_listed
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.text.files import origin_of
 from topologies.topology import Topology
 
@@ -65,7 +65,7 @@ def find_fault_errors(folder: Path, entries: Sequence[Entry], topology: Topology
         if healthy is None:
             checked.unproved = f"the network {fault.topology} of {FAULT} is not known: give it as --topo"
             return checked
-        checked.hurt = hurt = degraded(healthy, fault.without, ())
+        checked.hurt = hurt = apply_faults(healthy, fault.without, ())
         for entry in entries:
             if entry.topology != hurt.name:
                 checked.wrong.append(

@@ -16,7 +16,7 @@ import click
 from emit.library.index import SCHEDULES
 from emit.library.programs import NONE
 from emit.library.saving.save import Saved, save
-from emit.library.write import standing
+from emit.library.write import existing_entries
 from emit.targets import AUTO, TARGETS
 from synth.app.cli.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
@@ -24,7 +24,7 @@ from synth.app.cli.options import SearchOptions, print_json
 from synth.app.cli.programs import scratch_bytes
 from synth.app.cli.streams import clear_line
 from synth.app.present.table import format_next_minute, heading, table
-from synth.app.synthesis import Question, answered, ask
+from synth.app.synthesis import Question, find_answer, make_question
 from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -64,7 +64,7 @@ def answer(name: str, file: str | None, options: SearchOptions, workers: Workers
     check_target(options.target)
     progress = progress_line(options.begun)
     topology = load(options.topo)
-    question = ask(
+    question = make_question(
         collective_of(name, file),
         topology,
         None if options.group is None else parse_ranks(options.group, "--group", topology.nranks),
@@ -94,14 +94,14 @@ def answer(name: str, file: str | None, options: SearchOptions, workers: Workers
     if exposed := cache.exposed():
         click.echo(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out", err=True)
     if cache.folder is None:
-        return partial(_report, answered(question, workers, progress), options)
+        return partial(_report, find_answer(question, workers, progress), options)
     key = answer_key(options, question)
     cached = _cached_answer(cache, key, options, question)
     if cached is not None:
         return partial(_report, cached.found, options, cached_answer=cached)
     # If the library has files for the question already, the written files are not the answer of this search only.
-    fresh = not entries_of_question(standing(Path(options.out)), question)
-    return partial(_report, answered(question, workers, progress), options, (cache, key) if fresh else None)
+    fresh = not entries_of_question(existing_entries(Path(options.out)), question)
+    return partial(_report, find_answer(question, workers, progress), options, (cache, key) if fresh else None)
 
 
 def check_target(target: str) -> None:
@@ -119,7 +119,7 @@ def check_writable(folder: Path, target: str = AUTO) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder}: is a file; it must be a folder")
-    standing(folder)
+    existing_entries(folder)
     inner = [SCHEDULES, *(row.folder for row in TARGETS.values() if target in (AUTO, row.name))]
     paths = [folder, *(path for name in dict.fromkeys(inner) if os.path.lexists(path := folder / name))]
     missing = [p for p in (folder, *folder.parents) if not p.exists()]

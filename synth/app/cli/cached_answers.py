@@ -25,7 +25,7 @@ from emit.library.programs import Programs, executor_for
 from emit.library.restored import restored_program
 from emit.library.saving.save import Saved
 from emit.library.standing import File
-from emit.library.write import standing
+from emit.library.write import existing_entries
 from synth.app.cli.options import SearchOptions
 from synth.app.synthesis import Question
 from synth.baselines import baseline
@@ -154,7 +154,7 @@ def take_answer(cache: Cache, key: str, folder: Path, problem: Question) -> Cach
     data = cache.get(key)
     if data is None:
         return None
-    origin, entries = "the cache's answer", entries_of_question(standing(folder), problem)
+    origin, entries = "the cache's answer", entries_of_question(existing_entries(folder), problem)
     try:
         about, files = unpack(data, origin)
         if not all(_has_bytes(entry.path, files.get(entry.file)) for entry in entries):

@@ -43,9 +43,9 @@ from synth.model.text import format_count, format_time
 from synth.parallelism.reduction.program_plans import PROGRAMS, program_plans
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks
-from topologies.load import load, put_costs
+from topologies.load import apply_costs, load
 from topologies.text.fields import shown
 from topologies.topology import Topology, without_switch_ops
 
@@ -77,7 +77,7 @@ def answer(name: str, file: str | None, options: SearchOptions, workers: Workers
         if getattr(options, option) is not None:
             raise InputError(f"--{option}: does not go with --groups; {why}")
     check_target(options.target)
-    topology = put_costs(load(options.topo), options.costs)
+    topology = apply_costs(load(options.topo), options.costs)
     programs = GroupPrograms(options.target, options.sms, options.groups_overlap, scratch_bytes(options.scratch_limit))
     members = parse_members(
         str(options.groups),
@@ -126,7 +126,7 @@ def _programs(
         or options.without
     ):
         return []
-    network = degraded(without_switch_ops(topology), (), options.degrade)
+    network = apply_faults(without_switch_ops(topology), (), options.degrade)
     until, executor = options.begun + PROGRAMS * options.budget, None if options.target == NONE else programs
     return list(program_plans(network, members, relays=relays, until=until, executor=executor))
 

@@ -15,7 +15,7 @@ from topologies.arrays import index_among
 from topologies.errors import InputError
 
 
-def carried(algorithm: Algorithm, onto: Problem, order: Ints) -> Algorithm:
+def relabel(algorithm: Algorithm, onto: Problem, order: Ints) -> Algorithm:
     """Return an algorithm relabelled for another problem; its replay proves it there.
 
     Args:

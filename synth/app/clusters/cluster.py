@@ -42,9 +42,9 @@ from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, parse_name
 from synth.model.sizes import parse_size
 from topologies.errors import InputError, did_you_mean
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
-from topologies.load import NO_COSTS, load, put_costs
+from topologies.load import NO_COSTS, apply_costs, load
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
@@ -139,9 +139,11 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     spec = top.string("topology")
     healthy = _stated(top, "topology", lambda: load(_beside(path, spec)))
     costs = top.string("costs", NO_COSTS)
-    healthy = _stated(top, "costs", lambda: put_costs(healthy, _beside(path, costs)))
+    healthy = _stated(top, "costs", lambda: apply_costs(healthy, _beside(path, costs)))
     dead_parts, slow_parts = (*_texts(top, "without", ()), *without), _texts(top, "degrade", ())
-    topology = _stated(top, "without" if dead_parts else "degrade", lambda: degraded(healthy, dead_parts, slow_parts))
+    topology = _stated(
+        top, "without" if dead_parts else "degrade", lambda: apply_faults(healthy, dead_parts, slow_parts)
+    )
     dead = dead_ranks(healthy, dead_parts)
     low, high = _sizes(top)
     collectives = _named(top, "collectives", [kind.name for kind in KINDS.values() if kind.by_name], parse_name)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from emit.library.overlay import FAULT, FAULTS, Asked, LibraryFault
-from emit.library.write import standing, writing
+from emit.library.write import existing_entries, writing
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare, make_plan
 from topologies.errors import InputError
@@ -135,7 +135,7 @@ def costs(library: str | Path, hurt: str | Path) -> list[FailureCost]:
         hurt: Folder of the library for the network with dead parts.
     """
     healthy_us_of: dict[object, float] = {}
-    for entry in standing(library):
+    for entry in existing_entries(library):
         if entry.max_bytes is None:
             for group in (entry.group, *entry.isomorphic_groups):
                 group_entry = entry if group == entry.group else entry.for_group(group)
@@ -143,7 +143,7 @@ def costs(library: str | Path, hurt: str | Path) -> list[FailureCost]:
                     group_entry.collective, group, group_entry.root, group_entry.target, group_entry.inplace
                 ] = entry.values["time_us"]
     question_costs = []
-    for entry in standing(hurt):
+    for entry in existing_entries(hurt):
         healthy_us = healthy_us_of.get((entry.collective, entry.group, entry.root, entry.target, entry.inplace))
         if healthy_us and entry.max_bytes is None:
             question = BuildQuestion(entry.collective, entry.group, entry.root)

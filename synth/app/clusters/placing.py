@@ -36,9 +36,9 @@ from emit.formats import restate_program
 from emit.library.index import ISOMORPHIC, Entry, check_types
 from emit.library.saving.save import stem_of_problem
 from emit.library.standing import network_digest
-from emit.library.write import standing, writing
+from emit.library.write import existing_entries, writing
 from emit.targets import TARGETS
-from synth.app.clusters.carried import carried
+from synth.app.clusters.carried import relabel
 from synth.app.clusters.cluster import Cluster
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare
 from synth.app.clusters.task import Answer, unpacked
@@ -86,7 +86,7 @@ class Placing:
         except InputError:
             return set()
         row_of_key = {row["key"]: row for row in record["shares"]}
-        entry_of_file = {entry.file: entry for entry in standing(self.folder)}
+        entry_of_file = {entry.file: entry for entry in existing_entries(self.folder)}
         for number, share in enumerate(self.plan.shares):
             row = row_of_key.get(share.task.key)
             if row is not None and row["groups"] == _groups(share) and _is_intact(self.folder, row, entry_of_file):
@@ -358,7 +358,7 @@ def _restate_schedules(answer: Answer, problem: Problem, stem: str) -> dict[str,
             size, engine = stored.schedule.size_bytes, str(stored.header["engine"])
             algorithm = Algorithm(stored.problem, stored.schedule, engine, size_bytes=size)
             target_problem = problem.under(stored.problem.topology.protocol) if problem.protocols else problem
-            relabelled = carried(algorithm, target_problem, np.arange(problem.nranks))
+            relabelled = relabel(algorithm, target_problem, np.arange(problem.nranks))
             schedule_path = save_schedule(Path(folder) / "new.synth", relabelled, size)
             files[_renamed(name, answer.stem, stem)] = schedule_path.read_bytes()
             proof_name = name.removesuffix(".synth") + ".proof.json"

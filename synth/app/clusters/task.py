@@ -20,7 +20,7 @@ import numpy as np
 from emit.library.index import INDEX, load_index
 from emit.library.programs import NONE, executor_for
 from emit.library.saving.save import save, stem_of_problem
-from synth.app.clusters.carried import carried
+from synth.app.clusters.carried import relabel
 from synth.bounds.prove import TighteningEffort, prove, tighten
 from synth.engines.flow.quotients import quotient_question
 from synth.engines.request import Options
@@ -244,7 +244,7 @@ def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
                 stored = load_schedule(path)
                 engine = str(stored.header["engine"])
                 algorithm = Algorithm(stored.problem, stored.schedule, engine, size_bytes=stored.schedule.size_bytes)
-                algorithms.append(carried(algorithm, problem, np.array(task.order)))
+                algorithms.append(relabel(algorithm, problem, np.array(task.order)))
     contenders = [Contender(algorithm) for algorithm in algorithms]
     if task.low == task.high:
         best = min(contenders, key=lambda algorithm: (algorithm.time_us(task.low), *algorithm.order))

@@ -10,7 +10,7 @@ from emit.formats import FORMATS, Format, format_of
 from emit.library.index import INDEX, SCHEDULES, Entry, load_index
 from emit.targets import TARGETS
 from topologies.errors import InputError
-from topologies.text.files import check_below, opened, origin_of
+from topologies.text.files import check_below, open_regular_file, origin_of
 
 _WANTED = f"a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's {INDEX}, or a folder of these"
 
@@ -41,7 +41,7 @@ def find_sources(path: str | Path) -> list[Source]:
     location = Path(path)
     if location.is_dir():
         return _folder(location)
-    opened(location, _WANTED).close()
+    open_regular_file(location, _WANTED).close()
     if location.name == INDEX:
         return _library(location)
     if location.name.endswith(".proof.json"):

@@ -15,7 +15,7 @@ from synth.bounds.resource_cover import cover
 from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness, must_leave, whole_network
 from synth.model.collective import Bools, Floats, Ints
-from topologies.arrays import marked, segment_sums
+from topologies.arrays import flags_of, segment_sums
 
 _SAME_US = 1e-8
 _STEEPER = 1 + 1e-9  # a smaller ratio of two limits is rounding
@@ -85,7 +85,7 @@ def _cut(search: BoundSearch, inside: Bools, crossed: Ints | None = None) -> Ite
     if not len(links):
         return
     resources = cover(net, links)
-    if crossed is not None and segment_sums(marked(net.nresources, crossed)[net.uses_idx], net.uses_ptr)[links].all():
+    if crossed is not None and segment_sums(flags_of(net.nresources, crossed)[net.uses_idx], net.uses_ptr)[links].all():
         resources = min(resources, crossed, key=lambda r: float(net.capacity_gbs[r].sum()))
     inward = 2 * int(inside.sum()) > net.nranks
     smaller = search.name_ranks(np.flatnonzero(~inside if inward else inside))

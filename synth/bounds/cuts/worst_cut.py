@@ -23,8 +23,8 @@ from synth.model.compiled import choose_runner
 from synth.model.problem import Problem
 from synth.model.registry import OWN, PAIR
 from synth.model.requirements import find_requirements, sum_by
-from topologies.arrays import index_among, marked
-from topologies.symmetry.translations import elements
+from topologies.arrays import flags_of, index_among
+from topologies.symmetry.translations import element_of_rank
 
 _WHOLE = 1 << 30  # largest sum of all capacities, and of all shares, so that products fit in 62 bits
 _STEP_S = 2e-6  # s that the interpreter takes for an arc
@@ -178,7 +178,7 @@ class CutDemand:
         self.supply = shares[chunk]
         moved = np.unique(need.goal_chunk[need.arrive])
         apart = np.bincount(chunk, minlength=collective.nchunks)[moved]  # number of targets of each chunk
-        inside = marked(self.k, wanting)[rank[ptr[moved]]]  # 1 where the chunk's far rank is a target too
+        inside = flags_of(self.k, wanting)[rank[ptr[moved]]]  # 1 where the chunk's far rank is a target too
         self.complete = bool(only[moved].all() and (apart == len(wanting) - inside).all())
 
     def supply_for(self, target: int) -> Ints:
@@ -197,7 +197,7 @@ class WholeDemand(CutDemand):
         self.k, kind = collective.nranks, collective.kind
         wants = kind.before == OWN if inward else kind.after == OWN and kind.unit != PAIR
         targets = np.arange(self.k if wants else 0)
-        place = elements(problem.quotient.translations, targets) if problem.quotient is not None else targets
+        place = element_of_rank(problem.quotient.translations, targets) if problem.quotient is not None else targets
         self.targets = targets[np.argsort(place, kind="stable")]  # representatives of the translations come first
         self.unit = Fraction(1, self.k**2 if kind.unit == PAIR else self.k)
         self.exact, self.complete = True, kind.unit != PAIR and bool(wants)

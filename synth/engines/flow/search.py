@@ -19,7 +19,7 @@ from synth.engines.flow.csr_network import reverse_network
 from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.routes import FlowRouter, Routing
-from synth.engines.flow.time_expanded_matching import FlowSchedule, is_matchable, matched
+from synth.engines.flow.time_expanded_matching import FlowSchedule, is_matchable, match_schedule
 from synth.engines.flow.trees import find_parents
 from synth.engines.flow.tuning import SEARCH, TUNING, FlowTuning, SearchTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -268,7 +268,7 @@ def best_of(
         run = choose_runner(2e-6 * links_seen + 1e-5 * orders * sends)
     best: FlowSchedule | None = None
     if problem.allowed is None and is_matchable(problem, tuning):
-        best = matched(problem, size_bytes, run)
+        best = match_schedule(problem, size_bytes, run)
         if best is not None and best.took_us <= enough_us:
             return best
     router = FlowRouter(

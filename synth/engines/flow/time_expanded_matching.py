@@ -90,7 +90,7 @@ def is_matchable(problem: Problem, tuning: FlowTuning = TUNING) -> bool:
     return goals_of_chunk > tuning.matched_share * problem.nranks and cells <= tuning.matched_cells
 
 
-def matched(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | None:
+def match_schedule(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | None:
     """Return a schedule by matching in time; None where some goal is reached only through ranks that want nothing.
 
     A sum that one rank wants is matched from there over the reversed links, and the result is reversed.

@@ -20,7 +20,7 @@ from synth.model.collective import Bools, Floats
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule, untimed
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
-from topologies.arrays import marked
+from topologies.arrays import flags_of
 from topologies.errors import InputError
 
 NAME = "route"
@@ -135,7 +135,7 @@ class _GreedyRouter:
     def route(self, chunk: int) -> None:
         """Route a chunk to all its goals."""
         goals = set(self.goals[chunk])
-        inside = marked(self.net.nranks, self.holders[chunk])
+        inside = flags_of(self.net.nranks, self.holders[chunk])
         everyone = len(goals) + len(self.holders[chunk]) >= self.net.nranks
         (self._grow if everyone else self._reach)(chunk, goals, inside)
 

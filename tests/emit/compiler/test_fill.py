@@ -14,7 +14,7 @@ from emit.program import FIFO_DEPTH
 from emit.targets import target_named
 from synth.baselines import baseline_named
 from synth.model.problem import Problem, make_problem
-from topologies.costed import under, with_costs
+from topologies.costed import with_costs, with_protocol
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -23,7 +23,7 @@ SIZE = 1 << 20
 
 
 def costed(machine: str, collective: str, protocol: str = "Simple") -> Problem:
-    return make_problem(under(with_costs(load(machine)), protocol), collective)
+    return make_problem(with_protocol(with_costs(load(machine)), protocol), collective)
 
 
 def test_least_chunk_shrinks_with_slots_and_latency() -> None:

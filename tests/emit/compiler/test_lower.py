@@ -12,10 +12,10 @@ from emit.compiler.lower import Lowering, lower
 from emit.program import SENDS
 from emit.targets import TARGETS
 from emit.timing.predict import Predictor
-from synth.app.synthesis import ask
+from synth.app.synthesis import make_question
 from synth.baselines import baseline, baseline_named
 from synth.model.problem import make_problem
-from topologies.costed import under, with_costs
+from topologies.costed import with_costs, with_protocol
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -26,7 +26,7 @@ from topologies.load import load
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_baselines_are_lowered(collective: str, topo: str, protocol: str, target: str) -> None:
     """Check all baselines, among them recursive doubling, which sends more at once than two slots hold on a ring."""
-    problem = ask(collective, topo).problem
+    problem = make_question(collective, topo).problem
     for algorithm in baseline(problem):
         program, goal = lower(algorithm, "x", protocol, min_bytes=1 << 20, target=target)
         assert check(program, goal, target=target).ok
@@ -36,7 +36,7 @@ def test_baselines_are_lowered(collective: str, topo: str, protocol: str, target
 
 def test_explicit_limits() -> None:
     """Check that a program keeps explicit limits in place of its target's, or is refused."""
-    (algorithm, *_) = baseline(ask("allgather", "dgx1").problem)
+    (algorithm, *_) = baseline(make_question("allgather", "dgx1").problem)
     program, _ = lower(algorithm, "x")
     blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
     least = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=blocks - 1)
@@ -48,7 +48,7 @@ def test_lowering_without_time() -> None:
     """Check that lowering without time gives a right program, even if it is slower."""
     slower = 0
     for spec in ("ring:8", "dgx1", "torus:2x4"):
-        for algorithm in baseline(ask("allgather", spec).problem):
+        for algorithm in baseline(make_question("allgather", spec).problem):
             hasty, patient = (Lowering(algorithm, "x") for _ in range(2))
             first, best = hasty.program(min_bytes=1 << 20, until=-math.inf), patient.program(min_bytes=1 << 20)
             assert check(first, hasty.goal).ok
@@ -62,7 +62,7 @@ def test_lowering_without_time() -> None:
 
 def test_relayed_blocks_to_one_rank_become_one_message() -> None:
     """Check that the blocks that a GPU relays to one rank of another node become few messages."""
-    topology = under(with_costs(load("dgx-a100:2")), "LL")
+    topology = with_protocol(with_costs(load("dgx-a100:2")), "LL")
     (algorithm,) = baseline_named(make_problem(topology, "alltoall"), "two-level", 1 << 12)
     program, goal = lower(algorithm, "x", "LL", min_bytes=1 << 12, target="msccl")
     assert check(program, goal, target="msccl").ok

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from emit.library.by_size import by_size
 from emit.library.lowered import Lowered, LoweredBySize
 from emit.library.programs import Programs
-from synth.app.synthesis import ask
+from synth.app.synthesis import make_question
 from synth.baselines import baseline
 from synth.model.problem import LARGEST
 from synth.search.frontier import Contender, Range
 
-ALGORITHM, *_ = baseline(ask("allgather", "ring:3").problem)
+ALGORITHM, *_ = baseline(make_question("allgather", "ring:3").problem)
 MADE = Programs(ALGORITHM.problem, "executor-nccl").lower(ALGORITHM)
 US = st.floats(0.1, 10)
 PER_BYTE = st.floats(1e-6, 1e-3)

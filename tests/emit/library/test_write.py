@@ -23,7 +23,7 @@ from emit.library.index import INDEX, load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save, stems
 from emit.library.selection.lookup import choose
-from emit.library.write import LibraryHeldError, standing, writing
+from emit.library.write import LibraryHeldError, existing_entries, writing
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.deadline import now
@@ -226,7 +226,7 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", '{"mine": 1}', '{"format": "synth-index-1", "algorithms": []}'])
 def test_a_foreign_index_is_unchanged(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)
-    for attempt in (lambda: put(tmp_path, row_of(0, "a")), lambda: standing(tmp_path)):
+    for attempt in (lambda: put(tmp_path, row_of(0, "a")), lambda: existing_entries(tmp_path)):
         with pytest.raises(InputError, match=r"index\.json: exists and is not .*another --out") as error:
             attempt()
         assert len(str(error.value).splitlines()) == 1

@@ -10,7 +10,7 @@ from emit.timing.predict import Predictor
 from emit.timing.slices import MOST_SLICES, SLICE_BYTES, slices_of
 from synth.baselines import baseline_named
 from synth.model.problem import make_problem
-from topologies.costed import under, with_costs, without_costs
+from topologies.costed import with_costs, with_protocol, without_costs
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -22,7 +22,7 @@ def chain(topology: Topology) -> Program:
     return lower(ring, "chain", protocol="Simple")[0]
 
 
-COSTED = under(with_costs(load("dgx-a100")), "Simple")
+COSTED = with_protocol(with_costs(load("dgx-a100")), "Simple")
 
 
 @pytest.mark.parametrize("protocol", sorted(SLICE_BYTES))

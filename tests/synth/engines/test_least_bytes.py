@@ -11,7 +11,7 @@ from synth.engines.request import Candidate, Options, Request
 from synth.model.problem import make_problem
 from synth.solvers.workers import Workers
 from tests.synth.engines.known import Known
-from topologies.costed import under, with_costs
+from topologies.costed import with_costs, with_protocol
 from topologies.load import load
 
 SIZE = 1 << 20
@@ -21,7 +21,7 @@ SIZE = 1 << 20
     ("engine", "machine"), [("flow", "dgx1"), ("trees", "dgx1"), ("two-hops", "dgx-a100"), ("steiner", "dgx1")]
 )
 def test_engines_refine_no_further(engine: str, machine: str, workers: Workers) -> None:
-    problem = make_problem(under(with_costs(load(machine)), "Simple"), "broadcast")
+    problem = make_problem(with_protocol(with_costs(load(machine)), "Simple"), "broadcast")
     smallest = []
     for least in (None, 1 << 17):
         options = Options(least_bytes=least, budget_s=2.0)

@@ -11,7 +11,7 @@ import pytest
 
 from emit.check.program import check
 from emit.compiler.lower import forms, lower
-from synth.app.clusters.carried import carried
+from synth.app.clusters.carried import relabel
 from synth.app.synthesis import synthesize
 from synth.bounds.prove import prove
 from synth.engines.one_shot import NAME, accepts
@@ -96,7 +96,7 @@ def test_it_is_carried_to_another_group_of_the_same_network() -> None:
     problem, group = make_problem(DGX1, "allreduce", (0, 1, 2, 4)), (4, 0, 6, 5)
     order = next(np.array(o) for o in permutations(range(4)) if form(tuple(problem.group[i] for i in o)) == form(group))
     algorithm = one_shot_algorithm(problem, 2)
-    carried_algorithm = carried(algorithm, make_problem(DGX1, "allreduce", group), order)
+    carried_algorithm = relabel(algorithm, make_problem(DGX1, "allreduce", group), order)
     assert carried_algorithm.problem.collective.equals(algorithm.problem.collective)
     assert carried_algorithm.time_us(1024) == algorithm.time_us(1024)
 

@@ -13,7 +13,7 @@ import pytest
 
 from synth import synthesize
 from synth.app.cli import main
-from synth.engines.registry import ENGINES, Engine, chosen, names, register, summaries
+from synth.engines.registry import ENGINES, Engine, engines_named, names, register, summaries
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import untimed
@@ -21,7 +21,7 @@ from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.load import load
 
 
@@ -56,7 +56,7 @@ def test_a_new_engine_is_asked_and_answers(workers: Workers) -> None:
     assert {row["engine"] for row in answer.algorithms} == {"toy"}
     assert answer.gap == 1.0
     # It is also used among all engines, where the bound is not reached before.
-    problem = make_problem(degraded(load("full:3"), (), ("link:0-1=30%",)), "allgather")
+    problem = make_problem(apply_faults(load("full:3"), (), ("link:0-1=30%",)), "allgather")
     progress_lines: list[str] = []
     result = search(problem, Options(budget_s=5), workers, lambda text, _: progress_lines.append(text))
     assert "playing" in progress_lines
@@ -109,7 +109,7 @@ def test_a_wrong_answer_is_not_used(workers: Workers, monkeypatch: pytest.Monkey
 
 def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InputError, match=r"engine: 'flw' is not known \(did you mean flow\?\); it is one of auto, "):
-        chosen("flw")
+        engines_named("flw")
 
 
 @pytest.mark.parametrize("name", sorted(name for name, engine in ENGINES.items() if not engine.form))

@@ -10,7 +10,7 @@ import pytest
 
 import synth
 from emit.compiler.lower import lower
-from synth.app.synthesis import ask
+from synth.app.synthesis import make_question
 from synth.bounds.prove import prove
 from synth.engines.greedy import route
 from synth.engines.request import Candidate, Options, Request
@@ -23,7 +23,7 @@ from synth.verify.algorithm import Algorithm
 from tests.synth.bounds.test_hyperlinks import star
 from tests.synth.timing.test_hyperlinks import node
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.load import load
 from topologies.topology import SwitchOps, Topology
 
@@ -87,7 +87,7 @@ def test_any_star_with_ports_of_its_own_rates(seed: int) -> None:
         (node(0.0, 1.0), None, "broadcast", "cannot multicast"),
         (node(), None, "alltoall", "no schedule for alltoall"),
         (load("dgx-a100"), None, "allreduce", "no switch multicasts or reduces"),
-        (degraded(node(), ["link:nvswitch-3"], []), None, "allreduce", ""),
+        (apply_faults(node(), ["link:nvswitch-3"], []), None, "allreduce", ""),
         (load("dgx-h100:2"), (0, 1, 2, 8, 9, 10, 11), "allreduce", "all groups of one size"),
     ],
 )  # fmt: skip
@@ -117,14 +117,14 @@ def test_answers_state_whether_switches_do_more_than_forward() -> None:
 
 
 def test_a_target_without_switch_operations_is_searched_without_them() -> None:
-    assert ask("broadcast", "dgx-h100").problem.network.hyperlinks is not None
-    assert ask("broadcast", "dgx-h100", switch_ops=False).problem.network.hyperlinks is None
-    answer = ask("broadcast", "dgx-h100", target="msccl")
+    assert make_question("broadcast", "dgx-h100").problem.network.hyperlinks is not None
+    assert make_question("broadcast", "dgx-h100", switch_ops=False).problem.network.hyperlinks is None
+    answer = make_question("broadcast", "dgx-h100", target="msccl")
     assert answer.problem.network.hyperlinks is None
     assert answer.unsaid.startswith("msccl's files cannot express multicast and reduction in switches")
-    assert ask("broadcast", "dgx-a100", target="msccl").unsaid == ""
+    assert make_question("broadcast", "dgx-a100", target="msccl").unsaid == ""
     with pytest.raises(InputError, match="--engine switch: msccl's files cannot express"):
-        ask("broadcast", "dgx-h100", target="msccl", engine="switch")
+        make_question("broadcast", "dgx-h100", target="msccl", engine="switch")
 
 
 def test_lowering_refuses_operations_that_no_program_has() -> None:

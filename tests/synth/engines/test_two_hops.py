@@ -10,7 +10,7 @@ from synth.engines.request import Options
 from synth.engines.two_hops import NAME, _schedule, accepts
 from synth.model.problem import make_problem
 from synth.verify.algorithm import Algorithm
-from topologies.costed import under, with_costs
+from topologies.costed import with_costs, with_protocol
 from topologies.load import load
 
 
@@ -29,7 +29,7 @@ def test_it_is_right_for_any_number_of_ranks_root_and_pieces(collective: str, ra
 @pytest.mark.parametrize("size", [1 << 22, 1 << 26])
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 def test_through_a_switch_all_ports_work_except_for_two_latencies_and_a_round(collective: str, size: int) -> None:
-    problem = make_problem(under(with_costs(load("dgx-a100")), "Simple"), collective)
+    problem = make_problem(with_protocol(with_costs(load("dgx-a100")), "Simple"), collective)
     pieces = 64
     whole = problem.with_chunks(pieces)
     time_us = Algorithm(whole, _schedule(whole, size), NAME, size_bytes=size).time_us(size)

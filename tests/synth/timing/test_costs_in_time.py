@@ -16,7 +16,7 @@ from synth.model.schedule import Schedule, untimed
 from synth.timing.simulate import time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
-from topologies.costed import under, with_costs
+from topologies.costed import with_costs, with_protocol
 from topologies.costs import Costs, Protocol
 from topologies.errors import BadWitness, ScheduleRefused
 from topologies.families import family
@@ -34,7 +34,7 @@ _COSTS = Costs(
 
 def _line(protocol: str, chunks: int = 2) -> Problem:
     """Return a problem that sends rank 0's chunks to rank 1, over a link of 8 GB/s and 1 µs."""
-    topology = under(with_costs(family("line:2,bw=8,alpha=1"), _COSTS), protocol)
+    topology = with_protocol(with_costs(family("line:2,bw=8,alpha=1"), _COSTS), protocol)
     return make_problem(topology, "broadcast", chunks=chunks)
 
 
@@ -113,7 +113,7 @@ def test_a_program_without_costs_takes_its_bare_time() -> None:
 def test_a_gap_delays_messages_of_the_same_port() -> None:
     """Check two messages from one port to two ranks: the second leaves a gap later, as from one NIC."""
     costs = Costs({"Simple": Protocol(gap_us={"other": 10})})
-    topology = under(with_costs(family("star:3,bw=1,alpha=0"), costs), "Simple")
+    topology = with_protocol(with_costs(family("star:3,bw=1,alpha=0"), costs), "Simple")
     problem = make_problem(topology, "scatter")
     links = [int(np.flatnonzero((problem.network.src == 0) & (problem.network.dst == d))[0]) for d in (1, 2)]
     schedule = untimed(np.array([1, 2]), np.array(links), np.zeros(2, dtype=np.int64), np.zeros(2, dtype=bool))

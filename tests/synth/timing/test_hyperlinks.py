@@ -16,7 +16,7 @@ from synth.timing.simulate import resource_loads_us, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from topologies.errors import ScheduleRefused
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.load import load
 from topologies.network import network
 from topologies.text.reader import from_toml
@@ -56,7 +56,7 @@ def test_a_multicast_uses_its_own_port_up_and_all_ports_down() -> None:
 
 
 def test_a_rank_that_is_not_linked_in_both_directions_is_no_member() -> None:
-    hurt = network(degraded(node(), ["link:nvswitch>3"], []), [r for r in range(8) if r != 3])
+    hurt = network(apply_faults(node(), ["link:nvswitch>3"], []), [r for r in range(8) if r != 3])
     assert hurt.hyperlinks is not None
     assert len(hurt.hyperlinks.members(0)) == 7
     assert network(load("dgx-a100"), range(8)).hyperlinks is None

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, parse_fault
 from topologies.load import load
 from topologies.network import network
@@ -113,9 +113,9 @@ def test_only_named_parts_change(seed: int) -> None:
     ranks = tuple(r for r in range(topology.nranks) if str(r) not in lost)
     if not remaining or len(ranks) < 2:
         with pytest.raises(InputError, match="left"):
-            degraded(topology, without, degrade)
+            apply_faults(topology, without, degrade)
         return
-    t = degraded(topology, without, degrade)
+    t = apply_faults(topology, without, degrade)
     assert figures(t) == remaining
     assert t.nranks == topology.nranks
     assert t.switches == tuple(s for s in topology.switches if s not in lost)
@@ -140,29 +140,29 @@ def test_order_and_form_of_faults_do_not_matter(seed: int) -> None:
     without, degrade, remaining, lost = random_faults(rng, topology)
     if not remaining or len(lost & {str(r) for r in range(topology.nranks)}) > topology.nranks - 2:
         return
-    t = degraded(topology, without, degrade)
+    t = apply_faults(topology, without, degrade)
     for _ in range(2):
         rng.shuffle(without)
         rng.shuffle(degrade)
-        second = degraded(topology, [",".join(without)] if without else [], degrade + degrade)
+        second = apply_faults(topology, [",".join(without)] if without else [], degrade + degrade)
         assert (second.name, figures(second), limits(second)) == (t.name, figures(t), limits(t))
 
 
 def test_the_name_states_the_faults() -> None:
     dgx1 = load("dgx1")
-    t = degraded(dgx1, ["link:1-0", "rank:6,rank:7"], ["link:3>2=50%"])
+    t = apply_faults(dgx1, ["link:1-0", "rank:6,rank:7"], ["link:3>2=50%"])
     assert t.name == "dgx1 without link:0-1,rank:6-7 degraded link:3to2=50%"
-    assert degraded(dgx1, ["link:0>1", "link:1>0"], []).name == "dgx1 without link:0-1"
-    assert degraded(dgx1, ["link:0>1"], []).name == "dgx1 without link:0to1"
-    assert degraded(dgx1, [], ["link:0>1=1.5GB/s"]).name == "dgx1 degraded link:0to1=1.5GBps"
+    assert apply_faults(dgx1, ["link:0>1", "link:1>0"], []).name == "dgx1 without link:0-1"
+    assert apply_faults(dgx1, ["link:0>1"], []).name == "dgx1 without link:0to1"
+    assert apply_faults(dgx1, [], ["link:0>1=1.5GB/s"]).name == "dgx1 degraded link:0to1=1.5GBps"
     # A link of a removed rank is removed with it, and the name omits it.
-    assert degraded(dgx1, ["rank:0,link:0-1"], []).name == "dgx1 without rank:0"
+    assert apply_faults(dgx1, ["rank:0,link:0-1"], []).name == "dgx1 without rank:0"
 
 
 def test_long_names_are_cut_and_distinct() -> None:
     t = load("full:16")
     links = [f"link:{a}-{b}" for a in range(6) for b in range(a)]
-    first, second = degraded(t, links, []), degraded(t, [*links[:-1], "link:6-7"], [])
+    first, second = apply_faults(t, links, []), apply_faults(t, [*links[:-1], "link:6-7"], [])
     assert first.name.startswith(f"{t.name} without {len(links)} parts ")
     assert first.name != second.name
     assert len(first.name) < 60
@@ -171,17 +171,17 @@ def test_long_names_are_cut_and_distinct() -> None:
 def test_limits_can_be_degraded() -> None:
     t = load("dgx2:2")
     name = t.limits[0].name
-    half = degraded(t, [], [f"limit:{name}=50%"])
+    half = apply_faults(t, [], [f"limit:{name}=50%"])
     assert [x.bandwidth_gbs for x in half.limits][:2] == [
         t.limits[0].bandwidth_gbs / 2,
         t.limits[1].bandwidth_gbs,
     ]
     assert np.array_equal(half.bandwidth_gbs, t.bandwidth_gbs)
     assert half.sms == t.sms == 80
-    assert degraded(t, [], [f"limit:{name}=1GB/s"]).limits[0].bandwidth_gbs == 1.0
+    assert apply_faults(t, [], [f"limit:{name}=1GB/s"]).limits[0].bandwidth_gbs == 1.0
     lone = Limit("a, b=c", np.array([0, 2]), 10.0)
     odd = Topology("o", 2, ("s",), [0, 1, 2, 2], [2, 2, 0, 1], [1.0] * 4, [9.0] * 4, (lone,))
-    slowed = degraded(odd, [], ["limit:a, b=c=50%,rank:0=50%"])
+    slowed = apply_faults(odd, [], ["limit:a, b=c=50%,rank:0=50%"])
     assert slowed.limits[0].bandwidth_gbs == 5
     assert slowed.bandwidth_gbs.tolist() == [4.5, 9, 4.5, 9]
 
@@ -190,10 +190,10 @@ def test_dashes_in_names_of_switches() -> None:
     t = Topology(
         "d", 2, ("a-b", "c", "a", "b-c"), [0, 2, 3, 4, 1], [2, 3, 1, 5, 2], [1.0] * 5, [9.0] * 5
     )  # 0>a-b, a-b>c, c>1, a>b-c, 1>a-b
-    assert degraded(t, ["link:a-b>c"], []).nlinks == 4
-    assert degraded(t, ["link:0-a-b"], []).nlinks == 4
+    assert apply_faults(t, ["link:a-b>c"], []).nlinks == 4
+    assert apply_faults(t, ["link:0-a-b"], []).nlinks == 4
     with pytest.raises(InputError, match="ambiguous; it must be link:a>b-c or a-b>c"):
-        degraded(t, ["link:a-b-c"], [])
+        apply_faults(t, ["link:a-b-c"], [])
 
 
 WRONG = [
@@ -236,7 +236,7 @@ WRONG = [
 @pytest.mark.parametrize(("without", "degrade", "message"), WRONG)
 def test_wrong_faults_are_refused_in_one_line(without: str, degrade: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
-        degraded(load("dgx1"), [without] if without or not degrade else [], [degrade] if degrade else [])
+        apply_faults(load("dgx1"), [without] if without or not degrade else [], [degrade] if degrade else [])
     assert len(str(error.value).splitlines()) == 1
     assert str(error.value).startswith("--degrade" if degrade else "--without")
 
@@ -244,21 +244,21 @@ def test_wrong_faults_are_refused_in_one_line(without: str, degrade: str, messag
 def test_near_switches_and_limits_are_offered() -> None:
     t = load("dgx-a100:2")
     with pytest.raises(InputError, match=r"did you mean nvswitch"):
-        degraded(t, ["switch:nvswitch"], [])
+        apply_faults(t, ["switch:nvswitch"], [])
     with pytest.raises(InputError, match=r"its switches are nvswitch"):
-        degraded(t, ["switch:q"], [])
+        apply_faults(t, ["switch:q"], [])
     with pytest.raises(InputError, match=r"did you mean nic0.0"):
-        degraded(load("dgx2:2"), [], ["limit:nic0.0=50%"])
+        apply_faults(load("dgx2:2"), [], ["limit:nic0.0=50%"])
     with pytest.raises(InputError, match=r"rank 3 has no link to 5; it has links to nvswitch"):
-        degraded(t, ["link:3-5"], [])
+        apply_faults(t, ["link:3-5"], [])
 
 
 def test_faults_that_leave_nothing_are_refused() -> None:
     with pytest.raises(InputError, match="no link is left"):
-        degraded(load("star:4"), [f"switch:{load('star:4').switches[0]}"], [])
+        apply_faults(load("star:4"), [f"switch:{load('star:4').switches[0]}"], [])
     two = Topology("two", 3, ("s",), [0, 1], [3, 3], [1.0] * 2, [9.0] * 2, (Limit("x", np.array([0]), 5.0),))
     with pytest.raises(InputError, match="all its links are taken out"):
-        degraded(two, ["link:0-s"], ["limit:x=50%"])
+        apply_faults(two, ["link:0-s"], ["limit:x=50%"])
 
 
 def test_a_group_with_a_removed_rank() -> None:

@@ -18,7 +18,7 @@ from topologies.network import Network, network
 from topologies.symmetry.refinement import link_image
 from topologies.symmetry.translations import (
     Translations,
-    elements,
+    element_of_rank,
     find_translations,
     orbits,
     representatives,
@@ -136,7 +136,7 @@ def test_translations_of_digits_act_freely_and_commute(seed: int) -> None:
     base = representatives(translations, n)
     assert len(base) * order(translations) == n
     assert set(base.tolist()) == set(translates.min(axis=0).tolist())
-    number = elements(translations, ranks)
+    number = element_of_rank(translations, ranks)
     for rank in ranks.tolist():
         shifts, remainder = [], int(number[rank])
         for _, e in translations:

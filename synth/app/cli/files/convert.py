@@ -30,7 +30,7 @@ from synth.storage.columns import replace_all
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.text.fields import shown
-from topologies.text.files import opened, origin_of
+from topologies.text.files import open_regular_file, origin_of
 
 _USUAL = 1 << 20  # bytes of a message
 _LONGEST_NAME = 63  # characters of a plan's name
@@ -103,7 +103,7 @@ def convert(
     is_plan = chosen is not None and FORMATS[chosen.format].placed
     if not is_plan and (topo, group, nodes, inplace) != (None, None, None, None):
         raise InputError("--topo, --group, --nodes, --inplace and --outofplace apply to plans; give OUT.json")
-    opened(source, "an MSCCL XML file").close()
+    open_regular_file(source, "an MSCCL XML file").close()
     check_not_source(out, source)
     if format_of(source) is FORMATS["schedule"] and chosen is not None and chosen.format == "mscclpp":
         algorithm = load_algorithm(source)

@@ -20,7 +20,7 @@ from synth.model.registry import find_kind
 from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_size, format_table, format_time
 from topologies.errors import InputError
-from topologies.load import load, put_costs
+from topologies.load import apply_costs, load
 from topologies.text.fields import shown
 from topologies.text.files import origin_of
 
@@ -64,7 +64,7 @@ def simulate(
     swept_sizes = parse_sweep(sizes)
     if trace is not None and len(swept_sizes) != 1:
         raise InputError(f"--trace: there are {len(swept_sizes)} sizes; it must be one, as with --sizes 1M")
-    topology = put_costs(load(topo), costs)
+    topology = apply_costs(load(topo), costs)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     entry = entry_beside(file)
     if group is None and entry is not None and entry.topology == topology.name:

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from emit.library.write import standing
+from emit.library.write import existing_entries
 from synth.app.cli.answer import check_writable
 from synth.app.cli.options import cache_option, json_option, print_json
 from synth.app.cli.streams import drawing_stream
@@ -180,7 +180,7 @@ def library_progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State],
 def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
     """Print the outcome of a build, and the questions without an answer."""
     plan, state = built.plan, built.progress
-    files = len(standing(out))
+    files = len(existing_entries(out))
     if as_json:
         print_json(
             {

@@ -23,7 +23,7 @@ from synth.bounds.prove import Bound, prove
 from synth.model.sizes import parse_size
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
-from topologies.load import load, put_costs, read_costs
+from topologies.load import apply_costs, load, read_costs
 from topologies.topology import Topology
 
 _BEHIND = 1.02  # multiple of the network's own time from which a warning says that the GPU was too slow
@@ -215,7 +215,7 @@ class _BenchRun:
                 continue
             if file_at_size.name not in predictions:
                 topology = self._about or file_at_size.made_for()
-                topology = topology if topology is None else put_costs(topology, self._costs)
+                topology = topology if topology is None else apply_costs(topology, self._costs)
                 predictions[file_at_size.name] = Prediction(file_at_size, topology, self._about is not None)
             figures = (
                 predictions[file_at_size.name].predicted_us(row.size_bytes),

@@ -17,7 +17,7 @@ from synth.app.synthesis import synthesize
 from synth.concurrent.search import ConcurrentSearch
 from synth.search.pool import Pool
 from tests.synth.app.cli.calling import Call, without_progress
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.load import load
 
 # This budget is never used up, so that two commands give the same answer.
@@ -159,7 +159,7 @@ def test_an_interrupt_of_the_comparison_with_the_healthy_network(synth: Call, mo
     """Check that the answer stays where only the search on the healthy network was interrupted."""
     from synth.app import synthesis
 
-    search, hurt = synthesis.search, degraded(load("ring:5"), ("link:0-1",), ()).name
+    search, hurt = synthesis.search, apply_faults(load("ring:5"), ("link:0-1",), ()).name
 
     def searched(problem: Any, *arguments: Any, **named: Any) -> Any:
         if problem.topology.name != hurt:

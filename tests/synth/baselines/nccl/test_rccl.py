@@ -14,7 +14,7 @@ from synth.baselines.nccl.rccl import COLLECTIVES, RcclModel, rccl_model
 from topologies.clusters import Machine, Nics, join
 from topologies.costs import KINDS
 from topologies.errors import NotModelled
-from topologies.faults.apply import degraded
+from topologies.faults.apply import apply_faults
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -131,16 +131,16 @@ RING_OF_16 = {(i, (i + 1) % 16): 175.0 for i in range(16)}  # A die has the same
 @pytest.mark.parametrize(
     "topology",
     [
-        degraded(load("mi300x"), ["link:0-1"], []),
-        degraded(load("mi300x"), ["link:0>1"], []),
-        degraded(load("mi300x"), [], ["link:0-1=50%"]),
-        degraded(load("mi300x"), [], ["link:0>1=80%"]),
-        degraded(load("mi250"), ["link:0-8"], []),
-        degraded(load("mi250"), [], ["link:0-1=50%"]),
+        apply_faults(load("mi300x"), ["link:0-1"], []),
+        apply_faults(load("mi300x"), ["link:0>1"], []),
+        apply_faults(load("mi300x"), [], ["link:0-1=50%"]),
+        apply_faults(load("mi300x"), [], ["link:0>1=80%"]),
+        apply_faults(load("mi250"), ["link:0-8"], []),
+        apply_faults(load("mi250"), [], ["link:0-1=50%"]),
         linked(RING_OF_8, 8, "gfx942"),
         linked(RING_OF_16, 16, "gfx90a"),
         load("mi250:2"),  # 16 NICs, which RCCL knows for quads only.
-        degraded(joined("mi300x", 2, 8), ["link:8-9"], []),
+        apply_faults(joined("mi300x", 2, 8), ["link:8-9"], []),
     ],
     ids=lambda topology: topology.name[-40:],
 )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.engines.flow.csr_network import csr_network
-from synth.engines.flow.time_expanded_matching import match_in_time, matched
+from synth.engines.flow.time_expanded_matching import match_in_time, match_schedule
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, hops, make_problem
@@ -95,7 +95,7 @@ def test_every_goal_gets_every_chunk_once(seed: int) -> None:
         column.tobytes() == other_column.tobytes()
         for column, other_column in zip(again, (chunk, link, start), strict=True)
     )
-    answer = matched(problem, size, INTERPRETED)
+    answer = match_schedule(problem, size, INTERPRETED)
     if len(chunk) < missing.sum():
         assert answer is None
         return
@@ -133,7 +133,7 @@ def check_busy(problem: Problem, schedule: Schedule) -> None:
 
 def test_the_check_of_idle_links_finds_one() -> None:
     problem = make_problem(load("ring:4"), "allgather")
-    answer = matched(problem, 1e6, INTERPRETED)
+    answer = match_schedule(problem, 1e6, INTERPRETED)
     assert answer is not None
     schedule = timed(problem, answer.schedule, 1e6)
     check_busy(problem, schedule)
@@ -165,7 +165,7 @@ def test_allgather_takes_as_long_as_the_chunks_take_to_enter(spec: str, chunks: 
     """Check times within 1 % and two rounds of the least time of the rank with the fewest links or the longest path."""
     problem = make_problem(load(f"{spec},alpha=0"), "allgather", chunks=chunks)
     net = problem.network
-    answer = matched(problem, 1e6, INTERPRETED)
+    answer = match_schedule(problem, 1e6, INTERPRETED)
     assert answer is not None
     rounds = answer.took_us / (1e6 * problem.collective.fraction[0] * 1e-3 / net.bandwidth_gbs[0])
     incoming = (problem.nranks - 1) * chunks / np.bincount(net.dst).min()
@@ -174,5 +174,5 @@ def test_allgather_takes_as_long_as_the_chunks_take_to_enter(spec: str, chunks: 
 
 
 def test_chunks_that_need_relays_are_not_matched() -> None:
-    assert matched(make_problem(load("line:3"), "broadcast", [0, 2], [1]), 1e6, INTERPRETED) is None
-    assert matched(make_problem(load("line:3"), "broadcast", [0, 1], [2]), 1e6, INTERPRETED) is not None
+    assert match_schedule(make_problem(load("line:3"), "broadcast", [0, 2], [1]), 1e6, INTERPRETED) is None
+    assert match_schedule(make_problem(load("line:3"), "broadcast", [0, 1], [2]), 1e6, INTERPRETED) is not None
