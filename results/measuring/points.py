@@ -9,7 +9,7 @@ from typing import Any
 
 Shape = tuple[int, int, int]
 # Part of a claim: the whole collective, a direct all-reduce, or each phase of a split all-reduce.
-WHOLE, ONE_GO, HALF = "", "sums exchanged", "each half"
+WHOLE, DIRECT, PHASE = "", "direct all-reduce", "each phase"
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ def points(answer: dict[str, Any]) -> list[Point]:
         if not claim["rounds"]:
             continue
         shape, note = (claim["chunks"], claim["steps"], claim["rounds"]), ""
-        if claim["part"] not in (WHOLE, ONE_GO, HALF):
+        if claim["part"] not in (WHOLE, DIRECT, PHASE):
             raise ValueError(
                 f"a claim is about the unknown part {claim['part']!r}; add it to results/measuring/points.py"
             )
-        if claim["part"] == HALF:  # A chunk of a phase is a rank's share of the buffer.
+        if claim["part"] == PHASE:  # A chunk of a phase is a rank's share of the buffer.
             shape, note = (
                 (shape[0] * ranks, shape[1] * 2, shape[2] * 2),
                 "reducescatter and allgather, each: ",

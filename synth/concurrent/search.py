@@ -21,7 +21,7 @@ from synth.bounds.prove import Bound, prove, tighten
 from synth.concurrent import plans
 from synth.concurrent.executable import GroupExecutor, choose_executable
 from synth.concurrent.isolated import Isolated, engine_of, own_witnesses, run_each_isolated
-from synth.concurrent.plans import AT_ONCE, DIRECT, IN_TURN, REORDERED, TOGETHER, WITHIN, ConcurrentPlan
+from synth.concurrent.plans import AT_ONCE, DIRECT, IN_TURN, JOINT, REORDERED, WITHIN, ConcurrentPlan
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.tuning import ConcurrentTuning
 from synth.concurrent.union import Member, Relays, UnionProblem, check_within_groups, union_problem
@@ -209,7 +209,7 @@ class ConcurrentSearch:
             if self._best("makespan").makespan_us > self._least_us() * SEARCH.near:
                 try:
                     for answers in self._union():
-                        yield EngineRun(TOGETHER, answers, np.inf)
+                        yield EngineRun(JOINT, answers, np.inf)
                 except InputError:
                     return  # There are more chunks than the memory holds; other plans exist.
 
@@ -301,7 +301,7 @@ class ConcurrentSearch:
             yield from self._finer_and_finer(refined, 1)
         else:
             yield self._searched(refined)
-            parts = [plan.parts_of(refined) for plan in self.plans if plan.method == TOGETHER]
+            parts = [plan.parts_of(refined) for plan in self.plans if plan.method == JOINT]
             finest = 4 * max(parts, default=1)
             # Go beyond the number of sends that is only estimated.
             if parts and finest * estimated_sends(refined) > self.tuning.most_sends:
@@ -313,7 +313,7 @@ class ConcurrentSearch:
         enough_us = self._least_us() * SEARCH.near
         idle = 0
         while idle < 2:
-            union_plans = [plan for plan in self.plans if plan.method == TOGETHER]
+            union_plans = [plan for plan in self.plans if plan.method == JOINT]
             best_us = min((plan.makespan_us for plan in union_plans), default=np.inf)
             sends = min((len(plan.algorithm.schedule) // plan.parts_of(refined) for plan in union_plans), default=0)
             late = now() >= until

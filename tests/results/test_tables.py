@@ -68,8 +68,8 @@ def test_points_of_an_all_reduce_cover_both_phases() -> None:
         "collective": "allreduce",
         "group": [0, 1, 2, 3],
         "k_synchronous": [
-            {**claim, "part": points.HALF},
-            {**open_claim, "part": points.ONE_GO},
+            {**claim, "part": points.PHASE},
+            {**open_claim, "part": points.DIRECT},
             {**claim, "rounds": None, "part": ""},
         ],
         "algorithms": [{"chunks": 64, "steps": 9, "rounds": 20, "engine": "route"}],
@@ -84,7 +84,7 @@ def test_points_of_an_all_reduce_cover_both_phases() -> None:
 
 def test_parts_of_an_all_reduce_are_known() -> None:
     _, output = sccl_tables.measured("allreduce", "ring:4", "--engine", "ksync", "--budget", "60s")
-    assert {claim["part"] for claim in output["k_synchronous"]} == {points.HALF, points.ONE_GO}
+    assert {claim["part"] for claim in output["k_synchronous"]} == {points.PHASE, points.DIRECT}
     assert points.points(output)
     with pytest.raises(ValueError, match="unknown part"):
         points.points({**output, "k_synchronous": [{**output["k_synchronous"][0], "rounds": 1, "part": "other"}]})

@@ -30,7 +30,7 @@ from synth.timing.rounds import rounds as rounds_of
 
 _ROUND_OFF = 1e-7
 REFUTED = "solvers"  # A record does not name the solver that was first.
-DIRECT = "sums exchanged"  # the part that claims about a direct all-reduce name
+DIRECT = "direct all-reduce"  # the part that claims about a direct all-reduce name
 
 
 @dataclass(frozen=True)

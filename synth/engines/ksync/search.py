@@ -90,7 +90,7 @@ class _Exact:
         if pins is None:
             return
         phase_problem = phases_of_problem[0].apply(1)
-        part_name = "each half" if len(phases_of_problem) == 2 else ""
+        part_name = "each phase" if len(phases_of_problem) == 2 else ""
         ratio = _ratio_bound(phase_problem, prove(phase_problem, max_flow=False))
         for outcome in pareto(self._shapes_of_phase(phases_of_problem[0]), fewest_steps(phase_problem), ratio, pins):
             if isinstance(outcome, Progress):

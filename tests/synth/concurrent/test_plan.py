@@ -17,7 +17,7 @@ from synth.concurrent.plans import (
     AT_ONCE,
     DIRECT,
     IN_TURN,
-    TOGETHER,
+    JOINT,
     WITHIN,
     even_counts,
     fairer,
@@ -122,7 +122,7 @@ def test_the_simple_plans_take_the_stated_times() -> None:
     """Check that the simple plans, computed again here, take the times that the answer states."""
     members = members_of(((0, 1, 4, 5), "alltoall", 1e7), ((2, 3, 6, 7), "allgather", 2e7))
     result = quick("mesh:2x4", members)
-    assert set(result.others) - {TOGETHER} == {AT_ONCE, IN_TURN, DIRECT, WITHIN}
+    assert set(result.others) - {JOINT} == {AT_ONCE, IN_TURN, DIRECT, WITHIN}
     union = union_problem(result.problem.topology, members, "all")
     direct = baseline_named(union, "direct", union.size_bytes)[0]
     assert result.direct_us == pytest.approx(direct.time_us(union.size_bytes))
