@@ -100,7 +100,7 @@ class FlowGraph:
         dst: End vertex of every arc, int, shape (arcs,).
         amount: Capacity in units of `unit` GB/s, int, shape (arcs,).
         unit: GB/s of one unit of capacity.
-        exact: True if the capacities are not rounded.
+        exact: True if the capacities are not rounded and no link has several limits, whose order would matter.
         resource: Resource of the network (of the whole network for a quotient problem) of each arc, int, shape (arcs,);
             -1: none.
     """
@@ -117,11 +117,13 @@ class FlowGraph:
         at = index_among(topology.nlinks, link)
         self.nvertices = problem.nranks + len(topology.switches)
         last = {name: i for i, name in enumerate(net.resource_names)}
+        nlimits = np.zeros(len(link), dtype=np.int64)
         for limit in topology.limits:
             limited = at[limit.links]
             limited = limited[limited >= 0]
             if limit.name not in last or not len(limited):
                 continue
+            nlimits[limited] += 1
             enter, leave = self.nvertices, self.nvertices + 1
             self.nvertices += 2
             arcs.append((enter, leave, last[limit.name]))
@@ -134,7 +136,8 @@ class FlowGraph:
         self.dst = np.concatenate([heads, more[:, 1]])
         self.resource = np.concatenate([resource, more[:, 2]])
         own, self.unit, self.exact = _scaled(net.capacity_gbs[self.resource[self.resource >= 0]], up=True)
-        self.amount = np.full(len(self.src), int(own.sum()) + 1, dtype=np.int64)  # as good as unlimited
+        self.exact &= bool(nlimits.max(initial=0) <= 1)
+        self.amount = np.full(len(self.src), int(own.sum()) + 1, dtype=np.int64)  # It is as good as unlimited.
         self.amount[self.resource >= 0] = own
 
 
