@@ -1,1 +1,1 @@
-"""Lower limits on the time of any algorithm, one file a kind of bound, each with a witness that is checked."""
+"""Lower limits on the time of any algorithm: searches for witnesses, and independent checks of the witnesses."""

@@ -1,7 +1,7 @@
-"""Lower limits on the time of any algorithm for a problem, each with its witness.
+"""Run the searches for bounds: quick ones (`prove`), better ones (`tighten`), and windows of time (`refute`).
 
-`synth.bounds.registry` lists the kinds of bounds. Their searches only say what to look at. Each kind's check, which
-shares no code with the search, computes what that proves.
+`synth.bounds.registry` lists the kinds of bounds. Their searches only say what to look at. The check of each kind,
+which imports no search, computes what that proves.
 """
 
 from __future__ import annotations

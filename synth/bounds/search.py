@@ -99,11 +99,11 @@ class BoundSearch:
         problem: The problem, already reduced by `witness.countable`.
         tuning: Limits of the searches.
         witnesses: Witnesses so far, with the numbers that they prove.
-        loads_us: For Cost.ROUTING: how long a good schedule keeps each resource busy, shape (nresources,), in any unit.
-        workers: Solver processes, for Cost.LINEAR_PROGRAM and Cost.WINDOWS.
-        budget_s: Time in seconds for Cost.LINEAR_PROGRAM and Cost.WINDOWS.
-        size_bytes: Message size in bytes, for Cost.WINDOWS.
-        reached_us: Time in µs that a schedule reaches at this size, for Cost.WINDOWS.
+        loads_us: For BoundCost.ROUTING: how long a good schedule keeps each resource busy, shape (nresources,), in any unit.
+        workers: Solver processes, for BoundCost.LINEAR_PROGRAM and BoundCost.WINDOWS.
+        budget_s: Time in seconds for BoundCost.LINEAR_PROGRAM and BoundCost.WINDOWS.
+        size_bytes: Message size in bytes, for BoundCost.WINDOWS.
+        reached_us: Time in µs that a schedule reaches at this size, for BoundCost.WINDOWS.
     """
 
     problem: Problem

@@ -1,8 +1,8 @@
-"""Objects that prove a bound on the time and can be checked from the problem, with the check of each kind.
+"""Objects that prove a bound on the time and can be checked from the problem, with the check of most kinds.
 
-A witness gives a lower limit in µs for any message size, in the model of the design document, over all algorithms and
+A witness gives a lower limit in µs for any message size, in the model of `examples/guides/reading.md`, over all algorithms and
 all numbers of chunks. The searches (`path`, `cut`, `lengths` and the like) only say what to look at: they make
-witnesses that claim nothing. This module computes what a witness proves. It imports none of the searches, no engine
+witnesses that claim nothing. This module computes what a witness proves (`windows.limit` does for windows of time). It imports none of the searches, no engine
 and no solver; it shares with them only `metric` and `distances`, by which they measure lengths.
 """
 

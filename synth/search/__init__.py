@@ -1,1 +1,1 @@
-"""The portfolio of engines and bounds, the frontier and the result."""
+"""The search for one group: its plan, the run of the plan, the pool of answers, the frontier and the result."""

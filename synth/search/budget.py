@@ -1,6 +1,6 @@
-"""The time of a search: which share of it each kind of work may take, and the least that a question needs.
+"""The time of a search: deadlines of bounds, lowering and writing, and the least budget that a question needs.
 
-All deadlines are readings of `synth.model.deadline.now`, in seconds.
+All deadlines are readings of `synth.model.deadline.now`, in seconds. The shares of engines stand in `plans.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BASE_S, _RANK_S, _LINK_S, _SEND_S = 0.2, 6e-6, 8e-6, 3e-6  # A first answer, it
 
 @dataclass(frozen=True)
 class Budget:
-    """The time of one search, from which every stage, bound and lowering gets its deadline.
+    """The time of one search, which hands out deadlines for lowering, writing and bounds.
 
     Attributes:
         seconds: Seconds in all; infinite for a search whose answer must not depend on the clock.

@@ -1,4 +1,4 @@
-"""The result of a search."""
+"""The result of a search, with what vendor libraries would run by their own models."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The choice between a library's existing files and a command's new ones: the faster file stays at every size.
-
-Files for another network of the same name answer another question. An index knows networks by their names, so such
-files give way. So do, at the sizes of the new files, files beyond the limits that a command asks for.
-"""
+"""Prepare the files that a library already has for `merge`: replay and time them again, and restate their entries."""
 
 from __future__ import annotations
 
