@@ -15,9 +15,8 @@ def in_time(ir: Instructions, due: list[float], rows: list[int]) -> Instructions
     """Return the instructions in the order in which they are due, at equal times in the order of schedule rows.
 
     The two ends of a connection have its messages in the order of the schedule's rows, which is the order on the links
-    at
-    any message size. If a chunk arrives at a rank twice, this can contradict the steps; then the instructions stay in
-    the order of the steps.
+    at any message size. If a chunk arrives at a rank twice, this can contradict the steps; then each connection keeps
+    the order of the given instructions, and everything else stays in order of due time.
 
     Args:
         ir: Instructions, in an order that is right.

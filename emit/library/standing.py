@@ -91,7 +91,7 @@ class Requirement:
 
 
 def requirement_of(programs: Programs) -> Requirement:
-    """Return the requirement on the programs of a search."""
+    """Return what an entry of a library must state to answer the same question as these programs."""
     problem = programs.problem
     collective = program_collective(problem)
     custom = collective == CUSTOM

@@ -45,7 +45,12 @@ def write(program: Program, size_bytes: int) -> Iterator[tuple[str, bytes]]:
 
 
 def encode(ranks: Operations, text: str = "") -> bytes:
-    """Return the file of operations; `text`, the program as MSCCL XML, stands in its comments."""
+    """Return LogGOPSim's GOAL text, the input of txt2bin, in UTF-8.
+
+    Args:
+        ranks: Operations of each rank.
+        text: The program as MSCCL XML, which stands at the head as comments.
+    """
     lines = [f"num_ranks {len(ranks)}", *(f"// {line}" for line in text.splitlines())]
     for rank, operations in enumerate(ranks):
         lines += ["", f"rank {rank} {{"]

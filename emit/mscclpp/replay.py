@@ -145,7 +145,7 @@ class Replay:
         return [("release", number) for number in act.ids if act.kind == "release"]
 
     def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> Need:
-        """Send a signal on a channel end."""
+        """Add a signal at the other end of a channel end, and return the need that it meets."""
         actor = self._handed_over(block, end) if end in self.port else block
         # A port channel counts its own signals.
         self._in_order("signal", end, block, act, 0 if actor != block else thread)

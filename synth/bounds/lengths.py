@@ -192,15 +192,19 @@ def _only(problem: Problem, chunks: Ints) -> Problem:
 
 
 def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, Floats]:
-    """Return weights that prove more than the initial ones, and the loads of the paths of all steps.
+    """Return weights that prove more than the initial ones, and the loads of the paths that proved it.
 
-    On average over many steps these paths are a good routing: no resource is much busier than the value says.
+    The paths of many steps are a good routing on average: no resource is much busier than the value says.
 
     Args:
         parts: Problems that share the chunks at random, with about equal traffic; every step looks at one of them as if
             it were the whole.
         weight: Initial weights, one a resource.
         rounds: How often every part is looked at.
+
+    Returns:
+        The weights and, for each resource, the sum of the loads over the later half of the steps. With one part the
+        weights are those of the best value; with several they are the sum over the later half, not normalized.
     """
     least = _FLOOR / len(weight)
     weight = np.maximum(weight / weight.sum(), least)

@@ -27,8 +27,8 @@ class BoundKind:
         limit: The independent check. It returns what a witness of this kind proves about a problem, whatever the
             witness claims, and raises BadWitness where it proves nothing. It shares no code with the searches.
         module: Name of the module that holds the searches.
-        searches: Names of functions of a `BoundSearch`, by cost. Each yields witnesses without numbers; `limit` computes the
-            numbers.
+        searches: Names of functions of a `BoundSearch`, by cost. Each yields witnesses without numbers; `limit`
+            computes the numbers.
         of_quotients: True if a witness proves the same of a quotient problem as of the whole problem.
     """
 

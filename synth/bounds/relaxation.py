@@ -89,7 +89,11 @@ class Relaxation:
 
 
 def demands(problem: Problem, chosen: Ints) -> list[Demand]:
-    """Return the commodities of the chosen chunks, which are representatives of orbits."""
+    """Return what the chosen chunks must carry, in units of the smallest chunk.
+
+    Chunks with one receiver are one demand for each set of holders; chunks with several receivers are one demand for
+    each set of holders and receivers. A chosen chunk represents its orbit but is not weighted by the size of it.
+    """
     collective = problem.collective
     size = collective.fraction / collective.fraction.min()
     flows: dict[bytes, Floats] = {}

@@ -99,7 +99,8 @@ class BoundSearch:
         problem: The problem, already reduced by `witness.countable`.
         tuning: Limits of the searches.
         witnesses: Witnesses so far, with the numbers that they prove.
-        loads_us: For BoundCost.ROUTING: how long a good schedule keeps each resource busy, shape (nresources,), in any unit.
+        loads_us: For BoundCost.ROUTING, how long a good schedule keeps each resource busy, in any unit, shape
+            (nresources,).
         workers: Solver processes, for BoundCost.LINEAR_PROGRAM and BoundCost.WINDOWS.
         budget_s: Time in seconds for BoundCost.LINEAR_PROGRAM and BoundCost.WINDOWS.
         size_bytes: Message size in bytes, for BoundCost.WINDOWS.

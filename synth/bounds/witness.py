@@ -1,9 +1,10 @@
 """Objects that prove a bound on the time and can be checked from the problem, with the check of most kinds.
 
-A witness gives a lower limit in µs for any message size, in the model of `examples/guides/reading.md`, over all algorithms and
-all numbers of chunks. The searches (`path`, `cut`, `lengths` and the like) only say what to look at: they make
-witnesses that claim nothing. This module computes what a witness proves (`windows.limit` does for windows of time). It imports none of the searches, no engine
-and no solver; it shares with them only `metric` and `distances`, by which they measure lengths.
+A witness gives a lower limit in µs for any message size, in the model of `examples/guides/reading.md`, over all
+algorithms and all numbers of chunks. The searches (`path`, `cut`, `lengths` and the like) only say what to look at:
+they make witnesses that claim nothing. This module computes what a witness proves; `synth.bounds.windows.limit` does so
+for windows of time. It imports none of the searches, no engine and no solver; it shares with them only `metric` and
+`distances`, by which they measure lengths.
 """
 
 from __future__ import annotations

@@ -103,7 +103,11 @@ class Estimator:
         return busy, latency
 
     def _ring(self, rows: Ints, share_bytes: float) -> tuple[Floats, float]:
-        """Return busy times and latency in µs of one pass by rings in both directions, each with half of the data."""
+        """Return busy times and latency in µs of one pass over rings in both directions.
+
+        A pass is a reduce-scatter or an all-gather: each of p members sends (p - 1) / p of `share_bytes`, half in each
+        direction. Two members exchange directly.
+        """
         p = rows.shape[1]
         pass_bytes = share_bytes * (p - 1) / p
         if p == 2:

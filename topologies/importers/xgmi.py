@@ -42,10 +42,19 @@ class XgmiPairs:
     numa: dict[int, int] = field(default_factory=dict)
 
     def put(self, table: str, pair: tuple[int, int], cell: str, place: str) -> None:
-        """Add a cell of the table "kind", "weight" or "gbs".
+        """Record a cell for a pair of devices: its link kind, its weight, or its GB/s.
+
+        A bandwidth cell is MIN-MAX in MB/s. A device paired with itself, an empty weight and an unreadable bandwidth
+        are ignored.
+
+        Args:
+            table: Table of the cell: "kind", "weight" or "gbs".
+            pair: Numbers of the two devices.
+            cell: Text of the cell.
+            place: Place in the file, for messages.
 
         Raises:
-            InputError: The cell is no such figure.
+            InputError: The kind is unknown, the weight is no whole number, or a device number is too large.
         """
         if max(pair) >= _MOST_DEVICES:
             raise InputError(f"{place}: device {max(pair)}; it must be less than {_MOST_DEVICES}")

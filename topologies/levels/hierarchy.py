@@ -175,10 +175,10 @@ def parse_levels(text: str, topology: Topology) -> Hierarchy:
 
 
 def _named(partitions: list[Partition]) -> list[str]:
-    """Return a name for the parts of each partition, then for the ranks.
+    """Return the names of the levels.
 
-    Levels around and inside the chassis have the field's names (rack, node, package); those of a grid are d0, d1, and
-    so on.
+    If any partition is a grid, all levels are called d0, d1, …, the ranks too. Otherwise outer levels are row and rack,
+    the chassis is node, inner levels follow, and the ranks are gpu.
     """
     at = next((i for i, part in enumerate(partitions) if part.is_chassis), None)
     if any(part.is_grid for part in partitions):

@@ -72,7 +72,7 @@ def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str]
 
 
 def _nic_lines(nics: Nics, nranks: int) -> list[str]:
-    """Return the lines of the table [nic]."""
+    """Return the lines of the keys of the table [nic], without its head."""
     sends, receives = (
         _array([format_set(ranks.tolist(), nranks, ()) for ranks in sets]) for sets in (nics.sends, nics.receives)
     )

@@ -207,10 +207,15 @@ def _reversed_cycle(net: Network, walks: list[Ints], residual: Floats) -> Ints |
 
 
 def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """Build rings through all members, as many as the links can carry; empty for other collectives.
+    """Build rings through all members, as many as the links can carry.
 
     If no cycle over links between members is found, there is one ring in the order of the group, each member joined to
-    the next by the fixed shortest route. There are fewer rings if they would have more than `most` sends.
+    the next by the fixed shortest route. For gathering collectives and all-reduce there is one algorithm that uses all
+    rings, fewer if they would have more than `most` sends. For broadcast and reduce there is one pipelined algorithm
+    for each number of pieces.
+
+    Returns:
+        The algorithms; an empty list for collectives that do not run on rings.
     """
     name, k = problem.collective.name, problem.collective.nranks
     most_rings = MAX_ENTRIES // k**2  # A problem can have at most MAX_ENTRIES entries.

@@ -54,7 +54,12 @@ class CsrNetwork(NamedTuple):
 
 
 def csr_network(net: Network) -> CsrNetwork:
-    """Return the arrays of a network, each writable and contiguous, as the compiled loops need them."""
+    """Return a network in compressed rows, as the compiled loops need it; every array is writable and contiguous.
+
+    A bundle is a link, or links with the same figures and resources of which only one can be busy at a time. The rows
+    are the bundles out of and into each rank, the resources of each bundle, and the bundles of each resource that
+    several of them share.
+    """
     bundle, first = _bundles(net)
     nbundles = len(first)
     uses_ptr = pointers(np.diff(net.uses_ptr)[first])

@@ -158,7 +158,7 @@ class FlowRouter:
         )
 
     def _reprice(self) -> None:
-        """Set the prices for the next pass."""
+        """Set the prices of links for the next pass from the loads so far, with a bias towards short paths."""
         congestion, net = self.congestion, self.net
         load = np.asarray(congestion.load)
         beta = self.tuning.sharpness[min(self.passes, len(self.tuning.sharpness) - 1)]

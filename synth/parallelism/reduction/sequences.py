@@ -69,10 +69,12 @@ def _search_sequences(small: SynthesisHierarchy, most: int) -> tuple[Sequence, .
 
 
 def _smallest(hierarchy: SynthesisHierarchy) -> SynthesisHierarchy:
-    """Return a hierarchy with the same sequences and the fewest devices.
+    """Return a hierarchy with the same sequences that is as small as possible.
+
+    For a single group it has two devices a level; for several groups it is the hierarchy itself.
 
     Raises:
-        InputError: The hierarchy is too large for the synthesis.
+        InputError: There are too many levels (of one group) or too many devices (of several groups).
     """
     if len(set(hierarchy.group)) == 1:
         if len(hierarchy.factors) > MOST_LEVELS:
