@@ -50,6 +50,9 @@ def test_each_size_is_served_by_the_faster_program(
     assert all(before.high is not None and before.high + 1 == after.low for before, after in pairwise(files))
     for file in files:
         server = file.contender.execution
+        if server is None:
+            assert "is a multiple of" in file.contender.refused
+            continue
         assert isinstance(server, Lowered)
         assert file.low <= file.shown <= (file.high or LARGEST)
         sizes = [1 << e for e in range(19, 31) if file.low <= 1 << e <= (file.high or LARGEST)]
