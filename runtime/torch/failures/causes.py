@@ -136,7 +136,8 @@ def find_cause(waiting: Waiting, rank: int, group: str, facts: Mapping[int, Fact
 
 def _follows(why: str | None) -> bool:
     """Return True if a rank ended because of another: its last error, or the last that it reported, names a cause."""
-    return why is not None and ("; " in why or FAILED in why)
+    # A refusal of ours has a semicolon too, but it says what must be; a rank that met one ended on its own.
+    return why is not None and (FAILED in why or ("; " in why and "; it must" not in why))
 
 
 def _describe_end(peer: int, fact: Fact, waiting: Waiting, group: str) -> str:
