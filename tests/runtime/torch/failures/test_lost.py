@@ -43,11 +43,7 @@ ELSEWHERE = {"made": 3, "text": None, "inside": False, "waits": ["broadcast of g
         ({3: Fact(ended=""), 5: Fact(ended="")}, "lost: rank 3, 5 (their connections are closed)", (3, 5)),
         ({3: Fact(ended="raised ValueError: x", made=3)}, "rank 3 raised ValueError: x: it has made 3 calls", (3,)),
         ({3: Fact(ended="raised E: y; lost: rank 9"), 5: Fact(ended="was interrupted")}, "rank 5 was inter", (5,)),
-        (
-            {3: Fact(ended="raised InputError: a; it must be b"), 5: Fact(ended="raised E: y; lost")},
-            "rank 3 raised",
-            (3,),
-        ),
+        ({3: Fact(ended="raised E: y; lost"), 5: Fact(ended="raised F: a; it must be b")}, "rank 5 raised F", (5,)),
         ({3: Fact(answer=HERE | {"text": "broadcast"})}, "rank 3 calls broadcast, rank 7 calls allreduce", ()),
         ({3: Fact(answer=HERE | {"cause": ["known", 4, [5]]}), 5: Fact()}, "known", (5,)),
         ({3: Fact(answer=HERE), 5: Fact()}, "no answer from rank 5: connected, so not lost", (5,)),
