@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -155,7 +157,8 @@ def test_an_interrupted_wait_for_another_process_loses_no_answer(
         raise KeyboardInterrupt
 
     with held(tmp_path / "lib"):
-        monkeypatch.setattr("emit.library.write.time.sleep", interrupt)
+        # Only the writer's own sleep is interrupted, not the sleep of another thread.
+        monkeypatch.setattr("emit.library.write.time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
         built = build(plan, tmp_path / "lib", Cache(folder / "cache"), Inline())
     assert built.interrupted
     assert built.remarks == [f"another process holds the library: the last answers are in {tmp_path / 'lib-2'}"]
