@@ -69,20 +69,24 @@ def plan_protocols(
     if not able:
         raise InputError(f"costs: of {' '.join(unions)}; it must be a --target that has one of them")
     near = [
-        name for name in sorted(able, key=least.__getitem__) if least[name] <= _NEAR * min(least[one] for one in able)
+        name
+        for name in sorted(able, key=least.__getitem__)
+        if least[name] <= _NEAR * min(least[able_name] for able_name in able)
     ]
     results: dict[str, ConcurrentResult] = {}
     for place, name in enumerate(near):
         left_s = (begun + _PLANNING * budget - now()) / (len(near) - place)
-        if results and (left_s <= 0 or any(one.ended == "interrupted" for one in results.values())):
+        if results and (left_s <= 0 or any(result.ended == "interrupted" for result in results.values())):
             break
         own_options = {**options, "budget": max(left_s, 0.05), "executor": executor}
         results[name] = plan(with_protocol(topology, name), members, begun=now(), **own_options)
     best = min(results, key=lambda name: _time_us(results[name], executor))
-    ended = next((why for why in ("interrupted", "budget") if any(one.ended == why for one in results.values())), "")
+    ended = next(
+        (why for why in ("interrupted", "budget") if any(result.ended == why for result in results.values())), ""
+    )
     rivals = (name for name in unions if name != best)
     proved = tuple((results[name].bound if name in results else bounds[name]).of_protocol(name) for name in rivals)
-    defects = tuple(dict.fromkeys(defect for one in results.values() for defect in one.defects))
+    defects = tuple(dict.fromkeys(defect for result in results.values() for defect in result.defects))
     return replace(results[best], rivals=proved, ended=ended, seconds=now() - begun, defects=defects)
 
 
@@ -99,7 +103,7 @@ def over_protocols(problem: Problem, bound: Bound, rivals: Sequence[Bound] = ())
         return problem, bound.witnesses
     other_names = [name for name in protocols_of(problem.topology) if name != own]
     rivals = rivals or [prove(problem.under(name), max_flow=False).of_protocol(name) for name in other_names]
-    return problem.under(ANY), [w for one in (bound.of_protocol(own), *rivals) for w in one.witnesses]
+    return problem.under(ANY), [w for proved in (bound.of_protocol(own), *rivals) for w in proved.witnesses]
 
 
 def _has(executor: GroupExecutor, union: UnionProblem, name: str) -> bool:

@@ -65,9 +65,9 @@ class ProtocolPlan:
     def sizes_of(
         self, bounds: dict[str, Bound], able: Sequence[str], sizes: Sequence[int]
     ) -> dict[str, tuple[int, ...]]:
-        """Return the sizes in bytes at which each protocol is searched, the protocol with the most sizes first.
+        """Return the sizes in bytes at which each protocol is searched, the protocol with the largest size first.
 
-        Among protocols with as many sizes, the one with the least bound at its first size is first.
+        Among protocols with the same largest size, the one with the least bound there is first.
         """
         least_us = {size: min(bounds[name].at(size)[0] for name in able) for size in sizes}
         near = {
@@ -75,7 +75,7 @@ class ProtocolPlan:
             for name in able
         }
         order = sorted((name for name in able if near[name]), key=lambda name: bounds[name].at(near[name][0])[0])
-        return {name: tuple(near[name]) for name in sorted(order, key=lambda name: -len(near[name]))}
+        return {name: tuple(near[name]) for name in sorted(order, key=lambda name: -near[name][0])}
 
     def plan_for(self, plan: SearchPlan, options: Options, is_first: bool) -> SearchPlan:
         """Return the plan for one protocol: all engines for the first one, those that mind latencies for the others."""
