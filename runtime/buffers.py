@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from runtime.dtypes import TYPES, Array, parse_type, reducer
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
+Cells = TypeVar("Cells", int, Column)  # A number of a cell, or a column of them.
 # Findings with which a program can still run here: limits of another executor, an unexpected result.
 _HARMLESS = frozenset({"limit", "wrong result"})
 
@@ -55,7 +57,7 @@ class Layout:
     def spans(self, cells: int) -> Column:
         """Return the first element of each of `cells` cells of a buffer, and the end of the last: (cells + 1,)."""
         at = np.arange(cells + 1, dtype=np.int64)
-        return at // self.chunks * self.elements + at % self.chunks * self.elements // self.chunks
+        return at // self.chunks * self.elements + chunk_start(at % self.chunks, self.chunks, self.elements)
 
     def span(self, cell: int) -> slice:
         """Return the slice of a cell's elements in its buffer."""
@@ -72,6 +74,11 @@ class Layout:
         """Return the number of elements of the rank's input and output buffer, out of place."""
         input_cells, output_cells = self.cells(rank)
         return int(self.spans(input_cells)[-1]), int(self.spans(output_cells)[-1])
+
+
+def chunk_start(chunk: Cells, chunks: int, elements: int) -> Cells:
+    """Return the first element of a chunk, or of each chunk of a column, in a block that is cut into chunks."""
+    return chunk * elements // chunks
 
 
 def executable_columns(program: Program) -> Columns:

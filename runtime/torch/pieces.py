@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from emit.columns import Columns
 from emit.program import OPS, READS_SRC, WRITES_DST, Program
-from runtime.buffers import Layout, executable_columns
+from runtime.buffers import Layout, chunk_start, executable_columns
 from runtime.torch.rank_program import RankProgram, order_steps
 
 COLLECTIVES = ("alltoall", "gather", "scatter")  # Collectives that only move blocks, each between two ranks.
@@ -48,9 +48,10 @@ class PieceMap:
     scratch: tuple[frozenset[Piece], ...]
 
     def length(self, piece: Piece, sizes: Sizes) -> int:
-        """Return the number of elements of a piece, cut as `Layout` does."""
+        """Return the number of elements of a piece, cut as a block is."""
         elements = sizes[piece.source][piece.target]
-        return (piece.chunk + 1) * elements // self.chunks - piece.chunk * elements // self.chunks
+        start, end = (chunk_start(chunk, self.chunks, elements) for chunk in (piece.chunk, piece.chunk + 1))
+        return end - start
 
     def spans(self, sizes: Sizes) -> tuple[list[int], list[int], list[int]]:
         """Return for input, output and scratch the first element of each cell, and the end of the last cell."""
