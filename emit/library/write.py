@@ -193,9 +193,15 @@ def abandon() -> bool:
 
 
 def stop_waiting() -> None:
-    """Stop all waits for other writers, now and from now on: the user is in a hurry. A signal handler may call it."""
+    """Stop all waits for other writers until `allow_waiting`: the user is in a hurry. A signal handler may call it."""
     global _stops_waiting
     _stops_waiting = True
+
+
+def allow_waiting() -> None:
+    """Allow waits for other writers again, because the command that the user interrupted is over."""
+    global _stops_waiting
+    _stops_waiting = False
 
 
 @contextmanager

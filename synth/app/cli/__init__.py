@@ -200,3 +200,5 @@ def main() -> None:
             _refuse_hidden_packages()
         say_defects([describe_defect("the command", error)], "there is no answer")
         raise SystemExit(1) from None
+    finally:
+        interrupts.end_command()

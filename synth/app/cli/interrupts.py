@@ -36,6 +36,13 @@ def install() -> None:
     signal.signal(signal.SIGALRM, _interrupt)
 
 
+def end_command() -> None:
+    """Undo what Ctrl-C changed for the command that is over, so that other work in this process waits as usual."""
+    writer = sys.modules.get("emit.library.write")
+    if writer is not None:
+        writer.allow_waiting()
+
+
 def let_finish() -> None:
     """Record that there is an answer: the next two Ctrl-C let it be written and printed, a third one exits."""
     _InterruptState.answered = True

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from emit.library import write
 from synth.app.cli import answer as of_one
 from synth.app.cli import concurrent as of_groups
 from synth.app.synthesis import synthesize
@@ -116,6 +117,7 @@ def test_an_interrupt_while_it_is_written(
     answer = synth("allgather", "--topo", "full:4", "--engine", "flow", "--budget", "1s", *groups)
     assert (answer.code, answer.err) == (130, "")
     assert "replayed and right" in answer.out
+    assert not write._stops_waiting  # Later work in this process waits for other writers again.
     assert (working_folder / "out" / "index.json").is_file()
 
 
