@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.hang import HANG_S
 
 FAKE = """#!/bin/sh
 echo "$@" >> "{log}"
@@ -26,7 +27,7 @@ def demo(folder: Path, fails: str) -> tuple[int, list[str], str]:
     (folder / "out" / "msccl").mkdir(parents=True)
     (folder / "out" / "msccl" / "allreduce-dgx-a100-0.2.4.6-a.xml").touch()
     command = ["make", "-f", ROOT / "Makefile", "-o", ".venv/.installed", f"BIN={folder}", "demo"]
-    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S)
     return completed.returncode, log.read_text().splitlines(), completed.stderr
 
 
@@ -62,7 +63,7 @@ def release(folder: Path, fails: str) -> tuple[int, list[str]]:
         tool.write_text(FAKE.format(log=log, fails=fails) + FAKE_BUILD)
         tool.chmod(0o755)
     command = ["make", "-f", ROOT / "Makefile", f"BIN={folder}", f"TOOLS={folder}", "release"]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S)
     return ended.returncode, log.read_text().splitlines()
 
 

@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.hang import HANG_S
 from tests.synth.app.cli.calling import without_progress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +73,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env=dict(os.environ, PATH=path, OMP_NUM_THREADS="1"),  # Otherwise torchrun prints a warning.
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=HANG_S,
         check=False,
     )
     completed.stderr = without_progress(completed.stderr)

@@ -27,6 +27,7 @@ from synth.parallelism.workload import read_workload
 from synth.storage.schedule_file import load_schedule, write_schedule
 from tests.emit.library.test_write import put, row_of
 from tests.fuzz.formats import FORMATS
+from tests.hang import HANG_S
 from tests.topologies.importers.dumps import smi
 from topologies.errors import InputError
 from topologies.importers.fabric import expand
@@ -303,7 +304,7 @@ def write_schedule_beside(folder: Path) -> None:
 def run(command: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         ["sh", "-c", command.replace("synth", f"'{sys.executable}' -m synth")],
-        capture_output=True, timeout=60, check=False, env={**os.environ, **environment},
+        capture_output=True, timeout=HANG_S, check=False, env={**os.environ, **environment},
     )  # fmt: skip
 
 

@@ -51,13 +51,13 @@ def test_no_other_algorithm_serves_the_other_form_faster(tmp_path: Path, collect
 
 
 def test_a_single_form_has_no_other_form(tmp_path: Path) -> None:
-    result = synthesize("alltoall", "ring:3", target="executor-nccl", budget=1).found
+    result = synthesize("alltoall", "ring:3", target="executor-nccl").found
     assert save(result, tmp_path, "executor-nccl").other_form is None
 
 
 def test_ctrl_c_ends_lowering_and_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that after Ctrl-C nothing more is lowered, and that existing files of the other form stay."""
-    result = synthesize("allgather", "ring:3", target="executor-nccl", budget=1.5, engine="route").found
+    result = synthesize("allgather", "ring:3", target="executor-nccl", engine="route").found
     save(result, tmp_path, "executor-nccl")
     before = load_index(tmp_path)
     monkeypatch.setattr("emit.library.programs._AT_ONCE", 0)

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from synth import synthesize
 from synth.model.deadline import now
 from synth.search.result import SearchResult
 from tests.emit.library.made_indices import Row, asked_of, entry_row
+from tests.hang import HANG_S
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -102,12 +102,10 @@ def test_a_locked_library_is_refused_in_time_and_unchanged(tmp_path: Path, capfd
     """Check that the wait for another writer ends with an error that says so."""
     put(tmp_path / "lib", row_of(0, "a"))
     before = files(tmp_path / "lib")
-    begun = time.monotonic()
     soon = now() + 0.5
     wrong = r"--out .*lib: another process is writing to it; wait until it ends"
     with held(tmp_path / "lib"), pytest.raises(LibraryHeldError, match=wrong), writing(tmp_path / "lib", until=soon):
         pytest.fail("it is held")
-    assert time.monotonic() - begun < 1.5
     (line,) = capfd.readouterr().err.splitlines()
     assert "lib: waiting up to 0." in line
     assert files(tmp_path / "lib") == before
@@ -135,17 +133,17 @@ def test_an_answer_is_written_beside_a_locked_library(
 def test_a_library_that_is_unlocked_in_time_is_written(tmp_path: Path) -> None:
     with held(tmp_path / "lib") as handle:
         threading.Timer(0.4, fcntl.flock, (handle, fcntl.LOCK_UN)).start()
-        with writing(tmp_path / "lib", until=now() + 20, elsewhere=True) as library:
+        with writing(tmp_path / "lib", until=now() + HANG_S, elsewhere=True) as library:
             assert library.folder == tmp_path / "lib"
 
 
 def test_a_short_deadline_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_stops_waiting", False)
     threading.Timer(0.3, write.stop_waiting).start()
-    begun = time.monotonic()
-    with held(tmp_path / "lib"), writing(tmp_path / "lib", until=now() + 20, elsewhere=True) as library:
+    latest = now() + HANG_S
+    with held(tmp_path / "lib"), writing(tmp_path / "lib", until=latest, elsewhere=True) as library:
         assert library.folder == tmp_path / "lib-2"
-    assert time.monotonic() - begun < 5
+    assert now() < latest
 
 
 def test_foreign_files_are_kept(tmp_path: Path) -> None:
@@ -239,7 +237,7 @@ def test_every_executor_has_a_folder_of_its_own() -> None:
 
 def search_result(topology_name: str = "ring:4") -> SearchResult:
     topology = replace(load("ring:4"), name=topology_name)
-    return synthesize("allgather", topology, engine="route", budget=1.0).found
+    return synthesize("allgather", topology, engine="route").found
 
 
 def test_equal_file_names_are_made_distinct(tmp_path: Path) -> None:

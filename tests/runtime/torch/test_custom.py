@@ -19,6 +19,7 @@ from emit.library.selection.lookup import goal_path, goal_text
 from emit.targets import TARGETS
 from runtime.torch.choice import Chooser
 from tests import EXAMPLES, ROOT
+from tests.hang import HANG_S
 from topologies.errors import InputError
 
 RANKS = 2
@@ -62,7 +63,7 @@ def test_a_custom_collective_by_its_name(neighbour_copy: Addition, tmp_path: Pat
         for rank, result in enumerate(results)
     ]  # fmt: skip
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        outputs = [process.communicate(timeout=HANG_S)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

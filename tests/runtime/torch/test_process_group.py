@@ -17,6 +17,7 @@ from tests import ROOT
 if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
+from tests.hang import HANG_S
 from tests.runtime.torch.checks import SESSIONS, SIZES
 from tests.runtime.torch.faults import Losses
 
@@ -63,7 +64,7 @@ def session(name: str, folder: Path) -> list[dict[str, str | None]]:
             )
         )
     try:
-        outputs = [process.communicate(timeout=240)[0].decode() for process in processes]
+        outputs = [process.communicate(timeout=HANG_S)[0].decode() for process in processes]
         for process, text in zip(processes, outputs, strict=True):
             assert name == "losses" or (not process.returncode and "Traceback" not in text), "\n".join(outputs)
     finally:
@@ -109,6 +110,6 @@ def test_ctrl_c_lets_every_rank_leave(when: str, tmp_path: Path) -> None:
         subprocess.Popen([*command, str(rank), where, when], env=os.environ | ALONE, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    seconds_to_leave = [rank.communicate(timeout=40)[0] for rank in ranks]
+    seconds_to_leave = [rank.communicate(timeout=HANG_S)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert all(float(seconds) < 20 for seconds in seconds_to_leave)  # Less than the group's time-out.

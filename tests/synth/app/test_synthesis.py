@@ -16,13 +16,13 @@ from synth.search.frontier import Contender
 
 def test_texts_of_the_command_line_are_taken() -> None:
     spelt = synth.synthesize("allgather", "ring:4", "0-3", size="1M", budget="2s", relay="none", without=())
-    plain = synth.synthesize("allgather", "ring:4", [0, 1, 2, 3], size=1 << 20, budget=2)
+    plain = synth.synthesize("allgather", "ring:4", [0, 1, 2, 3], size=1 << 20)
     assert spelt.algorithms == plain.algorithms
     assert synth.__version__
 
 
 def test_a_schedule_is_timed_for_the_given_size() -> None:
-    answer = synth.synthesize("allgather", "ring:4", budget=2)
+    answer = synth.synthesize("allgather", "ring:4")
     for size in (1024, 1 << 20):
         schedule, algorithm = answer.schedule(size), answer.algorithm(size)
         alpha = algorithm.problem.network.alpha_us[schedule.link]
@@ -67,7 +67,7 @@ def test_collective_and_topology_are_names_or_objects(collective: Any, topo: Any
 
 
 def test_sizes_of_questions_to_an_answer_are_checked() -> None:
-    answer = synth.synthesize("allgather", "ring:4", budget=2)
+    answer = synth.synthesize("allgather", "ring:4")
     for size in (-5, 0, 1.5, "x"):
         with pytest.raises(InputError, match="size_bytes"):
             answer.algorithm(size)  # type: ignore[arg-type]

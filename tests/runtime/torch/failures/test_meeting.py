@@ -20,12 +20,14 @@ import torch.distributed as dist
 
 from runtime.torch.failures.meeting import meet
 from tests import ROOT
+from tests.hang import HANG_S
 
 RANKS = (5, 3, 8)
 AGAIN = """
 import os
 import torch
 import torch.distributed as dist
+from tests.hang import HANG_S
 import runtime.process_group
 
 dist.init_process_group("cpu:synth,cuda:synth")
@@ -106,7 +108,7 @@ def test_torchrun_restarts_ranks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
     ran = subprocess.run(
         [*command, "--monitor-interval", "0.1", str(tmp_path / "again.py")],
-        env=os.environ | variables, cwd=ROOT, capture_output=True, text=True, timeout=200,
+        env=os.environ | variables, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert [(tmp_path / f"done{rank}").read_text() for rank in range(2)] == ["2", "2"]

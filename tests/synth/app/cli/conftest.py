@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Answer, Call, caller, without_progress
 
 
@@ -34,13 +35,13 @@ def synth(
 def process(working_folder: Path) -> Call:
     """Call the command in a process of its own, in the same empty folder."""
 
-    def call(*arguments: object, timeout_s: float = 60) -> Answer:
+    def call(*arguments: object) -> Answer:
         completed = subprocess.run(
             [sys.executable, "-m", "synth", *map(str, arguments)],
             cwd=working_folder,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=HANG_S,
             check=False,
         )
         return Answer(completed.returncode, completed.stdout, without_progress(completed.stderr))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import EXAMPLES
+from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call
 
 
@@ -153,7 +154,7 @@ def test_over_torch(synth: Call, working_folder: Path) -> None:
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(EXAMPLES.parent)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert (completed.returncode, completed.stderr) == (0, "")

@@ -16,6 +16,7 @@ import pytest
 
 from runtime.torch.table import load_table
 from tests import ROOT
+from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call
 from topologies.load import load
 
@@ -32,7 +33,7 @@ def processes(folder: Path, *arguments: object, **about: str) -> subprocess.Comp
         env=plain | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)} | about,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG_S,
         check=False,
     )
 
@@ -94,7 +95,7 @@ def test_ranks_look_for_modules_where_the_command_does(tmp_path: Path) -> None:
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG_S,
         check=False,
     )
     assert (completed.returncode, completed.stderr) == (0, "")

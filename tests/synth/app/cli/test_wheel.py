@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.hang import HANG_S
 from tests.synth.app.cli.calling import without_progress
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "synth", "topologies", "emit", "runtime")
@@ -23,7 +24,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "synth", "topologies", "emi
 def _run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
     return subprocess.run(
-        list(map(str, arguments)), cwd=cwd, env=clean, capture_output=True, text=True, timeout=120, check=False
+        list(map(str, arguments)), cwd=cwd, env=clean, capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
 

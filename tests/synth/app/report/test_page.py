@@ -312,7 +312,7 @@ def test_sizes_of_the_axes_are_powers() -> None:
 
 def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
     """Check that the curves have all times and bounds of the index, over all sizes."""
-    save(synthesize("allgather", "ring:3", engine="route", budget=2).found, tmp_path)
+    save(synthesize("allgather", "ring:3", engine="route").found, tmp_path)
     index = tmp_path / "index.json"
     document = json.loads(index.read_text(encoding="utf-8"))
     rows = document["algorithms"][0]["curve"]

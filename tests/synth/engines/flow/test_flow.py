@@ -37,6 +37,7 @@ from synth.symmetry.quotient import expand, quotient_problem
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import TUNING, replay
 from tests import ROOT
+from tests.hang import HANG_S
 from tests.random_problems import TRANSLATABLE, random_large, random_symmetric
 from topologies.errors import ScheduleRefused
 from topologies.load import load
@@ -277,7 +278,7 @@ def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
         text=True,
     )
     fingerprints = {fingerprint(), fingerprint()}
-    assert {process.communicate(timeout=120)[0].strip()} == fingerprints
+    assert {process.communicate(timeout=HANG_S)[0].strip()} == fingerprints
 
 
 # Searches.
