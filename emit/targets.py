@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, OPS, Program
 from synth.model.registry import find_kind
+from synth.search.settings import AUTO, TargetSettings
 from topologies.errors import InputError
 
 if TYPE_CHECKING:  # The command line lists targets before it loads NumPy.
     from synth.model.problem import Problem
 
-AUTO = "auto"  # stands for the first target that can express the question
 MSCCL_FILES = 4  # files of a list that Microsoft's msccl loads
 BLOCK_SIZES = frozenset({"gather", "scatter"})  # whose XML states minBytes and maxBytes of one rank's block
 FEWEST_SMS = 60  # SMs of the smallest device among the machines that come with the package
@@ -282,30 +282,26 @@ def check_overlap(name: str) -> None:
         raise InputError(f"--groups-overlap: concerns only the packets of {names}; use it with --target {names}")
 
 
-def without_packets(target: Target) -> Target:
-    """Return the target without LL, for ranks that are in several groups at a time."""
-    return replace(target, protocols={name: spelt for name, spelt in target.protocols.items() if name != "LL"})
-
-
-def on_devices(target: Target, sms: int, sms_limit: int | None = None, scratch_limit: int | None = None) -> Target:
-    """Return the target with the threadblocks of a rank limited to those that run at once on a device.
+def on_devices(target: Target, sms: int, settings: TargetSettings) -> Target:
+    """Return the target limited by the settings, and to the threadblocks of a rank that run at once on a device.
 
     Args:
         target: Target to limit.
         sms: SMs of the device; 0 if not known.
-        sms_limit: Number of SMs that a rank may use; None for all but RESERVED_SMS.
-        scratch_limit: Bytes of scratch per rank that the reader may allocate before it serves anything; None for
-            SCRATCH_LIMIT.
+        settings: The user's settings; their name is not read.
 
     Raises:
-        InputError: If `sms_limit` is more than the device has.
+        InputError: If the settings give a rank more SMs than the device has.
     """
-    if scratch_limit is not None and target.limits.scratch_bytes:
-        target = replace(target, limits=replace(target.limits, scratch_bytes=scratch_limit))
-    if sms_limit is not None and (sms_limit < 1 or 0 < sms < sms_limit):
+    if settings.groups_overlap:
+        packetless = {name: spelt for name, spelt in target.protocols.items() if name != "LL"}
+        target = replace(target, protocols=packetless)
+    if settings.scratch_limit is not None and target.limits.scratch_bytes:
+        target = replace(target, limits=replace(target.limits, scratch_bytes=settings.scratch_limit))
+    if settings.sms is not None and (settings.sms < 1 or 0 < sms < settings.sms):
         requirement = f"1 to {sms}, the SMs of a device of --topo" if sms else "1 or more"
-        raise InputError(f"--sms {sms_limit}: is not possible; it must be {requirement}")
-    most = sms_limit or max(sms - RESERVED_SMS, (sms + 1) // 2)
+        raise InputError(f"--sms {settings.sms}: is not possible; it must be {requirement}")
+    most = settings.sms or max(sms - RESERVED_SMS, (sms + 1) // 2)
     limits = target.limits
     if not most:
         return target

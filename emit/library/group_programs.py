@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from emit.library.lowered import Lowered
-from emit.library.programs import MOST_SENDS, NONE, Programs, executor_for
+from emit.library.programs import MOST_SENDS, Programs, executor_for
 from emit.targets import check_overlap
 from emit.timing.predict import TimedProgram
 from synth.concurrent.isolated import problem_digest
 from synth.concurrent.union import UnionProblem, split_by_group
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.search.settings import NONE, TargetSettings
 from synth.timing.simulate import timed
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -60,32 +61,31 @@ class ConcurrentPrograms:
 class GroupPrograms:
     """A lowering of plans for concurrent groups for one target.
 
-    `sms`, `groups_overlap` and `scratch_limit` are those of `Programs`.
+    Attributes:
+        settings: The target and its limits.
 
     Raises:
         InputError: If the target is unknown or has no packets, or the number of threadblocks is impossible.
     """
 
-    def __init__(
-        self, target: str, sms: int | None = None, groups_overlap: bool = False, scratch_limit: int | None = None
-    ) -> None:
-        if groups_overlap:
-            check_overlap(target)
-        if sms is not None and sms < 1:
-            raise InputError(f"--sms {sms}: is not possible; it must be 1 or more")
-        self.target, self.sms, self.groups_overlap, self.scratch_limit = target, sms, groups_overlap, scratch_limit
+    def __init__(self, settings: TargetSettings) -> None:
+        if settings.groups_overlap:
+            check_overlap(settings.name)
+        if settings.sms is not None and settings.sms < 1:
+            raise InputError(f"--sms {settings.sms}: is not possible; it must be 1 or more")
+        self.settings = settings
         self._lowered: dict[Algorithm, ConcurrentPrograms | InputError] = {}
 
     def isolated(self, problem: Problem) -> Programs | None:
         """Return the lowering of one group's algorithms; None if the target cannot express them by themselves."""
         try:
-            return executor_for(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
+            return executor_for(problem, self.settings)
         except InputError:  # The target may still express the union.
             return None
 
     def rank_sends(self, union: UnionProblem) -> int | None:
         """Return how many sends a rank may take part in for each of its groups, on average; None for any number."""
-        if self.target == NONE:
+        if self.settings.name == NONE:
             return None
         programs = self.isolated(union)
         most = max(Counter(rank for member in union.members for rank in member.ranks).values())
@@ -107,10 +107,6 @@ class GroupPrograms:
             raise lowered
         return lowered
 
-    def _programs(self, problem: Problem) -> Programs:
-        """Return the lowering of a problem's algorithms."""
-        return Programs(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
-
     def _lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:
         """Lower a plan to one program of all ranks if groups share ranks, else to one per group."""
         if len(algorithm.schedule) > MOST_SENDS:
@@ -119,7 +115,7 @@ class GroupPrograms:
         parts = split_by_group(union, timed(union, algorithm.schedule, size))
         ranks = [rank for problem, _ in parts for rank in problem.ranks]
         if len(set(ranks)) < len(ranks):
-            programs = self._programs(union)
+            programs = Programs(union, self.settings)
             lowered = _lower_at(programs, algorithm, size)
             parts_lowered = [GroupProgram(algorithm, size, programs, lowered, tuple(range(len(parts))))]
         else:
@@ -133,7 +129,7 @@ class GroupPrograms:
         lowered_parts: dict[tuple[bytes, ...], Lowered] = {}
         group_programs = []
         for group, (problem, schedule) in enumerate(parts):
-            programs, size = self._programs(problem), union.member_bytes(group, union.size_bytes)
+            programs, size = Programs(problem, self.settings), union.member_bytes(group, union.size_bytes)
             own = Algorithm(problem, schedule, algorithm.engine, size_bytes=size)
             # Groups with equal problems and schedules share a program.
             columns = (schedule.chunk, schedule.link, schedule.step, schedule.reduces, schedule.start_us)

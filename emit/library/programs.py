@@ -18,14 +18,12 @@ from emit.library.by_size import by_size
 from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import (
-    AUTO,
     LL_MOST_BYTES,
     check_overlap,
     choose_protocol,
     most_bytes,
     on_devices,
     target_for,
-    without_packets,
 )
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.deadline import now
@@ -35,13 +33,13 @@ from synth.search.budget import Budget
 from synth.search.frontier import Contender, Range
 from synth.search.pool import Pool
 from synth.search.result import SearchResult
+from synth.search.settings import ANY_TARGET, AUTO, NONE, TargetSettings
 from synth.verify.algorithm import Algorithm
 from topologies.costed import protocols_of
 from topologies.errors import InputError
 
 INTERRUPTED = "interrupted before it was lowered"
 _AT_ONCE = 300  # sends of an algorithm that is lowered after Ctrl-C: a few tenths of a second
-NONE = "none"  # stands for a target: schedules are saved without programs
 MOST_SENDS = 200_000  # of a schedule that may be lowered; executors take far fewer
 _ROUNDING = 1e-9
 # Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
@@ -66,10 +64,7 @@ class Programs:
     def __init__(
         self,
         problem: Problem,
-        target: str = "auto",
-        sms: int | None = None,
-        groups_overlap: bool = False,
-        scratch_limit: int | None = None,
+        settings: TargetSettings = ANY_TARGET,
         *,
         size: int | None = None,
         inplace: bool | None = None,
@@ -78,24 +73,18 @@ class Programs:
 
         Args:
             problem: The problem.
-            target: Name of the target, or "auto".
-            sms: Threadblocks that a rank may have; None for all SMs of its device but RESERVED_SMS, if these are known.
-            groups_overlap: True if ranks are in several groups at a time, so that no packets are used.
-            scratch_limit: As `on_devices` takes it.
+            settings: The target and its limits.
             size: The only message size of interest in bytes; None for all sizes.
             inplace: True for calls whose input and output are one memory; None for the usual form.
 
         Raises:
-            InputError: If the target cannot express the problem at all, or a device has fewer SMs than `sms`.
+            InputError: If the target cannot express the problem, or the settings give more SMs than a device has.
         """
         self.problem, self.size = problem, size
         self.inplace = forms(problem)[0] if inplace is None else inplace
         self._lowering: Lowering | None = None  # the last lowering, which the next program may share
         self.first_s = 0.0
-        chosen = target_for(problem, target)
-        self.target = on_devices(
-            without_packets(chosen) if groups_overlap else chosen, problem.topology.sms, sms, scratch_limit
-        )
+        self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
         net = problem.network
         self.linked = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
@@ -306,27 +295,28 @@ class Programs:
         return by_size(ranges)
 
 
-def executor_for(
-    problem: Problem,
-    target: str,
-    sms: int | None = None,
-    groups_overlap: bool = False,
-    scratch_limit: int | None = None,
-    *,
-    size: int | None = None,
-) -> Programs | None:
-    """Return the lowering of a problem's algorithms; None for NONE, and for "auto" if no target can express it."""
-    if groups_overlap:
-        check_overlap(target)
-    if target == NONE:
+def executor_for(problem: Problem, settings: TargetSettings, size: int | None = None) -> Programs | None:
+    """Return the lowering of a problem's algorithms; None for NONE, and for AUTO if no target can express it.
+
+    Args:
+        problem: The problem.
+        settings: The target and its limits.
+        size: The only message size of interest in bytes; None for all sizes.
+
+    Raises:
+        InputError: The target cannot express the problem, or cannot have the settings.
+    """
+    if settings.groups_overlap:
+        check_overlap(settings.name)
+    if settings.name == NONE:
         return None
     try:
-        target_for(problem, target)
+        target_for(problem, settings.name)
     except InputError:
-        if target == AUTO:
+        if settings.name == AUTO:
             return None
         raise
-    return Programs(problem, target, sms, groups_overlap, scratch_limit, size=size)
+    return Programs(problem, settings, size=size)
 
 
 def run_by(result: SearchResult, programs: Programs, until: float = math.inf) -> SearchResult:

@@ -34,6 +34,7 @@ from emit.targets import LL_MOST_BYTES
 from results.measuring.measure import grid, page, write
 from synth.model.problem import LARGEST
 from synth.model.registry import find_kind
+from synth.search.settings import TargetSettings
 from synth.verify.algorithm import Algorithm
 from tests.emit.mscclpp.plan_faults import beyond_int, beyond_offsets, uneven_scratch, unordered
 from tests.emit.small_programs import alltoall
@@ -130,7 +131,9 @@ def in_switches(algorithm: Algorithm) -> Iterator[tuple[str, str, Json | None]]:
     for size in (None, 3 * algorithm.problem.nranks << 16):
         for inplace in (True, False):
             try:
-                lowered = Programs(algorithm.problem, "mscclpp", size=size, inplace=inplace).lower(algorithm)
+                lowered = Programs(algorithm.problem, TargetSettings("mscclpp"), size=size, inplace=inplace).lower(
+                    algorithm
+                )
                 text = lowered.text if isinstance(lowered, Lowered) else ""
             except InputError as error:
                 text = str(error)
@@ -142,7 +145,7 @@ def plans(algorithm: Algorithm) -> Iterator[tuple[str, str, Json | None]]:
 
     The text is a reason if there is no plan.
     """
-    programs = Programs(algorithm.problem, "mscclpp")
+    programs = Programs(algorithm.problem, TargetSettings("mscclpp"))
     for protocol in ("Simple", "LL"):
         sizes = {"min_bytes": 0, "max_bytes": LL_MOST_BYTES if protocol == "LL" else LARGEST}
         try:

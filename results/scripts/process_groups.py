@@ -24,7 +24,6 @@ from typing import Any
 from click.testing import CliRunner
 
 from emit.library.group_programs import GroupPrograms
-from emit.library.programs import NONE
 from emit.library.saving.save_groups import save_groups
 from results.measuring.measure import geometric_mean, grid, page, seconds_words, write
 from synth.app.cli.files.prove import prove
@@ -33,6 +32,7 @@ from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.engines.registry import AUTO, processes
 from synth.model.collective import named
+from synth.search.settings import NONE, TargetSettings
 from synth.solvers.workers import Workers
 from topologies.load import load
 
@@ -190,7 +190,7 @@ def refused(result: ConcurrentResult) -> str:
     with tempfile.TemporaryDirectory() as folder:
         stored = [
             path
-            for path in save_groups(result, folder, GroupPrograms(NONE), proof=True).schedules
+            for path in save_groups(result, folder, GroupPrograms(TargetSettings(NONE)), proof=True).schedules
             if path.name.endswith(".synth")
         ]
         statements = [checked(path) for path in stored]

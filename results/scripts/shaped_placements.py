@@ -39,6 +39,7 @@ from synth.parallelism.reduction.requests import REDUCTION, reduction_groups, sy
 from synth.parallelism.reduction.sequences import Sequence as Steps
 from synth.parallelism.reduction.sequences import sequences
 from synth.parallelism.reduction.step_costs import StepCosts
+from synth.search.settings import TargetSettings
 from topologies.errors import InputError
 from topologies.levels.hierarchy import Hierarchy, parse_levels
 from topologies.text.reader import from_toml
@@ -141,7 +142,10 @@ def make(topo: Topology, levels: Hierarchy, request: tuple[Case, tuple[Axis, ...
     hierarchy = synthesis_hierarchy(REDUCTION, levels, axes, matrix, over)
     group_reduction = reduction(topo, case.groups, float(SIZE))
     step_sequences = sequences(hierarchy)
-    search, lower = ProgramSearch(group_reduction, hierarchy, step_sequences), GroupPrograms("executor-nccl")
+    search, lower = (
+        ProgramSearch(group_reduction, hierarchy, step_sequences),
+        GroupPrograms(TargetSettings("executor-nccl")),
+    )
     search.most_sends = 2 * RANKS * SIZE // LEAST_BYTES  # A rank must send the message at least twice.
     program_of_rows: dict[tuple[bytes, ...], tuple[ReductionProgram, tuple[str, ...]]] = {}
     for steps, names in candidates(search, StepCosts(group_reduction, hierarchy), most):

@@ -5,13 +5,14 @@ Like the command line, this module may import every room; no room imports it.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from emit.library.programs import NONE, executor_for
+from emit.library.programs import executor_for
 from emit.library.saving.save import save
 from emit.targets import TARGETS
 from synth.app.present.table import table
@@ -29,6 +30,7 @@ from synth.search.budget import check_budget
 from synth.search.protocols import search_protocols
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
+from synth.search.settings import ANY_TARGET, NONE, TargetSettings
 from synth.search.statement import statement
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
@@ -49,15 +51,11 @@ class Synthesis:
     Attributes:
         found: The search result, with the times of schedules or of a target's programs; after `save`, with the times of
             the written files.
-        sms: Threadblocks that a rank's program may have, as the question states it.
-        groups_overlap: Whether a rank is in several groups at a time, as the question states it.
-        scratch_limit: Bytes of scratch memory a rank that the executor may allocate, as the question states it.
+        settings: The settings of the question's target; `save` names another target.
     """
 
     found: SearchResult
-    sms: int | None = None
-    groups_overlap: bool = False
-    scratch_limit: int | None = None
+    settings: TargetSettings = ANY_TARGET
 
     def __post_init__(self) -> None:
         self._searched = self.found  # Every call of `save` starts from it.
@@ -118,18 +116,9 @@ class Synthesis:
         """
         folder, target = as_folder(folder, "folder"), as_text(target, "target")
         proof, replace = as_flag(proof, "proof"), as_flag(replace, "replace")
-        # Raise before anything is written.
-        executor_for(self.found.problem, target, self.sms, self.groups_overlap, self.scratch_limit)
-        written = save(
-            self._searched,
-            folder,
-            target,
-            sms=self.sms,
-            groups_overlap=self.groups_overlap,
-            scratch_limit=self.scratch_limit,
-            proof=proof,
-            anew=replace,
-        )
+        settings = dataclasses.replace(self.settings, name=target)
+        executor_for(self.found.problem, settings)  # Raise before anything is written.
+        written = save(self._searched, folder, settings, proof=proof, anew=replace)
         self.found = written.found
         if written.refused and target != "auto":
             raise InputError(written.refused)
@@ -146,20 +135,14 @@ class Question(NamedTuple):
         problem: The problem on the topology, with its dead and slow parts.
         options: What is pinned, the budget and the seed.
         healthy: The same problem without dead and slow parts; None if there are no such parts.
-        target: Name of the executor, "auto" or "none".
-        sms: Threadblocks that a rank's program may have; None for the default of its device.
-        groups_overlap: Whether a rank is in several groups at a time.
-        scratch_limit: Bytes of scratch memory a rank that the executor may allocate; None for the default.
+        settings: The target and its limits.
         unsaid: Why the problem's switches only forward although the topology's can do more; "" if they do all they can.
     """
 
     problem: Problem
     options: Options
     healthy: Problem | None = None
-    target: str = NONE
-    sms: int | None = None
-    groups_overlap: bool = False
-    scratch_limit: int | None = None
+    settings: TargetSettings = TargetSettings(NONE)
     unsaid: str = ""
 
 
@@ -239,11 +222,10 @@ def make_question(
     if sms is not None and sms < 1:
         raise InputError(f"sms {sms}: is not possible; it must be 1 or more")
     scratch_limit = None if scratch_limit is None else _size(scratch_limit, "scratch_limit")
-    groups_overlap = as_flag(groups_overlap, "groups_overlap")
-    target = as_text(target, "target")
+    settings = TargetSettings(as_text(target, "target"), sms, as_flag(groups_overlap, "groups_overlap"), scratch_limit)
     hurt = topology is not healthy
     # Raise if the target cannot express the question.
-    executor = executor_for(problem, target, sms, groups_overlap, scratch_limit)
+    executor = executor_for(problem, settings)
     unsaid = ""
     if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
         unsaid = "the costs do not cover multicast and reduction in switches (--costs none allows them)"
@@ -256,7 +238,7 @@ def make_question(
     if unsaid and engine == "switch":
         raise InputError(f"--engine switch: {unsaid}")
     healthy_problem = stated(healthy) if hurt else None
-    return Question(problem, options, healthy_problem, target, sms, groups_overlap, scratch_limit, unsaid)
+    return Question(problem, options, healthy_problem, settings, unsaid)
 
 
 def find_answer(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
@@ -267,14 +249,7 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
 
     def searched(problem: Problem, options: Options) -> SearchResult:
         """Run the search of one problem with its executor, over all protocols where the topology has several."""
-        executor = executor_for(
-            problem,
-            question.target,
-            question.sms,
-            question.groups_overlap,
-            question.scratch_limit,
-            size=question.options.size,
-        )
+        executor = executor_for(problem, question.settings, question.options.size)
         search_function = search_protocols if problem.protocols else search
         result = search_function(problem, options, workers, progress, executor=executor)
         result.unsaid = question.unsaid
@@ -283,7 +258,7 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     options = question.options
     if question.healthy is None:
         return searched(question.problem, options)
-    result = searched(question.problem, replace(options, budget_s=_HURT_SHARE * options.budget_s))
+    result = searched(question.problem, dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s))
     if result.ended != "interrupted":
         try:
             result.healthy = searched(question.healthy, options)
@@ -354,13 +329,9 @@ def synthesize(
         raise InputError(f"workers: a {type(workers).__name__} is none; it must be synth.solvers.workers.Workers()")
     question = make_question(collective, topo, group, **options)
     if workers is not None:
-        return Synthesis(
-            find_answer(question, workers, progress), question.sms, question.groups_overlap, question.scratch_limit
-        )
+        return Synthesis(find_answer(question, workers, progress), question.settings)
     with Workers(processes(question.options.engine)) as own_workers:
-        return Synthesis(
-            find_answer(question, own_workers, progress), question.sms, question.groups_overlap, question.scratch_limit
-        )
+        return Synthesis(find_answer(question, own_workers, progress), question.settings)
 
 
 def _size(value: Any, argument: str) -> int:

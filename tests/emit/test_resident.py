@@ -18,6 +18,7 @@ from emit.msccl.read import read_msccl
 from emit.targets import FEWEST_SMS, RESERVED_SMS, TARGETS, Target, on_devices
 from synth.app.synthesis import make_question, synthesize
 from synth.baselines import baseline
+from synth.search.settings import TargetSettings
 from tests.emit.small_programs import alltoall
 from topologies.errors import InputError
 from topologies.load import load, machines
@@ -47,32 +48,36 @@ def test_verify_refuses_more_threadblocks_than_sms(tmp_path: Path, target: Targe
 def test_no_target_writes_more_threadblocks_than_sms(target: Target) -> None:
     text = write_program(WIDE, None, target)
     most = max(FORMATS[target.format].threadblocks(WIDE, text))
-    assert write_program(WIDE, None, on_devices(target, 108, most)) == text
+    assert write_program(WIDE, None, on_devices(target, 108, TargetSettings(sms=most))) == text
     with pytest.raises(InputError, match=f"has {most} threadblocks on {most - 1} SMs"):
-        write_program(WIDE, None, on_devices(target, 108, most - 1))
+        write_program(WIDE, None, on_devices(target, 108, TargetSettings(sms=most - 1)))
 
 
 def test_sms_that_a_rank_may_use() -> None:
     target = TARGETS["rccl"]
-    assert on_devices(target, 0) is target
-    assert on_devices(target, 304).limits.sms == 304 - RESERVED_SMS
-    assert on_devices(target, 304).limits.tbs_per_gpu == target.limits.tbs_per_gpu == 64
-    assert on_devices(target, 5).limits.tbs_per_gpu == 3
-    assert on_devices(target, 0, 7).limits.tbs_per_gpu == on_devices(target, 80, 7).limits.sms == 7
+    assert on_devices(target, 0, TargetSettings()) is target
+    assert on_devices(target, 304, TargetSettings()).limits.sms == 304 - RESERVED_SMS
+    assert on_devices(target, 304, TargetSettings()).limits.tbs_per_gpu == target.limits.tbs_per_gpu == 64
+    assert on_devices(target, 5, TargetSettings()).limits.tbs_per_gpu == 3
+    assert (
+        on_devices(target, 0, TargetSettings(sms=7)).limits.tbs_per_gpu
+        == on_devices(target, 80, TargetSettings(sms=7)).limits.sms
+        == 7
+    )
     for sms in (0, -1, 81):
         with pytest.raises(InputError, match=f"--sms {sms}: is not possible; it must be 1 to 80"):
-            on_devices(target, 80, sms)
+            on_devices(target, 80, TargetSettings(sms=sms))
 
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_a_lowered_program_fits_its_sms(collective: str) -> None:
     problem = make_question(collective, "dgx1").problem
-    programs = Programs(problem, sms=8)
+    programs = Programs(problem, TargetSettings(sms=8))
     for algorithm in list(baseline(problem))[:2]:
         for lowered in (programs.lower(algorithm).small, programs.lower(algorithm).large):
             assert max(threadblocks(lowered.program, "")) <= 8
     with pytest.raises(InputError, match="on 1 SMs"):
-        lower(baseline(problem)[0], "x", limits=on_devices(TARGETS["msccl"], 0, 1).limits)
+        lower(baseline(problem)[0], "x", limits=on_devices(TARGETS["msccl"], 0, TargetSettings(sms=1)).limits)
 
 
 def test_the_index_states_threadblocks_of_a_rank(tmp_path: Path) -> None:
@@ -96,7 +101,7 @@ def test_unknown_sms_are_remarked_where_they_matter(tmp_path: Path, monkeypatch:
     result = synthesize("alltoall", "full:4", engine="route", size=1 << 20).found
     for fewest, sms, expected in ((FEWEST_SMS, None, False), (1, 20, False), (1, None, True)):
         monkeypatch.setattr("emit.library.saving.save.FEWEST_SMS", fewest)
-        saved = save(result, tmp_path, sms=sms)
+        saved = save(result, tmp_path, TargetSettings(sms=sms))
         assert saved.index is not None
         assert any("the SMs of its device are not known" in remark for remark in saved.remarks) == expected
 

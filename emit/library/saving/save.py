@@ -15,7 +15,7 @@ from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, restate_program
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.lowered import Lowered
-from emit.library.programs import NONE, Programs, run_by
+from emit.library.programs import Programs, run_by
 from emit.library.saving.existing import FORMS, Outcome, PlacedFile, join, table_rows
 from emit.library.standing import File, network_digest, schedule_again
 from emit.library.write import Library, writing
@@ -27,6 +27,7 @@ from synth.model.text import format_size, format_time
 from synth.search.budget import GRACE_S
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
+from synth.search.settings import ANY_TARGET, NONE, TargetSettings
 from synth.search.statement import row
 from synth.storage.proof import save_proof, state_costs
 from synth.storage.schedule_file import save_schedule
@@ -79,11 +80,8 @@ class Saved:
 def save(
     result: SearchResult,
     folder: str | Path,
-    target: str = "auto",
+    settings: TargetSettings = ANY_TARGET,
     *,
-    sms: int | None = None,
-    groups_overlap: bool = False,
-    scratch_limit: int | None = None,
     proof: bool = False,
     anew: bool = False,
     until: float = math.inf,
@@ -99,10 +97,7 @@ def save(
     Args:
         result: The search.
         folder: Folder of the library.
-        target: Name of the target, or "auto".
-        sms: As for `Programs`.
-        groups_overlap: As for `Programs`.
-        scratch_limit: As for `Programs`.
+        settings: The target and its limits.
         proof: True to write schedules and proofs.
         anew: True to replace existing files.
         until: Time of `synth.model.deadline.now` after which nothing is lowered or checked. What is missing then has no
@@ -114,7 +109,7 @@ def save(
     Raises:
         InputError: If the folder cannot be written, or has a foreign index.
     """
-    programs, result, refused = _programs(result, target, sms, groups_overlap, scratch_limit, until)
+    programs, result, refused = _programs(result, settings, until)
     if not result.ranges:
         return Saved(None, result)
     other_programs = None if programs is None else programs.other_form()
@@ -164,14 +159,14 @@ def save(
 
 
 def _programs(
-    result: SearchResult, target: str, sms: int | None, groups_overlap: bool, scratch_limit: int | None, until: float
+    result: SearchResult, settings: TargetSettings, until: float
 ) -> tuple[Programs | None, SearchResult, list[str]]:
     """Return the lowering for the target, the search with its programs, and why there are none."""
-    if target == NONE:
+    if settings.name == NONE:
         return None, result, []
     try:
         size = min((served.low for served in result.ranges if served.low == served.high), default=None)
-        programs = Programs(result.problem, target, sms, groups_overlap, scratch_limit, size=size)
+        programs = Programs(result.problem, settings, size=size)
         return programs, run_by(result, programs, until), []
     except InputError as error:
         no_file = [

@@ -23,7 +23,6 @@ import numpy as np
 from emit.formats import restate_program
 from emit.library.group_programs import GroupProgram, GroupPrograms, concurrent_us
 from emit.library.index import INDEX, SCHEDULES, Entry
-from emit.library.programs import NONE
 from emit.library.saving.merge import NO_END
 from emit.library.saving.save import document, stem
 from emit.library.standing import MOST_BYTES, File, read_again, requirement_of, schedule_again
@@ -35,6 +34,7 @@ from synth.concurrent.result import ConcurrentResult
 from synth.model.deadline import TimeUp, limited
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
+from synth.search.settings import NONE
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule, write_schedule
 from synth.timing.simulate import time_us, timed
@@ -95,7 +95,7 @@ def save_groups(
     time_us, refused = None, ""
     documents: list[tuple[str, dict[str, Any]]] = []
     parts: Sequence[GroupProgram] = ()
-    if programs.target != NONE:
+    if programs.settings.name != NONE:
         try:
             documents, parts, time_us = limited(until, partial(_documents, result, programs))
         except InputError as error:

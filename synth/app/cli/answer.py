@@ -14,10 +14,9 @@ from typing import Any
 import click
 
 from emit.library.index import SCHEDULES
-from emit.library.programs import NONE
 from emit.library.saving.save import Saved, save
 from emit.library.write import existing_entries
-from emit.targets import AUTO, TARGETS
+from emit.targets import TARGETS
 from synth.app.cli.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchOptions, print_json
@@ -34,6 +33,7 @@ from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.model.text import format_count
 from synth.search.result import Report, SearchResult
+from synth.search.settings import AUTO, NONE
 from synth.search.statement import next_minute, statement
 from synth.solvers.workers import Workers
 from synth.storage.cache import Cache, open_cache
@@ -94,14 +94,16 @@ def answer(name: str, file: str | None, options: SearchOptions, workers: Workers
     if exposed := cache.exposed():
         click.echo(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out", err=True)
     if cache.folder is None:
-        return partial(_report, find_answer(question, workers, progress), options)
+        return partial(_report, find_answer(question, workers, progress), options, question)
     key = answer_key(options, question)
     cached = _cached_answer(cache, key, options, question)
     if cached is not None:
-        return partial(_report, cached.found, options, cached_answer=cached)
+        return partial(_report, cached.found, options, question, cached_answer=cached)
     # If the library has files for the question already, the written files are not the answer of this search only.
     fresh = not entries_of_question(existing_entries(Path(options.out)), question)
-    return partial(_report, find_answer(question, workers, progress), options, (cache, key) if fresh else None)
+    return partial(
+        _report, find_answer(question, workers, progress), options, question, (cache, key) if fresh else None
+    )
 
 
 def check_target(target: str) -> None:
@@ -200,6 +202,7 @@ def _cached_answer(cache: Cache, key: str, options: SearchOptions, question: Que
 def _report(
     result: SearchResult,
     options: SearchOptions,
+    question: Question,
     keeping: tuple[Cache, str] | None = None,
     cached_answer: CachedAnswer | None = None,
 ) -> None:
@@ -208,6 +211,7 @@ def _report(
     Args:
         result: The search result.
         options: The options of the command.
+        question: The question.
         keeping: The cache and the key under which the answer is kept; None if it is not to be kept.
         cached_answer: The answer, if it comes from the cache.
     """
@@ -219,10 +223,7 @@ def _report(
         written = save(
             result,
             options.out,
-            options.target,
-            sms=options.sms,
-            groups_overlap=options.groups_overlap,
-            scratch_limit=scratch_bytes(options.scratch_limit),
+            question.settings,
             proof=options.proof,
             anew=options.replace,
             until=written_until(result.ended, options),

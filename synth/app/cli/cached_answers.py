@@ -70,8 +70,8 @@ def answer_key(search_options: SearchOptions, user_question: Question) -> str:
     """Return the key of an answer: a digest of the problem, its topology, what is pinned, and the budget's class."""
     options = [getattr(search_options, name) for name in _OPTIONS_OF_THE_ANSWER]
     about = [
-        _FORMAT, engines_version(), options, user_question.target, user_question.sms, user_question.groups_overlap,
-        user_question.scratch_limit, user_question.unsaid, math.ceil(math.log2(search_options.budget)),
+        _FORMAT, engines_version(), options, *dataclasses.astuple(user_question.settings), user_question.unsaid,
+        math.ceil(math.log2(search_options.budget)),
     ]  # fmt: skip
     digest = hashlib.sha256(json.dumps(about).encode())
     for stated in (user_question.problem, user_question.healthy):
@@ -216,14 +216,7 @@ def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question)
         forms = about.values.get("forms")
         if not isinstance(forms, list) or not 1 <= len(forms) <= 2:
             about.fail("forms", "must be one or two lists of ranges")
-        programs = executor_for(
-            problem,
-            user_question.target,
-            user_question.sms,
-            user_question.groups_overlap,
-            user_question.scratch_limit,
-            size=user_question.options.size,
-        )
+        programs = executor_for(problem, user_question.settings, user_question.options.size)
         ranges = [
             _ranges(rows, algorithms, files, folder / str(number), about, _of_form(programs, number))
             for number, rows in enumerate(forms)

@@ -20,9 +20,7 @@ from pathlib import Path
 import click
 
 from emit.library.group_programs import GroupPrograms
-from emit.library.programs import NONE
 from emit.library.saving.save_groups import SavedGroups, save_groups
-from emit.targets import AUTO
 from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchOptions, print_json
@@ -41,6 +39,7 @@ from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_time
 from synth.parallelism.reduction.program_plans import PROGRAMS, program_plans
+from synth.search.settings import AUTO, NONE, TargetSettings
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
@@ -78,7 +77,9 @@ def answer(name: str, file: str | None, options: SearchOptions, workers: Workers
             raise InputError(f"--{option}: does not go with --groups; {why}")
     check_target(options.target)
     topology = apply_costs(load(options.topo), options.costs)
-    programs = GroupPrograms(options.target, options.sms, options.groups_overlap, scratch_bytes(options.scratch_limit))
+    programs = GroupPrograms(
+        TargetSettings(options.target, options.sms, options.groups_overlap, scratch_bytes(options.scratch_limit))
+    )
     members = parse_members(
         str(options.groups),
         collective,

@@ -23,6 +23,7 @@ from synth.parallelism.axes import parse_axes
 from synth.parallelism.launch import host_order, rankfile, torch_module
 from synth.parallelism.placement import Ranking, rank_placements
 from synth.parallelism.workload import read_workload
+from synth.search.settings import TargetSettings
 from topologies.errors import InputError
 from topologies.levels.hierarchy import find_levels, parse_levels
 from topologies.load import load
@@ -157,7 +158,7 @@ def _save_library(
     for i, (call, plan) in enumerate(zip(step.calls, plans, strict=True)):
         # An MSCCL++ plan counts packets by process, so it cannot use them if a rank is in two calls at a time.
         at_once = target == "mscclpp" and any(i in phase and len(phase) > 1 for phase in step.phases)
-        saved = save_groups(plan, folder, GroupPrograms(target, groups_overlap=at_once))
+        saved = save_groups(plan, folder, GroupPrograms(TargetSettings(target, groups_overlap=at_once)))
         saved_calls[call.name] = {
             "files": list(map(str, saved.files)),
             "time_us": saved.time_us,

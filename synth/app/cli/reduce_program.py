@@ -16,9 +16,8 @@ from typing import Any
 import click
 
 from emit.library.group_programs import GroupPrograms
-from emit.library.programs import NONE
 from emit.library.saving.save_groups import SavedGroups, save_groups
-from emit.targets import AUTO, RESERVED_SMS
+from emit.targets import RESERVED_SMS
 from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line
 from synth.app.cli.options import (
     declare,
@@ -40,6 +39,7 @@ from synth.parallelism.axes import Axis, Matrix, matrices, parse_axes, parse_ove
 from synth.parallelism.reduction.reduce_programs import ReductionPrograms, reduce_programs, reduction, statement
 from synth.parallelism.reduction.requests import REDUCTION, SYNTHESIS, reduction_groups, synthesis_hierarchy, translated
 from synth.parallelism.reduction.sequences import MOST_STEPS, sequences
+from synth.search.settings import AUTO, NONE, TargetSettings
 from topologies.errors import InputError
 from topologies.levels.hierarchy import Hierarchy, find_levels, parse_levels
 from topologies.load import load
@@ -102,8 +102,9 @@ def reduce_program(**options: Any) -> None:
     budget = parse_seconds(options["budget"], "--budget")
     check_writable(Path(options["out"]))
     check_target(options["target"])
+    scratch_limit = scratch_bytes(options["scratch_limit"])
     programs = GroupPrograms(
-        options["target"], options["sms"], options["groups_overlap"], scratch_bytes(options["scratch_limit"])
+        TargetSettings(options["target"], options["sms"], options["groups_overlap"], scratch_limit)
     )
     topology = load(options["topo"])
     hierarchy = find_levels(topology) if options["levels"] is None else parse_levels(options["levels"], topology)

@@ -34,13 +34,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from emit.library.programs import NONE
 from emit.targets import TARGETS
 from synth.app.clusters.groups import Axes, parse_groups
 from synth.model.numbers import parse_seconds
 from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, parse_name
 from synth.model.sizes import parse_size
+from synth.search.settings import NONE
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks

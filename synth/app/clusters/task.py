@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from emit.library.index import INDEX, load_index
-from emit.library.programs import NONE, executor_for
+from emit.library.programs import executor_for
 from emit.library.saving.save import save, stem_of_problem
 from synth.app.clusters.carried import relabel
 from synth.bounds.prove import TighteningEffort, prove, tighten
@@ -32,6 +32,7 @@ from synth.search.plans import SearchPlan, Stage
 from synth.search.protocols import search_protocols
 from synth.search.result import SearchResult
 from synth.search.search import search
+from synth.search.settings import NONE, TargetSettings
 from synth.solvers.workers import Workers
 from synth.storage.bundle import pack, unpack
 from synth.storage.schedule_file import load_schedule
@@ -221,7 +222,7 @@ def _searched_result(task: Task) -> SearchResult:
     executor = None
     for name in task.targets if target != NONE else ():
         try:
-            candidate = executor_for(problem, name, size=options.size)
+            candidate = executor_for(problem, TargetSettings(name), options.size)
         except InputError:  # Another target may express the problem.
             continue
         if candidate is not None and (not problem.protocols or candidate.able(problem.protocols)):
@@ -271,7 +272,9 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
             result_of_target = replace(result, ended="", others=result.others if number == 0 else [])
             try:
                 saved = contained(
-                    f"files for {target}", partial(save, result_of_target, folder, target, proof=True), None
+                    f"files for {target}",
+                    partial(save, result_of_target, folder, TargetSettings(target), proof=True),
+                    None,
                 )
             except InputError as error:
                 unfiled.append({"target": target, "refused": str(error)})

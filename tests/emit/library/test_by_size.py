@@ -15,9 +15,10 @@ from synth.app.synthesis import make_question
 from synth.baselines import baseline
 from synth.model.problem import LARGEST
 from synth.search.frontier import Contender, Range
+from synth.search.settings import TargetSettings
 
 ALGORITHM, *_ = baseline(make_question("allgather", "ring:3").problem)
-MADE = Programs(ALGORITHM.problem, "executor-nccl").lower(ALGORITHM)
+MADE = Programs(ALGORITHM.problem, TargetSettings("executor-nccl")).lower(ALGORITHM)
 US = st.floats(0.1, 10)
 PER_BYTE = st.floats(1e-6, 1e-3)
 

@@ -15,6 +15,7 @@ from emit.library.index import INDEX, index_text, load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save
 from synth import synthesize
+from synth.search.settings import TargetSettings
 from topologies.load import load
 
 Rows = list[dict[str, Any]]
@@ -26,7 +27,7 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("library")
     for collective in ("allgather", "allreduce"):
         result = synthesize(collective, "full:3", engine="baseline").found
-        save(run_by(result, Programs(result.problem)), folder, "executor-nccl", proof=True)
+        save(run_by(result, Programs(result.problem)), folder, TargetSettings("executor-nccl"), proof=True)
     edit(folder, lambda rows: [row.update(isomorphic_groups=[[1, 2, 0], [2, 1, 0]]) for row in rows])
     return folder
 
@@ -59,7 +60,7 @@ def paths(folder: Path, pattern: str) -> list[Path]:
 
 def test_the_root_of_a_group_is_a_rank_of_the_topology(tmp_path: Path) -> None:
     result = synthesize("broadcast", "full:4", (1, 3), root=3, engine="baseline").found
-    save(run_by(result, Programs(result.problem)), tmp_path, "executor-nccl", proof=True)
+    save(run_by(result, Programs(result.problem)), tmp_path, TargetSettings("executor-nccl"), proof=True)
     assert not checked(tmp_path).wrong
     edit(tmp_path, lambda rows: [row.update(root=1) for row in rows])
     assert checked(tmp_path).wrong
@@ -176,7 +177,7 @@ def test_an_unknown_network(library: Path) -> None:
 
 def test_a_group_on_slower_links_is_not_isomorphic(tmp_path: Path) -> None:
     result = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").found
-    save(run_by(result, Programs(result.problem, size=1 << 20)), tmp_path, "executor-nccl", proof=True)
+    save(run_by(result, Programs(result.problem, size=1 << 20)), tmp_path, TargetSettings("executor-nccl"), proof=True)
     edit(tmp_path, lambda rows: [row.update(isomorphic_groups=[[9, 8]]) for row in rows])
     assert not checked(tmp_path).wrong
     edit(tmp_path, lambda rows: [row.update(isomorphic_groups=[[0, 8]]) for row in rows])

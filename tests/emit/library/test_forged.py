@@ -26,6 +26,7 @@ from synth import synthesize
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import named
+from synth.search.settings import TargetSettings
 from synth.storage.columns import write_columns
 from topologies.errors import InputError
 
@@ -38,9 +39,19 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return two libraries with schedules and proofs: an all-gather on a ring, and a broadcast with executor costs."""
     folder = tmp_path_factory.mktemp("honest")
     result = synthesize("allgather", "ring:4", engine="baseline", size=1 << 20).found
-    save(run_by(result, Programs(result.problem, size=1 << 20)), folder / "plain", "executor-nccl", proof=True)
+    save(
+        run_by(result, Programs(result.problem, size=1 << 20)),
+        folder / "plain",
+        TargetSettings("executor-nccl"),
+        proof=True,
+    )
     result = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").found
-    save(run_by(result, Programs(result.problem, size=1 << 20)), folder / "costs", "executor-nccl", proof=True)
+    save(
+        run_by(result, Programs(result.problem, size=1 << 20)),
+        folder / "costs",
+        TargetSettings("executor-nccl"),
+        proof=True,
+    )
     return folder
 
 
@@ -189,7 +200,7 @@ def test_honest_libraries_are_right(honest: Path) -> None:
 def test_honest_files_of_several_groups_are_right(tmp_path: Path) -> None:
     members = [Member(ranks, named("allgather", 2, 1), 1e6) for ranks in ((0, 1), (2, 3))]
     result = plan("ring:4", members, budget=1.0)
-    save_groups(result, tmp_path, GroupPrograms("executor-nccl"), proof=True)
+    save_groups(result, tmp_path, GroupPrograms(TargetSettings("executor-nccl")), proof=True)
     report = checked(tmp_path)
     assert report.wrong == []
     assert report.unproved_files == set()

@@ -20,6 +20,7 @@ from emit.mscclpp.timing import PlanPredictor
 from synth import synthesize
 from synth.model.problem import LARGEST, SMALLEST, make_problem
 from synth.model.schedule import untimed
+from synth.search.settings import TargetSettings
 from tests.oracles.plan_results import ends_right
 from tests.synth.engines.test_switch import answers
 from topologies.errors import InputError
@@ -54,7 +55,7 @@ def test_library_plans_use_switch_channels(tmp_path: Path, group: tuple[int, ...
 @pytest.mark.parametrize(("size", "served"), [(3 << 20, True), (5 << 20, True), ((1 << 22) + 8, False)])
 def test_cells_divide_the_size_of_interest(size: int, served: bool) -> None:
     problem = make_problem(load("dgx-h100"), "allreduce", range(5))
-    programs = Programs(problem, "mscclpp", size=size)
+    programs = Programs(problem, TargetSettings("mscclpp"), size=size)
     lowered = [programs.lower(algorithm) for algorithm in answers(problem, 10)]
     assert all(isinstance(candidate, Lowered) and candidate.program.protocol == "Simple" for candidate in lowered)
     assert any(candidate.serves(size) for candidate in lowered) == served
@@ -66,7 +67,7 @@ def test_cells_fit_a_goal() -> None:
         refined = problem.with_chunks(chunks)
         schedule = untimed(*(np.zeros(0, dtype=kind) for kind in (np.int64, np.int64, np.int64, np.bool_)))
         idle = SimpleNamespace(problem=refined, schedule=schedule)
-        cells = Programs(problem, "mscclpp")._cells(idle, SMALLEST, LARGEST)  # type: ignore[arg-type]
+        cells = Programs(problem, TargetSettings("mscclpp"))._cells(idle, SMALLEST, LARGEST)  # type: ignore[arg-type]
         assert all(goal_for(name, 72, count * blocks_of(refined), True) for count in cells)
         most = most_chunks(name, 72)
         assert goal_for(name, 72, most - most % 72, True)
@@ -77,6 +78,6 @@ def test_cells_fit_a_goal() -> None:
 def test_targets_and_collectives_without_switch_plans_are_refused() -> None:
     problem = make_problem(load("dgx-h100"), "reduce", range(4))
     with pytest.raises(InputError, match="only if the reader multicasts them"):
-        Programs(problem, "mscclpp").lower(answers(problem, 4)[0])
+        Programs(problem, TargetSettings("mscclpp")).lower(answers(problem, 4)[0])
     with pytest.raises(InputError, match="XML file cannot express sums and multicasts of switches"):
-        Programs(problem, "executor-nccl").lower(answers(problem, 4)[0])
+        Programs(problem, TargetSettings("executor-nccl")).lower(answers(problem, 4)[0])

@@ -13,13 +13,13 @@ import pytest
 
 from emit.formats import FORMATS, verify_program
 from emit.library.index import INDEX, Entry, load_index
-from emit.library.programs import NONE
 from emit.library.saving.save import Saved, save, stem
 from emit.library.selection.lookup import choose
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.collective import alltoallv
 from synth.search.result import SearchResult
+from synth.search.settings import NONE, TargetSettings
 from synth.solvers.workers import Workers
 from topologies.load import load
 from topologies.topology import Topology
@@ -85,60 +85,60 @@ def remarks_with(saved: Saved, word: str) -> str:
 
 @pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
 def test_a_worse_answer_changes_nothing_unless_it_replaces(target: str, tmp_path: Path) -> None:
-    save(answer(target, "route"), tmp_path, target)
+    save(answer(target, "route"), tmp_path, TargetSettings(target))
     before, times_before = files(tmp_path), times(tmp_path)
-    second = save(answer(target, "route"), tmp_path, target)
+    second = save(answer(target, "route"), tmp_path, TargetSettings(target))
     assert files(tmp_path) == before
     assert not remarks_with(second, "kept")
-    saved = save(answer(target, "baseline"), tmp_path, target)
+    saved = save(answer(target, "baseline"), tmp_path, TargetSettings(target))
     assert worse(times_before, times(tmp_path)) == []
     assert "of the library, no slower: up to " in remarks_with(saved, "kept")
     assert saved.rows[0]["kept"]
     assert saved.rows[0].keys() - {"kept"} >= second.rows[0].keys() - {"kept"}
     assert all(before[name] == data for name, data in files(tmp_path).items() if name != INDEX and name in before)
     check_whole(tmp_path)
-    save(answer(target, "baseline"), tmp_path, target, anew=True)
+    save(answer(target, "baseline"), tmp_path, TargetSettings(target), anew=True)
     assert worse(times_before, times(tmp_path))
     check_whole(tmp_path)
 
 
 def test_a_better_answer_replaces_a_worse_one(tmp_path: Path) -> None:
     target = "executor-nccl"
-    save(answer(target, "baseline"), tmp_path / "worse", target)
-    save(answer(target, "baseline"), tmp_path / "both", target)
-    save(answer(target, "route"), tmp_path / "both", target)
-    save(answer(target, "route"), tmp_path / "good", target)
+    save(answer(target, "baseline"), tmp_path / "worse", TargetSettings(target))
+    save(answer(target, "baseline"), tmp_path / "both", TargetSettings(target))
+    save(answer(target, "route"), tmp_path / "both", TargetSettings(target))
+    save(answer(target, "route"), tmp_path / "good", TargetSettings(target))
     times_of_both = times(tmp_path / "both")
     assert worse(times(tmp_path / "worse"), times_of_both) == []
     assert worse(times(tmp_path / "good"), times_of_both) == []
     check_whole(tmp_path / "both")
     now = files(tmp_path / "both")
     for engine in ("route", "baseline"):
-        save(answer(target, engine), tmp_path / "both", target)
+        save(answer(target, engine), tmp_path / "both", TargetSettings(target))
         assert files(tmp_path / "both") == now
 
 
 def test_a_schedule_is_not_replaced_by_a_slower_one(tmp_path: Path) -> None:
     """Check that a schedule without a program is not replaced by a slower one of the same name."""
-    save(answer(NONE, "route"), tmp_path / "good", NONE)
+    save(answer(NONE, "route"), tmp_path / "good", TargetSettings(NONE))
     good, poor = answer(NONE, "route"), answer(NONE, "baseline")
     poor = replace(poor, ranges=[replace(poor.ranges[0], low=1 << 20, high=1 << 28, shown=1 << 24)])
-    save(poor, tmp_path / "poor", NONE)
+    save(poor, tmp_path / "poor", TargetSettings(NONE))
     large = good.fastest(1 << 24)
     best, worst = (tmp_path / at / "schedules" / f"{stem(good, served_range)}.synth" for at, served_range in
                    (("good", large), ("poor", poor.ranges[0])))  # fmt: skip
     existing = tmp_path / "poor" / "schedules" / worst.name
     data, slow = best.read_bytes(), worst.read_bytes()
     existing.write_bytes(data)
-    saved = save(poor, tmp_path / "poor", NONE)
+    saved = save(poor, tmp_path / "poor", TargetSettings(NONE))
     assert existing.read_bytes() == data
     assert saved.rows[0]["kept"]
     assert saved.rows[0]["time_us"] == pytest.approx(large.time_us(1 << 24))
     assert "kept 1 file of the library" in remarks_with(saved, "kept")
-    save(poor, tmp_path / "poor", NONE, anew=True)
+    save(poor, tmp_path / "poor", TargetSettings(NONE), anew=True)
     assert existing.read_bytes() == slow
     (tmp_path / "good" / "schedules" / best.name).write_bytes(slow)
-    save(good, tmp_path / "good", NONE)
+    save(good, tmp_path / "good", TargetSettings(NONE))
     assert best.read_bytes() == data
 
 
@@ -146,14 +146,14 @@ def test_schedules_that_are_each_faster_at_some_sizes_are_kept(tmp_path: Path) -
     with Workers(()) as no_workers:
         result = synthesize("broadcast", "full:4", engine="route", target=NONE, budget=3, workers=no_workers).found
     small, large = result.ranges
-    first_path, second_path = (path for path in save(result, tmp_path, NONE).paths)
+    first_path, second_path = (path for path in save(result, tmp_path, TargetSettings(NONE)).paths)
     data = first_path.read_bytes()
     second_path.write_bytes(data)
     single_range = replace(result, ranges=[replace(large, low=1)])
-    (new_path,) = save(single_range, tmp_path, NONE).paths
+    (new_path,) = save(single_range, tmp_path, TargetSettings(NONE)).paths
     assert second_path.read_bytes() == data != new_path.read_bytes()
     assert small.time_us(1) < large.time_us(1)
-    assert save(result, tmp_path, NONE).paths == [
+    assert save(result, tmp_path, TargetSettings(NONE)).paths == [
         first_path,
         second_path,
     ]  # The new schedule is slower at all sizes of the range.
@@ -162,9 +162,9 @@ def test_schedules_that_are_each_faster_at_some_sizes_are_kept(tmp_path: Path) -
 
 def test_adding_one_size_removes_nothing(tmp_path: Path) -> None:
     target = "executor-nccl"
-    save(answer(target, "baseline"), tmp_path, target)
+    save(answer(target, "baseline"), tmp_path, TargetSettings(target))
     before = times(tmp_path)
-    saved = save(answer(target, "route", size="1M"), tmp_path, target)
+    saved = save(answer(target, "route", size="1M"), tmp_path, TargetSettings(target))
     after = times(tmp_path)
     assert worse(before, after) == []
     assert all(after[1 << 20, form] < before[1 << 20, form] for form in (True, False))
@@ -172,7 +172,7 @@ def test_adding_one_size_removes_nothing(tmp_path: Path) -> None:
     assert not saved.rows[0]["kept"]
     assert set(after) == set(before)
     check_whole(tmp_path)
-    second = save(answer(target, "baseline", size="1M"), tmp_path, target)
+    second = save(answer(target, "baseline", size="1M"), tmp_path, TargetSettings(target))
     assert worse(after, times(tmp_path)) == []
     assert [row["kept"] for row in second.rows] == [True]
     assert second.rows[0]["time_us"] == pytest.approx(after[1 << 20, True])
@@ -187,11 +187,11 @@ def plant(entry: Entry) -> None:
 
 @pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
 def test_a_changed_file_is_removed(target: str, tmp_path: Path) -> None:
-    save(answer(target, "route"), tmp_path, target)
+    save(answer(target, "route"), tmp_path, TargetSettings(target))
     first = load_index(tmp_path)[0]
     plant(first)
     changed = first.path.read_bytes()
-    saved = save(answer(target, "baseline"), tmp_path, target)
+    saved = save(answer(target, "baseline"), tmp_path, TargetSettings(target))
     assert remarks_with(saved, "thrown out").startswith(f"thrown out: {first.file}: wrong: ")
     assert changed not in files(tmp_path).values()
     check_whole(tmp_path)
@@ -208,21 +208,23 @@ def test_a_changed_file_is_removed(target: str, tmp_path: Path) -> None:
 )
 def test_a_file_that_contradicts_its_entry_is_removed(key: str, changed: object, tmp_path: Path) -> None:
     target = "executor-nccl"
-    save(answer(target, "route"), tmp_path, target)
+    save(answer(target, "route"), tmp_path, TargetSettings(target))
     first = load_index(tmp_path)[0]
     text = first.path.read_text()
     first.path.write_text(changed(text))  # type: ignore[operator]
     assert first.path.read_text() != text, key
-    assert first.file in remarks_with(save(answer(target, "baseline"), tmp_path, target), "thrown out")
+    assert first.file in remarks_with(save(answer(target, "baseline"), tmp_path, TargetSettings(target)), "thrown out")
     check_whole(tmp_path)
 
 
 def test_a_missing_file_is_no_obstacle(tmp_path: Path) -> None:
     target = "executor-nccl"
-    save(answer(target, "route"), tmp_path, target)
+    save(answer(target, "route"), tmp_path, TargetSettings(target))
     first = load_index(tmp_path)[0]
     first.path.unlink()
-    assert "no such file" in remarks_with(save(answer(target, "baseline"), tmp_path, target), "thrown out")
+    assert "no such file" in remarks_with(
+        save(answer(target, "baseline"), tmp_path, TargetSettings(target)), "thrown out"
+    )
     check_whole(tmp_path)
 
 
@@ -235,10 +237,10 @@ def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) ->
         )
         fast.write_text(f'name = "net"\nranks = 3\n{links}')
         results.append(synthesize("allgather", fast, target=target, budget=10, engine="route").found)
-    save(results[0], tmp_path / "out", target)
-    saved = save(results[1], tmp_path / "out", target)
+    save(results[0], tmp_path / "out", TargetSettings(target))
+    saved = save(results[1], tmp_path / "out", TargetSettings(target))
     assert "another network or pattern of this name gave way" in remarks_with(saved, "gave way")
-    save(results[1], tmp_path / "alone", target)
+    save(results[1], tmp_path / "alone", TargetSettings(target))
     assert files(tmp_path / "out") == files(tmp_path / "alone")
 
 
@@ -249,30 +251,32 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
         synthesize(alltoallv(sizes), "full:3", target="msccl", budget=10, engine=engine).found
         for engine in ("route", "route")
     ]
-    save(results[0], tmp_path, "msccl")
+    save(results[0], tmp_path, TargetSettings("msccl"))
     before, index = files(tmp_path), tmp_path / INDEX
     for result in results:
-        saved = save(result, tmp_path, "msccl")
+        saved = save(result, tmp_path, TargetSettings("msccl"))
         assert not remarks_with(saved, "thrown out")
     assert files(tmp_path) == before
     entry = load_index(tmp_path)[0]
     stated = entry.values["goal"]["required"][0]
     index.write_text(index.read_text().replace(f'"required": [[{stated[0]},', f'"required": [[{stated[0] + 1},', 1))
     other_pattern = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
-    assert "another goal" in remarks_with(save(results[1], tmp_path, "msccl"), "thrown out")
+    assert "another goal" in remarks_with(save(results[1], tmp_path, TargetSettings("msccl")), "thrown out")
     saved = save(
-        synthesize(other_pattern, "full:3", target="msccl", budget=10, engine="route").found, tmp_path, "msccl"
+        synthesize(other_pattern, "full:3", target="msccl", budget=10, engine="route").found,
+        tmp_path,
+        TargetSettings("msccl"),
     )
     assert remarks_with(saved, "gave way")
 
 
 def test_files_beyond_requested_limits_are_replaced(tmp_path: Path) -> None:
     target = "executor-nccl"
-    save(answer(target, "route"), tmp_path, target)
+    save(answer(target, "route"), tmp_path, TargetSettings(target))
     most = max(entry.values["threadblocks"] for entry in load_index(tmp_path))
     small_result = answer(target, "route", sms=2)
     assert most > 2
-    saved = save(small_result, tmp_path, target, sms=2)
+    saved = save(small_result, tmp_path, TargetSettings(target, sms=2))
     assert "beyond the limits asked for gave way" in remarks_with(saved, "gave way")
     assert max(entry.values["threadblocks"] for entry in load_index(tmp_path)) <= 2
     check_whole(tmp_path)
@@ -280,12 +284,12 @@ def test_files_beyond_requested_limits_are_replaced(tmp_path: Path) -> None:
 
 def test_schedules_and_proofs_of_kept_files_are_kept(tmp_path: Path) -> None:
     target = "executor-nccl"
-    save(answer(target, "route"), tmp_path, target, proof=True)
+    save(answer(target, "route"), tmp_path, TargetSettings(target), proof=True)
     before = files(tmp_path)
-    save(answer(target, "baseline"), tmp_path, target, proof=True)
+    save(answer(target, "baseline"), tmp_path, TargetSettings(target), proof=True)
     now = files(tmp_path)
     assert all(now[name] == data for name, data in before.items() if name != INDEX)
-    save(answer(target, "route"), tmp_path, target)
+    save(answer(target, "route"), tmp_path, TargetSettings(target))
     assert all(entry.proof_file for entry in load_index(tmp_path) if entry.file in before)
     check_whole(tmp_path)
 
@@ -295,9 +299,10 @@ def test_concurrent_writers_are_both_right(tmp_path: Path) -> None:
     results = [answer(target, "route"), answer(target, "baseline"), answer(target, "route", size="1M")]
     times_alone = []
     for number, result in enumerate(results):
-        save(result, tmp_path / f"{number}", target)
+        save(result, tmp_path / f"{number}", TargetSettings(target))
         times_alone.append(times(tmp_path / f"{number}"))
-    threads = [threading.Thread(target=save, args=(result, tmp_path / "out", target)) for result in results]
+    settings = TargetSettings(target)
+    threads = [threading.Thread(target=save, args=(result, tmp_path / "out", settings)) for result in results]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -13,6 +13,7 @@ from emit.library.saving.save import save
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
 from synth import synthesize
+from synth.search.settings import TargetSettings
 from topologies.errors import InputError
 
 NEARLY = 1.02  # The frontier leaves out candidates that gain less.
@@ -22,10 +23,10 @@ NEARLY = 1.02  # The frontier leaves out candidates that gain less.
 def test_no_other_algorithm_serves_the_other_form_faster(tmp_path: Path, collective: str, ranks: int) -> None:
     answer = synthesize(collective, f"ring:{ranks}", target="executor-nccl", budget=1)
     result = answer.found
-    saved = save(result, tmp_path, "executor-nccl")
+    saved = save(result, tmp_path, TargetSettings("executor-nccl"))
     assert saved.other_form is not None
     assert saved.index is not None
-    usual = Programs(result.problem, "executor-nccl")
+    usual = Programs(result.problem, TargetSettings("executor-nccl"))
     other_form = usual.other_form()
     assert other_form is not None
     assert other_form.inplace != usual.inplace
@@ -52,18 +53,18 @@ def test_no_other_algorithm_serves_the_other_form_faster(tmp_path: Path, collect
 
 def test_a_single_form_has_no_other_form(tmp_path: Path) -> None:
     result = synthesize("alltoall", "ring:3", target="executor-nccl").found
-    assert save(result, tmp_path, "executor-nccl").other_form is None
+    assert save(result, tmp_path, TargetSettings("executor-nccl")).other_form is None
 
 
 def test_ctrl_c_ends_lowering_and_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that after Ctrl-C nothing more is lowered, and that existing files of the other form stay."""
     result = synthesize("allgather", "ring:3", target="executor-nccl", engine="route").found
-    save(result, tmp_path, "executor-nccl")
+    save(result, tmp_path, TargetSettings("executor-nccl"))
     before = load_index(tmp_path)
     monkeypatch.setattr("emit.library.programs._AT_ONCE", 0)
-    saved = save(replace(result, ended="interrupted"), tmp_path, "executor-nccl")
+    saved = save(replace(result, ended="interrupted"), tmp_path, TargetSettings("executor-nccl"))
     assert any("interrupted before it was lowered" in remark for remark in saved.remarks)
     assert load_index(tmp_path) == before
-    saved_alone = save(replace(result, ended="interrupted"), tmp_path / "alone", "executor-nccl")
+    saved_alone = save(replace(result, ended="interrupted"), tmp_path / "alone", TargetSettings("executor-nccl"))
     assert saved_alone.index is not None
     assert {entry.inplace for entry in load_index(tmp_path / "alone")} == {before[0].inplace}

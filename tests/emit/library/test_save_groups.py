@@ -24,6 +24,7 @@ from synth.app.cli.concurrent import parse_members
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.search import plan
 from synth.model.collective import Ints
+from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.load import load
@@ -41,7 +42,7 @@ def planned(
 ) -> tuple[ConcurrentResult, SavedGroups]:
     """Return the plan of groups whose first collective is an all-reduce of 1 MiB, and the saved files."""
     members = parse_members(groups, "allreduce", load(topo), size="1M")
-    programs = GroupPrograms(target)
+    programs = GroupPrograms(TargetSettings(target))
     with Workers(()) as no_workers:
         result = plan(topo, members, budget=budget, relays=relays, workers=no_workers, executor=programs)
     return result, save_groups(result, folder, programs)
@@ -158,7 +159,7 @@ def test_a_plan_keeps_the_files_of_a_group_and_stays_unless_beaten(tmp_path: Pat
     members = parse_members("0-1;2-3", "allgather", topology, size="1M")
     with Workers(()) as no_workers:
         result = plan(topology, members, relays="none", budget=2, workers=no_workers)
-    assert not save_groups(result, tmp_path, GroupPrograms("executor-nccl")).kept
+    assert not save_groups(result, tmp_path, GroupPrograms(TargetSettings("executor-nccl"))).kept
     entries = [entry for entry in load_index(tmp_path) if entry.group == (0, 1) and entry.inplace]
     entries.sort(key=lambda entry: entry.min_bytes)
     assert ["groups" in entry.values for entry in entries if entry.in_range(1 << 20)] == [True]
@@ -167,12 +168,12 @@ def test_a_plan_keeps_the_files_of_a_group_and_stays_unless_beaten(tmp_path: Pat
     ]
     assert (entries[0].min_bytes, entries[-1].max_bytes) == (0, None)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert save_groups(result, tmp_path, GroupPrograms("executor-nccl")).kept
+    assert save_groups(result, tmp_path, GroupPrograms(TargetSettings("executor-nccl"))).kept
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_plan_without_files_stays_unless_beaten(tmp_path: Path) -> None:
-    topology, no_files = load("ring:6"), GroupPrograms("none")
+    topology, no_files = load("ring:6"), GroupPrograms(TargetSettings("none"))
     with Workers(()) as no_workers:
         members = parse_members("0-2;3-5", "alltoall", topology, size="1M")
         result = plan(topology, members, relays="none", budget=2, workers=no_workers)

@@ -15,6 +15,7 @@ from emit.msccl.read import read, read_msccl
 from emit.targets import SCRATCH_LIMIT, TARGETS, on_devices
 from synth.app.synthesis import synthesize
 from synth.search.result import SearchResult
+from synth.search.settings import TargetSettings
 from tests.emit.small_programs import allpairs_allreduce
 from topologies.errors import InputError
 
@@ -29,7 +30,7 @@ def scratch_bytes(text: str) -> int:
 
 @pytest.mark.parametrize("limit", [1 << 10, 1000, SCRATCH_LIMIT, 1 << 40])
 def test_files_serve_only_sizes_within_the_limit(limit: int) -> None:
-    target = on_devices(TARGETS["msccl"], 0, None, limit)
+    target = on_devices(TARGETS["msccl"], 0, TargetSettings(scratch_limit=limit))
     text = write_msccl(PAIRS, target=target)
     assert scratch_bytes(text) <= limit
     assert scratch_bytes(write_msccl(replace(PAIRS, max_bytes=1 << 50), target=target)) <= limit
@@ -42,7 +43,9 @@ def test_files_serve_only_sizes_within_the_limit(limit: int) -> None:
 
 
 def test_other_targets_are_unchanged() -> None:
-    assert 'maxBytes="0"' in write_msccl(PAIRS, target=on_devices(TARGETS["executor-nccl"], 0, None, 1))
+    assert 'maxBytes="0"' in write_msccl(
+        PAIRS, target=on_devices(TARGETS["executor-nccl"], 0, TargetSettings(scratch_limit=1))
+    )
     assert read_msccl(write_msccl(replace(PAIRS, max_bytes=1 << 40))).max_bytes == 1 << 40
 
 
@@ -79,7 +82,7 @@ def test_ranges_follow_the_limit(result: SearchResult, tmp_path: Path) -> None:
             assert "--scratch-limit 1 MiB" in served.contender.refused
     assert any(served.contender.execution is None for served in result.ranges)
     assert any(served.contender.execution is not None for served in result.ranges)
-    written = save(result, tmp_path, "msccl", scratch_limit=limit)
+    written = save(result, tmp_path, TargetSettings("msccl", scratch_limit=limit))
     assert "--scratch-limit" in written.refused
     for files in written.files:
         if "file" in files:
@@ -87,7 +90,7 @@ def test_ranges_follow_the_limit(result: SearchResult, tmp_path: Path) -> None:
 
 
 def test_programs_of_another_limit_are_lowered_again(result: SearchResult, tmp_path: Path) -> None:
-    written = save(result, tmp_path, "msccl")
+    written = save(result, tmp_path, TargetSettings("msccl"))
     ends = [
         max(s.high or 0 for s in search_result.ranges if s.contender.execution)
         for search_result in (result, written.found)
@@ -99,7 +102,9 @@ def test_files_beyond_the_first_four_are_reported(result: SearchResult, tmp_path
     """Check that more files than the four that Microsoft's msccl loads from a list are reported."""
     served = next(candidate for candidate in result.ranges if candidate.contender.execution is not None)
     five = [replace(served, low=1 << e, high=(1 << e + 1) - 1, shown=1 << e) for e in range(10, 15)]
-    saved_four = save(replace(result, ranges=five[:4]), tmp_path / "four", "msccl", scratch_limit=1 << 20)
+    saved_four = save(
+        replace(result, ranges=five[:4]), tmp_path / "four", TargetSettings("msccl", scratch_limit=1 << 20)
+    )
     assert not any("loads only" in remark for remark in saved_four.remarks)
-    saved_five = save(replace(result, ranges=five), tmp_path / "five", "msccl", scratch_limit=1 << 20)
+    saved_five = save(replace(result, ranges=five), tmp_path / "five", TargetSettings("msccl", scratch_limit=1 << 20))
     assert any("loads only 4 files" in remark for remark in saved_five.remarks)

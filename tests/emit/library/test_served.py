@@ -13,6 +13,7 @@ from emit.library.saving.save import Saved, save
 from emit.library.selection.lookup import choose
 from emit.msccl.read import read_msccl
 from synth.app.synthesis import synthesize
+from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
@@ -22,7 +23,7 @@ RANKS = (0, 1, 2)
 def library(folder: Path, collective: str, target: str, **options: object) -> Saved:
     with Workers(()) as no_workers:
         arguments = {"engine": "route", "budget": 2, "workers": no_workers, "target": target, **options}
-        return save(synthesize(collective, "dgx-a100", RANKS, **arguments).found, folder, target)  # type: ignore[arg-type]
+        return save(synthesize(collective, "dgx-a100", RANKS, **arguments).found, folder, TargetSettings(target))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])

@@ -13,6 +13,7 @@ from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor
 from synth.app.synthesis import synthesize
 from synth.model.collective import alltoallv
+from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from tests.synth.model.test_common_chunk import EVEN, ODD
 
@@ -23,7 +24,7 @@ def test_the_file_is_right_runs_and_never_beats_its_bound(sizes: list[list[int]]
     with Workers(()) as no_workers:
         options = {"engine": "flow", "budget": 3, "target": target, "workers": no_workers}
         result = synthesize(alltoallv(sizes), "dgx-a100", [0, 1, 2, 3], **options).found
-    saved = save(result, tmp_path, target)
+    saved = save(result, tmp_path, TargetSettings(target))
     assert not saved.refused
     for entry, served in zip(load_index(tmp_path), saved.found.ranges, strict=True):
         assert verify_file(entry.path, entry.goal()).status == "right"

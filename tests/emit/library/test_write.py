@@ -27,6 +27,7 @@ from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.deadline import now
 from synth.search.result import SearchResult
+from synth.search.settings import TargetSettings
 from tests.emit.library.made_indices import Row, asked_of, entry_row
 from tests.hang import HANG_S
 from topologies.errors import InputError
@@ -247,7 +248,7 @@ def test_equal_file_names_are_made_distinct(tmp_path: Path) -> None:
     )
     assert stems(first_result) == stems(second_result)
     for result in (first_result, second_result, first_result, second_result):
-        save(result, tmp_path, "executor-nccl", proof=True)
+        save(result, tmp_path, TargetSettings("executor-nccl"), proof=True)
     entries = load_index(tmp_path)
     assert {entry.topology for entry in entries} == {"a b", "a-b"}
     assert all(entry.path.is_file() for entry in entries)
@@ -256,9 +257,9 @@ def test_equal_file_names_are_made_distinct(tmp_path: Path) -> None:
 
 def test_a_library_for_several_executors(tmp_path: Path) -> None:
     answer = search_result()
-    served = {target: run_by(answer, Programs(answer.problem, target)) for target in TARGETS}
+    served = {target: run_by(answer, Programs(answer.problem, TargetSettings(target))) for target in TARGETS}
     for target in TARGETS:
-        save(served[target], tmp_path, target, proof=target == "rccl")
+        save(served[target], tmp_path, TargetSettings(target), proof=target == "rccl")
     entries = load_index(tmp_path)
     for target in TARGETS:
         folder = tmp_path / TARGETS[target].folder

@@ -14,6 +14,7 @@ from synth.bounds.prove import prove
 from synth.concurrent.protocols import plan_protocols
 from synth.concurrent.union import Member
 from synth.model.collective import named
+from synth.search.settings import TargetSettings
 from synth.storage.check import check_stored
 from synth.storage.schedule_file import load_schedule
 from topologies.costed import with_costs
@@ -36,7 +37,7 @@ def members(size: int) -> list[Member]:
 
 @pytest.mark.parametrize(("size", "protocol"), [(1 << 10, "LL"), (1 << 26, "Simple")])
 def test_the_fastest_protocol_is_taken(size: int, protocol: str, tmp_path: Path) -> None:
-    programs = GroupPrograms("auto")
+    programs = GroupPrograms(TargetSettings("auto"))
     result = plan_protocols(node(), members(size), budget=6.0, executor=programs)
     assert result.problem.topology.protocol == protocol
     bounds_us = {name: prove(result.problem.under(name)).at(result.size_bytes)[0] for name in ("LL", "Simple")}
@@ -63,7 +64,7 @@ def test_the_least_bound_of_all_protocols_counts() -> None:
 )
 def test_a_cost_that_was_changed_is_refused(old: str, new: str, tmp_path: Path) -> None:
     result = plan_protocols(node(), members(1 << 10), budget=6.0)
-    saved = save_groups(result, tmp_path, GroupPrograms("none"), proof=True)
+    saved = save_groups(result, tmp_path, GroupPrograms(TargetSettings("none")), proof=True)
     path = next(path for path in saved.schedules if path.suffix == ".synth")
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}

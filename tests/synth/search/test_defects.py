@@ -19,6 +19,7 @@ from synth.engines.request import Options
 from synth.model.defects import DefectError
 from synth.model.problem import make_problem
 from synth.search.search import search
+from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from topologies.load import load
 
@@ -82,7 +83,7 @@ def test_a_lowering_that_fails_leaves_the_schedule(workers: Workers, monkeypatch
         raise KeyError("planted")
 
     problem = make_problem(load("ring:3"), "allgather")
-    executor = executor_for(problem, "executor-nccl")
+    executor = executor_for(problem, TargetSettings("executor-nccl"))
     monkeypatch.setattr(Programs, "lower", lower)
     result = search(problem, Options(1 << 16, engine="route", budget_s=3), workers, executor=executor)
     assert result.ranges

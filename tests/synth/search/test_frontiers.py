@@ -22,6 +22,7 @@ from synth.bounds.registry import check
 from synth.engines.registry import AUTO, ENGINES, names
 from synth.model.collective import alltoallv
 from synth.model.problem import LARGEST, SMALLEST
+from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from synth.timing.simulate import timed
 from synth.verify.replay import replay
@@ -90,12 +91,12 @@ def test_every_target_that_supports_the_answer_gets_a_right_file(
 ) -> None:
     answer = answers(collective)
     if collective in BETWEEN_TWO and target != "msccl":
-        assert "msccl" in save(answer.found, tmp_path, target).refused
+        assert "msccl" in save(answer.found, tmp_path, TargetSettings(target)).refused
         return
     if collective in ("gather", "scatter") and target == "msccl":
-        assert "executor-nccl" in save(answer.found, tmp_path, target).refused
+        assert "executor-nccl" in save(answer.found, tmp_path, TargetSettings(target)).refused
         return
-    saved = save(answer.found, tmp_path, target)
+    saved = save(answer.found, tmp_path, TargetSettings(target))
     assert not saved.refused or "--scratch-limit" in saved.refused
     for path in saved.paths:
         if path.suffix == ".xml":
@@ -113,7 +114,7 @@ def test_relays_shorten_what_the_group_needs_without_them(workers: Workers) -> N
 def test_relays_that_hold_nothing_send_nothing(workers: Workers, tmp_path: Path, group: list[int]) -> None:
     answer = synthesize("allreduce", "dgx1", group, relay="all", size="64K", budget=1, workers=workers)
     assert answer.found.ranges
-    assert not save(answer.found, tmp_path, "msccl").refused
+    assert not save(answer.found, tmp_path, TargetSettings("msccl")).refused
 
 
 def test_claims_state_no_more_than_was_refuted(workers: Workers) -> None:
@@ -155,7 +156,7 @@ def test_blocks_of_different_sizes(workers: Workers, tmp_path: Path) -> None:
     sizes = [[0, 300, 10, 0], [5, 0, 700, 1], [0, 0, 0, 900], [40, 40, 40, 0]]
     answer = synthesize(alltoallv(sizes), "dgx1", [0, 1, 2, 3], budget=2, target="none", workers=workers)
     assert answer.gap < 2  # The gap is 1.04 where the budget is enough for flow, which may fail on a busy machine.
-    assert not save(answer.found, tmp_path, "msccl").refused
+    assert not save(answer.found, tmp_path, TargetSettings("msccl")).refused
 
 
 def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path)
     for folder, budget in ((tmp_path / "one", 100), (tmp_path / "other", 1000)):
         result = synthesize("broadcast", "dgx1", [0, 1, 2], size=1 << 16, budget=budget, workers=workers).found
         assert not result.ended
-        paths = [files["file"] for files in save(result, folder, "executor-nccl").files]
+        paths = [files["file"] for files in save(result, folder, TargetSettings("executor-nccl")).files]
         written.append({path.name: path.read_bytes() for path in paths})
     assert written[0] == written[1]
 
@@ -179,7 +180,7 @@ def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, eng
     answer = synthesize(collective, where, [0, 1, 2, 3], **question, workers=workers)
     assert answer.found.ranges
     for target in TARGETS:
-        saved = save(answer.found, tmp_path, target)
+        saved = save(answer.found, tmp_path, TargetSettings(target))
         assert not saved.refused, saved.refused
         for files in saved.files:
             verdict = verify_file(files["file"])

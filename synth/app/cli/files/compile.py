@@ -32,6 +32,7 @@ from synth.app.cli.programs import (
     write_text,
 )
 from synth.model.sizes import parse_size
+from synth.search.settings import TargetSettings
 from topologies.errors import InputError
 from topologies.text.files import read_text
 
@@ -176,9 +177,8 @@ def compile_(
         if max_bytes is not None:
             ir.header = with_values(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
         place = place_program(ir.header.nranks, topo, group)
-        chosen = on_devices(
-            choose_target(ir.header.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit)
-        )
+        target_settings = TargetSettings(target, sms, scratch_limit=scratch_bytes(scratch_limit))
+        chosen = on_devices(choose_target(ir.header.collective, target), sms_at(place), target_settings)
         compiled = compile_instructions(
             ir, chosen.name, limits=chosen.limits, timer=_timer(place, ir.header), without=off
         )
@@ -224,7 +224,8 @@ def optimize(
     _, goal, verdict = read_program(file)
     program = verdict.right_program(file)
     place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
-    chosen = on_devices(choose_target(program.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit))
+    settings = TargetSettings(target, sms, scratch_limit=scratch_bytes(scratch_limit))
+    chosen = on_devices(choose_target(program.collective, target), sms_at(place), settings)
     compiled = optimize_program(
         program, goal, chosen.name, limits=chosen.limits, timer=_timer(place, program), without=off
     )
@@ -271,7 +272,8 @@ def lower(
 
     algorithm = load_algorithm(file)
     problem, size = algorithm.problem, int(algorithm.size_bytes)
-    chosen = on_devices(target_for(problem, target), problem.topology.sms, sms, scratch_bytes(scratch_limit))
+    settings = TargetSettings(target, sms, scratch_limit=scratch_bytes(scratch_limit))
+    chosen = on_devices(target_for(problem, target), problem.topology.sms, settings)
     place = (problem.topology, list(problem.ranks))
     collective, nodes = program_collective(problem), nodes_at(place) or ()
     chosen_protocol = choose_protocol(size, chosen, collective, nodes) if protocol == "auto" else protocol

@@ -13,7 +13,7 @@ from emit.mscclpp.in_switch import is_in_switch, write_in_switch
 from emit.mscclpp.read import read_plan
 from emit.operations import whole_size
 from emit.program import Program
-from emit.targets import check_overlap, choose_target, on_devices, only_target_of, target_named, without_packets
+from emit.targets import check_overlap, choose_target, on_devices, only_target_of, target_named
 from synth.app.cli.files.schedules import load_algorithm
 from synth.app.cli.options import overlap_option, scratch_option, sms_option, target_option
 from synth.app.cli.programs import (
@@ -26,6 +26,7 @@ from synth.app.cli.programs import (
     write_text,
 )
 from synth.model.sizes import parse_size
+from synth.search.settings import TargetSettings
 from synth.storage.columns import replace_all
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -121,12 +122,12 @@ def convert(
         check_overlap(chosen.name)
         if protocol == "LL":
             raise InputError("--protocol LL: cannot be used with --groups-overlap; it must be Simple")
-        program, chosen = replace(program, protocol="Simple"), without_packets(chosen)
+        program = replace(program, protocol="Simple")
     node_of_rank = _nodes(program.nranks, nodes, topo, group)
     place = place_program(program.nranks, topo, group)
-    chosen = on_devices(
-        chosen, sms_at(place), sms_at(place) or None if sms is None else sms, scratch_bytes(scratch_limit)
-    )
+    sms_limit = sms_at(place) or None if sms is None else sms
+    settings = TargetSettings(chosen.name, sms_limit, groups_overlap, scratch_bytes(scratch_limit))
+    chosen = on_devices(chosen, sms_at(place), settings)
     try:
         text = write_program(program, goal, chosen, nodes=node_of_rank or nodes_at(place), inplace=inplace)
     except InputError as error:

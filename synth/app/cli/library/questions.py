@@ -11,7 +11,6 @@ import click
 from emit.library.checking.fault_check import check_fault
 from emit.library.index import Entry, vs_library
 from emit.library.overlay import folder_without, load_library
-from emit.library.programs import NONE
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
 from emit.targets import target_named
@@ -24,6 +23,7 @@ from synth.model.problem import parse_ranks
 from synth.model.registry import KINDS, find_kind, parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_ranks, format_served, format_size, format_table, format_time
+from synth.search.settings import NONE
 from topologies.errors import InputError
 from topologies.load import load
 
