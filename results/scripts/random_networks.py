@@ -21,7 +21,7 @@ from itertools import islice
 
 from results.measuring.measure import grid, page, write
 from synth.bounds.prove import Bound, prove
-from synth.engines.registry import ENGINES, Engine
+from synth.engines.registry import ENGINES, EngineRow
 from synth.engines.request import Candidate, Options, Request
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import Problem, make_problem
@@ -76,7 +76,7 @@ def drawn(seed: int, number: int) -> tuple[Problem, int | None]:
     return make_problem(topology, collective, group, outsiders, root=root), size
 
 
-def ask(engine: Engine, problem: Problem, size: int | None, bound: Bound, workers: Workers) -> int:
+def ask(engine: EngineRow, problem: Problem, size: int | None, bound: Bound, workers: Workers) -> int:
     """Return the number of schedules that an engine yields; -1 if it does not accept the problem.
 
     Each schedule is replayed and compared with the bound. Errors of the engine are raised as they are.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from synth.baselines import BASELINES, CLOSED_FORMS
 from synth.baselines.algorithms.tree import NAME as TREE
@@ -18,32 +19,35 @@ _SENDS_A_SECOND = 200_000  # ordered, replayed and timed, on a slow machine
 _MOST_SENDS = 5_000_000  # about 1 GB of memory
 
 
-def accepts(problem: Problem, options: Options, form: str = "") -> str:
-    """Return why a form does not suit a problem, empty where it does.
+@dataclass(frozen=True)
+class ClosedForms:
+    """The engine of one closed form, or of all.
 
-    Args:
-        problem: One group, stated with one chunk a block.
-        options: What the user pins.
+    Attributes:
         form: Name of one of `BASELINES`; empty for all closed forms, of which none need suit the problem.
     """
-    refused = is_whole(problem, options)
-    if refused or not form:
-        return refused
-    with suppress(TooManySends):
-        if not _plans(problem, form, _MOST_SENDS):
-            return f"{form} is not for {problem.collective.name} among these {problem.collective.nranks} ranks"
-    return ""
 
+    form: str
 
-def solve(problem: Problem, request: Request, form: str = "") -> Iterator[Outcome]:
-    """Yield the algorithms of one form, or of all closed forms and double binary trees, while time is left."""
-    for name in (form,) if form else (*CLOSED_FORMS, TREE):
-        most = int(min(_MOST_SENDS, _SENDS_A_SECOND * max(0.0, request.deadline - now())))
-        try:  # Not `suppress`: an interrupt while its `with` block ends on a closed generator would be lost.
-            for plan in _plans(problem, name, most):
-                yield from plan.algorithms(request.options.size)
-        except TooManySends:
-            pass
+    def accepts(self, problem: Problem, options: Options) -> str:
+        """Return why the form does not suit a problem, empty for a whole problem that it suits."""
+        refused = is_whole(problem, options)
+        if refused or not self.form:
+            return refused
+        with suppress(TooManySends):
+            if not _plans(problem, self.form, _MOST_SENDS):
+                return f"{self.form} is not for {problem.collective.name} among these {problem.collective.nranks} ranks"
+        return ""
+
+    def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:
+        """Yield the algorithms of the form, or of all closed forms and double binary trees, while time is left."""
+        for name in (self.form,) if self.form else (*CLOSED_FORMS, TREE):
+            most = int(min(_MOST_SENDS, _SENDS_A_SECOND * max(0.0, request.deadline - now())))
+            try:  # Not `suppress`: an interrupt while its `with` block ends on a closed generator would be lost.
+                for plan in _plans(problem, name, most):
+                    yield from plan.algorithms(request.options.size)
+            except TooManySends:
+                pass
 
 
 def _plans(problem: Problem, name: str, most: int) -> list[Unordered]:

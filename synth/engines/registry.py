@@ -1,81 +1,147 @@
 """The registry of the engines, one row each.
 
-A new engine is a module with the functions `accepts` and `solve`, and its row here. A row imports its module only when
-the engine is used, so that the command line starts fast.
+A new engine is a module with the functions of the protocol `Engine`, a function here that imports it, by which mypy
+checks it, and its row. A row imports its module only when the engine is used, so that the command line starts fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
+from functools import partial
 from typing import TYPE_CHECKING
 
 from topologies.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:  # The registry must import no engine's types when it is read.
-    from synth.engines.request import Options, Outcome, Request
+    from synth.engines.request import Engine, Options, Outcome, Request
     from synth.model.problem import Problem
 
 AUTO = "auto"
 
 
+def _route() -> Engine:
+    from synth.engines.greedy import search
+
+    return search
+
+
+def _baseline() -> Engine:
+    from synth.engines import baselines
+
+    return baselines
+
+
+def _switch() -> Engine:
+    from synth.engines import switch
+
+    return switch
+
+
+def _closed(form: str = "") -> Engine:
+    from synth.engines.closed_forms import ClosedForms
+
+    return ClosedForms(form)
+
+
+def _one_shot() -> Engine:
+    from synth.engines import one_shot
+
+    return one_shot
+
+
+def _two_hops() -> Engine:
+    from synth.engines import two_hops
+
+    return two_hops
+
+
+def _levels() -> Engine:
+    from synth.engines.levels import search
+
+    return search
+
+
+def _trees() -> Engine:
+    from synth.engines.trees import search
+
+    return search
+
+
+def _steiner() -> Engine:
+    from synth.engines.steiner import search
+
+    return search
+
+
+def _flow() -> Engine:
+    from synth.engines.flow import search
+
+    return search
+
+
+def _lns() -> Engine:
+    from synth.engines.lns import search
+
+    return search
+
+
+def _ksync() -> Engine:
+    from synth.engines.ksync import search
+
+    return search
+
+
+def _milp() -> Engine:
+    from synth.engines import time_slots
+
+    return time_slots
+
+
 @dataclass(frozen=True)
-class Engine:
-    """A source of schedules.
+class EngineRow:
+    """A row of the registry: an engine, and what a search must know to call it.
 
     Attributes:
         name: Value of `--engine`.
         summary: A few words for `--help`.
-        module: Module with the engine's two functions. accepts(problem, options) returns "" or the reason why the
-            engine cannot work on the problem, as words that can stand in an error. solve(problem, request) returns an
-            iterator over candidates, claims and progress, which ends when nothing is left to try.
+        load: Imports the engine's module and returns it.
         solvers: Solvers that the engine calls, in this order.
         processes: Solver processes that are worth starting before the question is read.
         constructive: Whether the engine answers at once. Constructive engines run before an engine that does not.
-        asked: Whether `auto` includes the engine. A variant of another engine only runs when it is named.
+        in_auto: Whether `auto` includes the engine. A variant of another engine only runs when it is named.
         is_near: Whether its answers come so near to the bound that better bounds are searched while it works.
-        form: Algorithm of the module that this engine stands for, passed to the module's functions as last argument;
-            empty where the module is one engine.
     """
 
     name: str
     summary: str
-    module: str
+    load: Callable[[], Engine]
     solvers: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
     constructive: bool = True
-    asked: bool = True
+    in_auto: bool = True
     is_near: bool = False
-    form: str = ""
 
     def accepts(self, problem: Problem, options: Options) -> str:
         """Return the reason why the engine cannot work on a problem, empty where it can."""
-        return str(import_module(self.module).accepts(problem, options, *self._form))
+        return self.load().accepts(problem, options)
 
     def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:
         """Yield the candidates, claims and progress of the engine."""
-        outcomes: Iterator[Outcome] = import_module(self.module).solve(problem, request, *self._form)
-        return outcomes
-
-    @property
-    def _form(self) -> tuple[str, ...]:
-        return (self.form,) if self.form else ()
+        return self.load().solve(problem, request)
 
 
-_CLOSED = "synth.engines.closed_forms"
-_STEINER, _LNS = "synth.engines.steiner.search", "synth.engines.lns.search"
-_KSYNC, _EXACT = "synth.engines.ksync.search", ("cpsat", "linear")
-ENGINES: dict[str, Engine] = {
-    engine.name: engine
-    for engine in (
-        Engine("route", "greedy routing for few ranks, at once", "synth.engines.greedy.search"),
-        Engine("baseline", "algorithms that a vendor's library would run", "synth.engines.baselines"),
-        Engine("switch", "reductions and multicasts in switches", "synth.engines.switch"),
-        Engine("closed", "exchanges by formula: all of the next seven engines", _CLOSED),
+_EXACT = ("cpsat", "linear")
+ENGINES: dict[str, EngineRow] = {
+    row.name: row
+    for row in (
+        EngineRow("route", "greedy routing for few ranks, at once", _route),
+        EngineRow("baseline", "algorithms that a vendor's library would run", _baseline),
+        EngineRow("switch", "reductions and multicasts in switches", _switch),
+        EngineRow("closed", "exchanges by formula: all of the next seven engines", _closed),
         *(
-            Engine(form, source, _CLOSED, asked=False, form=form)
-            for form, source in (
+            EngineRow(form, summary, partial(_closed, form), in_auto=False)
+            for form, summary in (
                 ("bucket", "rings along a grid's dimensions"),
                 ("multiplying", "exchange between all ranks of a grid's line"),
                 ("trivance", "exchange with the ranks on each side, in powers of three"),
@@ -85,25 +151,25 @@ ENGINES: dict[str, Engine] = {
                 ("dissemination", "Bruck's partners at powers of two"),
             )
         ),
-        Engine("one-shot", "allreduce in which every rank sums for itself, short messages", "synth.engines.one_shot"),
-        Engine("two-hops", "broadcast and reduce where all ranks are linked", "synth.engines.two_hops"),
-        Engine("levels", "schedules across nodes and inside them, composed", "synth.engines.levels.search"),
-        Engine("trees", "spanning trees at the throughput optimum, pipelined", "synth.engines.trees.search"),
-        Engine("steiner", "trees through relays at the throughput optimum, pipelined", _STEINER, is_near=True),
-        Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search", is_near=True),
-        Engine("lns", "large neighbourhood search over routes and times", _LNS, is_near=True),
-        Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),
-        Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),
-        Engine("smt", "Z3 alone", _KSYNC, ("smt",), _EXACT, constructive=False, asked=False),
-        Engine("milp", "time slots", "synth.engines.time_slots", ("milp",), _EXACT, constructive=False),
+        EngineRow("one-shot", "allreduce in which every rank sums for itself, short messages", _one_shot),
+        EngineRow("two-hops", "broadcast and reduce where all ranks are linked", _two_hops),
+        EngineRow("levels", "schedules across nodes and inside them, composed", _levels),
+        EngineRow("trees", "spanning trees at the throughput optimum, pipelined", _trees),
+        EngineRow("steiner", "trees through relays at the throughput optimum, pipelined", _steiner, is_near=True),
+        EngineRow("flow", "routing and scheduling for any number of ranks", _flow, is_near=True),
+        EngineRow("lns", "large neighbourhood search over routes and times", _lns, is_near=True),
+        EngineRow("ksync", "CP-SAT and Z3 in steps and rounds", _ksync, ("cpsat", "smt"), _EXACT, constructive=False),
+        EngineRow("cpsat", "CP-SAT alone", _ksync, ("cpsat",), _EXACT, constructive=False, in_auto=False),
+        EngineRow("smt", "Z3 alone", _ksync, ("smt",), _EXACT, constructive=False, in_auto=False),
+        EngineRow("milp", "time slots", _milp, ("milp",), _EXACT, constructive=False),
     )
 }
 
 
-def register(engine: Engine) -> Engine:
+def register(row: EngineRow) -> EngineRow:
     """Add a row to the registry, in place of a row of the same name."""
-    ENGINES[engine.name] = engine
-    return engine
+    ENGINES[row.name] = row
+    return row
 
 
 def names() -> tuple[str, ...]:
@@ -116,14 +182,14 @@ def summaries() -> str:
     return ", ".join([f"{AUTO} (every engine that can)", *(f"{e.name} ({e.summary})" for e in ENGINES.values())])
 
 
-def engines_named(name: str) -> list[Engine]:
+def engines_named(name: str) -> list[EngineRow]:
     """Return the engines that a value of `--engine` stands for.
 
     Raises:
         InputError: If the name is unknown; the message shows the nearest names.
     """
     if name == AUTO:
-        return [engine for engine in ENGINES.values() if engine.asked]
+        return [row for row in ENGINES.values() if row.in_auto]
     if name not in ENGINES:
         near = did_you_mean(name, names())
         hint = f" ({near})" if near else ""
@@ -134,4 +200,4 @@ def engines_named(name: str) -> list[Engine]:
 def processes(name: str) -> tuple[str, ...]:
     """Return the solver processes that are worth starting ahead for a value of `--engine`, none for an unknown one."""
     rows = engines_named(name) if name in names() else []
-    return tuple(dict.fromkeys(process for engine in rows for process in engine.processes))
+    return tuple(dict.fromkeys(process for row in rows for process in row.processes))

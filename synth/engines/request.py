@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -233,3 +234,16 @@ class SlotClaim:
 
 # Everything that an engine yields.
 Outcome = Algorithm | Candidate | StepClaim | SlotClaim | Refusal | Progress
+
+
+class Engine(Protocol):
+    """A source of schedules: a module with these two functions, or an object with these two methods."""
+
+    def accepts(self, problem: Problem, options: Options, /) -> str:
+        """Return the reason why the engine cannot work on a problem, empty where it can.
+
+        The reason is words that can stand in an error.
+        """
+
+    def solve(self, problem: Problem, request: Request, /) -> Iterator[Outcome]:
+        """Return an iterator over candidates, claims and progress, which ends when nothing is left to try."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import pytest
@@ -14,7 +15,7 @@ from emit.library.programs import Programs, executor_for
 from synth import synthesize
 from synth.app.cli import main
 from synth.bounds.registry import KINDS
-from synth.engines.registry import ENGINES, Engine
+from synth.engines.registry import ENGINES, EngineRow
 from synth.engines.request import Options
 from synth.model.defects import DefectError
 from synth.model.problem import make_problem
@@ -24,7 +25,6 @@ from synth.solvers.workers import Workers
 from topologies.load import load
 
 pytestmark = pytest.mark.usefixtures("planted_defects")
-MODULE = __name__
 
 
 def accepts(*_: object) -> str:
@@ -36,22 +36,26 @@ def solve(*_: object) -> NoReturn:
     raise OverflowError("planted")
 
 
-class _FailsAtOnce(Engine):
+def _this_module() -> ModuleType:
+    return sys.modules[__name__]
+
+
+class _FailsAtOnce(EngineRow):
     def accepts(self, *_: object) -> str:
         raise ZeroDivisionError("planted")
 
 
-class _FailsLater(Engine):
+class _FailsLater(EngineRow):
     def solve(self, *_: object) -> Iterator[NoReturn]:
         raise IndexError("planted")
         yield
 
 
-@pytest.mark.parametrize("failing", [Engine, _FailsAtOnce, _FailsLater])
+@pytest.mark.parametrize("failing", [EngineRow, _FailsAtOnce, _FailsLater])
 def test_an_engine_that_fails_costs_its_answers_only(
-    failing: type[Engine], workers: Workers, monkeypatch: pytest.MonkeyPatch
+    failing: type[EngineRow], workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ENGINES, "route", failing("route", "planted", MODULE))
+    monkeypatch.setitem(ENGINES, "route", failing("route", "planted", _this_module))
     problem = make_problem(load("ring:5"), "alltoall")
     result = search(problem, Options(1 << 16, budget_s=3), workers)
     assert result.ranges
@@ -62,7 +66,7 @@ def test_an_engine_that_fails_costs_its_answers_only(
 
 def test_where_every_engine_fails_the_defect_is_the_error(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, engine in ENGINES.items():
-        monkeypatch.setitem(ENGINES, name, _FailsLater(name, "planted", engine.module))
+        monkeypatch.setitem(ENGINES, name, _FailsLater(name, "planted", engine.load))
     with pytest.raises(DefectError, match=r"engine .* failed .IndexError in test_defects.py:"):
         search(make_problem(load("ring:3"), "alltoall"), Options(budget_s=3), workers)
 
@@ -93,7 +97,7 @@ def test_a_lowering_that_fails_leaves_the_schedule(workers: Workers, monkeypatch
 def test_the_command_line_names_the_defect_and_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(ENGINES, "route", Engine("route", "planted", MODULE))
+    monkeypatch.setitem(ENGINES, "route", EngineRow("route", "planted", _this_module))
     arguments = [
         "synth",
         "alltoall",
@@ -135,6 +139,6 @@ def test_a_command_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_the_python_face_has_the_defects(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "route", Engine("route", "planted", MODULE))
+    monkeypatch.setitem(ENGINES, "route", EngineRow("route", "planted", _this_module))
     answer = synthesize("alltoall", "ring:5", size="64K", budget=3, workers=workers)
     assert any("engine route" in defect.line for defect in answer.found.defects)

@@ -18,8 +18,9 @@ from emit.library.selection.lookup import goal_beside
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.app.synthesis import Synthesis
+from synth.baselines import CLOSED_FORMS
 from synth.bounds.registry import check
-from synth.engines.registry import AUTO, ENGINES, names
+from synth.engines.registry import names
 from synth.model.collective import alltoallv
 from synth.model.problem import LARGEST, SMALLEST
 from synth.search.settings import TargetSettings
@@ -170,7 +171,7 @@ def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path)
     assert written[0] == written[1]
 
 
-@pytest.mark.parametrize("engine", [name for name in names() if name == AUTO or not ENGINES[name].form])
+@pytest.mark.parametrize("engine", [name for name in names() if name not in CLOSED_FORMS])
 def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, engine: str) -> None:
     # For other problems the library's own answers stand in for an engine's.
     where = {"switch": "dgx-h100", "levels": "fattree:2x2x2"}.get(engine, "dgx1")

@@ -9,7 +9,7 @@ import pytest
 
 from synth.bounds.prove import prove
 from synth.engines.greedy import route
-from synth.engines.registry import Engine
+from synth.engines.registry import EngineRow
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem, make_problem
@@ -164,11 +164,11 @@ def test_a_second_equal_answer_gains_nothing(workers: Workers) -> None:
 def test_an_engine_that_is_asked_again_begins_elsewhere(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[tuple[str, int]] = []
 
-    def solve(engine: Engine, problem: Problem, request: Request) -> Iterator[Outcome]:
+    def solve(engine: EngineRow, problem: Problem, request: Request) -> Iterator[Outcome]:
         seeds.append((engine.name, request.options.seed))
         yield Candidate(problem, route.solve(problem, LARGEST, 1.0), engine.name)
 
-    monkeypatch.setattr(Engine, "solve", solve)
+    monkeypatch.setattr(EngineRow, "solve", solve)
     tuning = SearchPlan((Stage("route"), Stage("lns"), Stage("flow"), Stage("lns")), rest=False, windows=0)
     search(make_problem(load("ring:4"), "broadcast"), Options(seed=7), workers, plan=tuning)
     assert seeds == [("route", 7), ("lns", 7), ("flow", 7), ("lns", 8)]
