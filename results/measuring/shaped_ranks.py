@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from emit.msccl.read import read_msccl
-from runtime.torch.rank_program import rank_program
-from runtime.torch.run import FIRST_TAG, Transport, run
+from runtime.torch.programs.rank_program import rank_program
+from runtime.torch.programs.run import FIRST_TAG, Transport, run
 
 PINGS = 40
 

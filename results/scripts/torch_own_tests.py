@@ -55,7 +55,7 @@ def in_gloos_place() -> None:
     os.environ["SYNTH_BACKEND"] = "synth"
     import torch.distributed as dist  # The import is slow and optional.
 
-    import runtime.torch.dispatch as face
+    import runtime.torch.c10d.dispatch as face
     from runtime.torch.process_group import Group, _create
 
     gloo = dist.ProcessGroupGloo

@@ -36,9 +36,9 @@ from runtime.bench import (
 from runtime.buffers import Layout
 from runtime.dtypes import TYPES, parse_type
 from runtime.measure.over_torch import MOST_RUNS, Bench, Case, joined, over_all
-from runtime.torch.blocks import Buffers
 from runtime.torch.choice import Method
-from runtime.torch.rank_program import RankProgram, rank_program
+from runtime.torch.programs.blocks import Buffers
+from runtime.torch.programs.rank_program import RankProgram, rank_program
 from synth.model.registry import BUFFER
 from topologies.errors import InputError
 

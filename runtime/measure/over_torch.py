@@ -27,7 +27,7 @@ from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
 from runtime.torch.choice import Method
 from runtime.torch.counters import counters
 from runtime.torch.messages import error_text
-from runtime.torch.run import REDUCERS
+from runtime.torch.programs.run import REDUCERS
 from runtime.torch.table import TableCall
 from synth.model.registry import BUFFER, OWN, PAIR, ROOT, CollectiveKind, find_kind
 from topologies.errors import InputError

@@ -1,7 +1,7 @@
 """Choose, execute, number, count and watch one rank's calls of a group, over messages; this module does not know c10d.
 
-An adapter for a library of collectives, such as `runtime.torch.dispatch` for torch.distributed, gives it messages, and
-translates that library's calls, options and results.
+An adapter for a library of collectives, such as `runtime.torch.c10d.dispatch` for torch.distributed, gives it messages,
+and translates that library's calls, options and results.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import torch
 from emit.program import Program
 from runtime.algorithms.built_in import DIRECT
 from runtime.buffers import Layout
-from runtime.torch.agree import agree_on_block, exchange_sizes, wait_for_all
-from runtime.torch.blocks import Blocks, Buffers
 from runtime.torch.choice import Choice, Chooser, Method
 from runtime.torch.counters import counters
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.compare import check_same_call, check_same_choices
 from runtime.torch.failures.lost import FailureWatch
-from runtime.torch.pieces import PieceMap, Sizes, map_pieces
-from runtime.torch.rank_program import RankProgram, rank_program
-from runtime.torch.run import FIRST_TAG, MAX_CHANNELS, REDUCERS, Transport
+from runtime.torch.programs.agree import agree_on_block, exchange_sizes, wait_for_all
+from runtime.torch.programs.blocks import Blocks, Buffers
+from runtime.torch.programs.pieces import PieceMap, Sizes, map_pieces
+from runtime.torch.programs.rank_program import RankProgram, rank_program
+from runtime.torch.programs.run import FIRST_TAG, MAX_CHANNELS, REDUCERS, Transport
 from runtime.torch.table import REDUCED_TYPES, TableCall
 from runtime.torch.tasks import GroupTask, Record, TaskThread
 from topologies.errors import InputError

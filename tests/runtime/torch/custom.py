@@ -17,7 +17,7 @@ from emit.goal import Goal
 from emit.program import CUSTOM, Gpu, Program, Step, ThreadBlock
 from runtime.bench import Settings
 from runtime.measure.bench_over_torch import measure_custom
-from runtime.torch.rank_program import rank_program
+from runtime.torch.programs.rank_program import rank_program
 from tests.runtime.torch.values import same
 from topologies.errors import InputError
 

@@ -20,26 +20,17 @@ import torch
 
 from emit.compiler.compile import compile_instructions
 from emit.msccl.format import write_msccl
-from runtime.torch.blocks import Blocks, Buffers, exchange_blocks
 from runtime.torch.choice import Method
 from runtime.torch.core import Core, Terms, asked_method
 from runtime.torch.counters import counters
 from runtime.torch.failures.lost import FailureWatch
+from runtime.torch.programs.blocks import Blocks, Buffers, exchange_blocks
 from runtime.torch.table import TableCall
 from tests.runtime.torch.test_rank_program import End, Post
 from tests.runtime.torch.uneven import relays
 
 FOLDER = ROOT / "runtime" / "torch"
-FACE = {
-    "process_group",
-    "dispatch",
-    "pass_through",
-    "operations",
-    "registered",
-    "untraced",
-    "work",
-    "launch",
-}  # Everything else is the core.
+FACE = ("c10d.", "process_group.", "launch.")  # Everything else is the core.
 
 
 class Rank(End):
@@ -74,14 +65,15 @@ def imported(path: Any) -> set[str]:
 
 
 def test_the_core_imports_neither_c10d_nor_its_face() -> None:
-    stems = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
-    assert stems > FACE
-    shut = ("torch.distributed", "torch._C", *(f"runtime.torch.{name}." for name in FACE))
-    for stem in stems - FACE:
-        wrong = {name for name in imported(FOLDER / f"{stem}.py") if f"{name}.".startswith(shut)}
+    modules = {".".join(path.relative_to(FOLDER).with_suffix("").parts): path for path in FOLDER.rglob("*.py")}
+    core = {name: path for name, path in modules.items() if not f"{name}.".startswith(FACE)}
+    assert {"core", "tasks", "programs.run", "failures.lost"} <= set(core) < set(modules)
+    shut = ("torch.distributed", "torch._C", *(f"runtime.torch.{name}" for name in FACE))
+    for stem, path in core.items():
+        wrong = {name for name in imported(path) if f"{name}.".startswith(shut)}
         assert not wrong, f"{stem}: {wrong}"
     # Such an import would be noticed.
-    assert any(name.startswith("torch.distributed") for name in imported(FOLDER / "work.py"))
+    assert any(name.startswith("torch.distributed") for name in imported(modules["c10d.work"]))
 
 
 def test_ranks_of_another_library_run_our_algorithms() -> None:

@@ -20,10 +20,10 @@ from emit.compiler.compile import compile_instructions
 from emit.language import Script, load_script
 from emit.program import Program
 from runtime.algorithms.built_in import built_in
-from runtime.torch.blocks import Blocks, Buffers
-from runtime.torch.pieces import map_pieces
-from runtime.torch.rank_program import rank_program
-from runtime.torch.run import Transport
+from runtime.torch.programs.blocks import Blocks, Buffers
+from runtime.torch.programs.pieces import map_pieces
+from runtime.torch.programs.rank_program import rank_program
+from runtime.torch.programs.run import Transport
 from tests.runtime.torch.test_rank_program import Post
 from tests.runtime.torch.uneven import relays
 

@@ -17,10 +17,10 @@ if find_spec("torch") is None:
 
 import torch
 
+from runtime.torch.c10d.work import TaskWork, WrappedWork
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.tasks import GroupTask, TaskThread
-from runtime.torch.work import TaskWork, WrappedWork
 
 
 def task(function: Callable[[], object]) -> GroupTask:

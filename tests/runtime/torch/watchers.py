@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor.debug import CommDebugMode
 
 import runtime.torch.process_group as ours
-from runtime.torch.registered import REGISTRABLE
+from runtime.torch.c10d.registered import REGISTRABLE
 from tests.runtime.torch.values import Check, expect, folded, same, values
 from topologies.errors import InputError
 

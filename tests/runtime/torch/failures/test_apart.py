@@ -17,12 +17,12 @@ if find_spec("torch") is None:
 
 import torch
 
+from runtime.torch.c10d.work import WrappedWork
 from runtime.torch.failures.apart import LEFT, PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
-from runtime.torch.run import Transport, exchange
+from runtime.torch.programs.run import Transport, exchange
 from runtime.torch.threads import helping, own_threads
-from runtime.torch.work import WrappedWork
 
 
 class Endless:

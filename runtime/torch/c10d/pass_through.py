@@ -19,16 +19,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Work
 
-from runtime.torch.blocks import Buffers, holds_values
+from runtime.torch.c10d.operations import TorchOperation
+from runtime.torch.c10d.untraced import untraced_methods
+from runtime.torch.c10d.work import WrappedWork
 from runtime.torch.choice import CHOSEN, Method
 from runtime.torch.core import Core, asked_method, type_text
 from runtime.torch.counters import HELD, Tally, counters
 from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
-from runtime.torch.operations import TorchOperation
+from runtime.torch.programs.blocks import Buffers, holds_values
 from runtime.torch.table import TableCall
-from runtime.torch.untraced import untraced_methods
-from runtime.torch.work import WrappedWork
 
 Tensor: TypeAlias = Any
 Describe: TypeAlias = Callable[[TorchOperation, int, Any, Any], str]

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.utils._python_dispatch import _disable_current_modes
 
-from runtime.torch.untraced import untraced
+from runtime.torch.c10d.untraced import untraced
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any

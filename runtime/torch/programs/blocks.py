@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from runtime.torch.pieces import PieceMap, Sizes
-from runtime.torch.rank_program import RankProgram
-from runtime.torch.run import REDUCERS, Transport, exchange, run, run_uneven
+from runtime.torch.programs.pieces import PieceMap, Sizes
+from runtime.torch.programs.rank_program import RankProgram
+from runtime.torch.programs.run import REDUCERS, Transport, exchange, run, run_uneven
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any

@@ -18,8 +18,8 @@ from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
 from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart
 from runtime.torch.messages import Messages, error_text
-from runtime.torch.pieces import PieceMap, Sizes
-from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
+from runtime.torch.programs.pieces import PieceMap, Sizes
+from runtime.torch.programs.rank_program import AHEAD, RankProgram, RankStep
 from runtime.torch.threads import helping
 from topologies.errors import MessageLost
 

@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from runtime.torch.blocks import Blocks, Buffers, as_values, holds_values
+from runtime.torch.c10d.operations import OPERATIONS, TorchOperation
+from runtime.torch.c10d.pass_through import PassThrough
+from runtime.torch.c10d.work import TaskWork, WrappedWork
 from runtime.torch.choice import CHOSEN
 from runtime.torch.core import Core, Issued, Terms, type_name, type_text
 from runtime.torch.counters import counters
@@ -20,12 +22,10 @@ from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_t
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
-from runtime.torch.operations import OPERATIONS, TorchOperation
-from runtime.torch.pass_through import PassThrough
-from runtime.torch.rank_program import RankProgram
-from runtime.torch.run import Transport
+from runtime.torch.programs.blocks import Blocks, Buffers, as_values, holds_values
+from runtime.torch.programs.rank_program import RankProgram
+from runtime.torch.programs.run import Transport
 from runtime.torch.table import TableCall
-from runtime.torch.work import TaskWork, WrappedWork
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -85,7 +85,7 @@ Arguments = Callable[[Callable[[Sequence[Tensor]], Sequence[Tensor]]], Sequence[
 
 
 class Dispatcher:
-    """The part of `runtime.torch.process_group.Group` that gives each call to our core or to a wrapped back end.
+    """The part of `runtime.torch.c10d.group.Group` that gives each call to our core or to a wrapped back end.
 
     Its methods raise what those of `Group` raise.
 

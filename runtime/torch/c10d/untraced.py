@@ -13,6 +13,7 @@ from torch._C._dynamo import eval_frame
 
 Function = TypeVar("Function")
 Class = TypeVar("Class", bound=type)
+PACKAGE = __name__.rsplit(".", 2)[0]  # `runtime.torch`, the package of all code that runs within a call.
 
 
 def untraced(function: Function) -> Function:
@@ -27,9 +28,8 @@ def untraced(function: Function) -> Function:
 
 def untraced_methods(marked_class: Class) -> Class:
     """Mark all methods of a class that this package defines, inherited ones too, and return the class."""
-    package = __name__.rpartition(".")[0]
     for name in dir(marked_class):
         method = getattr_static(marked_class, name)
-        if isfunction(method) and method.__module__.startswith(package):
+        if isfunction(method) and method.__module__.startswith(PACKAGE):
             untraced(method)
     return marked_class

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from emit.columns import Columns
 from emit.program import OPS, READS_SRC, WRITES_DST, Program
 from runtime.buffers import Layout, chunk_start, executable_columns
-from runtime.torch.rank_program import RankProgram, order_steps
+from runtime.torch.programs.rank_program import RankProgram, order_steps
 
 COLLECTIVES = ("alltoall", "gather", "scatter")  # Collectives that only move blocks, each between two ranks.
 Sizes = Sequence[Sequence[int]]  # [source][target]: Elements of the block that goes from one rank to the other.

@@ -15,13 +15,12 @@ from typing import Any, TypeAlias
 import torch
 from torch.distributed import Work
 
+from runtime.torch.c10d.untraced import PACKAGE, untraced_methods
 from runtime.torch.failures.apart import LEFT
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.tasks import GroupTask, Record
-from runtime.torch.untraced import untraced_methods
 
-_OURS = __name__.rpartition(".")[0]  # This package.
 Place: TypeAlias = tuple[int, int, int] | None  # A frame's id, its code's id, and the index of its instruction.
 
 # A future's value has a C++ type. A future of Python's holds a Python object; only a script makes one of tensors.
@@ -46,7 +45,7 @@ def _script() -> Any:
 def _caller() -> Place:
     """Return the place of the Python code outside this package that called it; None if a C++ thread called it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_OURS):
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(PACKAGE):
         frame = frame.f_back
     return None if frame is None else (id(frame), id(frame.f_code), frame.f_lasti)
 

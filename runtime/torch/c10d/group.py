@@ -1,0 +1,390 @@
+"""Define the process group whose methods torch.distributed calls: one per collective, over a `Dispatcher`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from runtime.torch.c10d.dispatch import Dispatcher, reduction_of
+from runtime.torch.c10d.operations import OPERATIONS
+from runtime.torch.c10d.packing import Coalesced, group_calls, pack
+from runtime.torch.c10d.registered import EARLIER, Watched, plain, watched
+from runtime.torch.c10d.untraced import untraced_methods
+from runtime.torch.c10d.work import CombinedWork
+from runtime.torch.core import type_name
+from runtime.torch.programs.blocks import Blocks, Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
+from runtime.torch.programs.rank_program import RankProgram
+from runtime.torch.programs.run import REDUCERS, Transport
+from runtime.torch.table import REDUCED_TYPES
+from topologies.errors import InputError
+
+Tensor: TypeAlias = Any
+
+# By torch's function: the method that makes the packed call, and whether its input and output have a block per rank.
+_PACKED = {
+    "all_reduce": ("allreduce", (False, False)),
+    "all_gather_into_tensor": ("all_gather_single", (False, True)),
+    "reduce_scatter_tensor": ("reduce_scatter_single", (True, False)),
+}
+_IN_PLACE = ("all_reduce", "broadcast", "reduce")
+# Places of the arguments that are lists of one tensor. torch's functions give no other lists, but Gloo supports several
+# devices per rank.
+ONE_TENSOR = {"allreduce": (0,), "broadcast": (0,), "reduce": (0,), "allgather": (0, 1), "reduce_scatter": (0, 1),
+              "gather": (1,), "scatter": (0,)}  # fmt: skip
+
+
+@untraced_methods
+class Group(Watched):
+    """A rank's end of a process group, with the methods that torch.distributed calls."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
+        """Build the group of a rank.
+
+        Args:
+            store: torch's store of the group.
+            rank: Place of this rank in the group.
+            size: Number of ranks in the group.
+            timeout: Time-out of the calls, a timedelta.
+            ranks: The members, as the job numbers them; empty for 0 to size − 1.
+            name: torch's name of the group.
+
+        Raises:
+            InputError: Ranks would choose differently; every rank raises it.
+        """
+        super().__init__(store, rank, size)
+        self._me, self._n, self._timeout = rank, size, timeout
+        self._dispatch = Dispatcher(store, rank, size, timeout, ranks, name)
+        for operation in _IN_PLACE:
+            self._shorten(OPERATIONS[operation].method, self._dispatch.pass_through[operation].calls_or)
+        for device, (kind, wrapped) in self._dispatch.wrapped.items():
+            self._register_backend(torch.device(device), kind, wrapped)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+
+    # ---- collectives
+
+    @watched
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Run an all-reduce in place."""
+        buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
+        return self._dispatch.run("all_reduce", buffers, opts, lambda copy: [copy(tensors)])
+
+    @watched
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """Run all-reduces of several tensors in place, packed by type."""
+        distinct = {
+            (t.data_ptr(), t.shape, t.stride()): t for t in tensors
+        }.values()  # Like Gloo, which reads all tensors first, it reduces a repeated tensor once.
+        calls = [Coalesced(([tensor],), [tensor], [tensor]) for tensor in distinct]
+        return self._coalesced("all_reduce", "allreduce", tensors, calls, opts)
+
+    @watched
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run an all-gather into one output tensor per rank, which may differ in size."""
+        into, tensor = outputs[0], inputs[0]
+        count = tensor.numel()
+        self._check_one_a_rank("all_gather", "outputs", into)
+        if into[self._me].numel() != count:
+            raise InputError(
+                f"all_gather: output {self._me} has {into[self._me].numel()} elements; it must be {count}, as the input"
+                " has"
+            )
+        if tensor.device.type == "cpu" and any(out.numel() != count for out in into):
+            return self._dispatch.send_blocks(
+                "all_gather",
+                Buffers([tensor], into, sum(out.numel() for out in into)),
+                opts,
+                lambda transport: exchange_blocks(transport, [tensor] * self._n, into),
+            )
+        buffers = Buffers([tensor], into, count, self._n)
+        return self._dispatch.run("all_gather", buffers, opts, lambda copy: [[copy(into)], copy(inputs)])
+
+    @watched
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Run an all-gather into one output tensor."""
+        self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
+        buffers = Buffers([tensor], [output], tensor.numel(), self._n)
+        return self._dispatch.run("all_gather_into_tensor", buffers, opts, lambda copy: copy([output, tensor]))
+
+    @watched
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run all-gathers into one output tensor each, packed by type."""
+        calls = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
+            calls.append(Coalesced((output, tensor), [tensor], [output]))
+        return self._coalesced("all_gather_into_tensor", "all_gather_single", outputs, calls, opts)
+
+    @watched
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run all-gathers of several tensors into lists of outputs, packed by type."""
+        lists = zip(*outputs, strict=True) if len(outputs) == self._n != len(inputs) else outputs
+        calls = []
+        for into, tensor in zip(lists, inputs, strict=True):
+            even = len(into) == self._n and all(out.numel() == tensor.numel() for out in into)
+            calls.append(Coalesced(([list(into)], [tensor]), [tensor], list(into), even))
+        return self._coalesced("all_gather_into_tensor", "allgather", outputs, calls, opts)
+
+    @watched
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run a reduce-scatter of one input tensor per rank, which may differ in size."""
+        out, parts = outputs[0], inputs[0]
+        count = out.numel()
+        self._check_one_a_rank("reduce_scatter", "inputs", parts)
+        if parts[self._me].numel() != count:
+            raise InputError(
+                f"reduce_scatter: input {self._me} has {parts[self._me].numel()} elements; it must be {count}, as the"
+                " output has"
+            )
+        op = reduction_of((opts or OPERATIONS["reduce_scatter"].options()).reduceOp)
+        uneven = any(part.numel() != count for part in parts)
+        total = sum(part.numel() for part in parts)  # All lists are the same on all ranks, and so is this.
+        buffers = Buffers(parts, [out], total) if uneven else Buffers(parts, [out], count, self._n)
+        if uneven and out.device.type == "cpu" and op in REDUCERS and type_name(out) in REDUCED_TYPES:
+            return self._dispatch.send_blocks(
+                "reduce_scatter", buffers, opts, lambda transport: reduce_blocks(transport, out, parts, op), op
+            )
+        return self._dispatch.run("reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]])
+
+    @watched
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Run a reduce-scatter of one input tensor."""
+        self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
+        buffers = Buffers([tensor], [output], output.numel(), self._n)
+        return self._dispatch.run("reduce_scatter_tensor", buffers, opts, lambda copy: copy([output, tensor]))
+
+    @watched
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run reduce-scatters of one input tensor each, packed by type."""
+        calls = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
+            calls.append(Coalesced((output, tensor), [tensor], [output]))
+        return self._coalesced("reduce_scatter_tensor", "reduce_scatter_single", outputs, calls, opts)
+
+    @watched
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
+    ) -> Any:
+        """Run an all-to-all of the rows of one tensor, in blocks of equal or given numbers of rows."""
+        if not out_sizes and not in_sizes:
+            count = tensor.numel() // self._n
+            self._check_blocks("all_to_all_single", tensor.numel(), count)
+            self._check_blocks("all_to_all_single", output.numel(), count)
+        values = flat(output)
+        into = split_rows(values.view(output.shape), out_sizes, self._n)
+        blocks = Blocks.of(split_rows(tensor, in_sizes, self._n), into)
+
+        def exchange_rows(transport: Transport) -> None:
+            """Send the blocks straight to their destinations, and write the received rows into the output."""
+            blocks.exchange(transport)
+            write_back(output, values)
+
+        return self._dispatch.run_blocks(
+            "all_to_all_single",
+            replace(blocks, exchange=exchange_rows),
+            Buffers([tensor], [output], tensor.numel() // self._n, self._n),
+            opts,
+            lambda copy: [*copy([output, tensor]), out_sizes or [], in_sizes or []],
+        )
+
+    @watched
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run an all-to-all of one tensor per rank, which may differ in size."""
+        self._check_one_a_rank("all_to_all", "outputs", outputs)
+        self._check_one_a_rank("all_to_all", "inputs", inputs)
+        buffers = Buffers(inputs, outputs, sum(tensor.numel() for tensor in inputs) // self._n, self._n)
+        return self._dispatch.run_blocks(
+            "all_to_all",
+            Blocks.of(inputs, outputs),
+            buffers,
+            opts,
+            lambda copy: [copy(outputs), copy(inputs)],
+        )
+
+    @watched
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """Run a broadcast in place."""
+        buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
+        return self._dispatch.run("broadcast", buffers, opts, lambda copy: [copy(tensors)])
+
+    @watched
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Run a reduction to the root, in place."""
+        written = tensors if self._is_root("reduce", opts) else []
+        buffers = Buffers(tensors, written, tensors[0].numel(), in_place=True)
+        return self._dispatch.run("reduce", buffers, opts, lambda copy: [copy(tensors)])
+
+    @watched
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run a gather to the root, of blocks that may differ in size."""
+        into = outputs[0] if self._is_root("gather", opts) else []
+        if self._is_root("gather", opts):
+            self._check_one_a_rank("gather", "outputs", into)
+        parts = self._at_root("gather", opts, inputs[0])
+        return self._dispatch.run_blocks(
+            "gather",
+            Blocks.of(parts, into or [None] * self._n),
+            Buffers(inputs, into, inputs[0].numel(), self._n),
+            opts,
+            lambda copy: [[copy(into)] if into else [], copy(inputs)],
+        )
+
+    @watched
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run a scatter from the root, of blocks that may differ in size."""
+        parts = inputs[0] if self._is_root("scatter", opts) else []
+        if self._is_root("scatter", opts):
+            self._check_one_a_rank("scatter", "inputs", parts)
+        into = self._at_root("scatter", opts, outputs[0])
+        return self._dispatch.run_blocks(
+            "scatter",
+            Blocks.of(parts or [None] * self._n, into),
+            Buffers(parts, outputs, outputs[0].numel(), self._n),
+            opts,
+            lambda copy: [copy(outputs), [copy(parts)] if parts else []],
+        )
+
+    def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Make a call of a method, on Gloo if it has several tensors per rank."""
+        if any(len(arguments[place]) != 1 for place in ONE_TENSOR.get(name, ())):
+            return self._dispatch.pass_on(name, [plain(argument) for argument in arguments])
+        return super()._serve(name, arguments)
+
+    def _coalesced(
+        self, name: str, method: str, written: Sequence[Any], calls: Sequence[Coalesced], opts: Any
+    ) -> CombinedWork:
+        """Run several calls as one per element type; calls that cannot be packed run on their own.
+
+        Args:
+            name: torch's function, a row of OPERATIONS.
+            method: Method that makes one call.
+            written: Outputs of all calls.
+            calls: The calls.
+            opts: torch's options of all calls, or None. The calls are not waited for one by one.
+        """
+        row = OPERATIONS[name]
+        works = []
+        for packable in group_calls(calls):
+            call_options = row.options()
+            if opts is not None:
+                call_options.timeout = opts.timeout
+                if row.kind.reduces:
+                    call_options.reduceOp = opts.reduceOp
+            if len(packable) == 1:
+                works.append(self._serve(method, [*packable[0].arguments, call_options]))
+                continue
+            for call in packable:
+                Buffers(call.given, call.written, 0).check_outputs(row.kind.name)
+            packed, blocks = _PACKED[name]
+            tensor, output, unpack = pack(
+                packable, *(self._n if has_block_per_rank else 1 for has_block_per_rank in blocks)
+            )
+            arguments = [[tensor]] if output is tensor else [output, tensor]
+            work = self._serve(packed, [*arguments, call_options])
+            works.append(
+                self._dispatch.follow(
+                    work, unpack, [tensor_written for call in packable for tensor_written in call.written]
+                )
+            )
+        return CombinedWork(works, written)
+
+    def _is_root(self, name: str, opts: Any) -> bool:
+        """Return True if this rank is the root of a call."""
+        return bool((opts or OPERATIONS[name].options()).rootRank == self._me)
+
+    def _at_root(self, name: str, opts: Any, block: Tensor) -> list[Tensor | None]:
+        """Return by rank the block that goes to or comes from the root, and None for all other ranks."""
+        root = (opts or OPERATIONS[name].options()).rootRank
+        return [block if rank == root else None for rank in range(self._n)]
+
+    def _check_one_a_rank(self, name: str, which: str, tensors: Sequence[Tensor]) -> None:
+        """Raise InputError if there is not one tensor per rank."""
+        if len(tensors) != self._n:
+            raise InputError(f"{name}: {len(tensors)} {which}; it must be {self._n}, one per rank")
+
+    def _check_blocks(self, name: str, elements: int, block: int) -> None:
+        """Raise InputError if a tensor does not hold one block per rank."""
+        if elements != block * self._n:
+            raise InputError(
+                f"{name}: {elements} elements in {self._n} blocks of {block}; it must be {block * self._n}"
+            )
+
+    def custom(self, name: str, output: Any, tensor: Any, redop: Any, opts: Any) -> Any:
+        """Run a custom collective; `runtime.torch.process_group.custom` describes the arguments."""
+        inputs, outputs = ([plain(value)] if value.numel() else [] for value in (tensor, output))
+        if not inputs and not outputs:
+            raise InputError(f"{name}: has neither input nor output on this rank; it must have one of them")
+        return self._dispatch.run_custom(name, Buffers(inputs, outputs, 0), redop, opts)
+
+    def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
+        """Run this rank's part of a custom program, which need not be in a library; the caller waits at once."""
+        return self._dispatch.run_program(part, buffers, op)
+
+    # ---- barriers, messages, and the beginning and end of groups
+
+    def getBackendName(self) -> str:  # noqa: N802 - the name is torch's
+        """Return the name of the back end."""
+        return "synth"
+
+    @watched
+    def barrier(self, opts: Any = None) -> Any:
+        """Run a barrier after all calls of this group so far."""
+        return self._dispatch.barrier(opts)
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Run a barrier whose error names the ranks that did not come."""
+        self._dispatch.monitored_barrier(timeout, wait_all_ranks)
+
+    @watched
+    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        """Send a tensor to a peer."""
+        return self._dispatch.message("send", tensors, tag, peer)
+
+    @watched
+    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        """Start to receive a tensor from a peer."""
+        return self._dispatch.message("recv", tensors, tag, peer)
+
+    @watched
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Start to receive a tensor from any rank."""
+        return self._dispatch.message("recv_anysource", tensors, tag)
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        **_: Any,
+    ) -> Group | None:
+        """Build a group of some of these ranks, as all of its members do; return None on other ranks.
+
+        torch's `split_group` calls it. Before torch 2.15 that function refuses groups without a device, as it does for
+        Gloo.
+        """
+        if self._me not in new_ranks:
+            return None
+        members = [self._dispatch.ranks[r] for r in new_ranks]
+        name = group_name or f"split {','.join(map(str, members))}"
+        store = dist.PrefixStore(f"{name}/", self.get_group_store())
+        new_group = Group(store, new_ranks.index(self._me), len(new_ranks), timeout or self._timeout, members, name)
+        new_group._set_group_name(name)
+        new_group._set_group_desc(group_desc or "undefined")
+        return new_group
+
+    def shutdown(self) -> None:
+        """Wait for the calls under way, leave the group and stop its thread."""
+        self._dispatch.shutdown()
+
+    def abort(self) -> None:
+        """Stop the calls under way, leave the group and stop its thread."""
+        self._dispatch.abort()
+
+
+for _name, _earlier in EARLIER.items():
+    setattr(Group, _earlier, getattr(Group, _name))

@@ -1,0 +1,1 @@
+"""Run one rank's part of a program on torch tensors, over another back end's messages."""
