@@ -60,6 +60,12 @@ def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _FamilyShape:
     return _FamilyShape(n, np.concatenate(pairs, axis=1), summary)
 
 
+def _tpu_slice(dims: Sequence[int]) -> _FamilyShape:
+    """Return a slice of a TPU pod: a 3D torus of whole cubes of 4x4x4 chips; a smaller slice is a mesh."""
+    wrap = all(size % 4 == 0 for size in dims)
+    return _grid(dims, wrap, f"TPU slice, {_by_x(dims)} {'torus' if wrap else 'mesh'}")
+
+
 def _by_x(dims: Sequence[int]) -> str:
     """Return sizes as "4x4"."""
     return "x".join(map(str, dims))
@@ -161,6 +167,8 @@ class _Family:
         most_links: Function from dimensions to an upper bound on directed links, by which a size is refused before it
             is built.
         smallest: Smallest value of each dimension.
+        gbs: Default bandwidth of a link in GB/s, each way.
+        source: Source of the default bandwidth.
     """
 
     build: Callable[[Sequence[int]], _FamilyShape]
@@ -168,6 +176,8 @@ class _Family:
     example: str
     most_links: Callable[[Sequence[int]], int]
     smallest: int = 1
+    gbs: float = DEFAULT_GBS
+    source: str = "default figures, nobody's machine"
 
 
 def _grid_links(dims: Sequence[int]) -> int:
@@ -175,6 +185,7 @@ def _grid_links(dims: Sequence[int]) -> int:
     return 2 * len(dims) * math.prod(dims)
 
 
+_TPU = "bandwidth: vendor; α not published, assumed"
 FAMILIES: dict[str, _Family] = {
     "ring": _Family(lambda d: _grid(d, True, f"ring of {d[0]}"), (1, 1), "ring:8", _grid_links, 2),
     "line": _Family(lambda d: _grid(d, False, f"line of {d[0]}"), (1, 1), "line:8", _grid_links, 2),
@@ -190,14 +201,17 @@ FAMILIES: dict[str, _Family] = {
     "dragonfly": _Family(
         _dragonfly, (3, 3), "dragonfly:4x4x2", lambda d: d[0] * d[1] * (2 * d[2] + d[1]) + d[0] * d[0]
     ),
+    # Six links a chip: 300 and 600 GB/s each way in all.
+    "tpu-v4": _Family(_tpu_slice, (3, 3), "tpu-v4:4x4x8", _grid_links, gbs=50.0, source=_TPU),
+    "tpu-v5p": _Family(_tpu_slice, (3, 3), "tpu-v5p:8x8x8", _grid_links, gbs=100.0, source=_TPU),
 }  # fmt: skip
 
 
 def family(spec: str) -> Topology:
     """Return the topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs", with the costs that further options (_COSTS) give.
 
-    `bw` is the bandwidth of a link and `alpha` the latency of a hop. Without these options they are DEFAULT_GBS and
-    DEFAULT_ALPHA_US, and α counts as assumed.
+    `bw` is the bandwidth of a link and `alpha` the latency of a hop. Without these options they are those of the
+    family and DEFAULT_ALPHA_US, and α counts as assumed.
 
     Raises:
         InputError: There is no such family, size or option, or the topology would be too large.
@@ -218,10 +232,10 @@ def family(spec: str) -> Topology:
     if chosen_family.most_links(dims) > 2 * MAX_LINKS or (kind != "fattree" and math.prod(dims) > MAX_RANKS):
         raise InputError(f"{where}: too large; it must have at most {MAX_RANKS} ranks and {MAX_LINKS} links")
     figures = _options(where, options)
-    gbs, alpha_us = figures.get("bw", DEFAULT_GBS), figures.get("alpha", DEFAULT_ALPHA_US)
+    gbs, alpha_us = figures.get("bw", chosen_family.gbs), figures.get("alpha", DEFAULT_ALPHA_US)
     shape = chosen_family.build(dims)
     src, dst = np.concatenate([shape.ends, shape.ends[::-1]], axis=1)
-    source = "bw and alpha given" if {"bw", "alpha"} <= figures.keys() else "default figures, nobody's machine"
+    source = "bw and alpha given" if {"bw", "alpha"} <= figures.keys() else chosen_family.source
     return Topology(
         name=spec,
         nranks=shape.nranks,

@@ -12,18 +12,13 @@ from topologies.costs import Costs
 from topologies.errors import InputError, did_you_mean
 from topologies.families import FAMILIES, family
 from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of
+from topologies.machines import machine_file, machines
 from topologies.text.costs import read_costs_file
 from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
 NO_COSTS, OWN_COSTS = "none", "machine"  # Names that stand in place of a file of costs.
-_MACHINES = Path(__file__).parent / "machines"
-
-
-def machines() -> list[str]:
-    """Return the names of the machines that come with the package, sorted."""
-    return sorted(path.stem for path in _MACHINES.glob("*.toml"))
 
 
 def load(spec: str | Path) -> Topology:
@@ -89,8 +84,8 @@ def load_machine(spec: str | Path) -> Machine:
         return _read_file(Path(spec))
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES])
     raise InputError(
-        f"topology {spec[:80]!r}: not known; {hint}{' ' if hint else ''}machines are {', '.join(machines())}; "
-        f"families are {', '.join(FAMILIES)}; or give a file that ends in {' or '.join(_suffixes())}"
+        f"topology {spec[:80]!r}: not known; {hint}{' ' if hint else ''}`synth topo list` shows all machines and "
+        f"families; a file must end in {' or '.join(_suffixes())}"
     )
 
 
@@ -101,7 +96,7 @@ def _suffixes() -> tuple[str, ...]:
 
 def _read_node(name: str) -> Machine:
     """Return the machine of a machine's name or a file's name."""
-    return _read_file(_MACHINES / f"{name}.toml" if name in machines() else Path(name))
+    return _read_file(machine_file(name) if name in machines() else Path(name))
 
 
 def _read_cluster(spec: str, name: str, count: str) -> Topology:

@@ -21,7 +21,8 @@ from synth.baselines import baseline
 from synth.search.settings import TargetSettings
 from tests.emit.small_programs import alltoall
 from topologies.errors import InputError
-from topologies.load import load, machines
+from topologies.load import load
+from topologies.machines import machines
 
 WIDE = alltoall(6, protocol="LL")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topologies.load import machines
+from topologies.machines import machines
 
 SMALL_FAMILIES = [
     "ring:2",

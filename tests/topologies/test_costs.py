@@ -10,7 +10,8 @@ import pytest
 from topologies.costed import protocols_of, with_costs, with_protocol, without_costs
 from topologies.costs import ANY, KINDS, PROTOCOLS, Costs, Protocol, SwitchCosts
 from topologies.errors import InputError
-from topologies.load import load, machines
+from topologies.load import load
+from topologies.machines import machines
 from topologies.network import network, subnetwork
 from topologies.text.costs import read_costs_file
 from topologies.text.reader import from_toml, read_machine
@@ -101,9 +102,9 @@ def test_ll128_needs_a_suitable_kind_of_link() -> None:
 def test_machines_state_the_source_of_costs(name: str) -> None:
     t = load(name)
     assert t.costs is None or (t.costs.source and protocols_of(with_costs(t)))
-    if t.costs is not None:
-        for protocol, us in _NVLINK_US.items():
-            assert t.costs.protocols[protocol].latency_us["nvlink"] == us
+    for protocol, costs in t.costs.protocols.items() if t.costs is not None else ():
+        assert costs.latency_us.get("nvlink", _NVLINK_US[protocol]) == _NVLINK_US[protocol]
+        assert costs.efficiency.keys() == costs.latency_us.keys()
 
 
 def test_costs_of_operations_in_switches() -> None:

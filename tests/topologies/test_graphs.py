@@ -14,7 +14,8 @@ from synth import InputError, synthesize
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
 from topologies.graphs import FORMS, from_networkx, graph_text, read_graph
-from topologies.load import load, machines
+from topologies.load import load
+from topologies.machines import machines
 from topologies.network import network
 from topologies.symmetry.automorphism import automorphisms
 from topologies.text.writer import to_toml

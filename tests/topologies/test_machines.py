@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies.load import load, machines
+from topologies.load import load, load_machine
+from topologies.machines import machines
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,13 @@ from topologies.load import load, machines
     [
         ("dgx1", 8, 150), ("ndv2", 8, 150), ("dgx2", 16, 125), ("dgx-a100", 8, 300), ("dgx-h100", 8, 450),
         ("dgx-h200", 8, 450), ("gb200-nvl72", 72, 900), ("mi300x", 8, 448), ("gaudi3", 8, 525),
-        ("z52", 8, 64),
+        ("z52", 8, 64), ("gb300-nvl72", 72, 900), ("dgx-b200", 8, 900), ("dgx-b300", 8, 900), ("mi325x", 8, 448),
+        ("mi355x", 8, 537.6), ("azure-nd-a100-v4", 8, 300), ("azure-nd-h100-v5", 8, 450),
+        ("azure-nd-mi300x-v5", 8, 448), ("p4d.24xlarge", 8, 300), ("p5.48xlarge", 8, 450), ("p5en.48xlarge", 8, 450),
+        ("p6-b200.48xlarge", 8, 900), ("p6-b300.48xlarge", 8, 900), ("a2-highgpu-8g", 8, 300),
+        ("a3-highgpu-8g", 8, 450), ("a3-megagpu-8g", 8, 450), ("a3-ultragpu-8g", 8, 450), ("a4-highgpu-8g", 8, 900),
+        ("l40s-1root", 4, 26), ("l40s-2root", 8, 26), ("trn1", 16, 192), ("trn2", 16, 512), ("tpu-v4:4x4x4", 64, 300),
+        ("tpu-v5p:4x4x8", 128, 600),
     ],
 )  # fmt: skip
 def test_bandwidth_per_gpu(machine: str, ranks: int, gbs: float) -> None:
@@ -24,6 +31,28 @@ def test_bandwidth_per_gpu(machine: str, ranks: int, gbs: float) -> None:
     np.testing.assert_allclose(out[:ranks], gbs)
     np.testing.assert_allclose(into[:ranks], gbs)
     assert not t.nodes.any()
+
+
+@pytest.mark.parametrize(
+    ("machine", "gbs"),
+    [
+        ("mi300x", 400), ("gb200-nvl72", 3600), ("gb300-nvl72", 7200), ("dgx-b200", 400), ("dgx-b300", 800),
+        ("p4d.24xlarge", 50), ("p5.48xlarge", 400), ("p5en.48xlarge", 400), ("p6-b200.48xlarge", 400),
+        ("p6-b300.48xlarge", 800), ("azure-nd-a100-v4", 200), ("azure-nd-h100-v5", 400), ("azure-nd-mi300x-v5", 400),
+        ("a2-highgpu-8g", 12.5), ("a3-highgpu-8g", 100), ("a3-megagpu-8g", 200), ("a3-ultragpu-8g", 400),
+        ("a4-highgpu-8g", 400), ("trn1", 100), ("trn2", 400), ("trn2-ultra", 1600),
+    ],
+)  # fmt: skip
+def test_bandwidth_of_the_nics_of_a_node(machine: str, gbs: float) -> None:
+    nics = load_machine(machine).nics
+    assert nics is not None
+    assert nics.gbs * len(nics.sends) == pytest.approx(gbs)
+    assert load(f"{machine}:2").nranks == 2 * load(machine).nranks
+
+
+def test_a_small_slice_of_a_tpu_pod_is_a_mesh() -> None:
+    assert load("tpu-v4:2x2x1").nlinks == 8
+    assert load("tpu-v4:4x4x4").nlinks == 6 * 64
 
 
 def test_mi250_links() -> None:

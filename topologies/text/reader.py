@@ -14,6 +14,7 @@ from topologies.arrays import Floats, Ints, row_of_entry
 from topologies.clusters import Machine, Nics
 from topologies.costs import KINDS, kind_numbers
 from topologies.errors import InputError, did_you_mean
+from topologies.machines import machine_file, machines
 from topologies.text.costs import read_costs
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.vertex_sets import expand_names, parse_set
@@ -34,9 +35,10 @@ from topologies.topology import (
 
 _MOST_GATHERED = 100_000  # Most sets remembered, and most single pairs gathered, of a list of pairs.
 _MOST_REMARKS = 100  # Most lines.
+_RIGHT = "a topology's tables and arrays, two levels at most"
 _TOP = (
-    "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability", "gcn", "platform",
-    "nodes", "links", "limits", "switch_ops", "nic", "costs",
+    "base", "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability", "gcn",
+    "platform", "nodes", "links", "limits", "switch_ops", "nic", "costs",
 )  # fmt: skip
 _LINKS = ("from", "to", "pairs", "matrix", "both", "gbs", "alpha_us", "kind", "assumed", "note")
 _LIMITS = ("name", "pairs", "gbs", "note")
@@ -63,7 +65,7 @@ def read_machine(text: str, origin: str) -> Machine:
     Raises:
         InputError: The text describes no machine; the message is one line.
     """
-    top = parse_toml(text, origin, "a topology's tables and arrays, two levels at most")
+    top = _completed(parse_toml(text, origin, _RIGHT))
     top.only(_TOP)
     name = top.string("name")
     if not name or not name.isprintable() or len(name) > 200:
@@ -98,6 +100,30 @@ def read_machine(text: str, origin: str) -> Machine:
         _nics(nic, vertices.nranks) if nic is not None else None,
         _remarks(text),
     )
+
+
+def _completed(top: Fields) -> Fields:
+    """Return a topology's table together with what the machine that it names as its base states and it does not.
+
+    A table such as [nic] is completed key by key; any other value replaces the base's.
+    """
+    if "base" not in top.values:
+        return top
+    name = top.string("base")
+    if name not in machines():
+        right = did_you_mean(name, machines()) or f"it must be one of {', '.join(machines())}"
+        top.fail("base", f"{shown(name)} is no machine of the package; {right}")
+    base = _completed(parse_toml(machine_file(name).read_text(encoding="utf-8"), name, _RIGHT))
+    return Fields(_merge(base.values, top.values), top.text, top.origin)
+
+
+def _merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table whose values come from `own` where it has them, else from `base`; tables in it are merged too."""
+    merged = {**base, **own}
+    for key in base.keys() & own.keys():
+        if isinstance(base[key], dict) and isinstance(own[key], dict):
+            merged[key] = _merge(base[key], own[key])
+    return merged
 
 
 def _remarks(text: str) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ from topologies.families import FAMILIES
 from topologies.graphs import FORMS, graph_text
 from topologies.importers.combine import import_files
 from topologies.levels.hierarchy import find_levels
-from topologies.load import load, load_machine, machines
+from topologies.load import load, load_machine
+from topologies.machines import machines
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.text.writer import to_toml
 from topologies.topology import Topology

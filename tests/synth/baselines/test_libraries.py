@@ -14,7 +14,8 @@ from synth.baselines.vendors import LIBRARIES
 from topologies.costed import with_costs
 from topologies.costs import KINDS
 from topologies.errors import NotModelled
-from topologies.load import load, machines
+from topologies.load import load
+from topologies.machines import machines
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

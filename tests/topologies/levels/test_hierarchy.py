@@ -7,7 +7,8 @@ import pytest
 
 from topologies.errors import InputError
 from topologies.levels.hierarchy import find_levels, parse_levels
-from topologies.load import load, machines
+from topologies.load import load
+from topologies.machines import machines
 from topologies.topology import Topology
 
 FAMILIES = "ring:8 line:6 full:8 mesh:6x6 torus:4x4x4 hypercube:4 star:8 fattree:4 fattree:4x8x2 dragonfly:4x4x2"

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.topologies.topology_texts import GOOD, NIC, complaint
 from topologies.errors import InputError
-from topologies.load import load, machines
-from topologies.text.reader import from_toml
+from topologies.load import load, load_machine
+from topologies.machines import machines
+from topologies.text.reader import from_toml, read_machine
 from topologies.text.writer import to_toml
 
 MATRIX = 'name = "m"\nranks = 2\n[[links]]\nmatrix = {}\ngbs = 1\nalpha_us = 0\n'
@@ -187,3 +188,30 @@ def test_mutated_text_is_read_or_refused(seed: int) -> None:
     line = complaint(lambda: from_toml(text, "f.toml"))
     assert "\n" not in line
     assert len(line) < 600
+
+
+def test_a_base_states_what_a_file_does_not() -> None:
+    """Check that tables are completed key by key, and that other values replace the base's."""
+    text = 'name = "mine"\nbase = "dgx-h100"\n[nic]\ngbs = 25\n[costs.LL]\nstart_us = 1\n'
+    machine, base = read_machine(text, "mine.toml"), load_machine("dgx-h100")
+    assert machine.topology.name == "mine"
+    assert machine.topology.nlinks == base.topology.nlinks
+    assert machine.nics is not None
+    assert base.nics is not None
+    assert (machine.nics.gbs, len(machine.nics.sends)) == (25, len(base.nics.sends))
+    protocols = [m.topology.costs.protocols for m in (machine, base) if m.topology.costs is not None]
+    assert [costs["LL"].start_us for costs in protocols] == [1, 6.6]
+    assert protocols[0]["Simple"] == protocols[1]["Simple"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('base = "dgx-h101"', "f.toml:2: base: 'dgx-h101' is no machine of the package; did you mean dgx-h100"),
+        ('base = "../x.toml"', "f.toml:2: base: '../x.toml' is no machine of the package; it must be one of a2-"),
+        ("base = 1", "f.toml:2: base: 1 is no text"),
+        ('base = "dgx-h100"\nranks = 3', "f.toml: [[links]] number 1: from: rank 7 does not exist; it must be 0 to 2"),
+    ],
+)
+def test_a_wrong_base(lines: str, message: str) -> None:
+    assert message in refused(f'name = "x"\n{lines}\n')

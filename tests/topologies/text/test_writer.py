@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.topologies.topology_texts import same
 from topologies.clusters import Machine, Nics, join
-from topologies.load import load, load_machine, machines
+from topologies.load import load, load_machine
+from topologies.machines import machines
 from topologies.text.reader import from_toml, read_machine
 from topologies.text.writer import to_toml
 from topologies.topology import Limit, Topology
