@@ -16,7 +16,9 @@ from emit.library.selection.lookup import place_beside
 from emit.msccl.format import threadblocks
 from emit.msccl.read import read_msccl
 from emit.targets import FEWEST_SMS, RESERVED_SMS, TARGETS, Target, on_devices
-from synth.app.synthesis import make_question, synthesize
+from synth.app.arguments import QuestionArguments
+from synth.app.question import make_question
+from synth.app.synthesis import synthesize
 from synth.baselines import baseline
 from synth.search.settings import TargetSettings
 from tests.emit.small_programs import alltoall
@@ -72,7 +74,7 @@ def test_sms_that_a_rank_may_use() -> None:
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_a_lowered_program_fits_its_sms(collective: str) -> None:
-    problem = make_question(collective, "dgx1").problem
+    problem = make_question(QuestionArguments(collective, "dgx1")).problem
     programs = Programs(problem, TargetSettings(sms=8))
     for algorithm in list(baseline(problem))[:2]:
         for lowered in (programs.lower(algorithm).small, programs.lower(algorithm).large):

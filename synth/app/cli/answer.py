@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import tempfile
@@ -19,91 +20,67 @@ from emit.library.write import existing_entries
 from emit.targets import TARGETS
 from synth.app.cli.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
-from synth.app.cli.options import SearchOptions, print_json
-from synth.app.cli.programs import scratch_bytes
+from synth.app.cli.options import SearchCommand, print_json
 from synth.app.cli.streams import clear_line
 from synth.app.present.table import format_next_minute, heading, table
-from synth.app.synthesis import Question, find_answer, make_question
+from synth.app.question import make_question
+from synth.app.synthesis import find_answer
 from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.pattern import collective_of
-from synth.model.problem import parse_ranks
-from synth.model.sizes import parse_size
 from synth.model.text import format_count
+from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.settings import AUTO, NONE
 from synth.search.statement import next_minute, statement
 from synth.solvers.workers import Workers
-from synth.storage.cache import Cache, open_cache
+from synth.storage.cache import open_cache
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.load import load
 from topologies.text.files import check_below
 
 _STOPPING_S = 0.6  # time for writing files after Ctrl-C
 _LOGGED_S = 15.0  # time between two lines of progress in a log
 
 
-def answer(name: str, file: str | None, options: SearchOptions, workers: Workers) -> Callable[[], None]:
+def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     """Run a search; return a function that writes the files and prints the report, for which no solver is needed.
 
     Args:
-        name: Name of the collective, or "pattern".
-        file: File of the pattern, or of the sizes of alltoallv; None for other collectives.
-        options: The options of the command.
+        command: The call of the command.
         workers: Solver processes.
 
     Raises:
         InputError: An option cannot be right, or the files cannot be written.
     """
-    for option, value in (("--group-sizes", options.group_sizes), ("--objective", options.objective)):
+    for option, value in (("--group-sizes", command.group_sizes), ("--objective", command.objective)):
         if value is not None:
             raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
-    check_target(options.target)
-    progress = progress_line(options.begun)
-    topology = load(options.topo)
-    question = make_question(
-        collective_of(name, file),
-        topology,
-        None if options.group is None else parse_ranks(options.group, "--group", topology.nranks),
-        relay=options.relay
-        if options.relay in ("none", "all")
-        else parse_ranks(options.relay, "--relay", topology.nranks),
-        without=options.without,
-        degrade=options.degrade,
-        switch_ops=options.switch_ops,
-        root=options.root,
-        size=None if options.size is None else parse_size(options.size, "--size"),
-        chunks=options.chunks,
-        steps=options.steps,
-        rounds=options.rounds,
-        engine=options.engine,
-        budget=options.budget,
-        seed=options.seed,
-        target=options.target,
-        sms=options.sms,
-        groups_overlap=options.groups_overlap,
-        scratch_limit=scratch_bytes(options.scratch_limit),
-        costs=options.costs,
-        begun=options.begun,
-    )
-    check_writable(Path(options.out), options.target)
-    cache = open_cache(options.cache)
+    check_target(command.question.target)
+    progress = progress_line(command.begun)
+    collective = collective_of(str(command.question.collective), command.file)
+    question = make_question(dataclasses.replace(command.question, collective=collective))
+    folder, cache = Path(command.out), open_cache(command.cache)
+    check_writable(folder, question.settings.name)
     if exposed := cache.exposed():
         click.echo(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out", err=True)
     if cache.folder is None:
-        return partial(_report, find_answer(question, workers, progress), options, question)
-    key = answer_key(options, question)
-    cached = _cached_answer(cache, key, options, question)
+        return partial(_report, command, question, find_answer(question, workers, progress))
+    key = answer_key(question, command.proof)
+    try:
+        cached = take_answer(cache, key, folder, question)
+    except InputError as error:
+        cached = None
+        clear_progress()
+        click.echo(f"warning: {error}", err=True)
     if cached is not None:
-        return partial(_report, cached.found, options, question, cached_answer=cached)
+        return partial(_report, command, question, cached.found, cached_answer=cached)
     # If the library has files for the question already, the written files are not the answer of this search only.
-    fresh = not entries_of_question(existing_entries(Path(options.out)), question)
-    return partial(
-        _report, find_answer(question, workers, progress), options, question, (cache, key) if fresh else None
-    )
+    is_kept = not entries_of_question(existing_entries(folder), question)
+    result = find_answer(question, workers, progress)
+    return partial(_report, command, question, result, keep=partial(keep_answer, cache, key) if is_kept else None)
 
 
 def check_target(target: str) -> None:
@@ -183,36 +160,27 @@ def ending(ended: str, begun: float, has_answer: bool = True) -> list[str]:
     ]
 
 
-def written_until(ended: str, options: SearchOptions) -> float:
+def written_until(ended: str, command: SearchCommand) -> float:
     """Return the time of `now` until which files may be made: the end of the budget, or shortly after Ctrl-C."""
-    end = options.begun + options.budget
+    end = command.begun + command.budget_s
     return min(end, now() + _STOPPING_S) if ended == "interrupted" else end
 
 
-def _cached_answer(cache: Cache, key: str, options: SearchOptions, question: Question) -> CachedAnswer | None:
-    """Return the cached answer after its check; warn on stderr and return None if the check fails."""
-    try:
-        return take_answer(cache, key, Path(options.out), question)
-    except InputError as error:
-        clear_progress()
-        click.echo(f"warning: {error}", err=True)
-        return None
-
-
 def _report(
-    result: SearchResult,
-    options: SearchOptions,
+    command: SearchCommand,
     question: Question,
-    keeping: tuple[Cache, str] | None = None,
+    result: SearchResult,
+    *,
+    keep: Callable[[Saved], None] | None = None,
     cached_answer: CachedAnswer | None = None,
 ) -> None:
     """Write the files of an answer and print it.
 
     Args:
-        result: The search result.
-        options: The options of the command.
+        command: The call of the command.
         question: The question.
-        keeping: The cache and the key under which the answer is kept; None if it is not to be kept.
+        result: The search result.
+        keep: Function that keeps the answer in the cache; None if it is not to be kept.
         cached_answer: The answer, if it comes from the cache.
     """
     if sys.stderr.isatty():
@@ -222,53 +190,58 @@ def _report(
     with collected() as defects:
         written = save(
             result,
-            options.out,
+            command.out,
             question.settings,
-            proof=options.proof,
-            anew=options.replace,
-            until=written_until(result.ended, options),
+            proof=command.proof,
+            anew=command.replace,
+            until=written_until(result.ended, command),
             other_found=None if cached_answer is None else cached_answer.other_form,
         )
         clear_progress()
-        document = statement(written.found)
+        document = _statement(written)
     defects.update((defect.line, defect) for defect in result.defects)
     say_defects(defects.values(), "its answers are missing")
-    document["defects"] = list(defects)
-    document["algorithms"] = _rows(written)
-    if written.other_form is not None:
-        document["other_form"] = _rows(written.other_form)
-    document["next_minute"] = next_minute(written.found, document["algorithms"])
-    document["unsaved"] = written.refused
-    document["remarks"] = list(written.remarks)
-    document["cached"] = cached_answer is not None
-    if keeping is not None and not defects and result.ended != "interrupted":
-        keep_answer(*keeping, written)
-    if options.as_json:
+    document |= {"defects": list(defects), "cached": cached_answer is not None}
+    if keep is not None and not defects and result.ended != "interrupted":
+        keep(written)
+    if command.as_json:
         print_json(document)
     else:
         nranks = result.problem.topology.nranks
-        heading_lines = f"{heading(document, nranks)}\n\n"
-        click.echo(table(document, nranks) if result.ranges else heading_lines + _why_nothing(result, options))
+        if result.ranges:
+            click.echo(table(document, nranks))
+        else:
+            click.echo(f"{heading(document, nranks)}\n\n{_why_nothing(result, question.options)}")
         cached = [] if cached_answer is None else [f"from the cache; the search took {result.seconds:.1f} s"]
-        click.echo("\n" + _closing(result, written, options.begun, cached))
+        click.echo("\n" + _closing(result, written, command.begun, cached))
         if result.ranges:
             click.echo(format_next_minute(document["next_minute"]))
     if result.ended == "interrupted":
         raise SystemExit(130)
     if not result.ranges:
         raise SystemExit(1)
-    if written.refused and options.target != AUTO:
-        click.echo(f"warning: --target {options.target}: no file for {written.refused}", err=True)
+    if written.refused and question.settings.name != AUTO:
+        click.echo(f"warning: --target {question.settings.name}: no file for {written.refused}", err=True)
         raise SystemExit(3)
 
 
-def _why_nothing(result: SearchResult, options: SearchOptions) -> str:
+def _statement(written: Saved) -> dict[str, Any]:
+    """Return the statement of an answer as it was written, with the files that the library now has."""
+    document = statement(written.found)
+    document["algorithms"] = _rows(written)
+    if written.other_form is not None:
+        document["other_form"] = _rows(written.other_form)
+    document["next_minute"] = next_minute(written.found, document["algorithms"])
+    return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
+
+
+def _why_nothing(result: SearchResult, options: Options) -> str:
     """Return a line that says why a search found no algorithm."""
     if result.impossible or result.ended == "interrupted":
         return result.impossible or "interrupted before an algorithm was found"
     if result.ended:
-        return f"no algorithm was found within the budget of {options.budget:g} s; a larger --budget may help"
-    shape = Options(chunks=options.chunks, steps=options.steps, rounds=options.rounds).shape
+        return f"no algorithm was found within the budget of {options.budget_s:g} s; a larger --budget may help"
+    shape = options.shape
     by_engine = "" if options.engine == ANY_ENGINE else f" by --engine {options.engine}"
     advice = " or ".join([*(["another shape"] if shape else []), *(["another --engine"] if by_engine else [])])
     return (

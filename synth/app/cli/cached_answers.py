@@ -26,8 +26,6 @@ from emit.library.restored import restored_program
 from emit.library.saving.save import Saved
 from emit.library.standing import File
 from emit.library.write import existing_entries
-from synth.app.cli.options import SearchOptions
-from synth.app.synthesis import Question
 from synth.baselines import baseline
 from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
@@ -35,6 +33,7 @@ from synth.engines.registry import ENGINES
 from synth.model.problem import LARGEST, question
 from synth.search.frontier import Contender, Range
 from synth.search.plans import SINGLE
+from synth.search.question import Question
 from synth.search.result import SearchResult
 from synth.storage.bundle import pack, unpack
 from synth.storage.cache import Cache, engines_version
@@ -46,7 +45,6 @@ from topologies.text.fields import Fields
 from topologies.text.files import origin_of
 
 _FORMAT = "synth-known-3"
-_OPTIONS_OF_THE_ANSWER = ("size", "chunks", "steps", "rounds", "engine", "seed", "proof")
 _PROOF = "bound.proof.json"
 _MOST_ALGORITHMS = 1000
 _MOST_BYTES = 1 << 62  # size of a message
@@ -66,12 +64,18 @@ class CachedAnswer:
     other_form: SearchResult | None
 
 
-def answer_key(search_options: SearchOptions, user_question: Question) -> str:
-    """Return the key of an answer: a digest of the problem, its topology, what is pinned, and the budget's class."""
-    options = [getattr(search_options, name) for name in _OPTIONS_OF_THE_ANSWER]
+def answer_key(user_question: Question, proof: bool) -> str:
+    """Return the key of an answer: a digest of the problem, its topology, what is pinned, and the budget's class.
+
+    Args:
+        user_question: The question.
+        proof: Whether the answer is written with its proof.
+    """
+    options, settings = user_question.options, user_question.settings
+    pinned = [options.size, options.chunks, options.steps, options.rounds, options.engine, options.seed, proof]
+    budget_class = math.ceil(math.log2(options.budget_s))
     about = [
-        _FORMAT, engines_version(), options, *dataclasses.astuple(user_question.settings), user_question.unsaid,
-        math.ceil(math.log2(search_options.budget)),
+        _FORMAT, engines_version(), pinned, *dataclasses.astuple(settings), user_question.unsaid, budget_class
     ]  # fmt: skip
     digest = hashlib.sha256(json.dumps(about).encode())
     for stated in (user_question.problem, user_question.healthy):

@@ -23,10 +23,10 @@ from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import SavedGroups, save_groups
 from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
 from synth.app.cli.defects import say_defects
-from synth.app.cli.options import SearchOptions, print_json
-from synth.app.cli.programs import scratch_bytes
+from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
 from synth.app.present.table import concurrent_table
+from synth.app.question import healthy_topology, target_settings
 from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.protocols import plan_protocols
 from synth.concurrent.result import ConcurrentResult, statement
@@ -39,12 +39,11 @@ from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_time
 from synth.parallelism.reduction.program_plans import PROGRAMS, program_plans
-from synth.search.settings import AUTO, NONE, TargetSettings
+from synth.search.settings import AUTO, NONE
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks
-from topologies.load import apply_costs, load
 from topologies.text.fields import shown
 from topologies.topology import Topology, without_switch_ops
 
@@ -58,77 +57,67 @@ _FILES = 8  # files that are listed
 _PART = re.compile(r"(?:\s*(?=[A-Za-z@])(?P<name>[A-Za-z][A-Za-z_-]*)?\s*(?:@(?P<size>[^:=,]*))?:)?(?P<ranks>.*)", re.S)
 
 
-def answer(name: str, file: str | None, options: SearchOptions, workers: Workers) -> Callable[[], None]:
+def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     """Plan concurrent groups; return a function that writes the files and prints the report.
 
     Args:
-        name: Name of the collective, or "pattern".
-        file: File of the pattern, or of the sizes of alltoallv; None for other collectives.
-        options: The options of the command.
+        command: The call of the command.
         workers: Solver processes.
 
     Raises:
         InputError: An option cannot be right, or is for a single group only.
     """
-    check_writable(Path(options.out), options.target)
-    collective = collective_of(name, file)
+    arguments = command.question
+    check_writable(Path(command.out), arguments.target)
+    collective = collective_of(str(arguments.collective), command.file)
     for option, why in _SINGLE.items():
-        if getattr(options, option) is not None:
+        if getattr(arguments, option) is not None:
             raise InputError(f"--{option}: does not go with --groups; {why}")
-    check_target(options.target)
-    topology = apply_costs(load(options.topo), options.costs)
-    programs = GroupPrograms(
-        TargetSettings(options.target, options.sms, options.groups_overlap, scratch_bytes(options.scratch_limit))
-    )
-    members = parse_members(
-        str(options.groups),
-        collective,
-        topology,
-        dead=dead_ranks(topology, options.without),
-        size=options.size,
-        sizes=options.group_sizes,
-    )
-    relays = (
-        options.relay if options.relay in ("none", "all") else parse_ranks(options.relay, "--relay", topology.nranks)
-    )
+    check_target(arguments.target)
+    topology = healthy_topology(arguments)
+    settings = target_settings(arguments)
+    programs = GroupPrograms(settings)
+    size = None if arguments.size is None else str(arguments.size)
+    dead = dead_ranks(topology, arguments.without)
+    members = parse_members(str(command.groups), collective, topology, dead=dead, size=size, sizes=command.group_sizes)
+    relays = arguments.relay
+    if isinstance(relays, str) and relays not in ("none", "all"):
+        relays = parse_ranks(relays, "--relay", topology.nranks)
+    executor = None if settings.name == NONE else programs
     result = (plan_protocols if topology.protocol else plan)(
         topology,
         members,
         relays=relays,
-        without=options.without,
-        degrade=options.degrade,
-        objective="makespan" if options.objective is None else options.objective,
-        chunks=options.chunks,
-        engine=options.engine,
-        budget=options.budget,
-        seed=options.seed,
+        without=arguments.without,
+        degrade=arguments.degrade,
+        objective="makespan" if command.objective is None else command.objective,
+        chunks=arguments.chunks,
+        engine=arguments.engine,
+        budget=command.budget_s,
+        seed=arguments.seed,
         workers=workers,
-        progress=progress_line(options.begun),
-        executor=None if options.target == NONE else programs,
-        begun=options.begun,
-        first=_programs(topology, members, relays, options, programs),
+        progress=progress_line(command.begun),
+        executor=executor,
+        begun=command.begun,
+        first=_programs(topology, members, relays, command, executor),
     )
-    return partial(_report, result, programs, options)
+    return partial(_report, result, programs, command)
 
 
 def _programs(
     topology: Topology,
     members: Sequence[Member],
     relays: Sequence[int] | str,
-    options: SearchOptions,
-    programs: GroupPrograms,
+    command: SearchCommand,
+    executor: GroupPrograms | None,
 ) -> list[ConcurrentPlan]:
     """Return plans by reduction programs for the groups; none if an option asks for what programs do not support."""
-    if (
-        topology.protocol
-        or options.chunks is not None
-        or options.engine != "auto"
-        or not isinstance(relays, str)
-        or options.without
-    ):
+    arguments = command.question
+    is_pinned = topology.protocol or arguments.chunks is not None or arguments.engine != "auto"
+    if is_pinned or not isinstance(relays, str) or arguments.without:
         return []
-    network = apply_faults(without_switch_ops(topology), (), options.degrade)
-    until, executor = options.begun + PROGRAMS * options.budget, None if options.target == NONE else programs
+    network = apply_faults(without_switch_ops(topology), (), arguments.degrade)
+    until = command.begun + PROGRAMS * command.budget_s
     return list(program_plans(network, members, relays=relays, until=until, executor=executor))
 
 
@@ -215,14 +204,14 @@ def _sizes(
     return sizes_bytes
 
 
-def _report(result: ConcurrentResult, programs: GroupPrograms, options: SearchOptions) -> None:
+def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCommand) -> None:
     """Write the files of concurrent groups and print the report."""
     clear_progress()
-    until = written_until(result.ended, options)
-    saved = save_groups(result, options.out, programs, proof=options.proof, until=until, anew=options.replace)
+    until = written_until(result.ended, command)
+    saved = save_groups(result, command.out, programs, proof=command.proof, until=until, anew=command.replace)
     document = statement(result)
     say_defects(result.defects, "its plans are missing")
-    if options.as_json:
+    if command.as_json:
         for path in saved.schedules:
             key = "proof_file" if path.name.endswith(".proof.json") else "schedule"
             document.setdefault(key, str(path))
@@ -237,11 +226,12 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, options: SearchOp
     else:
         labels = [member.label for member in result.problem.members]
         click.echo(concurrent_table(document, labels, result.problem.topology.nranks) + "\n")
-        click.echo(_closing(result, saved, options.begun))
+        click.echo(_closing(result, saved, command.begun))
     if result.ended == "interrupted":
         raise SystemExit(130)
-    if saved.refused and options.target != AUTO:
-        click.echo(f"warning: --target {options.target}: no file: {saved.refused}", err=True)
+    target = programs.settings.name
+    if saved.refused and target != AUTO:
+        click.echo(f"warning: --target {target}: no file: {saved.refused}", err=True)
         raise SystemExit(3)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from emit.targets import SCRATCH_LIMIT, TARGETS, Target
+from synth.app.arguments import QuestionArguments
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -95,43 +96,37 @@ def declare(*options: Option) -> Option:
     return declared
 
 
-@dataclass(frozen=True)
-class SearchOptions:
-    """The options of a command that searches, as the user wrote them.
+@dataclass(frozen=True, eq=False)
+class SearchCommand:
+    """A call of a command that searches: its question, and what it does with the answer.
 
     Attributes:
-        budget: Seconds for the search.
+        question: The arguments of the question, with the collective's name.
+        file: File of the pattern, or of the sizes of alltoallv; None for other collectives.
         begun: Time of `synth.model.deadline.now` at the command's start.
+        budget_s: Seconds for the search.
+        groups: Concurrent groups as text; None for one group.
+        group_sizes: Message sizes of the groups as text.
+        objective: What a plan of groups minimises.
+        out: Folder of the files.
+        proof: Whether to write schedules and proofs.
+        replace: Whether to replace existing files, even faster ones.
+        cache: Folder of kept answers; None for the usual one.
+        as_json: Whether to print JSON instead of a table.
     """
 
-    topo: str
-    group: str | None
-    relay: str
+    question: QuestionArguments
+    file: str | None
+    begun: float
+    budget_s: float
     groups: str | None
     group_sizes: str | None
     objective: str | None
-    without: tuple[str, ...]
-    degrade: tuple[str, ...]
-    switch_ops: bool
-    size: str | None
-    chunks: int | None
-    steps: int | None
-    rounds: int | None
-    engine: str
-    budget: float
-    seed: int
     out: str
-    target: str
-    sms: int | None
-    groups_overlap: bool
-    scratch_limit: str | None
     proof: bool
     replace: bool
+    cache: str | None
     as_json: bool
-    begun: float
-    costs: str = "none"
-    root: int | None = None
-    cache: str | None = None
 
 
 def print_json(document: Mapping[str, Any]) -> None:

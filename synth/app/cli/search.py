@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from emit.targets import RESERVED_SMS
+from synth.app.arguments import QuestionArguments
 from synth.app.cli import interrupts
 from synth.app.cli.options import (
-    SearchOptions,
+    SearchCommand,
     cache_option,
     costs_option,
     declare,
@@ -106,15 +107,19 @@ def collective_command(kind: CollectiveKind) -> click.Command:
         example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
         own_options.append(
             click.option(
-                "--sizes", required=True, metavar="FILE", help="Read the matrix of bytes from this CSV or JSON file."
+                "--sizes",
+                "file",
+                required=True,
+                metavar="FILE",
+                help="Read the matrix of bytes from this CSV or JSON file.",
             )
         )
 
     @click.command(kind.name, help=f"{kind.summary}\n\n\b\n{example}\n")
     @declare(*own_options, _question)
-    def command(sizes: str | None = None, **options: Any) -> None:
+    def command(**options: Any) -> None:
         """Answer the command's question."""
-        _answer(kind.name, sizes, **options)
+        _answer(kind.name, options)
 
     return command
 
@@ -122,31 +127,39 @@ def collective_command(kind: CollectiveKind) -> click.Command:
 @click.command("pattern")
 @click.argument("file")
 @_question
-def pattern(file: str, **options: Any) -> None:
+def pattern(**options: Any) -> None:
     """Find algorithms for your own pattern: who holds which chunk before and after.
 
     \b
     synth pattern halo.toml --topo mesh:2x2
     """
-    _answer("pattern", file, **options)
+    _answer("pattern", options)
 
 
-def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, **further_options: Any) -> None:
-    """Run a search in solver processes and print its report; handle Ctrl-C."""
-    begun = now()
-    options = SearchOptions(
-        budget=parse_seconds(budget, "--budget"), out=out, engine=engine, begun=begun, **further_options
-    )
-    if not out:
+_NOT_OF_QUESTION = ("groups", "group_sizes", "objective", "out", "proof", "replace", "cache", "as_json")
+
+
+def _answer(name: str, options: dict[str, Any]) -> None:
+    """Run a search in solver processes and print its report; handle Ctrl-C.
+
+    Args:
+        name: Name of the collective, or "pattern".
+        options: Value of each option by the name of its parameter.
+    """
+    begun, budget_s = now(), parse_seconds(options.pop("budget"), "--budget")
+    file, other_options = options.pop("file", None), {option: options.pop(option) for option in _NOT_OF_QUESTION}
+    question = QuestionArguments(name, **options, budget=budget_s, begun=begun, are_options=True)
+    command = SearchCommand(question, file, begun, budget_s, **other_options)
+    if not command.out:
         raise InputError("--out: is empty; give the name of a folder")
     try:
-        with Workers(processes(engine) if options.groups is None else ()) as workers:
-            if options.groups is None:
+        with Workers(processes(question.engine) if command.groups is None else ()) as workers:
+            if command.groups is None:
                 from synth.app.cli.answer import answer  # It loads while the solvers' processes load.
             else:
                 from synth.app.cli.concurrent import answer  # It loads while the solvers' processes load.
 
-            report = answer(name, file, options, workers)
+            report = answer(command, workers)
             interrupts.let_finish()
     except KeyboardInterrupt:
         if interrupts.came() > 1:

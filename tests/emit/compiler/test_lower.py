@@ -12,7 +12,8 @@ from emit.compiler.lower import Lowering, lower
 from emit.program import SENDS
 from emit.targets import TARGETS
 from emit.timing.predict import Predictor
-from synth.app.synthesis import make_question
+from synth.app.arguments import QuestionArguments
+from synth.app.question import make_question
 from synth.baselines import baseline, baseline_named
 from synth.model.problem import make_problem
 from topologies.costed import with_costs, with_protocol
@@ -26,7 +27,7 @@ from topologies.load import load
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_baselines_are_lowered(collective: str, topo: str, protocol: str, target: str) -> None:
     """Check all baselines, among them recursive doubling, which sends more at once than two slots hold on a ring."""
-    problem = make_question(collective, topo).problem
+    problem = make_question(QuestionArguments(collective, topo)).problem
     for algorithm in baseline(problem):
         program, goal = lower(algorithm, "x", protocol, min_bytes=1 << 20, target=target)
         assert check(program, goal, target=target).ok
@@ -36,7 +37,7 @@ def test_baselines_are_lowered(collective: str, topo: str, protocol: str, target
 
 def test_explicit_limits() -> None:
     """Check that a program keeps explicit limits in place of its target's, or is refused."""
-    (algorithm, *_) = baseline(make_question("allgather", "dgx1").problem)
+    (algorithm, *_) = baseline(make_question(QuestionArguments("allgather", "dgx1")).problem)
     program, _ = lower(algorithm, "x")
     blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
     least = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=blocks - 1)
@@ -48,7 +49,7 @@ def test_lowering_without_time() -> None:
     """Check that lowering without time gives a right program, even if it is slower."""
     slower = 0
     for spec in ("ring:8", "dgx1", "torus:2x4"):
-        for algorithm in baseline(make_question("allgather", spec).problem):
+        for algorithm in baseline(make_question(QuestionArguments("allgather", spec)).problem):
             hasty, patient = (Lowering(algorithm, "x") for _ in range(2))
             first, best = hasty.program(min_bytes=1 << 20, until=-math.inf), patient.program(min_bytes=1 << 20)
             assert check(first, hasty.goal).ok

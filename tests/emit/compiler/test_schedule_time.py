@@ -17,7 +17,8 @@ from emit.compiler.lower import lower, lower_to_instructions
 from emit.program import Program
 from emit.targets import LL_MOST_BYTES, TARGETS
 from emit.timing.predict import Predictor
-from synth.app.synthesis import make_question
+from synth.app.arguments import QuestionArguments
+from synth.app.question import make_question
 from synth.baselines import baseline
 from synth.model.problem import LARGEST
 from synth.verify.algorithm import Algorithm
@@ -74,7 +75,7 @@ def test_short_threadblocks_on_many_channels_keep_the_order(seed: int) -> None:
 
 def test_local_copies_are_joined() -> None:
     """Check that a broadcast's local copies are joined up to the target's count of chunks."""
-    problem = make_question("broadcast", "ring:3").problem.with_chunks(200)
+    problem = make_question(QuestionArguments("broadcast", "ring:3")).problem.with_chunks(200)
     algorithm = Algorithm(problem, answered(problem, LARGE), "route", size_bytes=LARGE)
     program, goal = lower(algorithm, "x", inplace=False)
     copies = [step.count for _, _, _, step in program.steps() if step.op == "cpy"]
@@ -97,7 +98,7 @@ def test_the_chosen_program_takes_the_schedules_time(seed: int) -> None:
 
 def test_threadblocks_are_shared_where_limits_require_it() -> None:
     """Check an all-reduce whose threadblocks for each direction and peer exceed the limits."""
-    algorithm, *_ = baseline(make_question("allreduce", "full:6").problem)
+    algorithm, *_ = baseline(make_question(QuestionArguments("allreduce", "full:6")).problem)
     usual = TARGETS["executor-nccl"].limits
     for limits in (replace(usual, dep_tb=5), replace(usual, tbs_per_gpu=5)):
         program, goal = lower(algorithm, "x", limits=limits)
@@ -108,7 +109,7 @@ def test_one_threadblock_serves_a_peer_in_both_directions() -> None:
     """Check that both directions of a peer have one channel, even with more peers than a channel takes."""
     algorithm = next(
         candidate
-        for candidate in baseline(make_question("allgather", "full:8").problem)
+        for candidate in baseline(make_question(QuestionArguments("allgather", "full:8")).problem)
         if candidate.engine == "direct"
     )
     limits = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=7, tbs_per_channel=4)

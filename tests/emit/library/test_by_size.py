@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from emit.library.by_size import by_size
 from emit.library.lowered import Lowered, LoweredBySize
 from emit.library.programs import Programs
-from synth.app.synthesis import make_question
+from synth.app.arguments import QuestionArguments
+from synth.app.question import make_question
 from synth.baselines import baseline
 from synth.model.problem import LARGEST
 from synth.search.frontier import Contender, Range
 from synth.search.settings import TargetSettings
 
-ALGORITHM, *_ = baseline(make_question("allgather", "ring:3").problem)
+ALGORITHM, *_ = baseline(make_question(QuestionArguments("allgather", "ring:3")).problem)
 MADE = Programs(ALGORITHM.problem, TargetSettings("executor-nccl")).lower(ALGORITHM)
 US = st.floats(0.1, 10)
 PER_BYTE = st.floats(1e-6, 1e-3)

@@ -10,7 +10,8 @@ import pytest
 
 import synth
 from emit.compiler.lower import lower
-from synth.app.synthesis import make_question
+from synth.app.arguments import QuestionArguments
+from synth.app.question import make_question
 from synth.bounds.prove import prove
 from synth.engines.greedy import route
 from synth.engines.request import Candidate, Options, Request
@@ -117,14 +118,16 @@ def test_answers_state_whether_switches_do_more_than_forward() -> None:
 
 
 def test_a_target_without_switch_operations_is_searched_without_them() -> None:
-    assert make_question("broadcast", "dgx-h100").problem.network.hyperlinks is not None
-    assert make_question("broadcast", "dgx-h100", switch_ops=False).problem.network.hyperlinks is None
-    answer = make_question("broadcast", "dgx-h100", target="msccl")
+    assert make_question(QuestionArguments("broadcast", "dgx-h100")).problem.network.hyperlinks is not None
+    assert (
+        make_question(QuestionArguments("broadcast", "dgx-h100", switch_ops=False)).problem.network.hyperlinks is None
+    )
+    answer = make_question(QuestionArguments("broadcast", "dgx-h100", target="msccl"))
     assert answer.problem.network.hyperlinks is None
     assert answer.unsaid.startswith("msccl's files cannot express multicast and reduction in switches")
-    assert make_question("broadcast", "dgx-a100", target="msccl").unsaid == ""
+    assert make_question(QuestionArguments("broadcast", "dgx-a100", target="msccl")).unsaid == ""
     with pytest.raises(InputError, match="--engine switch: msccl's files cannot express"):
-        make_question("broadcast", "dgx-h100", target="msccl", engine="switch")
+        make_question(QuestionArguments("broadcast", "dgx-h100", target="msccl", engine="switch"))
 
 
 def test_lowering_refuses_operations_that_no_program_has() -> None:

@@ -1,0 +1,147 @@
+"""Build a question from the arguments of the command line or of Python, which are checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from emit.library.programs import executor_for
+from emit.targets import TARGETS
+from synth.app.arguments import QuestionArguments
+from synth.engines.flow.quotients import quotient_question
+from synth.engines.registry import engines_named
+from synth.engines.request import Options
+from synth.model.collective import Collective
+from synth.model.deadline import now
+from synth.model.numbers import as_flag, as_seconds, as_text, as_texts, whole, whole_numbers
+from synth.model.problem import Problem, make_problem, parse_ranks
+from synth.model.registry import parse_name
+from synth.model.sizes import parse_size
+from synth.search.budget import check_budget
+from synth.search.question import Question
+from synth.search.settings import NONE, TargetSettings
+from topologies.costed import figures_of
+from topologies.errors import InputError
+from topologies.faults.apply import apply_faults
+from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
+from topologies.graphs import from_networkx, is_graph
+from topologies.load import apply_costs, load
+from topologies.topology import Topology, without_switch_ops
+
+
+def make_question(arguments: QuestionArguments) -> Question:
+    """Return the question that arguments state, without answering it.
+
+    Raises:
+        InputError: An argument cannot be right; the message is one line.
+    """
+    options = _options(arguments)
+    root = None if arguments.root is None else whole(arguments.root, "root")
+    healthy = healthy_topology(arguments)
+    check_budget(healthy, 0, options.budget_s)
+    without = as_texts(arguments.without, "without")
+    topology = apply_faults(healthy, without, as_texts(arguments.degrade, "degrade"))
+    members, relays = _ranks(arguments, healthy, dead_ranks(healthy, without))
+
+    def problem_on(variant: Topology) -> Problem:
+        """Return the problem on a topology, or its quotient where nothing that a quotient cannot express is pinned."""
+        quotient = None
+        name, is_plain = arguments.collective, (options.steps, options.rounds, root) == (None, None, None)
+        if isinstance(name, str) and is_plain and not variant.protocol:  # A bound covers one protocol of a quotient.
+            quotient = quotient_question(variant, parse_name(name), members, relays, options.chunks)
+        return quotient or make_problem(variant, arguments.collective, members, relays, root=root)
+
+    problem = problem_on(topology)
+    if options.chunks is not None:
+        problem.with_chunks(options.chunks)  # Raise for an impossible number of chunks.
+    settings = target_settings(arguments)
+    unsaid, is_hurt = "", topology is not healthy
+    if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
+        unsaid = "the costs do not cover multicast and reduction in switches (--costs none allows them)"
+    executor = executor_for(problem, settings)  # Raise if the target cannot express the question.
+    if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:
+        able = " or ".join([*(name for name, target in TARGETS.items() if target.switch_ops), NONE])
+        missing = f"multicast and reduction in switches (--target {able} allows them)"
+        unsaid = f"{executor.target.name}'s files cannot express {missing}"
+        healthy = without_switch_ops(healthy)
+        problem = problem_on(without_switch_ops(topology))
+    if unsaid and options.engine == "switch":
+        raise InputError(f"--engine switch: {unsaid}")
+    return Question(problem, options, settings, problem_on(healthy) if is_hurt else None, unsaid)
+
+
+def target_settings(arguments: QuestionArguments) -> TargetSettings:
+    """Return the settings of the target that arguments state; raise InputError for values that cannot be right."""
+    sms = None if arguments.sms is None else whole(arguments.sms, "sms")
+    if sms is not None and sms < 1:
+        raise InputError(f"sms {sms}: is not possible; it must be 1 or more")
+    return TargetSettings(
+        as_text(arguments.target, "target"),
+        sms,
+        as_flag(arguments.groups_overlap, "groups_overlap"),
+        _bytes(arguments, "scratch_limit"),
+    )
+
+
+def size_in_bytes(value: int | str, name: str) -> int:
+    """Return the bytes of a size that is a number or text such as `64K`.
+
+    Args:
+        value: The size.
+        name: Name of the argument for error messages.
+
+    Raises:
+        InputError: The value is no size.
+    """
+    return parse_size(value if isinstance(value, str) else str(whole(value, name)), name)
+
+
+def _bytes(arguments: QuestionArguments, argument: str) -> int | None:
+    """Return the bytes of an argument that is a size; None if it is not given."""
+    value = getattr(arguments, argument)
+    return None if value is None else size_in_bytes(value, arguments.name(argument))
+
+
+def _options(arguments: QuestionArguments) -> Options:
+    """Return what is pinned, the budget and the seed; raise InputError for values that cannot be right."""
+    pinned = {name: getattr(arguments, name) for name in ("chunks", "steps", "rounds")}
+    options = Options(
+        _bytes(arguments, "size"),
+        **{name: None if value is None else whole(value, name) for name, value in pinned.items()},
+        engine=as_text(arguments.engine, "engine"),
+        budget_s=as_seconds(arguments.budget, "budget"),
+        seed=whole(arguments.seed, "seed"),
+        begun=now() if arguments.begun is None else arguments.begun,
+    )
+    options.check()
+    engines_named(options.engine)  # Raise for an unknown engine.
+    return options
+
+
+def healthy_topology(arguments: QuestionArguments) -> Topology:
+    """Return the topology with its costs, before parts are dead or slow."""
+    if not isinstance(arguments.collective, Collective):
+        as_text(arguments.collective, "collective")
+    topo = from_networkx(arguments.topo) if is_graph(arguments.topo) else arguments.topo
+    if not isinstance(topo, Topology | Path):
+        as_text(topo, "topo")
+    topology = apply_costs(topo if isinstance(topo, Topology) else load(topo), arguments.costs)
+    return topology if as_flag(arguments.switch_ops, "switch_ops") else without_switch_ops(topology)
+
+
+def _ranks(
+    arguments: QuestionArguments, topology: Topology, dead: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the ranks of the group, and the ranks that relay."""
+
+    def listed(value: Sequence[int] | str, argument: str) -> tuple[int, ...]:
+        """Return the ranks of a list, or of text such as `0,2,4-7`."""
+        if isinstance(value, str):
+            return parse_ranks(value, arguments.name(argument), topology.nranks)
+        return whole_numbers(value, argument)
+
+    group = None if arguments.group is None else listed(arguments.group, "group")
+    relay = arguments.relay
+    relay = relay if isinstance(relay, str) and relay in ("none", "all") else listed(relay, "relay")
+    members = list(live_ranks(topology, dead, group, "group"))
+    return members, relay_ranks(topology, dead, relay, members)
