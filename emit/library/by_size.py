@@ -1,4 +1,4 @@
-"""Splitting the ranges of a search's answers into files, each with one program and the sizes that it can serve."""
+"""Splitting the offers of a search into files, each with one program and the sizes that it can serve."""
 
 from __future__ import annotations
 
@@ -9,112 +9,103 @@ from emit.library.lowered import Lowered, LoweredBySize
 from emit.targets import LL_MOST_BYTES
 from synth.model.problem import LARGEST, SMALLEST
 from synth.model.text import format_size
-from synth.search.frontier import Contender, Range
+from synth.search.offer import Offer, partition
 
 _FASTER = 1.002  # ratio of times at a size from which on the faster program takes over
 _WORTH = 1.02  # ratio of Simple's to LL's time from which on small messages get their own file
 
 
-def by_size(ranges: Sequence[Range]) -> list[Range]:
-    """Return the ranges split so that each is served by one program."""
-    files = [file for served in ranges for file in _files(served)]
-    return _joined([part for file in files for fitting in _split_at_limit(file) for part in _divided(fitting)])
+def by_size(offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers split so that each has one program."""
+    files = [file for offer in offers for file in _files(offer)]
+    return _joined([_divided(fitting) for file in files for fitting in _split_at_limit(file)])
 
 
-def _files(served: Range) -> list[Range]:
-    """Return a range of sizes as one file, or as several if the smallest or largest messages gain by their own."""
-    programs = served.contender.execution
+def _files(offer: Offer) -> list[Offer]:
+    """Return an offer as one file, or as several if the smallest or largest messages gain by their own."""
+    programs = offer.execution
     if not isinstance(programs, LoweredBySize):
-        return [served]
-    if served.high is not None and served.high <= LL_MOST_BYTES:
-        return [_serve(served, programs.small)]
+        return [offer]
+    if offer.high is not None and offer.high <= LL_MOST_BYTES:
+        return [replace(offer, execution=programs.small)]
     sizes = [1 << e for e in range(SMALLEST.bit_length() - 1, LL_MOST_BYTES.bit_length())]
-    small = [size for size in sizes if size >= served.low]
+    small = [size for size in sizes if size >= offer.low]
     if all(_does_as_well(programs.large, programs.small, size) for size in small):
-        return _larger(served, programs)
-    shown = small[0] if served.low == 0 else small[len(small) // 2]
-    small_range = _serve(replace(served, high=LL_MOST_BYTES, shown=min(served.shown, shown)), programs.small)
-    middle = min(2 * LL_MOST_BYTES, served.high or LARGEST)
-    first, *larger_ranges = _larger(replace(served, low=LL_MOST_BYTES + 1, shown=max(served.shown, middle)), programs)
-    if first.contender.execution is programs.small:
-        return [replace(small_range, high=first.high), *larger_ranges]
-    return [small_range, first, *larger_ranges]
+        return _larger(offer, programs)
+    shown = min(offer.shown, small[0] if offer.low == 0 else small[len(small) // 2])
+    small_offer = replace(offer, execution=programs.small, high=LL_MOST_BYTES, shown=shown)
+    middle = min(2 * LL_MOST_BYTES, offer.high or LARGEST)
+    first, *larger_offers = _larger(replace(offer, low=LL_MOST_BYTES + 1, shown=max(offer.shown, middle)), programs)
+    if first.execution is programs.small:
+        return [replace(small_offer, high=first.high), *larger_offers]
+    return [small_offer, first, *larger_offers]
 
 
-def _larger(served: Range, programs: LoweredBySize) -> list[Range]:
-    """Return a range served by the program for any size, or from some power of two on by a program that is faster."""
-    last = served.high or LARGEST
-    sizes = [1 << e for e in range(last.bit_length()) if served.low <= 1 << e <= last] or [last]
-    programs_in_order, begins = [programs.large], [served.low]
+def _larger(offer: Offer, programs: LoweredBySize) -> list[Offer]:
+    """Return an offer of the program for any size, or from some power of two on of a program that is faster."""
+    last = offer.high or LARGEST
+    sizes = [1 << e for e in range(last.bit_length()) if offer.low <= 1 << e <= last] or [last]
+    program, samples = programs.large, list[tuple[int, Lowered]]()
     for size in sizes:
-        best = min(
-            programs.able(size) if size > LL_MOST_BYTES else programs_in_order[-1:],
-            key=lambda candidate: candidate.time_us(size),
-        )
-        if best.time_us(size) * _FASTER < programs_in_order[-1].time_us(size):
-            is_later_size = size > sizes[0]
-            programs_in_order, begins = (
-                ([*programs_in_order, best], [*begins, size]) if is_later_size else ([best], [served.low])
-            )
-    ends = [low - 1 for low in begins[1:]]
-    parts = []
-    for program, low, high in zip(programs_in_order, begins, [*ends, served.high], strict=True):
-        sizes_in_part = [size for size in sizes if low <= size <= (high or last)]
-        shown = served.shown if low <= served.shown <= (high or last) else sizes_in_part[len(sizes_in_part) // 2]
-        parts.append(_serve(replace(served, low=low, high=high, shown=shown), program))
-    return parts
+        if size > LL_MOST_BYTES:
+            fastest = min(programs.able(size), key=lambda candidate: candidate.time_us(size))
+            program = fastest if fastest.time_us(size) * _FASTER < program.time_us(size) else program
+        samples.append((size, program))
+    offers = []
+    for server, low, high in partition(offer.low, offer.high, samples, lambda _, __, size, later: [(size, later)]):
+        own_sizes = [size for size in sizes if low <= size <= (high or last)]
+        shown = offer.shown if low <= offer.shown <= (high or last) else own_sizes[len(own_sizes) // 2]
+        offers.append(replace(offer, execution=server, low=low, high=high, shown=shown))
+    return offers
 
 
-def _split_at_limit(served: Range) -> list[Range]:
-    """Return the part of a file's range that it can serve, and the part up to LARGEST that no file serves."""
-    by = served.contender.execution
-    most = None if not isinstance(by, Lowered) or by.largest is None else int(by.largest / by.scale)
-    if most is None or not isinstance(by, Lowered) or (served.high is not None and served.high <= most):
-        return [served]
-    last = served.high or LARGEST
-    limits = by.target.limits
+def _split_at_limit(offer: Offer) -> list[Offer]:
+    """Return the part of an offer that its file can serve, and the part up to LARGEST that no file serves."""
+    program = offer.execution
+    if not isinstance(program, Lowered) or program.largest is None:
+        return [offer]
+    most, limits = int(program.largest / program.scale), program.target.limits
+    if offer.high is not None and offer.high <= most:
+        return [offer]
     reason = f"offsets beyond {most} bytes of a message do not fit 32 bits"
     if limits.scratch_bytes:
         reason = f"{limits.name} allocates its scratch at the communicator's start, and larger messages need more than "
         reason += f"--scratch-limit {format_size(limits.scratch_bytes)}"
-    beyond = Contender(served.algorithm, refused=reason, found_s=served.contender.found_s)
-    unserved = replace(served, contender=beyond, low=max(served.low, most + 1), shown=max(served.shown, most + 1))
-    servable = replace(served, high=most, shown=min(served.shown, most))
-    return [*([servable] if served.low <= most else []), *([unserved] if most < last else [])]
+    served = [replace(offer, high=most, shown=min(offer.shown, most))] if offer.low <= most else []
+    if most >= (offer.high or LARGEST):
+        return served
+    first = max(offer.low, most + 1)
+    return [*served, replace(offer.without_program(reason), low=first, shown=max(offer.shown, first))]
 
 
-def _joined(parts: Sequence[Range]) -> list[Range]:
-    """Return the parts with each refused part joined to the next part, if there is one."""
-    joined: list[Range] = []
+def _joined(offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers with each refused one joined to the next, if there is one."""
+    joined: list[Offer] = []
     low = None
-    for number, part in enumerate(parts):
-        if part.contender.execution is None and part.contender.refused and number < len(parts) - 1:
-            low = part.low if low is None else low
+    for number, offer in enumerate(offers):
+        if offer.execution is None and offer.refused and number < len(offers) - 1:
+            low = offer.low if low is None else low
             continue
-        joined.append(part if low is None else replace(part, low=low))
+        joined.append(offer if low is None else replace(offer, low=low))
         low = None
     return joined
 
 
-def _divided(served: Range) -> list[Range]:
-    """Return the range, as refused if no size in it is a multiple of what the file needs."""
-    by = served.contender.execution
-    if not isinstance(by, Lowered) or served.high is None:
-        return [served]
-    first, last = by.served(max(served.low, 1), served.high)
-    if last is None or -(-first // by.divides) * by.divides <= last:
-        return [served]
-    sizes = f"{served.low} to {served.high} bytes" if served.low < served.high else f"{served.low} bytes"
-    reason = f"no message of {sizes} is a multiple of {by.divides} bytes: {by.target.otherwise} serves it"
-    return [replace(served, contender=Contender(served.algorithm, refused=reason))]
+def _divided(offer: Offer) -> Offer:
+    """Return the offer, as refused if no size of it is a multiple of what the file needs."""
+    program = offer.execution
+    if not isinstance(program, Lowered) or offer.high is None:
+        return offer
+    first, last = program.served(max(offer.low, 1), offer.high)
+    if last is None or -(-first // program.divides) * program.divides <= last:
+        return offer
+    sizes = f"{offer.low} to {offer.high} bytes" if offer.low < offer.high else f"{offer.low} bytes"
+    return offer.without_program(
+        f"no message of {sizes} is a multiple of {program.divides} bytes: {program.target.otherwise} serves it"
+    )
 
 
 def _does_as_well(large: Lowered, small: Lowered, size: int) -> bool:
     """Return True if the program for large messages also serves a size, and takes at most _WORTH times as long."""
     serves = large.serves(size) or not small.serves(size)
     return serves and large.time_us(size) <= _WORTH * small.time_us(size)
-
-
-def _serve(served: Range, by: Lowered) -> Range:
-    """Return the range with its algorithm served by a program."""
-    return replace(served, contender=Contender(served.contender.algorithm, by, found_s=served.contender.found_s))

@@ -30,7 +30,7 @@ from synth.model.deadline import now
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
 from synth.search.budget import Budget
-from synth.search.frontier import Contender, Range
+from synth.search.offer import Offer
 from synth.search.pool import Pool
 from synth.search.result import SearchResult
 from synth.search.settings import ANY_TARGET, AUTO, NONE, TargetSettings
@@ -290,9 +290,9 @@ class Programs:
         """Return the text of a program's file; raise InputError if the target cannot hold it."""
         return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
 
-    def files(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return the ranges split so that each is served by one program."""
-        return by_size(ranges)
+    def files(self, offers: Sequence[Offer]) -> list[Offer]:
+        """Return the offers split so that each has one program."""
+        return by_size(offers)
 
 
 def executor_for(problem: Problem, settings: TargetSettings, size: int | None = None) -> Programs | None:
@@ -327,8 +327,8 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
         programs: Lowering of its algorithms.
         until: Time of `synth.model.deadline.now`; algorithms that are not lowered and written by then are left out.
     """
-    lowered = [program for served in result.ranges if isinstance(program := served.contender.execution, Lowered)]
-    untried = [s for s in result.ranges if s.contender.execution is None and not s.contender.refused]
+    lowered = [program for served in result.ranges if isinstance(program := served.execution, Lowered)]
+    untried = [offer for offer in result.ranges if offer.execution is None and not offer.refused]
     is_same_target = (
         program.target == programs.target and program.program.inplace == programs.inplace for program in lowered
     )
@@ -341,12 +341,9 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
     if result.ended == "interrupted":
         algorithms = [algorithm for algorithm in algorithms if len(algorithm.schedule) <= _AT_ONCE]
         if not algorithms:
-            stopped = [
-                replace(answer, contender=Contender(answer.algorithm, refused=INTERRUPTED)) for answer in result.ranges
-            ]
-            return replace(result, ranges=stopped)
+            return replace(result, ranges=[offer.without_program(INTERRUPTED) for offer in result.ranges])
         until = 0.0  # One program is enough.
-    pool = Pool(programs, Budget.until(until), contenders=[Contender(a) for a in dict.fromkeys(algorithms)])
+    pool = Pool(programs, Budget.until(until), offers=[Offer(algorithm) for algorithm in dict.fromkeys(algorithms)])
     pinned = [served.low for served in result.ranges if served.low == served.high]
     ranges = pool.files(pinned[0] if pinned else None)
     return replace(result, ranges=ranges, refused=[*result.refused, *pool.refused])

@@ -28,7 +28,7 @@ from emit.timing.predict import TimedProgram
 from synth.model.collective import Collective, subdivided
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem
-from synth.search.frontier import Range
+from synth.search.offer import Offer
 from synth.storage.schedule_file import load_schedule
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, ScheduleError, ScheduleRefused
@@ -58,7 +58,7 @@ class File:
     entry: Mapping[str, Any]
     text: str
     time_us: Callable[[float], float]
-    served: Range | None = None
+    served: Offer | None = None
     existed: bool = False
     within: bool = True
     predictor: TimedProgram | None = None

@@ -83,7 +83,7 @@ def answered(spec: str, collective: str, budget_s: float, workers: Workers) -> R
     gaps, names, missed = [], [], []
     for size in SIZES:
         offer = result.fastest(size)
-        execution, time_us, bound_us = offer.contender.execution, offer.time_us(size), result.bound.at(size)[0]
+        execution, time_us, bound_us = offer.execution, offer.time_us(size), result.bound.at(size)[0]
         if time_us > bound_us * allowed(size):
             better_us = max(bound_us, refuted(result.problem, result.bound, size, time_us, workers))
             if time_us > better_us * allowed(size):
@@ -92,17 +92,15 @@ def answered(spec: str, collective: str, budget_s: float, workers: Workers) -> R
             bound_us = better_us
         gaps.append(max(1.0, time_us / bound_us))
         names.append(
-            execution.program.protocol
-            if isinstance(execution, Lowered)
-            else f"schedule, {offer.contender.refused[:60]}"
+            execution.program.protocol if isinstance(execution, Lowered) else f"schedule, {offer.refused[:60]}"
         )
     return Row(spec, collective, tuple(gaps), tuple(names), result.ended, missed=tuple(missed))
 
 
 def fastest_schedule_us(result: SearchResult, size: int) -> float:
     """Return the time in µs of the fastest schedule of a search, whether it became a program or not."""
-    contenders = [*(served.contender for served in result.ranges), *result.others, *result.refused]
-    return min(contender.algorithm.time_us(size) for contender in contenders)
+    offers = [*result.ranges, *result.others, *result.refused]
+    return min(offer.algorithm.time_us(size) for offer in offers)
 
 
 def allowed(size: int) -> float:

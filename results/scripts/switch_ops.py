@@ -55,7 +55,7 @@ def file_row(
     for size in FILE_SIZES:
         offer = result.fastest(size)
         gaps[size] = offer.time_us(size) / result.bound.at(size)[0]
-        shown.append(f"{max(1.0, gaps[size]):.3f} {'no file' if offer.contender.refused else offer.algorithm.engine}")
+        shown.append(f"{max(1.0, gaps[size]):.3f} {'no file' if offer.refused else offer.algorithm.engine}")
     ranks = "all" if group is None else " ".join(map(str, group))
     return [topology, ranks, collective, costs, *shown], [gap for size, gap in gaps.items() if size >= LARGE]
 

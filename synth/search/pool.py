@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -16,7 +17,8 @@ from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import contained
 from synth.model.problem import Problem
 from synth.search.budget import Budget
-from synth.search.frontier import Contender, Execution, Range, frontier, winners
+from synth.search.frontier import frontier, winners
+from synth.search.offer import Execution, Offer
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
@@ -60,8 +62,8 @@ class Executor(Protocol):
             InputError: The executor can hold no program of it.
         """
 
-    def files(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return the same ranges, each served by one file."""
+    def files(self, offers: Sequence[Offer]) -> list[Offer]:
+        """Return the offers split so that each is one file."""
 
 
 class Pool:
@@ -69,8 +71,8 @@ class Pool:
 
     Attributes:
         executor: Executor whose programs are compared; None to compare schedules.
-        contenders: Algorithms that can be shown.
-        refused: Algorithms that have no program, because the executor holds none or time was short.
+        offers: Offers of the algorithms that can be shown.
+        refused: Offers of those that have no program, because the executor holds none or time was short.
         searching: Whether engines still have stages; programs that take long wait for their end.
         lowering: Whether a program is being lowered now.
         send_s: Seconds that lowering one send in haste takes, as far as is known.
@@ -81,7 +83,7 @@ class Pool:
         executor: Executor | None = None,
         budget: Budget | None = None,
         report: Callable[[str], None] = lambda _: None,
-        contenders: Sequence[Contender] = (),
+        offers: Sequence[Offer] = (),
         least_bytes: int = 0,
     ) -> None:
         """Start a pool.
@@ -90,56 +92,58 @@ class Pool:
             executor: See the class.
             budget: Time for lowering and writing; unlimited if None.
             report: Receives a line before a step that takes long.
-            contenders: Algorithms to begin with.
+            offers: Offers to begin with.
             least_bytes: Smallest chunk that is useful to the executor; see `synth.engines.request.Options`.
         """
         self.executor, self.budget, self.report = executor, budget or Budget(), report
-        self.contenders, self.refused = list(contenders), list[Contender]()
+        self.offers, self.refused = list(offers), list[Offer]()
         self.searching, self.lowering = False, False
         self.send_s = _LEAST_SEND_S
         self._least_bytes = least_bytes
         self._learned_sends = 0  # The sends of the program that `send_s` was learned from.
         self._longest_s = 0.0  # The longest time until a best program was found.
-        self._postponed = list[Contender]()
+        self._postponed = set[Algorithm]()
         self._sharing = 1  # The number of algorithms that share the time left for lowering.
 
     def search_deadline(self) -> float:
         """Return when engines and bounds must end, so that there is time to lower and write; a reading of `now`."""
         if self.lowering or self.executor is None:
             return self.budget.deadline
-        postponed = (contender for contender in self._postponed if contender in self.contenders)
+        postponed = (offer for offer in self.offers if offer.algorithm in self._postponed)
         return self.budget.search_deadline(self._longest_s, map(self._needs_s, postponed))
 
-    def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
-        """Add an algorithm, and lower it now if it is the fastest at a size."""
-        contender = contender_of(algorithm, self._least_bytes)
-        contender.found_s = now() - self.budget.begun
-        self.contenders.append(contender)
+    def add(self, algorithm: Algorithm, size_bytes: float) -> Offer:
+        """Add an algorithm, lower it now if it is the fastest at a size, and return its offer."""
+        self.offers.append(offer_of(algorithm, self._least_bytes, now() - self.budget.begun))
         self.best(size_bytes)
-        return contender
+        return self.offer_of(algorithm)
 
-    def remove(self, contender: Contender) -> None:
+    def offer_of(self, algorithm: Algorithm) -> Offer:
+        """Return the present offer of an algorithm that was added, with or without a program."""
+        return next(offer for offer in self.all_offers() if offer.algorithm is algorithm)
+
+    def remove(self, algorithm: Algorithm) -> None:
         """Remove an algorithm from those that can be shown."""
-        self.contenders = [stored for stored in self.contenders if stored is not contender]
+        self.offers = [offer for offer in self.offers if offer.algorithm is not algorithm]
 
-    def is_postponed(self, contender: Contender) -> bool:
+    def is_postponed(self, algorithm: Algorithm) -> bool:
         """Return whether an algorithm is lowered only after all stages, and may turn out to be slower then."""
-        return self.searching and contender in self._postponed
+        return self.searching and algorithm in self._postponed
 
-    def all_found(self) -> list[Contender]:
-        """Return every algorithm, with or without a program."""
-        return self.contenders + self.refused
+    def all_offers(self) -> list[Offer]:
+        """Return the offer of every algorithm, with or without a program."""
+        return self.offers + self.refused
 
-    def best(self, size_bytes: float) -> Contender | None:
+    def best(self, size_bytes: float) -> Offer | None:
         """Return the fastest algorithm at a size, or the fastest schedule if none can be lowered.
 
         None means that there is no algorithm.
         """
-        while self.contenders:
-            best = min(self.contenders, key=lambda c: (not c.serves(size_bytes), c.time_us(size_bytes), *c.order))
+        while self.offers:
+            best = min(self.offers, key=lambda offer: (not offer.serves(size_bytes), *offer.rank_at(size_bytes)))
             if self._settle(best, (int(size_bytes),)):
                 return best
-        return min(self.refused, key=lambda c: (c.time_us(size_bytes), *c.order), default=None)
+        return min(self.refused, key=lambda offer: offer.rank_at(size_bytes), default=None)
 
     def best_us(self, size_bytes: float) -> float:
         """Return the time of the fastest algorithm at a size, in µs; inf if there is none."""
@@ -148,85 +152,86 @@ class Pool:
 
     def scheduled_us(self, size_bytes: float) -> float:
         """Return the time of the best schedule or program so far at a size, in µs, without lowering any."""
-        return min((contender.time_us(size_bytes) for contender in self.all_found()), default=math.inf)
+        return min((offer.time_us(size_bytes) for offer in self.all_offers()), default=math.inf)
 
-    def frontier(self, size_bytes: int | None = None) -> list[Range]:
+    def frontier(self, size_bytes: int | None = None) -> list[Offer]:
         """Return which algorithm serves which sizes, or one size; all of them lowered if any can be."""
         if size_bytes is not None:
             best = self.best(size_bytes)
-            return [] if best is None else [Range(best, size_bytes, size_bytes, size_bytes)]
-        while self.contenders:
-            won_sizes: dict[Contender, list[int]] = {}
-            for contender, sizes in winners(self.contenders):
-                won_sizes.setdefault(contender, []).extend(sizes)
-            self._sharing = sum(contender.execution is None for contender in won_sizes)
+            return [] if best is None else [best.at_size(size_bytes)]
+        while self.offers:
+            won_sizes: dict[Offer, list[int]] = {}
+            for offer, sizes in winners(self.offers):
+                won_sizes.setdefault(offer, []).extend(sizes)
+            self._sharing = sum(offer.execution is None for offer in won_sizes)
             # The smallest is lowered first, because time may not be enough for all.
-            smallest_first = sorted(won_sizes, key=lambda c: len(c.algorithm.schedule))
-            if all(self._settle(contender, won_sizes[contender]) for contender in smallest_first):
+            smallest_first = sorted(won_sizes, key=lambda offer: len(offer.algorithm.schedule))
+            if all(self._settle(offer, won_sizes[offer]) for offer in smallest_first):
                 break
-        return frontier(self.contenders or self.refused)
+        return frontier(self.offers or self.refused)
 
-    def files(self, size_bytes: int | None = None) -> list[Range]:
-        """Return the frontier, each range served by one file if there is an executor."""
-        ranges = self.frontier(size_bytes)
-        return self.executor.files(ranges) if self.executor and self.contenders else ranges
+    def files(self, size_bytes: int | None = None) -> list[Offer]:
+        """Return the frontier, each offer as one file if there is an executor."""
+        offers = self.frontier(size_bytes)
+        return self.executor.files(offers) if self.executor and self.offers else offers
 
     def stop(self) -> None:
         """Lower nothing more; algorithms without a program are shown only if there is no program at all."""
-        lowered = [contender for contender in self.contenders if contender.execution is not None]
-        self.contenders = lowered or self.contenders
+        lowered = [offer for offer in self.offers if offer.execution is not None]
+        self.offers = lowered or self.offers
         self.executor = self.executor if lowered else None
 
-    def _settle(self, contender: Contender, sizes: Sequence[int]) -> bool:
+    def _settle(self, offer: Offer, sizes: Sequence[int]) -> bool:
         """Return True if the time of an algorithm stands for now; else lower or refuse it and return False."""
-        if self.executor is None or contender.execution is not None or self.is_postponed(contender):
+        if self.executor is None or offer.execution is not None or self.is_postponed(offer.algorithm):
             return True
-        if reason := self.executor.refusal(contender.algorithm):
-            self._refuse(contender, reason)
+        if reason := self.executor.refusal(offer.algorithm):
+            self._refuse(offer, reason)
             return False
-        if now() + self._needs_s(contender) > self.budget.deadline:
-            if any(rival.execution is not None for rival in self.contenders):
+        if now() + self._needs_s(offer) > self.budget.deadline:
+            if any(rival.execution is not None for rival in self.offers):
                 # Once the time is over, no other algorithm is looked at either.
                 is_over = self.budget.left_s <= 0
-                late = [rival for rival in self.contenders if rival.execution is None] if is_over else [contender]
+                late = [rival for rival in self.offers if rival.execution is None] if is_over else [offer]
                 for rival in late:
                     self._refuse(rival, self._reason_late(rival))
                 return False
             if self.searching:
-                self._postponed.append(contender)
+                self._postponed.add(offer.algorithm)
                 return True
             # There must be a program, so the smallest algorithm is lowered even if it is late.
-            contender = min(self.contenders, key=lambda c: (len(c.algorithm.schedule), *c.order))
-        if self.searching and self.budget.is_too_long_while_searching(self._needs_s(contender)):
-            self._postponed.append(contender)
+            offer = min(self.offers, key=lambda candidate: (len(candidate.algorithm.schedule), *candidate.order))
+        if self.searching and self.budget.is_too_long_while_searching(self._needs_s(offer)):
+            self._postponed.add(offer.algorithm)
             return True
-        self._lower(contender, sizes)
+        self._lower(offer, sizes)
         return False
 
-    def _lower(self, contender: Contender, sizes: Sequence[int]) -> None:
+    def _lower(self, offer: Offer, sizes: Sequence[int]) -> None:
         """Lower an algorithm within its deadlines; refuse or postpone it if there is no program in time."""
         assert self.executor is not None
-        sends = len(contender.algorithm.schedule)
+        sends = len(offer.algorithm.schedule)
         self.report(f"lowering {sends} sends")
-        is_first = not any(rival.execution for rival in self.contenders)
+        is_first = not any(rival.execution for rival in self.offers)
         begun = now()
         enough, cutoff = self.budget.lowering_deadlines(self.searching, self._sharing, is_first)
         self.lowering = True
         try:
-            lower = partial(self.executor.lower, contender.algorithm, enough, sizes)
-            part = f"lowering of {contender.algorithm.engine}"
-            contender.execution = limited(cutoff, partial(contained, part, lower, None))
-            if contender.execution is None:
+            lower = partial(self.executor.lower, offer.algorithm, enough, sizes)
+            part = f"lowering of {offer.algorithm.engine}"
+            execution = limited(cutoff, partial(contained, part, lower, None))
+            if execution is None:
                 raise InputError(f"{part} failed")
         except TimeUp:
             self._learn(sends, now() - begun)
             if self.searching:
-                self._postponed.append(contender)
+                self._postponed.add(offer.algorithm)
             else:
-                self._refuse(contender, self._reason_late(contender))
+                self._refuse(offer, self._reason_late(offer))
         except InputError as error:
-            self._refuse(contender, str(error))
+            self._refuse(offer, str(error))
         else:
+            self.offers[self.offers.index(offer)] = replace(offer, execution=execution)
             self._learn(sends, self.executor.first_s)
             self._longest_s = max(self._longest_s, now() - begun)
         finally:
@@ -237,20 +242,20 @@ class Pool:
         if sends >= self._learned_sends:
             self.send_s, self._learned_sends = max(seconds / max(sends, _FEW), _LEAST_SEND_S), sends
 
-    def _needs_s(self, contender: Contender) -> float:
+    def _needs_s(self, offer: Offer) -> float:
         """Estimate the seconds to lower an algorithm in haste and to write its file."""
-        return self.budget.writing_s(self.send_s * len(contender.algorithm.schedule))
+        return self.budget.writing_s(self.send_s * len(offer.algorithm.schedule))
 
-    def _reason_late(self, contender: Contender) -> str:
+    def _reason_late(self, offer: Offer) -> str:
         """Return the reason for a missing program, with a budget that would be enough, as far as is known."""
-        return LATE.format(self.budget.enough_for(self._needs_s(contender)))
+        return LATE.format(self.budget.enough_for(self._needs_s(offer)))
 
-    def _refuse(self, contender: Contender, reason: str) -> None:
-        contender.refused = reason
-        self.remove(contender)
-        self.refused.append(contender)
+    def _refuse(self, offer: Offer, reason: str) -> None:
+        self.remove(offer.algorithm)
+        self.refused.append(replace(offer, refused=reason))
 
 
-def contender_of(algorithm: Algorithm, least_bytes: int) -> Contender:
-    """Return an algorithm as a contender, for messages whose largest chunks have at least so many bytes."""
-    return Contender(algorithm, least_size=least_bytes / float(algorithm.problem.collective.fraction.max()))
+def offer_of(algorithm: Algorithm, least_bytes: int, elapsed_s: float | None = None) -> Offer:
+    """Return an algorithm as an offer for messages whose largest chunks have at least so many bytes."""
+    least_size = least_bytes / float(algorithm.problem.collective.fraction.max())
+    return Offer(algorithm, least_size=least_size, elapsed_s=elapsed_s)

@@ -19,9 +19,9 @@ from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.budget import Budget
-from synth.search.frontier import Contender
+from synth.search.offer import Offer
 from synth.search.plans import SINGLE, SearchPlan, Stage
-from synth.search.pool import Executor, Pool, contender_of
+from synth.search.pool import Executor, Pool, offer_of
 from synth.search.result import Report, SearchResult
 from synth.search.runner import compiled_interrupts
 from synth.search.search import search
@@ -166,18 +166,18 @@ def _search_each(
                 list(results.values())[-1].ended = "interrupted"
         if name in results and results[name].ended == "interrupted":
             break
-    contenders = [contender for result in results.values() for contender in _contenders(result)]
-    contenders += _taken_over(problems, results, able, protocols.taken_over, least_bytes)
+    offers = [offer for result in results.values() for offer in _offers(result)]
+    offers += _taken_over(problems, results, able, protocols.taken_over, least_bytes)
     lowering = Budget(math.inf, budget.begun) if plan.patient else budget
-    pool = Pool(executor, lowering, lambda text: report and report(text, None), contenders)
+    pool = Pool(executor, lowering, lambda text: report and report(text, None), offers)
     merged = _merged(problem, options, results, bounds, pool)
     merged.seconds = now() - budget.begun
     return merged
 
 
-def _contenders(result: SearchResult) -> list[Contender]:
-    """Return every algorithm of a result that can be shown, each once."""
-    return list({id(c): c for c in (*(served.contender for served in result.ranges), *result.others)}.values())
+def _offers(result: SearchResult) -> list[Offer]:
+    """Return an offer of every algorithm of a result that can be shown, each once."""
+    return list({offer.algorithm: offer for offer in (*result.ranges, *result.others)}.values())
 
 
 def _taken_over(
@@ -186,12 +186,11 @@ def _taken_over(
     able: Sequence[str],
     most_sends: int,
     least_bytes: dict[str, int],
-) -> list[Contender]:
+) -> list[Offer]:
     """Return the algorithms of the first protocol under the other protocols: the same sends at other times."""
     first = next(iter(results))
-    contenders = []
-    for contender in _contenders(results[first]):
-        algorithm = contender.algorithm
+    offers = []
+    for algorithm in (offer.algorithm for offer in _offers(results[first])):
         if algorithm.problem.quotient is not None or len(algorithm.schedule) > most_sends:
             continue
         for name in able:
@@ -199,8 +198,8 @@ def _taken_over(
             if name != first and max(algorithm.schedule.link, default=0) < problems[name].network.ncarriers:
                 problem = replace(problems[name], collective=algorithm.problem.collective)
                 same_sends = Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
-                contenders.append(contender_of(same_sends, least_bytes[name]))
-    return contenders
+                offers.append(offer_of(same_sends, least_bytes[name]))
+    return offers
 
 
 def _merged(
@@ -225,7 +224,7 @@ def _merged(
     return SearchResult(
         problem,
         ranges=ranges,
-        others=[contender for contender in pool.contenders if contender.algorithm not in shown],
+        others=[offer for offer in pool.offers if offer.algorithm not in shown],
         bound=Bound(tuple(witness for bound in proved for witness in bound.witnesses)),
         baselines=[algorithm for result in results.values() for algorithm in result.baselines],
         claims=first.claims,

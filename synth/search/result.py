@@ -15,7 +15,7 @@ from synth.engines.registry import AUTO
 from synth.engines.request import SlotClaim, StepClaim
 from synth.model.defects import Defect, contained
 from synth.model.problem import Problem
-from synth.search.frontier import Contender, Range
+from synth.search.offer import Offer
 from synth.verify.algorithm import Algorithm
 from topologies.errors import NotModelled
 
@@ -29,7 +29,7 @@ class SearchResult:
 
     Attributes:
         problem: The problem, with one chunk a block.
-        ranges: The frontier, or one range at the pinned size.
+        ranges: The frontier, or one offer at the pinned size.
         others: Algorithms that could be shown but serve no size.
         bound: Lower limit on the time of any algorithm.
         baselines: Algorithms that a vendor library would run.
@@ -52,14 +52,14 @@ class SearchResult:
     """
 
     problem: Problem
-    ranges: list[Range] = field(default_factory=list)
-    others: list[Contender] = field(default_factory=list)
+    ranges: list[Offer] = field(default_factory=list)
+    others: list[Offer] = field(default_factory=list)
     bound: Bound = field(default_factory=lambda: Bound(()))
     baselines: list[Algorithm] = field(default_factory=list)
     claims: list[StepClaim] = field(default_factory=list)
     slots: list[SlotClaim] = field(default_factory=list)
     impossible: str = ""
-    refused: list[Contender] = field(default_factory=list)
+    refused: list[Offer] = field(default_factory=list)
     healthy: SearchResult | None = None
     engine: str = AUTO
     other_engines: tuple[str, ...] = ()
@@ -93,10 +93,10 @@ class SearchResult:
             return model
         return _modelled(name, partial(model.choose, self.problem.collective.name, size_bytes))
 
-    def fastest(self, size_bytes: int) -> Range:
-        """Return the range that serves a message size in bytes."""
-        served = (candidate for candidate in self.ranges if candidate.high is None or size_bytes <= candidate.high)
-        return next(served, self.ranges[-1])
+    def fastest(self, size_bytes: int) -> Offer:
+        """Return the offer that serves a message size in bytes."""
+        serving = (offer for offer in self.ranges if offer.high is None or size_bytes <= offer.high)
+        return next(serving, self.ranges[-1])
 
 
 def _modelled(library: str, ask: Callable[[], Answer]) -> Answer | NotModelled:

@@ -287,7 +287,7 @@ class StagedSearch:
             result.queue = tuple(dict.fromkeys([*cut_off, *to_come, *later]))
             result.refutable = self._windows.next_gap.size() if self._has_windows else None
         shown = {served.algorithm for served in result.ranges}
-        result.others = [contender for contender in state.pool.contenders if contender.algorithm not in shown]
+        result.others = [offer for offer in state.pool.offers if offer.algorithm not in shown]
         result.refused = state.pool.refused
         if options.engine != AUTO:
             names = dict.fromkeys(served.algorithm.engine for served in result.ranges)

@@ -18,7 +18,7 @@ from synth.model.collective import Floats
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem
 from synth.search.budget import Budget
-from synth.search.frontier import POWERS, Contender
+from synth.search.frontier import POWERS
 from synth.search.plans import SearchPlan
 from synth.search.pool import Executor, Pool
 from synth.search.result import Report, SearchResult
@@ -64,7 +64,7 @@ class SearchState:
         self.result = SearchResult(problem, engine=options.engine)
         self.latest: Algorithm | None = None
         self.source_of: dict[str, str] = {}
-        self._best_at_size: dict[tuple[str, int], Contender] = {}  # By engine and size, if it supersedes its answers.
+        self._best_at_size: dict[tuple[str, int], Algorithm] = {}  # By engine and size, if it supersedes its answers.
         self._yielded: dict[str, tuple[Candidate, float]] = {}  # Each engine's last candidate, with its time in µs.
         self._load_us: Floats | None = None  # The loads of the last schedule whose engine stated them.
 
@@ -81,7 +81,7 @@ class SearchState:
     @property
     def answered(self) -> bool:
         """Return whether there is an algorithm."""
-        return bool(self.pool.all_found())
+        return bool(self.pool.all_offers())
 
     @property
     def proved(self) -> bool:
@@ -112,13 +112,13 @@ class SearchState:
 
     def fewest_steps(self) -> int | None:
         """Return the fewest steps of any algorithm so far; None if there is none."""
-        return min((contender.algorithm.steps for contender in self.pool.all_found()), default=None)
+        return min((offer.algorithm.steps for offer in self.pool.all_offers()), default=None)
 
     def shown_bytes(self) -> list[int]:
         """Return the message sizes in bytes that the question is about, or at which its answers would be shown."""
         if self.plan.only_sizes:
             return list(self.sizes)
-        return [served.shown for served in self.pool.frontier()] or [LARGEST]
+        return [offer.shown for offer in self.pool.frontier()] or [LARGEST]
 
     # Answers.
 
@@ -169,25 +169,27 @@ class SearchState:
         algorithm = Algorithm(problem, schedule, candidate.engine, size_bytes=candidate.size_bytes)
         size = candidate.size_bytes or self.sizes[0]
         if not candidate.supersedes:
-            return self._add(algorithm, size)[1]
-        before = self._best_at_size.get((candidate.engine, size))
+            return self._add(algorithm, size)
+        best = self._best_at_size.get((candidate.engine, size))
+        before = None if best is None else self.pool.offer_of(best)
         schedule_us = algorithm.time_us(size)
         if before is not None and schedule_us >= before.time_us(size):
             return schedule_us
-        contender, time_us = self._add(algorithm, size)
+        time_us = self._add(algorithm, size)
+        before = None if best is None else self.pool.offer_of(best)  # It may have a program now.
         if before is not None and time_us >= before.time_us(size):
-            self.pool.remove(contender)
-        elif before is not None and (before.execution is None or not self.pool.is_postponed(contender)):
-            self.pool.remove(before)
+            self.pool.remove(algorithm)
+        elif before is not None and (before.execution is None or not self.pool.is_postponed(algorithm)):
+            self.pool.remove(before.algorithm)
         if before is None or time_us < before.time_us(size):
-            self._best_at_size[candidate.engine, size] = contender
+            self._best_at_size[candidate.engine, size] = algorithm
         return time_us
 
-    def _add(self, algorithm: Algorithm, size: int) -> tuple[Contender, float]:
-        """Add an algorithm; return it as a contender with its time in µs at a size, or inf if no program holds it."""
+    def _add(self, algorithm: Algorithm, size: int) -> float:
+        """Add an algorithm; return its time in µs at a size, or inf if no program holds it."""
         self.latest = algorithm
-        contender = self.pool.add(algorithm, size)
-        return contender, math.inf if contender.refused else contender.time_us(size)
+        offer = self.pool.add(algorithm, size)
+        return math.inf if offer.refused else offer.time_us(size)
 
     # Bounds.
 
@@ -201,7 +203,7 @@ class SearchState:
             return
         loads: Callable[[], Floats] | None = None
         if self.plan.quick_bounds:
-            algorithms = [contender.algorithm for contender in self.pool.contenders or self.pool.refused]
+            algorithms = [offer.algorithm for offer in self.pool.offers or self.pool.refused]
             best = min(algorithms, key=lambda algorithm: (algorithm.time_us(size), len(algorithm.schedule)))
             loads = partial(resource_loads_us, best.problem, timed(best.problem, best.schedule, size))
             self.raise_bound(self.result.bound.merged([from_loads(self.problem, loads())]))

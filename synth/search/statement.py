@@ -15,7 +15,7 @@ from synth.engines.request import StepClaim
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, describe_alpha, question
 from synth.model.text import format_count
-from synth.search.frontier import Range
+from synth.search.offer import Offer
 from synth.search.pool import WORTH_SAYING
 from synth.search.result import SearchResult
 
@@ -30,7 +30,7 @@ OverSizes = dict[str, Any]
 Row = dict[str, Any]
 
 
-def row(result: SearchResult, served: Range) -> dict[str, Any]:
+def row(result: SearchResult, served: Offer) -> dict[str, Any]:
     """Return the row of an algorithm and the range of message sizes that it serves.
 
     Times are in µs, at the size `shown_bytes`: of the program if there is one, otherwise of the schedule.
@@ -154,7 +154,7 @@ def _beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
     }
 
 
-def _regime(result: SearchResult, served: Range) -> str:
+def _regime(result: SearchResult, served: Offer) -> str:
     """Return whether an algorithm meets the bound as messages grow or as they shrink, as text; "" if neither is so."""
     if len(served.algorithm.schedule) > _LONG:
         return ""
@@ -194,7 +194,7 @@ def statement(result: SearchResult) -> dict[str, Any]:
         - seconds: Duration of the search.
     """
     problem = result.problem
-    rows = [row(result, served) | {"refused": served.contender.refused} for served in result.ranges]
+    rows = [row(result, served) | {"refused": served.refused} for served in result.ranges]
     return {
         **question(problem),
         "summary": problem.topology.summary,
@@ -256,7 +256,7 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
     if result.ranges and rows:
         served, (_, witness) = result.fastest(outlook["bytes"]), result.bound.at(outlook["bytes"])
         if np.isclose(served.time_us(outlook["bytes"]), worst["time_us"]):  # Otherwise another algorithm has this time.
-            time_s, bound_s = served.contender.found_s, result.bound_s.get(witness)
+            time_s, bound_s = served.elapsed_s, result.bound_s.get(witness)
             outlook |= {"time_s": time_s, "bound_s": bound_s}
             if time_s is not None and bound_s is not None:
                 outlook["moved"] = "algorithm" if time_s > bound_s else "bound"
@@ -280,8 +280,8 @@ def _out_of_reach(result: SearchResult) -> list[dict[str, Any]]:
     rows = []
     for served in result.ranges:
         size = served.shown
-        fastest = min(result.refused, key=lambda contender: (contender.time_us(size), *contender.order), default=None)
-        if fastest is None or served.contender.refused or fastest.time_us(size) > WORTH_SAYING * served.time_us(size):
+        fastest = min(result.refused, key=lambda offer: offer.rank_at(size), default=None)
+        if fastest is None or served.refused or fastest.time_us(size) > WORTH_SAYING * served.time_us(size):
             continue
         rows.append(
             {

@@ -224,7 +224,7 @@ def _never_slower(file: File, fresh: Sequence[File]) -> bool:
 
 def _scale(file: File) -> float:
     """Return the message size that an executor sees, divided by the problem's message size."""
-    program = file.served.contender.execution if file.served is not None else None
+    program = file.served.execution if file.served is not None else None
     return program.scale if isinstance(program, Lowered) else 1.0
 
 
@@ -323,7 +323,7 @@ def table_rows(
     for number in lacking:
         served = result.ranges[number]
         if not any(item.kept and _in_range(item.entry, served.low, served.high) for item in placed):
-            rows.append((number, row(result, served) | {"refused": served.contender.refused, "kept": number in stays}))
+            rows.append((number, row(result, served) | {"refused": served.refused, "kept": number in stays}))
     return sorted(rows, key=lambda item: item[1]["min_bytes"])
 
 

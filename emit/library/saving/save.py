@@ -25,7 +25,7 @@ from synth.model.defects import contained
 from synth.model.problem import LARGEST, Problem, question
 from synth.model.text import format_size, format_time
 from synth.search.budget import GRACE_S
-from synth.search.frontier import Contender, Range
+from synth.search.offer import Offer
 from synth.search.result import SearchResult
 from synth.search.settings import ANY_TARGET, NONE, TargetSettings
 from synth.search.statement import row
@@ -169,10 +169,8 @@ def _programs(
         programs = Programs(result.problem, settings, size=size)
         return programs, run_by(result, programs, until), []
     except InputError as error:
-        no_file = [
-            replace(answer, contender=Contender(answer.algorithm, refused=str(error))) for answer in result.ranges
-        ]
-        return None, replace(result, ranges=no_file), [str(error)]
+        refused = [offer.without_program(str(error)) for offer in result.ranges]
+        return None, replace(result, ranges=refused), [str(error)]
 
 
 @dataclass
@@ -218,7 +216,7 @@ class _CallForm:
                     write = partial(_file, self.result, served, name + ending, programs)
                     no_file: File | None = None
                     make = partial(contained, f"file {name}", write, no_file)
-                    new_file = make() if served.contender.execution is None else limited(until + GRACE_S / 2, make)
+                    new_file = make() if served.execution is None else limited(until + GRACE_S / 2, make)
                     if new_file is None:
                         raise InputError("its file cannot be made, for a defect of synth")
             except (InputError, TimeUp) as error:
@@ -257,7 +255,7 @@ class _CallForm:
             if stays_beside:
                 self.stays_beside.add(number)
             elif existing is not None:
-                ranges[number] = replace(served, contender=replace(served.contender, algorithm=existing))
+                ranges[number] = replace(served, algorithm=existing)
                 self.stays.add(number)
                 outcome.ranges.append((served.low, served.high))
         self.result = replace(self.result, ranges=ranges)
@@ -282,15 +280,15 @@ class _CallForm:
         return saved
 
 
-def _file(result: SearchResult, served: Range, name: str, programs: Programs) -> File:
+def _file(result: SearchResult, served: Offer, name: str, programs: Programs) -> File:
     """Return the library's file of a range."""
     text, entry = document(result, served, name, programs)
-    program = served.contender.execution
+    program = served.execution
     assert isinstance(program, Lowered)
     return File(entry, text, lambda size: program.time_us(size / program.scale), served)
 
 
-def _sizes(served: Range) -> set[int]:
+def _sizes(served: Offer) -> set[int]:
     """Return the sizes in bytes at which schedules for a range are compared."""
     return {max(1, served.low), served.shown, max(served.low, LARGEST) if served.high is None else served.high}
 
@@ -327,7 +325,7 @@ def _slower(result: SearchResult, other_result: SearchResult, inplace: bool) -> 
     for served in result.ranges:
         other_served, size = other_result.fastest(served.shown), served.shown
         longer, time_us = other_served.time_us(size), served.time_us(size)
-        if other_served.contender.execution and served.contender.execution and longer > _SAME_TIME * time_us:
+        if other_served.execution and served.execution and longer > _SAME_TIME * time_us:
             form = "in place" if inplace else "out of place"
             yield f"{form} {format_size(size)} take {format_time(longer)} in place of {format_time(time_us)}"
 
@@ -364,7 +362,7 @@ def _place_schedules(library: Library, forms: Sequence[_CallForm], proof: bool) 
     return stored
 
 
-def _place_schedule(library: Library, result: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
+def _place_schedule(library: Library, result: SearchResult, served: Offer, name: str, proof: bool) -> dict[str, str]:
     """Write the schedule of one algorithm at the size it is shown for; return the names of its files by kind."""
     files = {"schedule": f"{SCHEDULES}/{name}.synth"}
     path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)
@@ -395,7 +393,7 @@ def stem_of_problem(problem: Problem) -> str:
     return "-".join(parts)
 
 
-def stem(result: SearchResult, served: Range) -> str:
+def stem(result: SearchResult, served: Offer) -> str:
     """Return a file's name without its ending: what is asked and the algorithm's shape (unique within a library)."""
     shape = served.algorithm
     return f"{stem_of_problem(result.problem)}-{shape.steps}step-{shape.rounds}r{shape.chunks}c"
@@ -426,11 +424,11 @@ def stems(result: SearchResult, library_entries: Iterable[Entry] = ()) -> list[s
     return names
 
 
-def document(result: SearchResult, served: Range, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:
+def document(result: SearchResult, served: Offer, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:
     """Return one algorithm's file and its entry; raise InputError if the target cannot hold it."""
-    problem, target, lowered = result.problem, programs.target, served.contender.execution
+    problem, target, lowered = result.problem, programs.target, served.execution
     if not isinstance(lowered, Lowered):
-        raise InputError(served.contender.refused)
+        raise InputError(served.refused)
     low, high = lowered.served(served.low, served.high)
     program, goal = replace(lowered.program, name=name, min_bytes=low, max_bytes=high or 0), lowered.goal
     text = restate_program(lowered.text, name, low, high, target) if lowered.text else programs.text(program, goal)

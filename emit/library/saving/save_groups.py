@@ -32,7 +32,7 @@ from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.protocols import over_protocols
 from synth.concurrent.result import ConcurrentResult
 from synth.model.deadline import TimeUp, limited
-from synth.search.frontier import Contender, Range
+from synth.search.offer import Offer
 from synth.search.result import SearchResult
 from synth.search.settings import NONE
 from synth.storage.proof import save_proof
@@ -212,7 +212,7 @@ def _documents(
 def _document(result: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[str, Any]]:
     """Return a file's text and its entry, which says where each group's chunks are."""
     is_one_group, problem, size = len(part.groups) == 1, part.algorithm.problem, max(1, round(part.size_bytes))
-    served = Range(Contender(part.algorithm, part.by), size, size, size)
+    served = Offer(part.algorithm, part.by).at_size(size)
     bound = result.isolated[part.groups[0]].bound if is_one_group else result.bound
     answer = SearchResult(problem, [served], bound=bound)
     # With the digest the name differs from that of the group's file outside a plan.

@@ -31,7 +31,7 @@ from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
 from synth.engines.registry import ENGINES
 from synth.model.problem import LARGEST, question
-from synth.search.frontier import Contender, Range
+from synth.search.offer import Offer
 from synth.search.plans import SINGLE
 from synth.search.question import Question
 from synth.search.result import SearchResult
@@ -112,7 +112,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     ):
         return
     algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.found.ranges))
-    algorithms += [contender.algorithm for contender in result.refused if contender.algorithm not in algorithms]
+    algorithms += [offer.algorithm for offer in result.refused if offer.algorithm not in algorithms]
     number_of = {id(algorithm): number for number, algorithm in enumerate(algorithms)}
     about = {
         "format": _FORMAT,
@@ -122,7 +122,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         "forms": [
             [_state_range(served, file, number_of) for served, file in _ranges_and_files(form)] for form in forms
         ],
-        "refused": [[number_of[id(contender.algorithm)], contender.refused] for contender in result.refused],
+        "refused": [[number_of[id(offer.algorithm)], offer.refused] for offer in result.refused],
         "decisive": result.bound.witnesses.index(result.bound.at(result.ranges[0].shown)[1]),
         "bound_s": [result.bound_s.get(witness) for witness in result.bound.witnesses],
         "queue": result.queue,
@@ -170,26 +170,25 @@ def take_answer(cache: Cache, key: str, folder: Path, problem: Question) -> Cach
         raise InputError(f"{origin} is not believed ({why}); it is removed, and the question is searched") from None
 
 
-def _ranges_and_files(form: Saved) -> Iterator[tuple[Range, File | None]]:
+def _ranges_and_files(form: Saved) -> Iterator[tuple[Offer, File | None]]:
     """Return each range of an answer with the file that was written for it."""
     return zip(form.found.ranges, form.made, strict=True)
 
 
-def _is_unwritten(served: Range, file: File | None) -> bool:
+def _is_unwritten(served: Offer, file: File | None) -> bool:
     """Return whether a range has a program without a file."""
-    return file is None and served.contender.execution is not None
+    return file is None and served.execution is not None
 
 
-def _state_range(served: Range, file: File | None, number_of: Mapping[int, int]) -> dict[str, Any]:
+def _state_range(served: Offer, file: File | None, number_of: Mapping[int, int]) -> dict[str, Any]:
     """Return a range as an object of the cache's file."""
-    contender = served.contender
     return {
-        "algorithm": number_of[id(contender.algorithm)],
+        "algorithm": number_of[id(served.algorithm)],
         "low": served.low,
         "high": served.high,
         "shown": served.shown,
-        "refused": contender.refused,
-        "found_s": contender.found_s,
+        "refused": served.refused,
+        "found_s": served.elapsed_s,
         "entry": None if file is None else {**file.entry, "schedule": None, "proof_file": None},
     }
 
@@ -258,7 +257,7 @@ def _ranges(
     folder: Path,
     about: Fields,
     programs: Programs | None,
-) -> list[Range]:
+) -> list[Offer]:
     """Return the ranges of one form of calls, each with its program if a file of it is kept."""
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         about.fail("forms", "must be lists of ranges")
@@ -270,15 +269,16 @@ def _ranges(
         low = table.integer("low", 0, _MOST_BYTES)
         high = None if table.values.get("high") is None else table.integer("high", low, _MOST_BYTES)
         shown = table.integer("shown", max(1, low), high or _MOST_BYTES)
-        contender = Contender(algorithm, refused=_words(table, "refused"), found_s=_seconds(table, "found_s"))
+        execution = None
         if isinstance(table.values.get("entry"), dict):
             if programs is None:
                 table.fail("entry", "must be null, since no file was requested")
             entry = next(entries)
-            contender.execution = execution = restored_program(entry, algorithm, programs)
+            execution = restored_program(entry, algorithm, programs)
             if execution.served(low, high) != (entry.min_bytes, entry.max_bytes):
                 table.fail("low", "must be the sizes that the file is for")
-        ranges.append(Range(contender, low, high, shown))
+        refused, elapsed_s = _words(table, "refused"), _seconds(table, "found_s")
+        ranges.append(Offer(algorithm, execution, low, high, shown, refused, elapsed_s))
     return ranges
 
 
@@ -334,7 +334,7 @@ def _add_figures(result: SearchResult, about: Fields, algorithms: Sequence[Algor
             about.fail("refused", "must be pairs of an algorithm and why it has no file")
         table = Fields(dict(zip(("algorithm", "refused"), pair, strict=False)), "", f"{about.origin}: refused")
         number = table.integer("algorithm", 0, len(algorithms) - 1)
-        result.refused.append(Contender(algorithms[number], refused=_words(table, "refused")))
+        result.refused.append(Offer(algorithms[number], refused=_words(table, "refused")))
 
 
 def _words(table: Fields, key: str) -> str:

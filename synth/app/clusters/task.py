@@ -27,7 +27,8 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected, contained
 from synth.model.problem import Problem, make_problem, question
-from synth.search.frontier import Contender, Range, frontier
+from synth.search.frontier import frontier
+from synth.search.offer import Offer
 from synth.search.plans import SearchPlan, Stage
 from synth.search.protocols import search_protocols
 from synth.search.result import SearchResult
@@ -246,12 +247,11 @@ def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
                 engine = str(stored.header["engine"])
                 algorithm = Algorithm(stored.problem, stored.schedule, engine, size_bytes=stored.schedule.size_bytes)
                 algorithms.append(relabel(algorithm, problem, np.array(task.order)))
-    contenders = [Contender(algorithm) for algorithm in algorithms]
+    offers = [Offer(algorithm) for algorithm in algorithms]
     if task.low == task.high:
-        best = min(contenders, key=lambda algorithm: (algorithm.time_us(task.low), *algorithm.order))
-        ranges = [Range(best, task.low, task.low, task.low)]
+        ranges = [min(offers, key=lambda offer: offer.rank_at(task.low)).at_size(task.low)]
     else:
-        ranges = frontier(contenders)
+        ranges = frontier(offers)
     result = SearchResult(problem, bound=prove(problem), ranges=ranges)
     largest, plan = result.ranges[-1], plan_for(task, problem.nranks)
     loads = partial(resource_loads_us, largest.algorithm.problem, largest.algorithm.timed(task.high))

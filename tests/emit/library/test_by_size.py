@@ -15,7 +15,7 @@ from synth.app.arguments import QuestionArguments
 from synth.app.question import make_question
 from synth.baselines import baseline
 from synth.model.problem import LARGEST
-from synth.search.frontier import Contender, Range
+from synth.search.offer import Offer
 from synth.search.settings import TargetSettings
 
 ALGORITHM, *_ = baseline(make_question(QuestionArguments("allgather", "ring:3")).problem)
@@ -45,15 +45,15 @@ def test_each_size_is_served_by_the_faster_program(
         for line in lines
     )
     first, last = (1 << low) + 1 if low else 0, None if high is None else 1 << high
-    contender = Contender(ALGORITHM, LoweredBySize(small, large, largest))
-    files = by_size([Range(contender, first, last, max(first, 1024))])
+    programs = LoweredBySize(small, large, largest)
+    files = by_size([Offer(ALGORITHM, programs, first, last, max(first, 1024))])
     assert files[0].low == first
     assert files[-1].high == last
     assert all(before.high is not None and before.high + 1 == after.low for before, after in pairwise(files))
     for file in files:
-        server = file.contender.execution
+        server = file.execution
         if server is None:
-            assert "is a multiple of" in file.contender.refused
+            assert "is a multiple of" in file.refused
             continue
         assert isinstance(server, Lowered)
         assert file.low <= file.shown <= (file.high or LARGEST)

@@ -74,14 +74,14 @@ def test_ranges_follow_the_limit(result: SearchResult, tmp_path: Path) -> None:
     assert ends[-1][1] is None
     assert all(low == (high or 0) + 1 for (_, high), (low, _) in pairwise(ends))
     for served in result.ranges:
-        by = served.contender.execution
+        by = served.execution
         if isinstance(by, Lowered) and by.largest is not None:
             assert served.high is not None
             assert served.high <= by.largest
         elif by is None:
-            assert "--scratch-limit 1 MiB" in served.contender.refused
-    assert any(served.contender.execution is None for served in result.ranges)
-    assert any(served.contender.execution is not None for served in result.ranges)
+            assert "--scratch-limit 1 MiB" in served.refused
+    assert any(served.execution is None for served in result.ranges)
+    assert any(served.execution is not None for served in result.ranges)
     written = save(result, tmp_path, TargetSettings("msccl", scratch_limit=limit))
     assert "--scratch-limit" in written.refused
     for files in written.files:
@@ -91,16 +91,13 @@ def test_ranges_follow_the_limit(result: SearchResult, tmp_path: Path) -> None:
 
 def test_programs_of_another_limit_are_lowered_again(result: SearchResult, tmp_path: Path) -> None:
     written = save(result, tmp_path, TargetSettings("msccl"))
-    ends = [
-        max(s.high or 0 for s in search_result.ranges if s.contender.execution)
-        for search_result in (result, written.found)
-    ]
+    ends = [max(s.high or 0 for s in search_result.ranges if s.execution) for search_result in (result, written.found)]
     assert ends[1] >= 1000 * ends[0]
 
 
 def test_files_beyond_the_first_four_are_reported(result: SearchResult, tmp_path: Path) -> None:
     """Check that more files than the four that Microsoft's msccl loads from a list are reported."""
-    served = next(candidate for candidate in result.ranges if candidate.contender.execution is not None)
+    served = next(candidate for candidate in result.ranges if candidate.execution is not None)
     five = [replace(served, low=1 << e, high=(1 << e + 1) - 1, shown=1 << e) for e in range(10, 15)]
     saved_four = save(
         replace(result, ranges=five[:4]), tmp_path / "four", TargetSettings("msccl", scratch_limit=1 << 20)

@@ -28,7 +28,7 @@ def test_the_file_is_right_runs_and_never_beats_its_bound(sizes: list[list[int]]
     assert not saved.refused
     for entry, served in zip(load_index(tmp_path), saved.found.ranges, strict=True):
         assert verify_file(entry.path, entry.goal()).status == "right"
-        lowered = served.contender.execution
+        lowered = served.execution
         assert isinstance(lowered, Lowered)
         took_us, least_us = served.time_us(1 << 30), result.bound.at(1 << 30)[0]
         assert least_us * (1 - 1e-9) <= took_us <= served.algorithm.time_us(1 << 30) * 1.01

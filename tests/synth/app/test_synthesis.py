@@ -11,7 +11,6 @@ import pytest
 import synth
 from emit.library.index import load_index
 from synth import InputError
-from synth.search.frontier import Contender
 
 
 def test_texts_of_the_command_line_are_taken() -> None:
@@ -76,7 +75,7 @@ def test_sizes_of_questions_to_an_answer_are_checked() -> None:
 def test_the_answer_states_what_was_saved(tmp_path: Path) -> None:
     """Check that saving updates the answer, also where the time was too short to lower, or for another target."""
     result = synth.synthesize("allgather", "ring:4", budget=5, steps=2, rounds=3, chunks=2).found
-    late = [replace(offer, contender=Contender(offer.algorithm, refused="no time")) for offer in result.ranges]
+    late = [offer.without_program("no time") for offer in result.ranges]
     answer = synth.Synthesis(replace(result, ranges=late, ended="budget"))
     for target in ("msccl", "mscclpp"):
         answer.save(tmp_path / target, target)
@@ -84,4 +83,4 @@ def test_the_answer_states_what_was_saved(tmp_path: Path) -> None:
         usual = [entry for entry in load_index(tmp_path / target) if entry.inplace]
         shown = {entry.values["shown_bytes"]: entry.values["time_us"] for entry in usual}
         assert shown == {row["shown_bytes"]: row["time_us"] for row in answer.algorithms}
-        assert {offer.contender.execution.target.name for offer in answer.found.ranges} == {target}  # type: ignore[union-attr]
+        assert {offer.execution.target.name for offer in answer.found.ranges} == {target}  # type: ignore[union-attr]

@@ -91,7 +91,7 @@ def test_a_lowering_that_fails_leaves_the_schedule(workers: Workers, monkeypatch
     monkeypatch.setattr(Programs, "lower", lower)
     result = search(problem, Options(1 << 16, engine="route", budget_s=3), workers, executor=executor)
     assert result.ranges
-    assert result.ranges[0].contender.refused == "lowering of route failed"
+    assert result.ranges[0].refused == "lowering of route failed"
 
 
 def test_the_command_line_names_the_defect_and_the_command(

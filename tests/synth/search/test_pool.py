@@ -16,7 +16,8 @@ from synth.engines.request import Candidate, Options
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, Problem, make_problem
 from synth.search.budget import Budget
-from synth.search.frontier import _ENDS, Contender, Range, _losses, winners
+from synth.search.frontier import _ENDS, _losses, winners
+from synth.search.offer import Offer
 from synth.search.plans import SINGLE
 from synth.search.pool import Pool
 from synth.search.state import SearchState
@@ -66,7 +67,7 @@ class Executor:
             raise InputError("too many sends")
         return Slower(algorithm, self.factors.get(algorithm.engine, 1.0))
 
-    def files(self, ranges: Sequence[Range]) -> list[Range]:
+    def files(self, ranges: Sequence[Offer]) -> list[Offer]:
         return list(ranges)
 
 
@@ -98,7 +99,7 @@ def test_every_size_is_served_by_the_fastest_program(algorithms: list[Algorithm]
         executor = Executor(factors={best: factor})
         pool = make_pool(executor, algorithms)
         ranges = pool.frontier()
-        assert all(isinstance(served.contender.execution, Slower) for served in ranges)
+        assert all(isinstance(served.execution, Slower) for served in ranges)
         for served in ranges:
             times = [executor.factors.get(a.engine, 1.0) * a.time_us(served.shown) for a in algorithms]
             assert served.time_us(served.shown) <= 1.021 * min(times)
@@ -136,11 +137,11 @@ def test_refused_candidates_are_shown_only_where_all_are_refused(algorithms: lis
     fewest = min(len(a.schedule) for a in algorithms)
     pool = make_pool(Executor(most_sends=fewest), algorithms)
     assert all(len(served.algorithm.schedule) == fewest for served in pool.frontier())
-    assert all(contender.refused == "too many sends" for contender in pool.refused)
+    assert all(offer.refused == "too many sends" for offer in pool.refused)
     nothing = make_pool(Executor(most_sends=0), algorithms)
     ranges = nothing.frontier()
     assert ranges
-    assert all(served.contender.refused for served in ranges)
+    assert all(served.refused for served in ranges)
 
 
 def test_nothing_is_lowered_after_the_deadline(algorithms: list[Algorithm]) -> None:
@@ -149,7 +150,7 @@ def test_nothing_is_lowered_after_the_deadline(algorithms: list[Algorithm]) -> N
     ranges = pool.frontier()
     assert executor.lowered == []
     assert ranges
-    assert all(served.contender.refused.startswith("no time was left") for served in ranges)
+    assert all(served.refused.startswith("no time was left") for served in ranges)
 
 
 def test_a_lowering_that_takes_too_long_is_given_up(algorithms: list[Algorithm]) -> None:
@@ -163,8 +164,8 @@ def test_a_lowering_that_takes_too_long_is_given_up(algorithms: list[Algorithm])
 
     pool = make_pool(Endless(), algorithms[:2], seconds=0.2)
     assert not pool.lowering
-    assert pool.contenders == []
-    budgets = [re.search(r"give --budget (\d+)s or more", contender.refused) for contender in pool.refused]
+    assert pool.offers == []
+    budgets = [re.search(r"give --budget (\d+)s or more", offer.refused) for offer in pool.refused]
     assert len(budgets) == 2
     assert all(match and int(match[1]) >= 1 for match in budgets)
 
@@ -188,7 +189,7 @@ def test_a_long_lowering_waits_until_all_engines_were_asked(algorithms: list[Alg
     assert pool.search_deadline() < pool.budget.deadline
     executor.racing = pool.searching = False
     pool.send_s = 0.0  # This holds on any slow machine.
-    assert all(isinstance(served.contender.execution, Slower) for served in pool.frontier())
+    assert all(isinstance(served.execution, Slower) for served in pool.frontier())
 
 
 def test_no_time_is_reserved_for_a_lowering_that_cannot_succeed(algorithms: list[Algorithm]) -> None:
@@ -199,7 +200,7 @@ def test_no_time_is_reserved_for_a_lowering_that_cannot_succeed(algorithms: list
         pool = make_pool(Executor(never=never), [algorithm], 10.0, searching=True, send_s=needs_s / 2 / sends)
         assert pool.executor is not None
         assert (pool.search_deadline() < pool.budget.deadline) is is_reserved
-        assert [contender.refused for contender in pool.refused] == [f"known to be no {name}" for name in never]
+        assert [offer.refused for offer in pool.refused] == [f"known to be no {name}" for name in never]
 
 
 def test_a_lowering_that_searches_is_given_its_time(algorithms: list[Algorithm]) -> None:
@@ -215,7 +216,7 @@ def test_a_lowering_that_searches_is_given_its_time(algorithms: list[Algorithm])
         executor = Thorough()
         pool = make_pool(executor, algorithms[:1], 1.0, searching, send_s=0.0)
         assert executor.lowered == [algorithms[0].engine]
-        assert isinstance(pool.contenders[0].execution, Slower)
+        assert isinstance(pool.offers[0].execution, Slower)
         assert pool.budget.left_s > 0
 
 
@@ -263,14 +264,14 @@ def test_where_time_is_short_every_size_has_a_program_before_one_has_its_best(
             return super().lower(algorithm, until, sizes)
 
     pool = Pool(Thorough(), Budget(10.0))
-    pool.contenders = [Contender(algorithm) for algorithm in algorithms]
-    waiting = len({id(contender) for contender, _ in winners(pool.contenders)})
+    pool.offers = [Offer(algorithm) for algorithm in algorithms]
+    waiting = len({id(offer) for offer, _ in winners(pool.offers)})
     assert waiting > 1
     assert len(pool.frontier()) == waiting
     assert until_s[0] <= 10.0 / waiting
     assert len(until_s) == waiting
     late = Pool(Executor(), Budget(1.0))
-    late.contenders = [Contender(algorithm) for algorithm in algorithms]
+    late.offers = [Offer(algorithm) for algorithm in algorithms]
     late.best(LARGEST)
     clock[0] += 2.0
     assert len(late.frontier()) == 1
@@ -286,8 +287,8 @@ def test_a_program_is_made_for_the_sizes_that_its_schedule_wins(algorithms: list
             return super().lower(algorithm, until, sizes)
 
     pool = Pool(Asking())
-    pool.contenders = [Contender(algorithm) for algorithm in algorithms]
-    won = [(contender.algorithm, sizes) for contender, sizes in winners(pool.contenders)]
+    pool.offers = [Offer(algorithm) for algorithm in algorithms]
+    won = [(offer.algorithm, sizes) for offer, sizes in winners(pool.offers)]
     pool.frontier()
     assert won[0][1][0] == SMALLEST
     assert won[-1][1][-1] == LARGEST
@@ -322,5 +323,5 @@ def test_a_program_stays_until_a_better_one_is_lowered(algorithms: list[Algorith
     assert state.pool.best_us(LARGEST) == better.time_us(LARGEST)
     state.pool.searching, state.pool.budget = False, Budget(-1.0)
     (served,) = state.pool.frontier()
-    assert isinstance(served.contender.execution, Slower)
+    assert isinstance(served.execution, Slower)
     assert served.time_us(LARGEST) == worse.time_us(LARGEST)
