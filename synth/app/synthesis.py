@@ -18,15 +18,12 @@ from synth.app.arguments import QuestionArguments
 from synth.app.present.table import table
 from synth.app.question import make_question, size_in_bytes
 from synth.engines.registry import processes
-from synth.engines.request import Options
 from synth.model.collective import Collective
 from synth.model.numbers import as_flag, as_folder, as_text
-from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.search.protocols import search_protocols
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
-from synth.search.search import search
 from synth.search.settings import ANY_TARGET, TargetSettings
 from synth.search.statement import statement
 from synth.solvers.workers import Workers
@@ -120,26 +117,28 @@ _HURT_SHARE = 2 / 3  # of the budget, for the network with dead and slow parts
 
 
 def find_answer(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
-    """Find the answer; with dead or slow parts also the answer on the healthy network, to state what they cost.
+    """Return the answer of a question; with dead or slow parts also that of the healthy network, to state their cost.
 
     The healthy network's search gets a third of the budget. It is left out where no time remains for an answer.
+
+    Args:
+        question: The question.
+        workers: Solver processes.
+        progress: Receives what is tried and the best algorithm so far.
+
+    Raises:
+        InputError: The engine or the target does not accept the question, or the budget is too short.
+        KeyboardInterrupt: Ctrl-C came before there was an answer.
     """
-
-    def searched(problem: Problem, options: Options) -> SearchResult:
-        """Run the search of one problem with its executor, over all protocols where the topology has several."""
-        executor = executor_for(problem, question.settings, question.options.size)
-        search_function = search_protocols if problem.protocols else search
-        result = search_function(problem, options, workers, progress, executor=executor)
-        result.unsaid = question.unsaid
-        return result
-
-    options = question.options
-    if question.healthy is None:
-        return searched(question.problem, options)
-    result = searched(question.problem, dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s))
-    if result.ended != "interrupted":
+    options, healthy = question.options, question.healthy
+    executor = executor_for(question.problem, question.settings, options.size)
+    own_options = options if healthy is None else dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s)
+    result = search_protocols(question.problem, own_options, workers, progress, executor=executor)
+    result.unsaid = question.unsaid
+    if healthy is not None and result.ended != "interrupted":
         try:
-            result.healthy = searched(question.healthy, options)
+            executor = executor_for(healthy, question.settings, options.size)
+            result.healthy = search_protocols(healthy, options, workers, progress, executor=executor)
             result.ended = "interrupted" if result.healthy.ended == "interrupted" else result.ended
         except KeyboardInterrupt:  # The cost of dead and slow parts remains unknown.
             result.ended = "interrupted"

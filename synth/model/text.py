@@ -56,6 +56,11 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_short_size(size_bytes: int) -> str:
+    """Return a size in powers of two as users write it, such as `1K`, `180K` or `1.5G`."""
+    return format_size(size_bytes).replace(" ", "").replace("iB", "")
+
+
 def format_served(low: int, high: int | None) -> str:
     """Return a range of message sizes as text, such as `64 KiB`, `1 KiB to 1 MiB`, `from 1 KiB` or `all sizes`.
 

@@ -103,7 +103,7 @@ def search_protocols(
     executor: Executor | None = None,
     protocols: ProtocolPlan = PROTOCOLS,
 ) -> SearchResult:
-    """Return the answer of a problem with costs for which no protocol is chosen (`Problem.protocols`).
+    """Return the answer of a problem, searched under each of its protocols if its costs leave a choice of them.
 
     Args:
         problem: The problem, with one chunk a block.
@@ -117,6 +117,8 @@ def search_protocols(
     Raises:
         InputError: As `search`, or the executor has none of the protocols.
     """
+    if not problem.protocols:
+        return search(problem, options, workers, report, plan, executor)
     with collected() as defects:
         result = _search_each(problem, options, workers, report, plan, executor, protocols)
     result.defects = tuple(defects.values())

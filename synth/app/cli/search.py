@@ -6,6 +6,7 @@ before the other modules are imported.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -94,34 +95,19 @@ _question = declare(
 
 def collective_command(kind: CollectiveKind) -> click.Command:
     """Return the command of a collective."""
-    example = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6"
-    own_options = []
+    example, own_options = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6", []
     if kind.rooted:
         example += " --root 2"
-        own_options.append(
-            click.option(
-                "--root", type=int, metavar="RANK", help="Use this rank as the root. Default: the group's first."
-            )
+        root = click.Option(
+            ["--root"], type=int, metavar="RANK", help="Use this rank as the root. Default: the group's first."
         )
+        own_options.append(root)
     if kind.by_size:
         example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
-        own_options.append(
-            click.option(
-                "--sizes",
-                "file",
-                required=True,
-                metavar="FILE",
-                help="Read the matrix of bytes from this CSV or JSON file.",
-            )
-        )
-
-    @click.command(kind.name, help=f"{kind.summary}\n\n\b\n{example}\n")
-    @declare(*own_options, _question)
-    def command(**options: Any) -> None:
-        """Answer the command's question."""
-        _answer(kind.name, options)
-
-    return command
+        text = "Read the matrix of bytes from this CSV or JSON file."
+        own_options.append(click.Option(["--sizes", "file"], required=True, metavar="FILE", help=text))
+    text = f"{kind.summary}\n\n\b\n{example}\n"
+    return click.command(kind.name, help=text, params=own_options)(_question(partial(_answer, kind.name)))
 
 
 @click.command("pattern")
@@ -133,18 +119,18 @@ def pattern(**options: Any) -> None:
     \b
     synth pattern halo.toml --topo mesh:2x2
     """
-    _answer("pattern", options)
+    _answer("pattern", **options)
 
 
 _NOT_OF_QUESTION = ("groups", "group_sizes", "objective", "out", "proof", "replace", "cache", "as_json")
 
 
-def _answer(name: str, options: dict[str, Any]) -> None:
+def _answer(name: str, /, **options: Any) -> None:
     """Run a search in solver processes and print its report; handle Ctrl-C.
 
     Args:
         name: Name of the collective, or "pattern".
-        options: Value of each option by the name of its parameter.
+        **options: Value of each option by the name of its parameter.
     """
     begun, budget_s = now(), parse_seconds(options.pop("budget"), "--budget")
     file, other_options = options.pop("file", None), {option: options.pop(option) for option in _NOT_OF_QUESTION}

@@ -32,7 +32,6 @@ from synth.search.offer import Offer
 from synth.search.plans import SearchPlan, Stage
 from synth.search.protocols import search_protocols
 from synth.search.result import SearchResult
-from synth.search.search import search
 from synth.search.settings import NONE, TargetSettings
 from synth.solvers.workers import Workers
 from synth.storage.bundle import pack, unpack
@@ -231,8 +230,7 @@ def _searched_result(task: Task) -> SearchResult:
             break
     plan = plan_for(task, problem.nranks)
     with Workers(()) as workers:
-        search_function = search_protocols if problem.protocols else search
-        return search_function(problem, options, workers, None, plan, executor)
+        return search_protocols(problem, options, workers, None, plan, executor)
 
 
 def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:

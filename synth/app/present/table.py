@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from synth.bounds.prove import OPTIMAL
-from synth.model.text import format_count, format_ranks, format_served, format_size, format_table, format_time
+from synth.model.text import (
+    format_count,
+    format_ranks,
+    format_served,
+    format_short_size,
+    format_size,
+    format_table,
+    format_time,
+)
 
 _LINES = 32  # groups that a table lists
 _NEXT = 2  # engines that the last line names
@@ -53,7 +61,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
             (
                 format_served(row["min_bytes"], row["max_bytes"]),
                 *("–" if row[shape] is None else str(row[shape]) for shape in ("steps", "rounds", "chunks")),
-                f"{format_time(row['time_us'])} @ {_shown(row)}",
+                f"{format_time(row['time_us'])} @ {format_short_size(row['shown_bytes'])}",
                 format_time(row["bound_us"]),
                 f"{row['gap']:.3f}",
                 _worst(row),
@@ -79,16 +87,16 @@ def format_next_minute(told: dict[str, Any]) -> str:
     """
     tasks = [f"engine {' then '.join(told['engines'][:_NEXT])}"] if told["engines"] else []
     if told["window_bytes"] is not None:
-        tasks.append(f"bounds by windows of time for {_short(told['window_bytes'])}")
+        tasks.append(f"bounds by windows of time for {format_short_size(told['window_bytes'])}")
     largest_gap = ""
     if told["gap"] is not None and told["gap"] > OPTIMAL:
         last_change = f", {told['moved']} improved last" if told["moved"] else ""
-        largest_gap = f" · largest gap {told['gap']:.3f} at {_short(told['bytes'])}{last_change}"
+        largest_gap = f" · largest gap {told['gap']:.3f} at {format_short_size(told['bytes'])}{last_change}"
     nothing = "nothing, all is proved optimal"
     if largest_gap:
         nothing = "nothing, every engine has ended"
         if not told["one_size"]:  # Without a pinned size, engines work on a few sizes only.
-            nothing += f" (to search further: --size {_short(told['bytes'])})"
+            nothing += f" (to search further: --size {format_short_size(told['bytes'])})"
     return f"next minute: {' and '.join(tasks) or nothing}{largest_gap}"
 
 
@@ -98,18 +106,11 @@ def _worst(row: dict[str, Any]) -> str:
     if worst["bytes"] == row["shown_bytes"]:
         return "–"
     figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
-    return f"{worst['gap']:.3f} @ {_short(worst['bytes'])}: {figures}"
-
-
-def _shown(row: dict[str, Any]) -> str:
-    return _short(row["shown_bytes"])
-
-
-def _short(size_bytes: int) -> str:
-    return format_size(size_bytes).replace(" ", "").replace("iB", "")
+    return f"{worst['gap']:.3f} @ {format_short_size(worst['bytes'])}: {figures}"
 
 
 def _ratio(value: float | None) -> str:
+    """Return a ratio as text; – if it is unknown."""
     return "–" if value is None else f"{value:.2f} ×"
 
 
@@ -121,7 +122,9 @@ def _libraries(document: dict[str, Any]) -> list[str]:
         for row in document["algorithms"]:
             if name in row["libraries"]:
                 choice = row["libraries"][name]
-                sizes_of_choice.setdefault(f"{choice['algorithm']} {choice['protocol']}", []).append(_shown(row))
+                sizes_of_choice.setdefault(f"{choice['algorithm']} {choice['protocol']}", []).append(
+                    format_short_size(row["shown_bytes"])
+                )
         if not sizes_of_choice:
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
