@@ -293,18 +293,19 @@ class Packing:
                     np.hstack(costs_and_levels)
                     for costs_and_levels in zip((cost, first), self._costs_over_links(demand, length), strict=True)
                 )
-        remaining_us = time_us - np.arange(len(cost)) * self.unit_us
-        worth = np.where(remaining_us > 0, cost.T / np.where(remaining_us > 0, remaining_us, 1.0), np.inf).T
+        remaining_us = (time_us - np.arange(len(cost)) * self.unit_us)[:, None]
+        # BEYOND over the last nanosecond would be more than a float holds, so what has no tree is never divided.
+        fits = (remaining_us > 0) & (cost < BEYOND)
+        worth = np.divide(cost, remaining_us, out=np.full(cost.shape, np.inf), where=fits)
         level = worth.argmin(axis=0)
         worth_of_meeting = worth[level, np.arange(worth.shape[1])]
         least = float(worth_of_meeting.min())
-        if not least < BEYOND * 1e-30:
+        if not np.isfinite(least):
             return np.inf, []
         order = np.argsort(worth_of_meeting, kind="stable")
         if self.bulk and demand.sums and demand.falls:
-            order = order[
-                worth_of_meeting[order] < BEYOND * 1e-30
-            ]  # Every root gets a tree up and a tree down, which `_join` pairs.
+            # Every root gets a tree up and a tree down, which `_join` pairs.
+            order = order[np.isfinite(worth_of_meeting[order])]
         else:
             order = order[: self.tuning.roots]
             order = order[worth_of_meeting[order] <= least * self.tuning.dearer]

@@ -183,3 +183,16 @@ def test_without_time_for_a_packing_there_is_no_fault() -> None:
         workers.answer = lambda *_: None  # type: ignore[method-assign]
         assert packing.least_us(1 << 30, 1.0, now() - 1) == np.inf
         assert len(packing.part) == len(packing.trees)
+
+
+@pytest.mark.parametrize("alpha_us", ["0", "0.000000000001", "1000000000"])
+@pytest.mark.parametrize("kind", ["broadcast", "allreduce"])
+def test_a_level_that_ends_just_before_the_time_overflows_nothing(kind: str, alpha_us: str) -> None:
+    """Check a level without any tree, whose remaining time is tiny by rounding: BEYOND is not divided by it."""
+    problem = make_problem(load(f"line:3,bw=1000000000,alpha={alpha_us}"), kind)
+    with Workers() as workers:
+        packing = Packing(problem, SLOWLY, workers, TUNING)
+        packing.retime(problem.network.alpha_us + 1e-9)
+        assert packing.levels > 2
+        assert packing.solve(1.0, packing.unit_us * (packing.levels + 2), now() + 10)
+        assert not packing.solve(1.0, float(np.nextafter(packing.unit_us, np.inf)), now() + 10)
