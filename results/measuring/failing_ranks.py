@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import runtime.torch.process_group  # noqa: F401 - registers the back end
-from runtime.torch.failures.presence import presence
+from runtime.torch.failures.this_process import presence
 
 LONG_S = 60.0  # No case waits so long for this time-out.
 TIMED_OUT = ("stopped", "stopped amid a large message", "computes past the time-out", "never comes to the start",

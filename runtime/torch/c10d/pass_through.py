@@ -84,7 +84,7 @@ class PassThrough:
         method = self._method
         watch, collective, by = self._core.watch, self._operation.kind.name, self._by
         average, finished, unlimited = dist.ReduceOp.AVG, _FinishedWork(), self._operation.unlimited
-        calls, other_calls, gone_ranks, ends = watch.calls, watch.theirs, watch.left, watch.ends
+        calls, other_calls, gone_ranks, ends = watch.calls, watch.awaited_texts, watch.left, watch.ends
         numbers, waiting_calls, recent_calls, last_ran = calls.numbers, calls.passed, calls.lately, counters.last_ran
         find, describe, current_method, last_range = (
             self._find,

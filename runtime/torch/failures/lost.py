@@ -13,18 +13,20 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from runtime.torch.failures.calls import Calls, Wait
-from runtime.torch.failures.causes import FAILED, Cause, Fact, Gone, Waiting, find_cause
+from runtime.torch.failures.causes import FAILED, Cause, Gone, Waiting, find_cause
 from runtime.torch.failures.compare import different_calls
 from runtime.torch.failures.deadlock import HeldCall
 from runtime.torch.failures.meeting import call_unless, meet
-from runtime.torch.failures.presence import End, Presence, presence
+from runtime.torch.failures.members import Members
+from runtime.torch.failures.presence import Presence
+from runtime.torch.failures.this_process import presence
 from runtime.torch.failures.wire import Message
 from runtime.torch.messages import CLOSED_BY_US, Messages, any_closed, close_all, error_text
 
@@ -59,21 +61,16 @@ class _Key:
     """The key of a wait within `FailureWatch.guard`."""
 
 
-class FailureWatch:
+class FailureWatch(Members):
     """A rank's watch over its waits for the other ranks of a group.
 
     Without `meet` nothing is known of other ranks, and nothing is sent to them.
 
     Attributes:
-        me: Place of this rank in the group.
-        ranks: The members, as the whole job numbers them.
         tuning: Time limits.
-        group: Name of the group for messages to users.
         messages: The messages that ranks wait for.
-        id: Name that only this group has; "" before the ranks have met.
         calls: The calls that all ranks make.
-        theirs: By the number of a call, the place that told of its wait in it, and the text of that call.
-        left: By place, ranks that have left the group.
+        awaited_texts: By the number of a call, the place that told of its wait in it, and the text of that call.
         cause: Cause of the group's failure, or None.
     """
 
@@ -96,32 +93,20 @@ class FailureWatch:
             tuning: Time limits.
             own: Returns the presence of this process.
         """
-        self.me, self.ranks, self.tuning = me, tuple(ranks), tuning
-        self._others = [place for place in range(len(self.ranks)) if place != me]
-        few = ", ".join(map(str, self.ranks[:16])) + (", …" if len(self.ranks) > 16 else "")
-        self.group = f"group {name} (ranks {few})".replace("  ", " ")
+        super().__init__(me, ranks, name)
+        self.tuning = tuning
         self.messages: Any = messages
         self._own = own
-        self._presence: Presence | None = None
-        self.id = ""
-        self._names: list[str] = []  # Names of the processes, by place; empty until they have met.
         self._change = threading.Condition()
         self._asking = threading.Lock()
         self.calls = Calls()
-        self.theirs: dict[int, tuple[int, str]] = {}
-        self.left: dict[int, Gone] = {}
+        self.awaited_texts: dict[int, tuple[int, str]] = {}
         self._heard: dict[int, int] = {}  # By place, the number of the last call whose wait it reported.
         self._gave_up: set[int] = set()  # Places that gave up.
-        self._answers: dict[int, Message] = {}
         self._question = ""
         self.cause: Cause | None = None
         self._has_told_cause = False
         self._woken, self._leaves_at = False, math.inf
-
-    @property
-    def ends(self) -> Mapping[str, End]:
-        """Return the processes of the whole job that have ended; always the same object once ranks have met."""
-        return {} if self._presence is None else self._presence.ends
 
     # ---- meeting
 
@@ -136,18 +121,18 @@ class FailureWatch:
         Raises:
             RuntimeError: A rank ended or did not come in time; the message names it.
         """
-        self._presence = self._own()
+        self.presence = self._own()
         if whole_job:
-            self._presence.of_rank.clear()
+            self.presence.of_rank.clear()
 
         def check(names: list[str]) -> None:
             """Store the names of the processes, and raise an error if one has ended."""
-            self._names = names
+            self.names = names
             self._raise_if_gone()
 
-        self._presence.add(self)
+        self.presence.add(self)
         try:
-            self._names, self.id = meet(self._presence, store, self.me, self.ranks, timeout, check)
+            self.names, self.id = meet(self.presence, store, self.me, self.ranks, timeout, check)
         except RuntimeError as error:  # If the store is gone, the rank that ended with it may be known.
             self._raise_if_gone()
             self._give_up(Cause(error_text(error)))
@@ -163,14 +148,14 @@ class FailureWatch:
 
         def in_vain() -> bool:
             """Return True if a rank has ended, or a cause is known."""
-            return self.cause is not None or self._any_gone(None)
+            return self.cause is not None or self.any_gone(None)
 
         return call_unless(in_vain, self._raise_if_gone, function, self.tuning.making)
 
     def _raise_if_gone(self) -> None:
         """Raise RuntimeError with the cause if a rank has ended."""
-        if self.cause is None and self._any_gone(None):
-            self._give_up(find_cause(Waiting(""), self.ranks[self.me], self.group, self._facts(None)))
+        if self.cause is None and self.any_gone(None):
+            self._give_up(find_cause(Waiting(""), self.ranks[self.me], self.group, self.facts(None)))
         if self.cause is not None:
             self._tell_cause()
             raise RuntimeError(self.cause.text)
@@ -182,7 +167,7 @@ class FailureWatch:
         with self._change:
             waiting = self.calls.issue(text)
             assert waiting.number is not None
-            place, other_text = self.theirs.pop(waiting.number, (self.me, text))
+            place, other_text = self.awaited_texts.pop(waiting.number, (self.me, text))
         if other_text != text:
             self._differ(waiting.number, place, other_text)
         return waiting
@@ -220,7 +205,7 @@ class FailureWatch:
         key = _Key()
         self.begin(key, waiting, threading.get_ident(), limited)
         try:
-            if new and self._in_vain(Wait(waiting, time.monotonic()), time.monotonic()):
+            if new and self._in_vain(Wait(waiting, time.monotonic())):
                 raise RuntimeError(waiting.text)
             yield
         except BaseException as error:
@@ -228,7 +213,7 @@ class FailureWatch:
             if not isinstance(error, RuntimeError):
                 raise
             is_vain = str(error) == waiting.text
-            if self.cause is None and not self._woken and not is_vain and not any_closed(self.messages, self._others):
+            if self.cause is None and not self._woken and not is_vain and not any_closed(self.messages, self.peers):
                 raise  # All ranks can be reached, so the call itself failed.
             # When a message came too late, Gloo has closed all connections.
             is_late = not self._woken and bool(re.search("timed out|timeout", str(error), re.IGNORECASE))
@@ -242,9 +227,9 @@ class FailureWatch:
     def is_left(self, peers: Collection[int] = ()) -> bool:
         """Return True if open waits are in vain; with peers also if all of these peers have ended some time ago."""
         now = time.monotonic()
-        gone = [self._gone(peer) for peer in peers] if self._names else []
         dead = [
-            rank_gone is not None and rank_gone.closed and now > rank_gone.at + self.tuning.grace for rank_gone in gone
+            gone is not None and gone.closed and now > gone.at + self.tuning.grace
+            for gone in map(self.gone, peers if self.names else ())
         ]
         return now > self._leaves_at or (bool(dead) and all(dead))
 
@@ -256,7 +241,7 @@ class FailureWatch:
             over: Whether the calls under way still complete.
         """
         calls_made, first_open = self.counts()[self.id]
-        self._tell({"left": why, "counts": [calls_made, calls_made + 1 if over else first_open]})
+        self.tell({"left": why, "counts": [calls_made, calls_made + 1 if over else first_open]})
 
     def is_in_call(self) -> bool:
         """Return True if a call that all ranks make is under way, as long as some object holds its work."""
@@ -291,7 +276,7 @@ class FailureWatch:
         """Return the ranks, as the whole job numbers them, that say that they have not made the call of a number."""
         with self._asking:
             self._ask(Waiting("", number))
-            calls_of_place = {place: answer.get("made") for place, answer in self._answers.items()}
+            calls_of_place = {place: answer.get("made") for place, answer in self.answers.items()}
         return sorted(
             self.ranks[place]
             for place, calls_made in calls_of_place.items()
@@ -302,15 +287,15 @@ class FailureWatch:
 
     def _find_cause(self, waiting: Waiting, late: bool) -> str:
         """Return the cause as a text to be put after an error; the first cause holds for every later call, too."""
-        if not self._names:
+        if not self.names:
             return ""
         with self._asking:
             if self.cause is None and not late:
-                self._wait_until(lambda: self.cause is not None or self._any_gone(waiting), self.tuning.spread)
-            if self.cause is None and not self._any_gone(waiting):
+                self._wait_until(lambda: self.cause is not None or self.any_gone(waiting), self.tuning.spread)
+            if self.cause is None and not self.any_gone(waiting):
                 self._ask(waiting)
             if self.cause is None:
-                self._give_up(find_cause(waiting, self.ranks[self.me], self.group, self._facts(waiting)))
+                self._give_up(find_cause(waiting, self.ranks[self.me], self.group, self.facts(waiting)))
             cause = self.cause
             assert cause is not None
             self._tell_cause()  # Even if another rank reported it, since some ranks may wait for this rank only.
@@ -325,40 +310,12 @@ class FailureWatch:
             while not over() and time.monotonic() < deadline:
                 self._change.wait(0.02)  # No notification comes when a process ends.
 
-    def _any_gone(self, waiting: Waiting | None) -> bool:
-        """Return True if a rank that the call needs has ended or left."""
-        return any(fact.ended is not None for fact in self._facts(waiting).values())
-
-    def _facts(self, waiting: Waiting | None) -> dict[int, Fact]:
-        """Return by job rank the facts about the other ranks that the call needs; None stands for all ranks."""
-        fact_of_rank = {}
-        for place, name in enumerate(self._names):
-            if place == self.me or (waiting and waiting.peers is not None and place not in waiting.peers):
-                continue
-            gone = self._gone(place)
-            if gone is None:
-                fact = Fact(connected=self._is_open(name), answer=self._answers.get(place))
-            elif waiting is not None and gone.is_through(waiting.number):
-                fact = Fact(answer={"text": waiting.text, "inside": False, "waits": []})
-            else:
-                fact = Fact(gone.why, gone.made)
-            fact_of_rank[self.ranks[place]] = fact
-        return fact_of_rank
-
-    def _gone(self, place: int) -> Gone | None:
-        """Return why the rank at a place makes no more calls, or None."""
-        end = self._presence.ends.get(self._names[place]) if self._presence is not None else None
-        if end is None or place in self.left:
-            return self.left.get(place)
-        calls_made, first_open = end.counts.get(self.id, (None, None))
-        return Gone(end.why, calls_made, first_open, end.at, end.closed)
-
     def _ask(self, waiting: Waiting) -> None:
         """Ask the other ranks what they do, and wait for their answers."""
-        self._answers, self._question = {}, secrets.token_hex(8)
-        self._tell({"ask": self._question, "number": waiting.number})
-        open_places = {place for place, name in enumerate(self._names) if self._is_open(name)}
-        self._wait_until(lambda: self.cause is not None or open_places <= set(self._answers), self.tuning.answers)
+        self.answers, self._question = {}, secrets.token_hex(8)
+        self.tell({"ask": self._question, "number": waiting.number})
+        open_places = {place for place, name in enumerate(self.names) if self.is_open(name)}
+        self._wait_until(lambda: self.cause is not None or open_places <= set(self.answers), self.tuning.answers)
 
     def _give_up(self, cause: Cause) -> None:
         """Set the cause of the group's failure, if there is none yet."""
@@ -370,23 +327,13 @@ class FailureWatch:
         """Send the cause to the other ranks, once."""
         if self.cause is not None and not self._has_told_cause:
             self._has_told_cause = True
-            self._tell({"cause": [self.cause.text, self.cause.number, self.cause.blamed]})
+            self.tell({"cause": [self.cause.text, self.cause.number, self.cause.blamed]})
 
     def _differ(self, number: int, place: int, other_text: str) -> None:
         """Set and send the cause that another rank makes a different call."""
         text = different_calls(self.ranks[place], other_text, self.ranks[self.me], self.calls.text(number) or "")
         self._give_up(Cause(text, number))
         self._tell_cause()
-
-    def _is_open(self, name: str) -> bool:
-        """Return True if there is an open connection to a process."""
-        return self._presence is not None and self._presence.is_open(name)
-
-    def _tell(self, message: Message) -> None:
-        """Send a message about this group to the other ranks."""
-        if self._presence is not None and self.id:
-            names = (name for place, name in enumerate(self._names) if place != self.me)
-            self._presence.tell(names, message | {"group": self.id})
 
     # ---- methods that the thread of `Presence` calls
 
@@ -411,11 +358,11 @@ class FailureWatch:
             if not texts:
                 return self.id, self.calls.made, [], threads, since
             numbers = [number for number in texts if number is not None]
-            if len(numbers) < len(texts) or not self._names:
+            if len(numbers) < len(texts) or not self.names:
                 return self.id, self.calls.made, None, threads, since
             first = min(numbers)  # A rank that has not made this call has made none of those after it.
-            absent = [name for place, name in enumerate(self._names) if self._heard.get(place, 0) < first]
-            absent.remove(self._names[self.me])
+            absent = [name for place, name in enumerate(self.names) if self._heard.get(place, 0) < first]
+            absent.remove(self.names[self.me])
             call = HeldCall(self.id, first, f"{texts[first]} of {self.group}", tuple(absent))
             return self.id, self.calls.made, [call], threads, since
 
@@ -436,9 +383,9 @@ class FailureWatch:
 
     def hear(self, name: str, message: Message) -> None:
         """Read a message of another rank about this group."""
-        if not self.id or message.get("group") != self.id or name not in self._names:
+        if not self.id or message.get("group") != self.id or name not in self.names:
             return
-        place = self._names.index(name)
+        place = self.names.index(name)
         is_different = False
         with self._change:
             if "left" in message:
@@ -448,7 +395,7 @@ class FailureWatch:
                 )
             elif "answer" in message:
                 if message["answer"] == self._question:
-                    self._answers[place] = message
+                    self.answers[place] = message
             elif "cause" in message:
                 self._gave_up.add(place)
                 text, number, blamed = message["cause"]
@@ -457,7 +404,7 @@ class FailureWatch:
                 number, other_text = message["number"], message["call"]
                 self._heard[place] = max(number, self._heard.get(place, 0))
                 if number > self.calls.made:
-                    self.theirs[number] = place, other_text
+                    self.awaited_texts[number] = place, other_text
                 is_different = (self.calls.text(number) or other_text) != other_text
             self._change.notify_all()
         if is_different:
@@ -489,33 +436,20 @@ class FailureWatch:
         number, wait = min(counted, key=lambda number_and_wait: number_and_wait[0], default=(0, None))
         if wait is not None and not wait.told and now - wait.since > self.tuning.long:
             wait.told = True
-            self._tell({"call": self.calls.text(number) or wait.waiting.text, "number": number})
-        if any(self._in_vain(wait, now) for wait in waits):
+            self.tell({"call": self.calls.text(number) or wait.waiting.text, "number": number})
+        if any(self._in_vain(wait) for wait in waits):
             self._end_waits()
 
-    def _in_vain(self, wait: Wait, now: float) -> bool:
+    def _in_vain(self, wait: Wait) -> bool:
         """Return True if a rank that the wait needs will not do its part."""
         number, cause = wait.waiting.number, self.cause
         if cause is not None and wait.waiting.peers is None:
             return cause.number is None or number is None or number >= cause.number
         if wait.waiting.peers is not None:  # The wrapped back end sees by itself that a connection is closed.
             return bool(self._gave_up.intersection(wait.waiting.peers))
-        if self._presence is None:
-            return False
-        if not self.left and not self._presence.ends:
-            return False
-        for place in range(len(self._names)):
-            gone = self._gone(place)
-            if place == self.me or gone is None:
-                continue
-            is_past_grace = wait.since > gone.at or now > gone.at + self.tuning.grace
-            if gone.makes_none(number) or (
-                gone.closed and not gone.left and not gone.is_through(number) and is_past_grace
-            ):
-                return True
-        return False
+        return self.lacks(number, wait.since, self.tuning.grace)
 
     def _end_waits(self) -> None:
         """Close all connections, so that waits for them end."""
         self._woken, self._leaves_at = True, time.monotonic() + self.tuning.ending
-        close_all(self.messages, self._others)
+        close_all(self.messages, self.peers)

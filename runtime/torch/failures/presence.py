@@ -13,73 +13,29 @@ time, and nothing that a stranger sends ends the thread. If all ranks are on one
 
 from __future__ import annotations
 
-import atexit
-import fcntl
-import json
 import logging
-import os
 import secrets
 import selectors
 import signal
 import socket
-import struct
-import sys
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
-from runtime.torch.failures.causes import error_end
+from runtime.torch.failures.address import NAME_DIGITS, Address
 from runtime.torch.failures.deadlock import Deadlocks, DeadlockWatch, Held, own_state
-from runtime.torch.failures.wire import (
-    ANYWHERE,
-    HELLO_BYTES,
-    NAME_DIGITS,
-    SECRET_DIGITS,
-    Address,
-    Message,
-    all_on_this_host,
-    hello,
-    name_in_hello,
-    read_message,
-    this_host,
-)
+from runtime.torch.failures.link import Link, PresenceTuning
+from runtime.torch.failures.strangers import Strangers
+from runtime.torch.failures.wire import Message, hello, read_message
 from runtime.torch.threads import own_threads
 
 log = logging.getLogger("synth.torch")
-
-
-@dataclass(frozen=True)
-class PresenceTuning:
-    """Limits of a presence, with times in seconds and sizes in bytes.
-
-    Attributes:
-        tick: Interval between two checks of long waits.
-        connect: Limit for a connection; an address that a firewall hides gives no answer.
-        unread: Bytes of messages that a stopped process does not read; so also the longest message.
-        stranger: Time in which a connection must say who it is, and for which it takes a place.
-        strangers: Places for connections that have not said who they are.
-        tries: Number of attempts to connect, if the other process closes before it has sent anything.
-        idle: Time until the kernel probes a silent host, and the interval of its two further probes.
-    """
-
-    tick: float = 0.25
-    connect: float = 2.0
-    unread: int = 1 << 20
-    stranger: float = 2.0
-    strangers: int = 128
-    tries: int = 6
-    idle: int = 5
-
-
 _TUNING = PresenceTuning()
 _RING = b"\0"  # It is not the number of a signal.
-_LOOPBACK = "127.0.0.1"
 _WAITS = 8  # Texts of waits in an answer: the first names the ranks that are waited for.
 _BROKEN = "sent a message that is not of this version of synth; all ranks must run the same version"
 
@@ -123,63 +79,6 @@ class End:
     counts: Message = field(default_factory=dict)
 
 
-class _Link:
-    """A connection to another process.
-
-    Attributes:
-        channel: The socket.
-        name: Name of the process; "" if it has not sent it.
-        address: Address to which this process connected; None if the other process connected.
-        has_spoken: Whether anything came from the other process.
-        skips: Whether bytes are dropped up to the beginning of the next line, since a line was too long.
-        read: Bytes that came and are not a complete line yet.
-        unsent: Bytes that are not sent yet.
-        lock: Guards `unsent`.
-    """
-
-    def __init__(self, channel: socket.socket, name: str = "", address: Address | None = None) -> None:
-        self.channel, self.name, self.address = channel, name, address
-        self.has_spoken = self.skips = False
-        self.read, self.unsent = bytearray(), bytearray()
-        self.lock = threading.Lock()
-
-    def send(self, message: Message, most: int) -> None:
-        """Send a message without waiting; what does not fit now is sent by the next call.
-
-        The message is dropped if more than `most` bytes would be unsent.
-        """
-        self.send_bytes(json.dumps(message).encode() + b"\n", most)
-
-    def send_bytes(self, data: bytes, most: int) -> None:
-        """Send bytes that are not a message, as `send` does."""
-        with self.lock:
-            if len(self.unsent) + len(data) <= most:
-                self.unsent += data
-            with suppress(OSError):
-                while self.unsent:
-                    del self.unsent[: self.channel.send(self.unsent, socket.MSG_DONTWAIT)]
-
-
-def _own_address() -> str:
-    """Return the IPv4 address at which other processes reach this host.
-
-    It is loopback if the environment says that all ranks are on this host. Otherwise it is, as for Gloo, the address of
-    the interface of GLOO_SOCKET_IFNAME, or that of the host's name, or loopback.
-    """
-    if all_on_this_host():
-        return _LOOPBACK
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(","):
-            with suppress(OSError):
-                request = struct.pack("256s", name.strip()[:15].encode())
-                return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), 0x8915, request)[20:24])  # SIOCGIFADDR
-    with suppress(OSError), socket.socket() as probe:
-        ip = socket.gethostbyname(socket.gethostname())
-        probe.bind((ip, 0))
-        return ip
-    return _LOOPBACK
-
-
 class Presence:
     """The presence of this process among the processes of its job.
 
@@ -195,22 +94,13 @@ class Presence:
         self.name = secrets.token_hex(NAME_DIGITS // 2)
         self.ends: dict[str, End] = {}
         self.of_rank: dict[int, str] = {}
-        # Only processes that share a store with this one may connect to it.
-        self._secret = secrets.token_hex(SECRET_DIGITS // 2)
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         self._adding = threading.Lock()
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, Link] = {}
         self._expected: dict[str, tuple[float, Address]] = {}  # By name, the end of the wait for it, and its address.
         self._tries: dict[str, int] = {}  # By name, how often a connection closed before anything came.
-        self._strangers: dict[_Link, float] = {}  # The time until which each stranger may stay.
-        self._places: deque[float] = deque()  # When each taken place for strangers becomes free, in rising order.
-        self._accepts = True  # Whether the selector watches the server.
         self._selector = selectors.DefaultSelector()
-        self._server = socket.socket()
-        self._server.bind((_own_address(), 0))
-        self._server.listen(4096)
-        self._server.setblocking(False)
-        self._selector.register(self._server, selectors.EVENT_READ)
+        self._strangers = Strangers(self.tuning, self._selector)
         self._bell, self._rope = socket.socketpair()  # They end a wait for messages.
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._rope.setblocking(False)
@@ -222,9 +112,7 @@ class Presence:
     @property
     def address(self) -> str:
         """Return the text that `connect` takes in another process."""
-        ip, port = self._server.getsockname()
-        host = this_host() if ip.startswith("127.") else ""
-        return str(Address(self.name, self._secret, ip, port, host or ANYWHERE))
+        return str(self._strangers.address(self.name))
 
     def add(self, listener: Listener) -> None:
         """Add a listener, which gets all messages for as long as it lives."""
@@ -261,7 +149,7 @@ class Presence:
             # Otherwise a firewall may hide it, and nothing is known of it.
         else:
             link = self._keep(channel, name, to)
-            link.send_bytes(hello(to.secret, self.name), self.tuning.unread)
+            link.send_bytes(hello(to.secret, self.name))
             self._selector.register(channel, selectors.EVENT_READ, link)
             with suppress(OSError):  # If the buffer is full, the bell rings already.
                 self._rope.send(_RING)
@@ -275,7 +163,7 @@ class Presence:
         for name in names:
             link = self._links.get(name)
             if link is not None:
-                link.send(message, self.tuning.unread)
+                link.send(message)
 
     def say_end(self, why: str) -> None:
         """Send all processes the reason why this process is about to end."""
@@ -318,15 +206,15 @@ class Presence:
             wakeup_fd = signal.set_wakeup_fd(-1)
             if wakeup_fd != self._rope.fileno():
                 signal.set_wakeup_fd(wakeup_fd)
-        links = (*self._links.values(), *self._strangers)
+        links = list(self._links.values())
         with suppress(RuntimeError):  # If the thread still runs, it may have changed the map meanwhile.
-            links += tuple(key.data for key in self._selector.get_map().values() if key.data is not None)
-        for closable in (*(link.channel for link in links), self._server, self._bell, self._rope):
-            closable.close()
+            links += [key.data for key in self._selector.get_map().values() if key.data is not None]
+        for channel in (*(link.channel for link in links), self._bell, self._rope):
+            channel.close()
         self._links.clear()
-        self._strangers.clear()
+        self._strangers.close()
 
-    def _keep(self, channel: socket.socket, name: str, address: Address | None = None) -> _Link:
+    def _keep(self, channel: socket.socket, name: str, address: Address | None = None) -> Link:
         """Set the options of a connection to a member, store it, and return it."""
         channel.settimeout(None)
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -338,8 +226,7 @@ class Presence:
         ):
             if hasattr(socket, option):
                 channel.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        link = _Link(channel, name, address)
-        self._links[name] = link
+        link = self._links[name] = Link(channel, self.tuning.unread, name, address)
         return link
 
     def _work(self) -> None:
@@ -360,8 +247,8 @@ class Presence:
         """Wait for data and handle it; return True if any of it came from a member of the job."""
         has_heard = False
         for key, _ in self._selector.select(seconds):
-            if key.fileobj is self._server:
-                self._accept()
+            if key.fileobj is self._strangers.server:
+                self._strangers.accept()
             elif key.fileobj is self._bell:
                 has_heard = True
                 interrupted = signal.SIGINT in self._bell.recv(1 << 10)
@@ -373,14 +260,14 @@ class Presence:
             else:
                 has_heard = True
                 self._read(key.data)
-        self._dismiss()
+        self._strangers.dismiss()
         return has_heard
 
     def _look(self) -> None:
         """Send what is unsent, open connections that did not come, and check all waits."""
         for link in list(self._links.values()):
             if link.unsent:
-                link.send_bytes(b"", self.tuning.unread)
+                link.send_bytes(b"")
         self._reach_expected()
         for listener in self._listening():
             listener.look()
@@ -397,89 +284,29 @@ class Presence:
                 del self._expected[name]
                 self._reach(address)
 
-    # ---- strangers
-
-    def _accept(self) -> None:
-        """Accept a stranger's connection, as long as a place is free.
-
-        A place stays taken for its full time even if the stranger leaves earlier, so that the number of strangers per
-        second is limited. A stranger that turns out to be a member frees its place.
-        """
-        try:
-            channel, _ = self._server.accept()
-        except BlockingIOError:  # The stranger is gone again.
-            return
-        except OSError:  # No file descriptor is left, or the connection was aborted.
-            self._places.extend([time.monotonic() + self.tuning.stranger] * self.tuning.strangers)
-        else:
-            deadline = time.monotonic() + self.tuning.stranger
-            self._places.append(deadline)
-            link = _Link(channel)
-            channel.setblocking(False)
-            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, HELLO_BYTES)  # Wake only for a whole frame.
-            self._strangers[link] = deadline
-            self._selector.register(channel, selectors.EVENT_READ, link)
-        if len(self._places) >= self.tuning.strangers:
-            self._selector.unregister(self._server)
-            self._accepts = False
-
-    def _admit(self, link: _Link) -> bool:
-        """Read a stranger's frame; return True if it is a member of the job, otherwise close its connection."""
-        try:
-            frame = link.channel.recv(HELLO_BYTES)
-        except OSError:
-            frame = b""
-        name = name_in_hello(frame, self._secret)
-        deadline = self._strangers.pop(link)
-        self._selector.unregister(link.channel)
-        if name is None or name == self.name:
-            link.channel.close()
-            return False
-        with suppress(ValueError):
-            self._places.remove(deadline)
-        link.channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        member = self._keep(link.channel, name)
-        self._selector.register(link.channel, selectors.EVENT_READ, member)
-        member.send({}, self.tuning.unread)  # It tells the member that it was accepted.
-        return True
-
-    def _dismiss(self) -> None:
-        """Close the connections of strangers whose time is over, and accept again if places are free."""
-        now = time.monotonic()
-        for link in [link for link, deadline in self._strangers.items() if now >= deadline]:
-            del self._strangers[link]
-            self._selector.unregister(link.channel)
-            link.channel.close()
-        while self._places and now >= self._places[0]:
-            self._places.popleft()
-        if not self._accepts and len(self._places) < self.tuning.strangers:
-            self._selector.register(self._server, selectors.EVENT_READ)
-            self._accepts = True
-
     # ---- members of the job
 
-    def _read(self, link: _Link) -> None:
+    def _admit(self, stranger: Link) -> bool:
+        """Read a stranger's frame; return True if it is a member of the job, otherwise close its connection."""
+        name = self._strangers.identify(stranger)
+        if name is None or name == self.name:
+            stranger.channel.close()
+            return False
+        member = self._keep(stranger.channel, name)
+        self._selector.register(stranger.channel, selectors.EVENT_READ, member)
+        member.send({})  # It tells the member that it was accepted.
+        return True
+
+    def _read(self, link: Link) -> None:
         """Read from a member, handle complete lines, and record its end if the connection is closed."""
-        try:
-            data = link.channel.recv(1 << 16)
-        except OSError:  # The host is gone, or the process ended with unread messages.
-            data = b""
+        data = link.receive()
         if data:
-            link.has_spoken = True
             self._tries.pop(link.name, None)
-            link.read += data
-            *lines, remainder = bytes(link.read).split(b"\n")
-            link.read = bytearray(remainder)
-            if lines and link.skips:
-                del lines[0]
-                link.skips = False
+            lines, is_too_long = link.split(data)
             for line in lines:
                 self._hear(link, line)
-            if len(link.read) > self.tuning.unread:
-                link.read.clear()
-                if not link.skips:
-                    link.skips = True
-                    self._distrust(link, f"a line of more than {self.tuning.unread} bytes")
+            if is_too_long:
+                self._distrust(link, f"a line of more than {link.most_bytes} bytes")
             return
         self._selector.unregister(link.channel)
         link.channel.close()
@@ -494,7 +321,7 @@ class Presence:
         earlier_end = self.ends.get(link.name, End("", 0.0, True))
         self.ends[link.name] = replace(earlier_end, at=time.monotonic(), closed=True)
 
-    def _hear(self, link: _Link, line: bytes) -> None:
+    def _hear(self, link: Link, line: bytes) -> None:
         """Read a message of a member and handle it."""
         try:
             message = read_message(line)
@@ -506,13 +333,13 @@ class Presence:
         except Exception:  # A listener failed, but the thread must not end.
             log.exception("synth: a message could not be handled")
 
-    def _distrust(self, link: _Link, description: str) -> None:
+    def _distrust(self, link: Link, description: str) -> None:
         """Record a member that sends invalid data as the cause of later failures; its process lives."""
         if link.name not in self.ends:
             self.ends[link.name] = End(_BROKEN, time.monotonic(), closed=False)
             log.error("synth: process %s sent %s; all ranks must run the same version of synth", link.name, description)
 
-    def _take(self, link: _Link, message: Message) -> None:
+    def _take(self, link: Link, message: Message) -> None:
         """Handle a message of a member."""
         if "end" in message:
             end = End(message["end"], time.monotonic(), False, message["counts"])
@@ -522,7 +349,7 @@ class Presence:
             for listener in self._listening():
                 part = listener.state(message)
                 answer |= part | {"waits": (answer["waits"] + part["waits"])[:_WAITS]}
-            link.send(answer, self.tuning.unread)
+            link.send(answer)
         elif "held?" in message or "held" in message:
             self._deadlocks.hear(link.name, message)
         elif "stuck" in message:
@@ -530,59 +357,3 @@ class Presence:
         elif message:
             for listener in self._listening():
                 listener.hear(link.name, message)
-
-
-_own: Presence | None = None
-_making = threading.Lock()
-
-
-def presence() -> Presence:
-    """Return the presence of this process, built at the first call; from then on it reports the process's end."""
-    global _own
-    with _making:
-        if _own is None:
-            _own = Presence()
-            _own.hear_signals()
-            sys.excepthook = _report_error(sys.excepthook)
-            atexit.register(_report_exit)  # Registered late, to run before the threads are drained.
-        return _own
-
-
-_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
-
-
-def _report_error(earlier_hook: _Hook) -> _Hook:
-    """Return a hook for errors that end the program, which reports them to the other processes."""
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Report the error, then call the earlier hook."""
-        if _own is not None:
-            _own.say_end(error_end(error))
-        earlier_hook(kind, error, trace)
-
-    return hook
-
-
-def _report_exit() -> None:
-    """Report to the other processes that this one ends."""
-    if _own is not None:
-        _own.say_end("ended")
-
-
-@atexit.register
-def _close() -> None:
-    """Close the presence: a thread that still runs while the interpreter ends can crash the process."""
-    if _own is not None:
-        _own.close()
-
-
-def _forget() -> None:
-    """Remove the presence in a forked process: its copies would hide from other processes that its parent ends."""
-    global _own, _making
-    _making = threading.Lock()
-    if _own is not None:
-        _own.drop()
-        _own = None
-
-
-os.register_at_fork(after_in_child=_forget)

@@ -1,4 +1,4 @@
-"""Define what processes of a job send to each other's presence ports: addresses, first bytes and messages.
+"""Define what processes of a job send to each other's presence ports: first bytes and messages.
 
 A port is open to anybody who reaches the host. So a connection begins with a frame of a fixed length, whose secret is
 compared before anything else is read; only members of the job, who share a store, know it. What a member sends is also
@@ -9,92 +9,15 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
+from runtime.torch.failures.address import NAME_DIGITS, SECRET_DIGITS
+
 Message = dict[str, Any]
-SECRET_DIGITS, NAME_DIGITS = 32, 16  # Hexadecimal digits.
 HELLO_BYTES = SECRET_DIGITS + 1 + NAME_DIGITS + 1
-ANYWHERE = "-"  # In place of a host: processes of all hosts reach the address.
 _HELLO_NAME = re.compile(rb" ([0-9a-f]{%d})\n" % NAME_DIGITS)
-_ADDRESS = re.compile(
-    rf"([0-9a-f]{{{NAME_DIGITS}}}) ([0-9a-f]{{{SECRET_DIGITS}}}) ((?:\d{{1,3}}\.){{3}}\d{{1,3}}) (\d{{1,5}})"
-    r" ([0-9A-Za-z:.-]{1,80})",
-    re.ASCII,
-)
-
-
-@dataclass(frozen=True)
-class Address:
-    """The address at which a process listens.
-
-    Attributes:
-        name: Name of the process.
-        secret: Secret with which a connection to it must begin.
-        ip: IPv4 address.
-        port: TCP port.
-        host: The only host whose processes can reach it, or ANYWHERE if all hosts can.
-    """
-
-    name: str
-    secret: str
-    ip: str
-    port: int
-    host: str = ANYWHERE
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.secret} {self.ip} {self.port} {self.host}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read what `str` wrote.
-
-        Raises:
-            ValueError: The text is not an address.
-        """
-        match = _ADDRESS.fullmatch(text)
-        if match is None or not 0 < int(match[4]) < 1 << 16:
-            raise ValueError("is not the address of a process; it must be NAME SECRET IP PORT HOST")
-        return cls(match[1], match[2], match[3], int(match[4]), match[5])
-
-    @property
-    def is_reachable(self) -> bool:
-        """Return True if processes of this host can connect to it."""
-        return self.host in (ANYWHERE, this_host())
-
-
-@cache
-def this_host() -> str:
-    """Return a name shared only by processes that reach each other over loopback; "" if none is known.
-
-    It consists of the identities of the boot and of the network namespace.
-    """
-    boot = namespace = ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = str(os.stat("/proc/self/ns/net").st_ino)
-    return f"{boot}:{namespace}" if boot and namespace else ""
-
-
-def all_on_this_host() -> bool:
-    """Return True if the environment says that all processes of the job are on this host.
-
-    torchrun states the number of processes on this host and in the job. Without it the store's address tells, if that
-    is loopback.
-    """
-    if not this_host():
-        return False
-    local_ranks, all_ranks = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
-    if local_ranks is not None and all_ranks is not None:
-        return local_ranks == all_ranks
-    store_host = os.environ.get("MASTER_ADDR", "")
-    return store_host == "localhost" or re.fullmatch(r"127(\.\d{1,3}){3}", store_host) is not None
 
 
 def hello(secret: str, name: str) -> bytes:

@@ -19,9 +19,12 @@ if find_spec("torch") is None:
 
 import torch.distributed as dist
 
+from runtime.torch.failures.address import Address
+from runtime.torch.failures.link import PresenceTuning
 from runtime.torch.failures.meeting import meet
-from runtime.torch.failures.presence import Presence, PresenceTuning
-from runtime.torch.failures.wire import Address, hello
+from runtime.torch.failures.presence import Presence
+from runtime.torch.failures.strangers import Strangers
+from runtime.torch.failures.wire import hello
 from tests.runtime.torch.failures.test_lost import SOON, FailureWatch, until
 
 HASTY = PresenceTuning(tick=0.02, stranger=0.3, strangers=8)
@@ -44,7 +47,7 @@ def members(count: int, tuning: PresenceTuning = HASTY) -> Iterator[list[Presenc
 
 
 def connected(presence: Presence) -> socket.socket:
-    return socket.create_connection(presence._server.getsockname(), 5)
+    return socket.create_connection(presence._strangers.server.getsockname(), 5)
 
 
 def cpu_seconds(presence: Presence) -> float:
@@ -102,13 +105,13 @@ def test_idle_and_slow_strangers_take_few_places_and_little_time() -> None:
 
 def test_a_shortage_of_descriptors_is_waited_for_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
     with members(2) as owns:
-        accept, tried = Presence._accept, []
+        accept, tried = Strangers.accept, []
 
-        def counted(presence: Presence) -> None:
+        def counted(strangers: Strangers) -> None:
             tried.append(time.monotonic())
-            accept(presence)
+            accept(strangers)
 
-        monkeypatch.setattr(Presence, "_accept", counted)
+        monkeypatch.setattr(Strangers, "accept", counted)
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         os.close(free := os.dup(0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # One descriptor, for the stranger's own end.
@@ -129,18 +132,17 @@ def test_a_member_that_is_slow_or_was_taken_for_a_stranger_is_let_in(monkeypatch
                 channel.sendall(bytes([byte]))
                 time.sleep(0.002)
             until(lambda: own.is_open("f" * 16))
-    admit, turned_away = Presence._admit, []
+    identify, turned_away = Strangers.identify, []
 
-    def late(presence: Presence, link: Any) -> bool:
+    def late(strangers: Strangers, link: Any) -> str | None:
         if len(turned_away) < 2:
             turned_away.append(link)
-            presence._strangers.pop(link)
-            presence._selector.unregister(link.channel)
-            link.channel.close()
-            return False
-        return admit(presence, link)
+            strangers._deadlines.pop(link)
+            strangers._selector.unregister(link.channel)
+            return None
+        return identify(strangers, link)
 
-    monkeypatch.setattr(Presence, "_admit", late)
+    monkeypatch.setattr(Strangers, "identify", late)
     with members(2) as owns:
         until(lambda: len(turned_away) == 2)
         assert_alive(owns)
@@ -155,7 +157,7 @@ def test_a_member_that_is_slow_or_was_taken_for_a_stranger_is_let_in(monkeypatch
 def test_a_member_that_sends_a_malformed_message_is_named_and_not_lost(line: bytes) -> None:
     with members(3) as owns:
         watch = FailureWatch(0, (7, 3, 5), None, "0", SOON, lambda: owns[0])
-        watch._presence, watch.id, watch._names = owns[0], "g", [own.name for own in owns]
+        watch.presence, watch.id, watch.names = owns[0], "g", [own.name for own in owns]
         owns[0].add(watch)
         link = owns[1]._links[owns[0].name]
         link.channel.setblocking(True)
@@ -192,7 +194,7 @@ def test_the_port_is_on_loopback_where_all_ranks_are_on_this_host(monkeypatch: p
     monkeypatch.setenv("WORLD_SIZE", "2")
     with members(2) as owns:
         for own in owns:
-            assert own._server.getsockname()[0] == "127.0.0.1"
+            assert own._strangers.server.getsockname()[0] == "127.0.0.1"
             assert Address.parse(own.address).host not in ("", "-")
         elsewhere = Address.parse(owns[0].address)
         owns[1]._reach(Address("0" * 16, elsewhere.secret, elsewhere.ip, elsewhere.port, "another-host"))

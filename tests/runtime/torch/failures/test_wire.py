@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from runtime.torch.failures.wire import (
-    ANYWHERE,
-    HELLO_BYTES,
-    Address,
-    all_on_this_host,
-    hello,
-    name_in_hello,
-    read_message,
-    this_host,
-)
+from runtime.torch.failures.address import ANYWHERE, Address, all_on_this_host, this_host
+from runtime.torch.failures.wire import HELLO_BYTES, hello, name_in_hello, read_message
 
 SECRET, NAME = "0123456789abcdef" * 2, "fedcba9876543210"
 
