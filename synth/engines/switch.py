@@ -220,7 +220,7 @@ def _groups(problem: Problem) -> _Groups | None:
 
 
 class _Rows:
-    """The rows of a schedule as they are added, chunk by chunk, each with its step.
+    """The rows of a schedule as they are added, chunk by chunk, each with its step and the group's distance from home.
 
     Attributes:
         missing: True if a send has no link.
@@ -228,7 +228,7 @@ class _Rows:
 
     def __init__(self, problem: Problem, groups: _Groups, *, paced: bool) -> None:
         self.net, self.groups, self.missing = problem.network, groups, False
-        self.rows: list[tuple[int, int, int, bool]] = []
+        self.rows: list[tuple[int, int, int, bool, int]] = []
         h = self.net.hyperlinks
         assert h is not None
         self._switch = {
@@ -240,19 +240,16 @@ class _Rows:
         ends = zip(self.net.src[order].tolist(), self.net.dst[order].tolist(), strict=True)
         self._link = dict(zip(ends, order.tolist(), strict=True))
 
-    def add(self, chunk: int, link: int, step: int, *, sums: bool) -> None:
-        """Add a row for one chunk over a link or hyperlink."""
-        self.rows.append((chunk, link, step, sums))
-
-    def switch(self, chunk: int, group: int, rank: int, step: int, *, sums: bool) -> None:
+    def switch(self, chunk: int, group: int, rank: int, step: int, distance: int, *, sums: bool) -> None:
         """Add a row in which the group's switch reduces a chunk into the rank, or multicasts the rank's chunk."""
-        self.add(chunk, self._switch[not sums, self.groups.number[group], rank], step, sums=sums)
+        link = self._switch[not sums, self.groups.number[group], rank]
+        self.rows.append((chunk, link, step, sums, distance))
 
-    def send(self, chunk: int, source: int, goal: int, step: int, *, sums: bool) -> None:
+    def send(self, chunk: int, source: int, goal: int, step: int, distance: int, *, sums: bool) -> None:
         """Add a row for one chunk from rank to rank."""
-        link = self._link.get((source, goal))
-        self.missing |= link is None
-        self.add(chunk, -1 if link is None else link, step, sums=sums)
+        link = self._link.get((source, goal), -1)
+        self.missing |= link < 0
+        self.rows.append((chunk, link, step, sums, distance))
 
 
 def _schedule(problem: Problem, groups: _Groups, form: _SwitchForm) -> Schedule | None:
@@ -279,9 +276,10 @@ def _schedule(problem: Problem, groups: _Groups, form: _SwitchForm) -> Schedule 
             _spread(rows, chunk, home, rail, int(at[summing_place]), step, form.chain)
     if rows.missing:
         return None
-    chunks, links, steps, sums = (np.array(column) for column in zip(*rows.rows, strict=True))
-    # The waves are pipelined. In each stage of the pipeline early steps go first, because they wait for less.
-    order = np.lexsort((chunks, steps, chunks % form.waves + steps))
+    chunks, links, steps, sums, distances = (np.array(column) for column in zip(*rows.rows, strict=True))
+    # The waves are pipelined. In each stage of the pipeline early steps go first, because they wait for less. Sends
+    # over the same distance, one from each home group, are a permutation of the groups: no port serves two of them.
+    order = np.lexsort((chunks, distances, steps, chunks % form.waves + steps))
     return untimed(chunks[order], links[order], steps[order], sums[order])
 
 
@@ -298,12 +296,12 @@ def _gather(rows: _Rows, chunk: int, home: int, rail: list[int], goal: int, chai
     """
     count, direct = len(rail), rail[0] == goal
     for d in range(0 if direct else 1, count):
-        rows.switch(chunk, (home + d) % count, rail[d], 0, sums=True)
+        rows.switch(chunk, (home + d) % count, rail[d], 0, d, sums=True)
     for d in range(1, count):
-        rows.send(chunk, rail[d], rail[(d + 1) % count] if chain else rail[0], d if chain else 1, sums=True)
+        rows.send(chunk, rail[d], rail[(d + 1) % count] if chain else rail[0], d if chain else 1, d, sums=True)
     step = 1 if count == 1 else count if chain else 2
     if not direct:
-        rows.switch(chunk, home, goal, step, sums=True)
+        rows.switch(chunk, home, goal, step, 0, sums=True)
         step += 1
     return step
 
@@ -311,11 +309,11 @@ def _gather(rows: _Rows, chunk: int, home: int, rail: list[int], goal: int, chai
 def _spread(rows: _Rows, chunk: int, home: int, rail: list[int], source: int, step: int, chain: bool) -> None:
     """Add the rows that bring a chunk from `source`, a rank of the home group, to all ranks."""
     count = len(rail)
-    rows.switch(chunk, home, source, step, sums=False)
+    rows.switch(chunk, home, source, step, 0, sums=False)
     first = (
         step if rail[0] == source else step + 1
     )  # The rail's rank in the home group gets the chunk by the multicast.
     for d in range(1, count):
         send_step = first + (d - 1 if chain else 0)
-        rows.send(chunk, rail[d - 1] if chain else rail[0], rail[d], send_step, sums=False)
-        rows.switch(chunk, (home + d) % count, rail[d], send_step + 1, sums=False)
+        rows.send(chunk, rail[d - 1] if chain else rail[0], rail[d], send_step, d, sums=False)
+        rows.switch(chunk, (home + d) % count, rail[d], send_step + 1, d, sums=False)

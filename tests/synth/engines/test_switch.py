@@ -71,6 +71,13 @@ def test_nodes_of_a_cluster_reduce_and_multicast_by_their_own_switch(name: str) 
     assert gap[1 << 30] <= {"allreduce": 1.02, "broadcast": 1.06, "reduce": 1.06}.get(name, 1.4)
 
 
+@pytest.mark.parametrize(("name", "gap"), [("allgather", 1.15), ("reducescatter", 1.15), ("allreduce", 1.6)])
+def test_homes_of_chunks_in_all_nodes_keep_all_nics_busy(name: str, gap: float) -> None:
+    """Check that the rails' sends are permutations of the nodes: two sends at once to a node would double the gap."""
+    problem = make_problem(load("dgx-h100:4"), name, [rank for rank in range(32) if rank % 8 in (0, 2, 3, 7)])
+    assert gaps(problem)[1 << 20] <= gap
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_any_star_with_ports_of_its_own_rates(seed: int) -> None:
     rng = random.Random(seed)
