@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emit.check.capacity import CAPACITY
+from synth.model.deadline import check_deadline
 from topologies.errors import InputError
 
 Row = NDArray[np.int32]
@@ -80,6 +81,7 @@ class ThreadClocks:
     """
 
     def __init__(self, rank: list[int], merged: bool) -> None:
+        check_deadline()
         size = len(rank)
         max_actors = isqrt(2 * CAPACITY.clock_entries // (1 if merged else 2))
         if size > max_actors:

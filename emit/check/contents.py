@@ -12,6 +12,7 @@ from emit.check.executor import Place
 from emit.findings import Findings
 from emit.goal import Goal
 from emit.program import BUFFERS
+from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
 
 _SPELT_OUT = 8  # contributions that a message names; the others are counted
@@ -100,7 +101,8 @@ class ProgramContents:
         bounds = sets.start.tolist()
         numbers: dict[int, int] = {}
         wrong: list[tuple[int, int, int]] = []  # row, first wrong cell, number of the multiset that it should hold
-        for row, (cell, set_number) in enumerate(zip(first, self.goal.required[3].tolist(), strict=True)):
+        rows = enumerate(zip(first, self.goal.required[3].tolist(), strict=True))
+        for row, (cell, set_number) in checking_deadline(rows, every=256):
             required_number = numbers.get(set_number)
             if required_number is None:
                 required_number = numbers[set_number] = self.of(

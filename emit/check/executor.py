@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from emit.findings import Findings
+from synth.model.deadline import check_deadline
 
 Place = tuple[int, int, int]  # rank, threadblock, step
 _SPELT_OUT = 8  # waits of a cycle that a message names; the others are counted
@@ -31,6 +32,7 @@ def execute(nblocks: int, advance: Callable[[int], Iterable[int]]) -> None:
     """
     ready = deque(range(nblocks))
     while ready:
+        check_deadline()
         ready.extend(advance(ready.popleft()))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from emit.findings import Findings
 from emit.program import OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from emit.targets import Limits, check_resident
+from synth.model.deadline import checking_deadline
 
 _USES_DST = READS_DST | WRITES_DST
 
@@ -74,7 +75,7 @@ def check_steps(program: Program, limits: Limits, findings: Findings) -> None:
     # Operands of the last step if the kernel would merge a further re of the same operands into its loop.
     chain_operands: tuple[str, int, str] | None = None
     chain, total = 0, 0  # number of re in the kernel's current loop, and in the threadblock
-    for rank, tb, position, step in program.steps():
+    for rank, tb, position, step in checking_deadline(program.steps(), every=1024):
         last_offset = max(step.src_off if step.op in READS_SRC else -1, step.dst_off if step.op in _USES_DST else -1)
         if step.op not in limits.ops:
             known_ops = ", ".join(x for x in OPS if x in limits.ops)

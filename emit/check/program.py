@@ -18,6 +18,7 @@ from emit.findings import Findings, Judgement
 from emit.goal import Goal, goals_of, sizes_of
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, ROOTED, WRITES_DST, Program
 from emit.targets import Limits, target_named
+from synth.model.deadline import checking_deadline
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
@@ -135,7 +136,7 @@ def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, findings: Fi
         findings.add("read before write", message, *c.place(step), cell=(name, where))
         return GARBAGE
 
-    for step in order:
+    for step in checking_deadline(order, every=1024):
         out, into = sends[step], receives[step]
         reads_src, writes_dst, reads_dst = uses[step]
         if out < 0 and into < 0:
@@ -171,7 +172,7 @@ def _last_writers(c: Columns, order: list[int], cells: Cells, wrong_cells: set[i
     writes = (c.is_op(WRITES_DST) & ~copies_onto_itself).tolist()
     chunk_of = [0] * len(count)
     last: dict[int, int] = {}
-    for step in order:
+    for step in checking_deadline(order, every=1024):
         low, high = (chunk_of[step], chunk_of[step] + 1) if moves[step] else (0, count[step])
         chunk_of[step] = high
         if writes[step]:

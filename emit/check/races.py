@@ -18,6 +18,7 @@ from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
 from emit.findings import MAX_OF_A_KIND, Findings
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST
+from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
 
 
@@ -118,7 +119,7 @@ def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
     written: dict[int, tuple[int, int, int]] = {}
     read: dict[int, dict[int, tuple[int, int]]] = {}
     queries: list[Query] = []
-    for node, step in enumerate(order):
+    for node, step in checking_deadline(enumerate(order), every=1024):
         b = block[step]
         passed[b] += 1
         now = passed[b]
@@ -161,12 +162,12 @@ class _HappensBefore:
         for query in queries:
             queries_of_rank.setdefault(self.rank[query.block], []).append(query)
         nodes: dict[int, list[tuple[int, int]]] = {rank: [] for rank in queries_of_rank}
-        for node, step in enumerate(order):
+        for node, step in checking_deadline(enumerate(order), every=1024):
             rank = self.rank[self.block[step]]
             if rank in nodes:
                 nodes[rank].append((node, step))
         unordered: list[Query] = []
-        for rank, rank_queries in queries_of_rank.items():
+        for rank, rank_queries in checking_deadline(queries_of_rank.items()):
             rows = len({self.block[step] for _, step in nodes[rank]} | {step for _, step in nodes[rank]})
             if rows * len({query.block for query in rank_queries}) > CAPACITY.clock_entries:
                 unordered += rank_queries
@@ -191,7 +192,7 @@ class _HappensBefore:
         in_flight: list[deque[Row]] = [deque() for _ in range(self.nconnections if messages else 0)]
         passed_of: dict[int, int] = {}
         unordered: list[Query] = []
-        for node, step in nodes:
+        for node, step in checking_deadline(nodes, every=256):
             b = self.block[step]
             row = clocks.row(b)
             passed = passed_of.get(step, 0)

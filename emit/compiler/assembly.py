@@ -19,6 +19,7 @@ from emit.findings import Findings
 from emit.program import BUFFERS, OPS, Gpu, Program, Step, ThreadBlock
 from emit.targets import Limits
 from synth.model.collective import Ints
+from synth.model.deadline import check_deadline, checking_deadline
 from topologies.arrays import pointers, positions
 from topologies.errors import InputError
 
@@ -139,6 +140,7 @@ class Assembled:
 
     def program(self) -> Program:
         """Return the program with all its steps."""
+        check_deadline()
         c, p = self.columns(), self.prepared
         flags = np.zeros(len(c.op), dtype=bool)
         flags[c.dep[c.dep != NONE]] = True
@@ -182,8 +184,10 @@ def assemble(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Assembl
         InputError: Fused instructions do not fit on their channels.
     """
     ir = prepared.ir
+    check_deadline()
     channel = _channels(prepared, limits, layout)
     blocks, block_of = _threadblocks(prepared, channel, layout, limits.steps_per_tb)
+    check_deadline()
     after = _after_runs(prepared, channel, layout) if layout.runs > 1 else prepared.after
     waits = waits_of(ir, [len(rank_blocks) for rank_blocks in blocks], block_of, after, layout.few_nops)
     if any(len(rank_blocks) > limits.dep_tb for rank_blocks in blocks):
@@ -276,7 +280,7 @@ def _threadblocks(
     flows = _flows(prepared, channels) if layout.few_nops else [[] for _ in range(nranks)]
     requested: list[dict[int, Block]] = [{} for _ in range(nranks)] if free.all() else requested_blocks(ir, channels)
     blocks: list[list[Block]] = []
-    for rank in range(nranks):
+    for rank in checking_deadline(range(nranks), every=16):
         manual = list(requested[rank].values())
         bound = {(ch, out): into for (ch, into), out in tied[rank].items()}
         if len(bound) < len(tied[rank]):
@@ -376,7 +380,7 @@ def _place_instructions(
         for awaited in earlier:
             if place[awaited] == NONE and own_place != NONE:
                 block_that_needs.setdefault(awaited, own_place)
-    for n in unplaced:
+    for n in checking_deadline(unplaced, every=256):
         rank = ir.rank[n]
         receiving_blocks = [place[o] for o in after[n] if ir.source[o] != NONE]
         if ir.op[n] == "re" and receiving_blocks:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
+from synth.model.deadline import checking_deadline
 from synth.model.problem import LARGEST
 from synth.timing.simulate import predict_us
 from synth.verify.algorithm import Algorithm
@@ -36,7 +37,8 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int]) -> CommonChunk:
         return common_chunk(collective)
     candidates = [cut_blocks(collective, widths) for number in cells for widths in _widths(algorithm, number)]
     doublings = np.log2([common.cells.chunks / cells[0] for common in candidates])
-    weighted_us = [cut_time_us(algorithm, common, LARGEST) for common in candidates] * _DOUBLING**doublings
+    times_us = [cut_time_us(algorithm, common, LARGEST) for common in checking_deadline(candidates)]
+    weighted_us = times_us * _DOUBLING**doublings
     return candidates[int(np.argmin(weighted_us))]
 
 

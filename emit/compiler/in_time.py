@@ -8,7 +8,10 @@ import numpy as np
 
 from emit.compiler.ir import NONE, Instructions, predecessor_pairs
 from synth.model.collective import Ints
+from synth.model.deadline import check_deadline
 from topologies.errors import InputError
+
+_LOOK_EVERY = 1024  # instructions from one look at the clock to the next
 
 
 def in_time(ir: Instructions, due: list[float], rows: list[int]) -> Instructions:
@@ -31,6 +34,7 @@ def in_time(ir: Instructions, due: list[float], rows: list[int]) -> Instructions
     place[by_time] = np.arange(len(by_time))
     after, before = predecessor_pairs(ir)
     for messages in (np.argsort(rows, kind="stable"), np.arange(len(ir))):
+        check_deadline()
         later, earlier = _message_pairs(ir, messages)
         later, earlier = np.concatenate([after, later]), np.concatenate([before, earlier])
         if (place[earlier] < place[later]).all():
@@ -68,8 +72,10 @@ def _topological(place: list[int], after: Ints, before: Ints) -> list[int]:
     waits = np.bincount(after, minlength=len(place)).tolist()
     ready = [(place[n], n) for n, count in enumerate(waits) if not count]
     heapq.heapify(ready)
-    order = []
+    order: list[int] = []
     while ready:
+        if len(order) % _LOOK_EVERY == 0:
+            check_deadline()
         _, n = heapq.heappop(ready)
         order.append(n)
         for later in followers[n]:

@@ -22,6 +22,7 @@ from emit.compiler.prepared import Prepared
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Gpu, Program
 from emit.targets import Limits
+from synth.model.deadline import checking_deadline
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
@@ -162,7 +163,7 @@ def _repeated(ir: Instructions, parts: list[int], finer: int, place: Place) -> I
     max_parts = max(parts)
     first = [0] * len(ir)
     arrival_offset: dict[tuple[int, int], int] = {}  # by rank and cell, the channel offset of its latest arrival
-    for n, number in enumerate(parts):
+    for n, number in checking_deadline(enumerate(parts), every=256):
         first[n] = len(repeated)
         rank, op, count = ir.rank[n], ir.op[n], ir.count[n] * finer // number
         spans = [[c if c == NONE else place(rank, c, count, k) for c in (ir.src[n], ir.dst[n])] for k in range(number)]

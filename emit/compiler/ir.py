@@ -19,6 +19,7 @@ from emit.findings import Findings
 from emit.goal import Goal, goals_of
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from synth.model.collective import Ints
+from synth.model.deadline import checking_deadline
 from topologies.arrays import Bools, pointers, ranges
 from topologies.errors import InputError
 
@@ -249,7 +250,7 @@ def instructions_of(program: Program, goal: Goal | None = None, keep_threadblock
     src, dst = (c.src * BUFFER + c.src_at).tolist(), (c.dst * BUFFER + c.dst_at).tolist()
     sends, receives = c.sends.tolist(), c.receives.tolist()
     in_flight: list[deque[int]] = [deque() for _ in c.connections]
-    for step in _by_level(c, executed.order):
+    for step in checking_deadline(_by_level(c, executed.order), every=1024):
         name = OPS[op[step]]
         if name == "nop":
             continue
@@ -273,7 +274,7 @@ def _by_level(c: Columns, order: list[int]) -> list[int]:
     message_levels: list[deque[int]] = [deque() for _ in c.connections]
     block, dep = c.block.tolist(), c.dep.tolist()
     sends, receives = c.sends.tolist(), c.receives.tolist()
-    for step in order:
+    for step in checking_deadline(order, every=1024):
         step_level = block_level.get(block[step], 0)
         if dep[step] >= 0:
             step_level = max(step_level, level[dep[step]])

@@ -29,6 +29,7 @@ from emit.timing.predict import Predictor
 from synth.model.collective import Collective, Ints
 from synth.model.collective import named as named_collective
 from synth.model.common_chunk import CommonChunk, common_chunk
+from synth.model.deadline import checking_deadline
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.model.registry import BUFFER as BUFFER_UNIT
@@ -254,7 +255,7 @@ def lower_to_instructions(
         inplace = forms(problem)[0]
     if inplace not in forms(problem):
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
-    ranks = [_Rank(common, rank, inplace) for rank in range(problem.nranks)]
+    ranks = [_Rank(common, rank, inplace) for rank in checking_deadline(range(problem.nranks))]
     sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
     per_loop = named_chunks_per_loop(collective) if has_name else max(max((g.i_chunks, g.o_chunks)) for g in sizes)
     header = Program(
@@ -429,7 +430,7 @@ def _fill(
     sent = [NONE] * nrows
     due: list[float] = []
     rows: list[int] = []
-    for event in events.tolist():
+    for event in checking_deadline(events.tolist(), every=1024):
         row = event % nrows
         rank, c = ranks[dst[row]], chunk[row]
         rows.append(row)
@@ -444,7 +445,7 @@ def _fill(
             ir.add(rank.rank, "rrc", home, cell, count[c], sent[row])
         due.append(arrival[row])
         rank.home[c] = cell
-    for rank in ranks:
+    for rank in checking_deadline(ranks):
         for c, cell in rank.goal.items():
             home = rank.home.get(c)
             if home is not None and home != cell:

@@ -11,6 +11,7 @@ from emit.compiler.ir import BUFFER, NONE, Instructions, predecessors, scratch_c
 from emit.program import OPS, READS_DST, READS_SRC, WRITES_DST
 from emit.targets import Limits
 from synth.model.collective import Ints
+from synth.model.deadline import check_deadline
 
 
 class Prepared:
@@ -37,7 +38,9 @@ class Prepared:
     """
 
     def __init__(self, ir: Instructions) -> None:
+        check_deadline()
         self.ir, self.after = ir, predecessors(ir)
+        check_deadline()
         self.rank, self.count = _column(ir.rank), _column(ir.count)
         self.source, self.target = _column(ir.source), _column(ir.target)
         self.op = _column([OP_CODE[name] for name in ir.op])

@@ -18,7 +18,7 @@ from emit.compiler.tuning import TUNING
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import Limits
-from synth.model.deadline import now
+from synth.model.deadline import check_deadline, now
 from topologies.errors import InputError
 
 Times = tuple[float, ...]
@@ -157,6 +157,7 @@ class Variants:
         crowd = prepared.crowd
         least = self._least_channels.get(key, max(1, -(-crowd // limits.steps_per_tb)))
         while True:
+            check_deadline()
             runs = least if "run" in variant else 1
             assembled = assemble(prepared, limits, BlockLayout(least * level // runs, runs, paired))
             longest = assembled.longest_threadblock
@@ -177,6 +178,7 @@ class Variants:
 
     def _apply(self, name: str, ir: Instructions, log: list[str]) -> Instructions:
         """Apply a pass to instructions unless it is not to be used."""
+        check_deadline()
         apply = PASSES[name].apply
         return ir if name in self.without or apply is None else logged(log, name, ir, apply(ir, self.limits))
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from emit.compiler.ir import NONE, Instructions
 from emit.compiler.tuning import TUNING
+from synth.model.deadline import checking_deadline
 
 Clock = NDArray[np.int32]
 
@@ -57,7 +58,8 @@ def _by_clocks_of_ranks(
     passed = [[0] * nblocks for nblocks in blocks]
     index, passed_in_all = [0] * len(ir), [0] * len(ir)
     waits: list[list[int]] = [[] for _ in range(len(ir))]
-    for n, (rank, block, earlier) in enumerate(zip(ir.rank, block_of, earlier_in_other_blocks, strict=True)):
+    instructions = enumerate(zip(ir.rank, block_of, earlier_in_other_blocks, strict=True))
+    for n, (rank, block, earlier) in checking_deadline(instructions, every=256):
         passed[rank][block] += 1
         index[n] = passed[rank][block]
         if not earlier and not is_awaited[n]:
@@ -116,7 +118,7 @@ def _by_all_clocks(
     index = [0] * len(ir)
     waits: list[list[int]] = [[] for _ in range(len(ir))]
     waited_by: list[list[int]] = [[] for _ in range(len(ir))]
-    for n, rank in enumerate(ir.rank):
+    for n, rank in checking_deadline(enumerate(ir.rank), every=256):
         block = block_of[n]
         row = clock[n]
         base = first[rank] if everywhere else 0

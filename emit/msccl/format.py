@@ -23,6 +23,7 @@ from emit.targets import (
     target_named,
     within_scratch,
 )
+from synth.model.deadline import checking_deadline
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
@@ -247,7 +248,7 @@ def _lines(program: Program, target: Target) -> Iterator[str]:
     )
     for rank, gpu in enumerate(p.gpus):
         yield (f'  <gpu id="{rank}" i_chunks="{gpu.i_chunks}" o_chunks="{gpu.o_chunks}" s_chunks="{gpu.s_chunks}">')
-        for tb, block in enumerate(gpu.threadblocks):
+        for tb, block in checking_deadline(enumerate(gpu.threadblocks)):
             yield f'    <tb id="{tb}" send="{block.send}" recv="{block.recv}" chan="{block.channel}">'
             for position, s in enumerate(block.steps):
                 yield (

@@ -13,6 +13,7 @@ from emit.msccl.lexing import Tag, tags
 from emit.msccl.waits import ended_waits
 from emit.program import BUFFERS, FIFO_DEPTH, OPS, READS_DST, READS_SRC, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import BLOCK_SIZES, TARGETS
+from synth.model.deadline import checking_deadline
 from synth.model.text import format_size
 from topologies.errors import InputError
 from topologies.text.files import origin_of, read_bytes
@@ -130,7 +131,7 @@ class _MscclReader:
             raise InputError(f"{self.source}: more than {MAX_BYTES} bytes; it must be at most that")
         skipped = 0  # depth of open elements from an ignored one on
         last_line = 1
-        for tag in tags(data, self.source):
+        for tag in checking_deadline(tags(data, self.source), every=256):
             last_line = tag.line
             if skipped:
                 skipped += 0 if tag.alone else -1 if tag.closes else 1

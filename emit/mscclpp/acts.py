@@ -12,6 +12,7 @@ from emit.findings import Findings
 from emit.mscclpp.memory import Memory, buffer_of, width
 from emit.mscclpp.plan import PACKETS, SUMS, ExecutionPlan, Op
 from emit.mscclpp.structure import executed_parts, packet_parts
+from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
 
 
@@ -140,7 +141,7 @@ def acts_of(memory: Memory) -> Acts:
     for rank, gpu in enumerate(plan.gpus):
         semaphores = len(result.semaphores)
         result.semaphores += [(rank, number, value) for number, value in enumerate(gpu.semaphores)]
-        for tb, block in enumerate(gpu.blocks):
+        for tb, block in checking_deadline(enumerate(gpu.blocks)):
             acts: list[Act] = []
             for at, op, low, max_cells in _unrolled(memory, block.ops):
                 name = op.name

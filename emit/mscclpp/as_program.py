@@ -29,6 +29,7 @@ from emit.mscclpp.structure import ensure_executable
 from emit.mscclpp.timing import PlanPredictor
 from emit.program import Gpu, Program
 from emit.targets import Limits
+from synth.model.deadline import checking_deadline
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 from topologies.text.files import origin_of
@@ -85,7 +86,7 @@ def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> 
         order = execution_order(plan_acts)
     except InputError as error:
         raise InputError(f"plan cannot become a program: it {error}") from None
-    for block, act in order:
+    for block, act in checking_deadline(order, every=256):
         for move in act.moves:
             _add(ir, plan_acts.rank[block], move, cells)
     return assemble(Prepared(ir), _NO_LIMITS, BlockLayout()).program()

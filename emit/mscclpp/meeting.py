@@ -20,6 +20,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from emit.mscclpp.plan import MAX_CHANNELS, MAX_OP_CHANNELS, MAX_OPS, Op, PlanBlock, PlanGpu
 from synth.model.collective import Floats
+from synth.model.deadline import checking_deadline
 
 _PORT_HOPS = 4  # A hop between nodes counts for so many hops inside a node.
 _BARRIER = 0  # the only barrier of a plan, because its other threadblocks wait for each other by semaphores
@@ -100,7 +101,7 @@ def _tree(hops: dict[_Pair, int], nranks: int) -> dict[_Pair, int]:
         members = np.flatnonzero(np.isfinite(distances[min(unvisited)])).tolist()
         unvisited.difference_update(members)
         root = min(members, key=lambda rank: (distances[rank, members].max(), rank))
-        for rank in members:
+        for rank in checking_deadline(members, every=16):
             distance_through = distances[root] + [hops.get((u, rank), np.inf) for u in range(nranks)]
             if rank != root:
                 parent = int(distance_through.argmin())
@@ -135,7 +136,7 @@ def _events(hops: dict[_Pair, int], nranks: int) -> list[list[_Event]]:
         must_know[v][int(distances[finite[v]][:, finite[v]].max())] = can_know[v][end]
     events: list[list[_Event]] = [[] for _ in range(nranks)]
     for time in range(end, 0, -1):
-        for v in range(nranks):
+        for v in checking_deadline(range(nranks), every=16):
             missing = must_know[v][time]
             if not missing & ~can_know[v][time - 1]:
                 must_know[v][time - 1] |= missing

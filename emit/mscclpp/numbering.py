@@ -16,6 +16,7 @@ from emit.mscclpp.plan import (
 )
 from emit.mscclpp.spans import Span, SpanPlacement, Step
 from emit.mscclpp.threadblocks import RemoteSpan, SymbolicBlock, SymbolicOp
+from synth.model.deadline import checking_deadline
 
 _Channel = tuple[int, int]  # (threadblock that sends, threadblock that receives)
 _NOP = Op("nop")
@@ -50,7 +51,7 @@ class Numbering:
         self.blocks, self.places, self.nodes, self.sizes, self.packets = blocks, places, nodes, sizes, packets
         self.part: dict[Step, int] = {}
         self.place: dict[Step, int] = {}
-        for number, block in enumerate(blocks):
+        for number, block in checking_deadline(enumerate(blocks)):
             for at, step in enumerate(block.steps):
                 self.part[step], self.place[step] = number, at
         self.channel_of: dict[Step, _Channel] = {
@@ -118,7 +119,7 @@ class Numbering:
     def _edges(self) -> dict[tuple[int, int], list[int]]:
         """Return the semaphores that each (threadblock, operation) acquires, without implied waits."""
         acquired: dict[tuple[int, int], list[int]] = {}
-        for number, block in enumerate(self.blocks):
+        for number, block in checking_deadline(enumerate(self.blocks)):
             known_place: dict[int, int] = {}
             semaphores = self.semaphores[block.rank]
             for at, op in enumerate(block.ops):

@@ -22,6 +22,7 @@ from emit.columns import Columns
 from emit.goal import Goal, sizes_of
 from emit.mscclpp.spans import Origin, Span, SpanPlacement, Step, StepPlacement, packet_readers, plain_scratch_ranks
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
+from synth.model.deadline import check_deadline, checking_deadline
 from topologies.errors import InputError
 
 _REACH = 1 << 40  # more than any buffer has chunks
@@ -73,6 +74,7 @@ class Placer:
         Raises:
             InputError: The program has more threadblocks than can be followed.
         """
+        check_deadline()
         self.program, self.c, self.order, self.cells = program, c, order, cells
         self.packets, self.separate = packets, separate
         self.rank_of = c.rank.tolist()
@@ -119,7 +121,7 @@ class Placer:
         awaited = Counter(d for d in dep if d >= 0)
         unread = Counter(receive for origins in self.from_packets.values() for receive in dict(origins))
         in_flight: list[deque[_PlacedMessage]] = [deque() for _ in c.connections]
-        for step in self.order:
+        for step in checking_deadline(self.order, every=256):
             block = self.block_of[step]
             row, local = self.clocks.row(block), self.local.row(block)
             placed = self.steps[step]
@@ -370,7 +372,7 @@ class Placer:
         """Return the placement after the last step."""
         ends = VectorClocks(self.clocks.width)
         started = [0] * self.program.nranks
-        for block, rank in enumerate(self.rank_of):
+        for block, rank in checking_deadline(enumerate(self.rank_of), every=16):
             ends.learn(rank, self.clocks.row(block))
             started[rank] |= self.started[block]
         unconfirmed: set[Step] = set()

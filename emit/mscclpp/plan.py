@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from synth.model.deadline import checking_deadline
+
 # Capacities of the executor's structures; its reader checks only the number of operations of a threadblock.
 MAX_OPS = 64
 MAX_CHANNELS = 16  # of one type in a threadblock; also the number of remote buffers
@@ -195,7 +197,7 @@ class ExecutionPlan:
         """Yield (rank, threadblock, position, operation there, and that operation or one that it repeats)."""
         for rank, gpu in enumerate(self.gpus):
             for tb, block in enumerate(gpu.blocks):
-                for at, op in enumerate(block.ops):
+                for at, op in checking_deadline(enumerate(block.ops), every=256):
                     for inner in (op, *op.ops):
                         yield rank, tb, at, op, inner
 
@@ -246,7 +248,9 @@ def _gpu(rank: int, gpu: PlanGpu) -> str:
         "remote_buffers": buffers,
         "semaphores": [{"init_value": initial_value} for initial_value in gpu.semaphores],
     }
-    return _object(2, head, "threadblocks", [_block(number, block) for number, block in enumerate(gpu.blocks)])
+    return _object(
+        2, head, "threadblocks", [_block(number, block) for number, block in checking_deadline(enumerate(gpu.blocks))]
+    )
 
 
 def _block(number: int, block: PlanBlock) -> str:

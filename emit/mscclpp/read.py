@@ -22,6 +22,7 @@ from emit.mscclpp.plan import (
     RemoteBuffer,
 )
 from emit.program import BUFFERS
+from synth.model.deadline import check_deadline
 from topologies.errors import InputError
 from topologies.text.files import open_regular_file, origin_of
 
@@ -129,6 +130,7 @@ class _PlanReader:
 
     def each(self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]) -> list[Any]:
         """Apply `take` to each element of a required list."""
+        check_deadline()
         place = f"{where}.{name}" if where else name
         return [take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))]
 

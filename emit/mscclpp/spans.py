@@ -10,6 +10,7 @@ from typing import NamedTuple
 from emit.check.cells import Cells
 from emit.columns import Columns
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST
+from synth.model.deadline import checking_deadline
 
 Step = int
 Origin = tuple[Step, int]  # a receive, and which of its chunks
@@ -113,7 +114,7 @@ def packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, li
     users: dict[Step, list[Origin]] = {}
     packed_receives: set[Step] = set()  # receives that may stay in packets
     used: set[Origin] = set()
-    for step in order:
+    for step in checking_deadline(order, every=256):
         count = int(c.count[step])
         source, target = cells.src[step], cells.dst[step]
         if names[step] in READS_SRC:

@@ -27,6 +27,7 @@ from emit.mscclpp.plan import (
     PlanGpu,
     PlanPart,
 )
+from synth.model.deadline import checking_deadline
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
@@ -44,7 +45,7 @@ def check_structure(plan: ExecutionPlan, goal: Goal | None, findings: Findings) 
     for rank, gpu in enumerate(plan.gpus):
         for kind, message in _rank_faults(plan, rank):
             findings.add(kind, message, rank)
-        for tb, block in enumerate(gpu.blocks):
+        for tb, block in checking_deadline(enumerate(gpu.blocks)):
             for kind, message in _block_faults(gpu, rank, block):
                 findings.add(kind, message, rank, tb)
             for at, op in enumerate(block.ops):

@@ -15,6 +15,7 @@ from emit.columns import Columns
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
 from emit.mscclpp.spans import Span, SpanPlacement, Step, StepPlacement, split_spans
 from emit.program import OPS, SENDS
+from synth.model.deadline import checking_deadline
 
 
 class RemoteSpan(NamedTuple):
@@ -216,7 +217,7 @@ def make_threadblocks(
         for rank, ops in copies.items()
         for low in range(0, len(ops), room)
     ]
-    for number, rank in enumerate(c.rank.tolist()):
+    for number, rank in checking_deadline(enumerate(c.rank.tolist())):
         builder = _BlockBuilder(rank, places.keys, sends)
         for step in range(int(c.start[number]), int(c.start[number + 1])):
             block = builder.block

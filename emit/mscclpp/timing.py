@@ -28,6 +28,7 @@ from emit.mscclpp.structure import ensure_executable
 from emit.timing.clock import MOST_TURNS, ProgramClock
 from emit.timing.predict import assign_links, block_rates, place_ranks
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.deadline import checking_deadline
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers
 from topologies.costed import with_protocol
@@ -181,7 +182,7 @@ class _Steps:
         self._storing: dict[int, int] = {}  # threadblock → an extra threadblock that multicasts its sums
         self._packets: dict[int, int] = {}  # cell → step at which its packet has arrived
         self._at_barrier: dict[int, list[int]] = defaultdict(list)
-        for block, act in execution_order(plan_acts):
+        for block, act in checking_deadline(execution_order(plan_acts), every=256):
             self._do(block, act)
 
     def _do(self, block: int, act: Act) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from synth.baselines.tuning import TUNING
 from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
+from synth.model.deadline import check_deadline
 from topologies.arrays import index_among, positions
 from topologies.errors import NoRoute, TooManySends
 from topologies.network import Network
@@ -81,6 +82,7 @@ class Routes:
         link = np.empty(total, dtype=np.int64)
         position, moving, hop = np.array(at), np.flatnonzero(hops > 0), 0
         while len(moving):
+            check_deadline()
             next_link = self.link(position[moving], goal[moving])
             link[begin[moving] + hop] = next_link
             position[moving] = self.network.dst[next_link]

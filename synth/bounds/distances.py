@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Floats, Ints
+from synth.model.deadline import check_deadline
 from synth.model.problem import least_latency
 
 _SMALL = 96  # ranks: up to here, all pairs take less time than the import of SciPy
@@ -66,6 +67,7 @@ class Distances:
 
     def _between_points(self, points: Ints, to: bool, nearest: bool) -> Floats:
         """Return the rows of distances from (or to) the points, or the least of each column."""
+        check_deadline()
         if self._points <= _SMALL:
             table = self._table[:, points].T if to else self._table[points]
             return np.asarray(table.min(axis=0) if nearest else table)

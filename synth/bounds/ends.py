@@ -11,6 +11,7 @@ from synth.bounds.resource_cover import cover, gbs_by_end
 from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.deadline import checking_deadline
 from synth.model.requirements import sum_by
 from topologies.arrays import flags_of
 
@@ -38,7 +39,7 @@ def _find(search: BoundSearch, kind: str, amount: Floats, end: Ints) -> Iterator
     sets: _Sets = [(np.ones(net.nranks, dtype=bool), None)]
     if problem.quotient is None:
         sets = [(needy > 0, None), *_sharing_a_resource(search, needy, end), *_sharing_a_node(search, needy, end)]
-    for flags, resource in sets:
+    for flags, resource in checking_deadline(sets):
         links = np.flatnonzero(flags[end])
         if not len(links):
             continue

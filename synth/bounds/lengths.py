@@ -18,7 +18,7 @@ from synth.bounds.relaxation import dual_prices, steady, variables
 from synth.bounds.search import DEFAULT, BoundSearch, BoundTuning
 from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_per_byte
 from synth.model.collective import Bools, Floats, Ints
-from synth.model.deadline import now
+from synth.model.deadline import checking_deadline, now
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
 from synth.symmetry.relabelling import free_symmetry
@@ -132,11 +132,11 @@ def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: Bound
     """Return the weights that prove most, and their value; the problem `small` preselects them."""
     capacity = problem.network.capacity_gbs
     weights = list({w.tobytes(): w for w in weights}.values())
-    values = [_value(small, w / capacity) for w in weights]
+    values = [_value(small, w / capacity) for w in checking_deadline(weights)]
     if small is not problem:
         order = np.argsort(-np.array(values), kind="stable")[: tuning.tried]
         weights = [weights[i] for i in order]
-        values = [_value(problem, w / capacity) for w in weights]
+        values = [_value(problem, w / capacity) for w in checking_deadline(weights)]
     best = int(np.argmax(values))
     return weights[best], values[best]
 
@@ -211,7 +211,7 @@ def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, F
     weight /= weight.sum()
     duals = [Dual(part) for part in parts]
     best, best_value, loads, late = weight, 0.0, np.zeros(len(weight)), np.zeros(len(weight))
-    for step in range(rounds * len(parts)):
+    for step in checking_deadline(range(rounds * len(parts))):
         value, load = duals[step % len(parts)].slope(weight)
         if value > best_value:
             best, best_value = weight, value

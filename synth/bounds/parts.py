@@ -18,6 +18,7 @@ from synth.bounds.resource_cover import cover, single_uses
 from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness, whole_network
 from synth.model.collective import Floats, Ints
+from synth.model.deadline import check_deadline, checking_deadline
 from synth.model.problem import Problem
 from topologies.arrays import components
 
@@ -97,7 +98,7 @@ class _Steepness:
         crossing = divisions[:, src] != divisions[:, dst]
         gbs: Floats = np.logical_or.reduceat(crossing, begin, axis=1) @ capacity
         sends = np.zeros(len(divisions))
-        for ranks, share in self.contributors:
+        for ranks, share in checking_deadline(self.contributors, every=16):
             ordered = np.sort(divisions[:, ranks], axis=1)
             sends += 2 * share * (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
         proved: Floats = np.divide(sends, gbs, out=np.zeros_like(sends), where=gbs > 0)
@@ -118,6 +119,7 @@ class _Steepness:
         division = best = np.arange(net.nranks)
         proved = 0.0
         while len(part_pairs := self._apart(division)) > 0:
+            check_deadline()
             merged = np.where(division == part_pairs[:, 1:], part_pairs[:, :1], division)
             values = self(merged)
             division = merged[np.argmax(values)]
@@ -138,6 +140,7 @@ class _Steepness:
         """Apply the best single move while it helps; return the partition and what it proves."""
         proved = float(self(division[None])[0])
         while len(moved := self._moved(division)) > 0 and (values := self(moved)).max() > proved * _BETTER:
+            check_deadline()
             division, proved = moved[np.argmax(values)], float(values.max())
         return division, proved
 

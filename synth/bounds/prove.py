@@ -15,7 +15,7 @@ from synth.bounds.registry import KINDS, BoundKind, proved
 from synth.bounds.search import DEFAULT, BoundCost, BoundSearch, BoundTuning
 from synth.bounds.witness import Limit, Witness, countable, decisive
 from synth.model.collective import Floats
-from synth.model.deadline import now
+from synth.model.deadline import checking_deadline, now
 from synth.model.defects import contained
 from synth.model.problem import Problem
 from synth.solvers.workers import Workers
@@ -176,7 +176,7 @@ def refute(
         )
         search.size_bytes, search.reached_us, search.budget_s = size_bytes, reached_us, deadline - now()
         for kind in KINDS.values():
-            for claim in kind.find(search, BoundCost.WINDOWS):
+            for claim in checking_deadline(kind.find(search, BoundCost.WINDOWS)):
                 if claim is not None:
                     search.witnesses.append(witness := proved(search.problem, claim))
                     proof = Bound((witness,))
@@ -213,14 +213,14 @@ def _quick(problem: Problem, tuning: BoundTuning, _kinds: tuple[str, ...]) -> tu
 
 def _look(search: BoundSearch, cost: BoundCost) -> None:
     """Add the witnesses that the searches of one cost find."""
-    for kind in KINDS.values():
+    for kind in checking_deadline(KINDS.values()):
         if search.problem.quotient is None or kind.of_quotients:
             contained(f"bound {kind.name}", partial(_take, search, kind, cost), None)
 
 
 def _take(search: BoundSearch, kind: BoundKind, cost: BoundCost) -> None:
     """Add the witnesses that the search of one kind and cost finds."""
-    for claim in kind.find(search, cost):
+    for claim in checking_deadline(kind.find(search, cost)):
         if claim is not None:
             search.witnesses.append(proved(search.problem, claim))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.model.collective import Floats, Ints
+from synth.model.deadline import checking_deadline
 from synth.model.problem import Problem
 from synth.solvers.linear_program import LinearProgram, ProgramBuilder
 from synth.symmetry.relabelling import Symmetry
@@ -98,7 +99,7 @@ def demands(problem: Problem, chosen: Ints) -> list[Demand]:
     size = collective.fraction / collective.fraction.min()
     flows: dict[bytes, Floats] = {}
     spreads: dict[tuple[bytes, bytes], float] = {}
-    for chunk in chosen.tolist():
+    for chunk in checking_deadline(chosen.tolist(), every=256):
         holds = collective.holds[chunk]
         wants = collective.wants[chunk] & ~holds
         count = int(wants.sum())
@@ -137,14 +138,14 @@ def add_capacities(
         (capacity, step, row) of every row.
     """
     use: dict[tuple[int, int], list[int]] = {}
-    for flow in flows:
+    for flow in checking_deadline(flows):
         for link, columns in enumerate(flow.tolist()):
             for image in symmetry.links[:, link].tolist():
                 for step, column in enumerate(columns):
                     use.setdefault((image, step), []).append(column)
     added: set[tuple[int, ...]] = set()
     priced = []
-    for capacity in capacities(problem):
+    for capacity in checking_deadline(capacities(problem), every=16):
         for step in range(flows[0].shape[1] if flows else 0):
             users = sorted(v for link in capacity.links.tolist() for v in use.get((link, step), ()))
             key = (step, *users)
@@ -171,7 +172,7 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
     total = sum(float(demand_of_orbit.amount.sum()) for demand_of_orbit in all_demands) * symmetry.order * net.nranks
     program.add_variables(1, total, cost=1.0)
     flows = []
-    for demand in all_demands:
+    for demand in checking_deadline(all_demands):
         amount = float(demand.amount.sum())
         x = program.add_variables(net.nlinks, amount)
         inner = ~np.isin(np.arange(net.nranks), demand.holders)

@@ -17,6 +17,7 @@ import numpy as np
 
 from synth.engines.request import Candidate, Options, Outcome, Request
 from synth.model.collective import Ints
+from synth.model.deadline import checking_deadline
 from synth.model.problem import Problem
 from synth.model.registry import BUFFER, EVERY, OWN, ROOT, SHARE, CollectiveKind
 from synth.model.schedule import Schedule, untimed
@@ -259,7 +260,7 @@ def _schedule(problem: Problem, groups: _Groups, form: _SwitchForm) -> Schedule 
     rows = _Rows(problem, groups, paced=form.paced)
     place_of = {int(at[i, j]): (i, j) for i in range(count) for j in range(places)}
     root = place_of[problem.collective.root]
-    for chunk in range(problem.collective.nchunks):
+    for chunk in checking_deadline(range(problem.collective.nchunks), every=16):
         owner = chunk // form.waves
         if kind.in_shares:
             home, place = owner // places, owner % places

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.model.deadline import uncounted
+from synth.model.deadline import check_deadline, uncounted
 from synth.model.loop_cache import Guarded, folder_of, loops_folder
 
 Table = TypeVar("Table", bound=tuple[Any, ...])
@@ -107,7 +107,8 @@ class Runner:
         return type(values)(*(self.columns(value)[0] if isinstance(value, np.ndarray) else value for value in values))
 
     def __call__(self, loop: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a loop and return its result."""
+        """Run a loop and return its result; raise TimeUp instead if the time for it is over."""
+        check_deadline()
         return loop(*arguments) if self.interpreted else compiled(loop)(*arguments)
 
 

@@ -10,11 +10,13 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar, copy_context
 from types import CodeType, FrameType
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 Whole = TypeVar("Whole", bound=Callable[..., object])
 
 _AGAIN_S = 0.5  # After so long TimeUp is raised again, as some library may have swallowed it.
@@ -22,6 +24,7 @@ _UNREADY_S = 0.005  # After so long the watch tries again where the code must no
 _PATIENCE_S = 0.3  # So long the watch waits until a frame of this project runs.
 _JUMPS = 10  # At each jump of a loop the interpreter checks whether an exception is to be raised.
 _OUR_PACKAGES = ("topologies", "synth", "emit", "runtime")
+_LOOK_S = 0.01  # After so long a deadline that may have moved is read again.
 _LONGEST_S = 0.2  # between two looks at the clock, which may have stood still
 _whole: set[CodeType] = set()
 
@@ -86,6 +89,39 @@ def whole(function: Whole) -> Whole:
     return function
 
 
+class Deadline:
+    """The time when some work ends, which is never later than the end of the work around it.
+
+    Attributes:
+        until: Returns a reading of `now`; it may change from call to call.
+        around: Deadline of the work around; None without one.
+        look_at: When the time that is left is computed again, a reading of `time.monotonic()`.
+    """
+
+    def __init__(self, until: Callable[[], float] | float, around: Deadline | None = None) -> None:
+        self.until = until if callable(until) else lambda: until
+        self.around = around
+        self.look_at = 0.0
+
+    def remaining_s(self) -> float:
+        """Return the seconds that are left; 0 or less once the time is over."""
+        own_s = self.until() - now()
+        return own_s if self.around is None else min(own_s, self.around.remaining_s())
+
+    def check(self) -> None:
+        """Raise TimeUp if the time is over; this is cheap enough for loops whose rounds take microseconds."""
+        clock_s = time.monotonic()
+        if clock_s < self.look_at:
+            return
+        left_s = self.remaining_s()
+        if left_s <= 0:
+            raise TimeUp
+        self.look_at = clock_s + min(left_s, _LOOK_S)
+
+
+_in_force: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
+
+
 def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> Answer:
     """Run `work` and return its result, or raise TimeUp in this thread when its time is over.
 
@@ -98,21 +134,53 @@ def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> A
     Raises:
         TimeUp: The time was over before the work ended.
     """
-    deadline = until if callable(until) else lambda: until
-    if deadline() <= now():
-        raise TimeUp
-    if deadline() == float("inf"):
+    deadline = Deadline(until, _in_force.get())
+    deadline.check()
+
+    def work_in_time() -> Answer:
+        """Run the work with its deadline in force."""
+        _in_force.set(deadline)
         return work()
-    watch = _ClockWatch(deadline)
+
+    in_context = copy_context()  # Even Ctrl-C cannot leave the deadline in force afterwards.
+    if deadline.until() == float("inf"):
+        return in_context.run(work_in_time)
+    watch = _ClockWatch(deadline.until)
     try:
         try:
             watch.start()
-            return work()
+            return in_context.run(work_in_time)
         finally:
             watch.end()
     except TimeUp:
         watch.end()  # The TimeUp may have come within the first call of `end`.
         raise
+
+
+def check_deadline() -> None:
+    """Raise TimeUp if the time of the work around this call is over."""
+    deadline = _in_force.get()
+    if deadline is not None:
+        deadline.check()
+
+
+def remaining_s() -> float:
+    """Return the seconds that are left to the work around this call; inf if nothing limits it."""
+    deadline = _in_force.get()
+    return float("inf") if deadline is None else deadline.remaining_s()
+
+
+def checking_deadline(items: Iterable[Item], every: int = 1) -> Iterator[Item]:
+    """Yield items, and raise TimeUp if the time of the work around is over.
+
+    Args:
+        items: The items.
+        every: Number of items from one look at the clock to the next: 1, or more where an item takes microseconds.
+    """
+    for number, item in enumerate(items):
+        if number % every == 0:
+            check_deadline()
+        yield item
 
 
 class _ClockWatch:

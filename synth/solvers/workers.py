@@ -15,7 +15,7 @@ from itertools import chain
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from synth.model.deadline import now, whole
+from synth.model.deadline import check_deadline, now, remaining_s, whole
 from synth.solvers import SOLVERS, is_available
 from synth.solvers.result import Result
 
@@ -102,8 +102,13 @@ class Workers:
         return ticket
 
     def first(self, tickets: Sequence[Ticket], until: float) -> Ticket | None:
-        """Return the first of the tickets that is done, or None when `now` passes `until`."""
+        """Return the first of the tickets that is done, or None when `now` passes `until`.
+
+        Raises:
+            TimeUp: The time of the work around ends before.
+        """
         while True:
+            check_deadline()
             for ticket in tickets:
                 if ticket.done:
                     return ticket
@@ -111,7 +116,7 @@ class Workers:
             left_s = until - now()
             if not pipes or left_s <= 0:
                 return None
-            for pipe in wait(list(pipes), timeout=left_s):
+            for pipe in wait(list(pipes), timeout=min(left_s, remaining_s())):
                 self._take(pipes[pipe])  # type: ignore[index]
 
     def answer(self, until: float, solver: str, *arguments: Any) -> Result | None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import MAX_ENTRIES, Collective, Ints, named
+from synth.model.deadline import check_deadline
 from synth.model.problem import Problem, Quotient, check_group
 from synth.model.registry import KINDS, OWN, PAIR, find_kind, parse_name
 from synth.model.schedule import Schedule
@@ -63,7 +64,7 @@ def quotient_problem(
     if not find_kind(name).translatable or len(relays):
         return None
     net = network(topology, members)
-    translations = find_translations(net)
+    translations = find_translations(net, check_deadline)
     if not translations or _entries(len(members), chunks, translations) > MAX_ENTRIES:
         return None
     if not strongly_connected(net.nranks, net.src, net.dst):

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from synth.model.collective import Collective, Ints
+from synth.model.deadline import checking_deadline
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from topologies.arrays import index_among
@@ -59,15 +60,15 @@ def free_symmetry(problem: Problem) -> Symmetry:
         return trivial(problem)  # A relabelling that keeps the root in its place is not free.
     perms = automorphisms(net, [c for c in (list(range(k)), list(range(k, net.nranks))) if c])
     group = free_subgroup(perms, range(k))
-    chunks = [chunk_image(collective, p) for p in group]
+    chunks = [chunk_image(collective, p) for p in checking_deadline(group)]
     if any(c is None for c in chunks):
-        perms = [p for p in perms if chunk_image(collective, p) is not None]
+        perms = [p for p in checking_deadline(perms) if chunk_image(collective, p) is not None]
         group = free_subgroup(perms, range(k))
-        chunks = [chunk_image(collective, p) for p in group]
+        chunks = [chunk_image(collective, p) for p in checking_deadline(group)]
     if len(group) < 2 or any(c is None for c in chunks):
         return trivial(problem)
     table = np.array(chunks, dtype=np.int64)
-    links = np.array([link_image(net, p) for p in group], dtype=np.int64)
+    links = np.array([link_image(net, p) for p in checking_deadline(group)], dtype=np.int64)
     chunk_numbers = np.arange(collective.nchunks)
     if not (table[1:] != chunk_numbers).all():
         # A chunk that stays while ranks move would be scheduled once and sent several times.

@@ -10,7 +10,7 @@ description of such a network.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -117,7 +117,7 @@ def orbits(net: Network, translations: Translations) -> Orbits:
     return classes
 
 
-def find_translations(net: Network) -> Translations:
+def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> Translations:
     """Find translations that keep the network and generate the largest group; return none where no translation holds.
 
     Strides ascend, and each stride · extent divides the next stride. Each translation maps links onto links of equal α
@@ -125,6 +125,10 @@ def find_translations(net: Network) -> Translations:
     over capacity when all translates of one send use it at once (see `orbits`); after `Tuning.crowded_groups` groups
     that crowd a resource the search ends without a result. Of groups of equal order the one with the fewest
     translations is returned.
+
+    Args:
+        net: The network.
+        look: Called before each exact check; what it raises ends the search.
     """
     if net.nlinks == 0:
         return ()
@@ -136,8 +140,9 @@ def find_translations(net: Network) -> Translations:
                 return ()
             if chain in refused:
                 continue
-            if not all(candidates.holds(edge) for edge in chain):
+            if not all(candidates.holds(edge, look) for edge in chain):
                 break  # Without this translation the order of the chains changes.
+            look()
             if _orbits(candidates.pairs, chain) is not None:
                 return chain
             refused.add(chain)
@@ -245,12 +250,13 @@ class _Candidates:
                 return False
         return True
 
-    def holds(self, edge: tuple[int, int]) -> bool:
+    def holds(self, edge: tuple[int, int], look: Callable[[], None]) -> bool:
         """Return whether a translation keeps the network and crowds no resource by itself.
 
         A translation that does not is removed from `open`.
         """
         if edge not in self.checked:
+            look()
             if not self._keeps(edge) or _orbits(self.pairs, (edge,)) is None:
                 self.open.remove(edge)
                 return False

@@ -10,6 +10,7 @@ from collections import Counter
 
 from emit.compiler.ir import NONE, SCRATCH, Instructions, peers, predecessors
 from emit.targets import Limits
+from synth.model.deadline import checking_deadline
 
 _FUSED = {"r": "rcs", "rrc": "rrcs"}
 
@@ -81,7 +82,7 @@ def absorb(ir: Instructions) -> Instructions:
         return ir
     near = Neighbours(ir)
     changed = near.ir
-    for r in range(len(changed)):
+    for r in checking_deadline(range(len(changed)), every=256):
         if changed.op[r] != "r" or changed.dst[r] < SCRATCH or r in near.gone:
             continue
         low, high = changed.dst[r], changed.dst[r] + changed.count[r]
@@ -140,7 +141,7 @@ def aggregate(ir: Instructions, limits: Limits) -> Instructions:
     """
     near = Neighbours(ir)
     changed = near.ir
-    for send in range(len(changed)):
+    for send in checking_deadline(range(len(changed)), every=256):
         if changed.op[send] != "s" or send in near.gone:
             continue
         while True:
@@ -223,7 +224,7 @@ def fuse(ir: Instructions) -> Instructions:
     changed = near.ir
     candidates = _candidates(near)
     matched = _matching(changed, candidates)
-    for r, s in candidates:
+    for r, s in checking_deadline(candidates, every=256):
         if _ends(changed, r, s) not in matched or changed.target[r] != NONE:
             continue
         stays = _fused_at(near, r, s)
@@ -248,7 +249,7 @@ def _candidates(near: Neighbours) -> list[tuple[int, int]]:
     ir = near.ir
     return [
         (r, s)
-        for s, op in enumerate(ir.op)
+        for s, op in checking_deadline(enumerate(ir.op), every=1024)
         if op == "s"
         for r in near.after[s]
         if ir.op[r] in _FUSED

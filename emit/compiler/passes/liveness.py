@@ -14,6 +14,7 @@ from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, accesses, memo
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import WRITES_DST
+from synth.model.deadline import checking_deadline
 
 
 def prune(ir: Instructions) -> Instructions:
@@ -26,7 +27,7 @@ def without_unused(ir: Instructions) -> Instructions:
     needed: list[bool] = [False] * len(ir)
     write_is_needed: list[bool] = [True] * len(ir)  # whether a fused instruction's local write is needed
     calls = [(_required(ir, *call), call[1]) for call in ir.calls()]
-    for n in range(len(ir) - 1, -1, -1):
+    for n in checking_deadline(range(len(ir) - 1, -1, -1), every=1024):
         first = ir.writes(n)
         useful = first == NONE or any(place in live for live, alias in calls for place in _places(ir, n, first, alias))
         target = ir.target[n]
@@ -120,7 +121,7 @@ def reuse_scratch(ir: Instructions) -> Instructions:
     moved = ir.copy()
     for rank_tenants in tenants.values():
         occupied: list[tuple[int, int, int]] = []  # first offset, one past the last, users as bits
-        for tenant in sorted(rank_tenants, key=lambda t: (t.users[0], t.first)):
+        for tenant in checking_deadline(sorted(rank_tenants, key=lambda t: (t.users[0], t.first))):
             at = _place(occupied, tenant.size, reduce(and_, (over[user] for user in tenant.users)))
             occupied.append((at, at + tenant.size, sum(1 << user for user in tenant.users)))
             shift = SCRATCH + at - tenant.first
@@ -167,7 +168,7 @@ def _tenants(ir: Instructions) -> dict[int, list[_Tenant]]:
 def _over(ir: Instructions) -> list[int]:
     """Return for every instruction, as bits, the instructions that are over whenever it begins."""
     begun, ended = [0] * len(ir), [0] * len(ir)
-    for n, earlier in enumerate(predecessors(ir)):
+    for n, earlier in checking_deadline(enumerate(predecessors(ir)), every=256):
         source = ir.source[n]
         for instruction in earlier:
             begun[n] |= ended[instruction]

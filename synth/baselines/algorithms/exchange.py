@@ -16,6 +16,7 @@ from synth.baselines.algorithms.spreading import GATHERING, SpreadMessages, adde
 from synth.baselines.fifo import Unordered, stepped
 from synth.baselines.routes import Routes, reverse_links
 from synth.model.collective import MAX_ENTRIES, Ints
+from synth.model.deadline import checking_deadline
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import positions
@@ -76,7 +77,7 @@ def _blocks_sent(pattern: Pattern, k: int) -> Ints:
     place_of_block = np.where(np.eye(k, dtype=bool), 0, -1)
     count = np.ones(k, dtype=np.int64)
     rows = [np.zeros((0, 5), dtype=np.int64)]
-    for number, phase in enumerate(pattern):
+    for number, phase in checking_deadline(enumerate(pattern)):
         before = place_of_block.copy()
         for goals in phase:
             at = np.flatnonzero(goals >= 0)
@@ -96,7 +97,7 @@ def _spread(net: Network, k: int, blocks_sent: Sequence[Ints], most: int) -> Sch
     """Build all patterns at once; chunk b · patterns + i is the part of block b that the i-th pattern carries."""
     rows = np.concatenate([np.column_stack([sent, np.full(len(sent), part)]) for part, sent in enumerate(blocks_sent)])
     messages = SpreadMessages(Routes(net, np.arange(k), most))
-    for phase in np.unique(rows[:, 0]):
+    for phase in checking_deadline(np.unique(rows[:, 0])):
         _, at, goal, block, place, part = rows[rows[:, 0] == phase].T
         messages.phase(block * len(blocks_sent) + part, at, goal, place)
     return messages.copies()

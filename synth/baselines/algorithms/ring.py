@@ -14,6 +14,7 @@ from synth.baselines.fifo import Unordered, stepped
 from synth.baselines.routes import Routes
 from synth.baselines.tuning import TUNING
 from synth.model.collective import MAX_ENTRIES, Floats, Ints
+from synth.model.deadline import check_deadline, checking_deadline
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import components, positions, row_entries
@@ -56,6 +57,7 @@ def find_cycles(net: Network, members: Ints) -> list[Cycle]:
     rates: list[float] = []
     effort = TUNING.all_cycles_steps
     while len(walks) < TUNING.most_cycles:
+        check_deadline()
         residual = np.minimum(net.bandwidth_gbs, np.minimum.reduceat(free_gbs[net.uses_idx], net.uses_ptr[:-1]))
         walk, spent = _widest_cycle(net, members, residual, effort)
         effort -= spent
@@ -96,7 +98,7 @@ def _widest_cycle(net: Network, members: Ints, residual: Floats, effort: int) ->
     u, v = place[net.src], place[net.dst]
     inside = (u >= 0) & (v >= 0) & (residual > 1e-9)
     spent = 0
-    for width in np.unique(residual[inside])[::-1].tolist():
+    for width in checking_deadline(np.unique(residual[inside])[::-1].tolist()):
         if spent >= effort:
             break
         links = np.flatnonzero(inside & (residual >= width))
@@ -133,7 +135,7 @@ def _cycle(k: int, u: Ints, v: Ints) -> tuple[list[int] | None, int]:
     walk, used = [0], [False] * k
     used[0] = True
     choices = [iter(after[0])]
-    for step in range(TUNING.cycle_steps):
+    for step in checking_deadline(range(TUNING.cycle_steps), every=1024):
         if len(walk) == k and walk[-1] in closing:
             return walk, step
         following = next((w for w in choices[-1] if not used[w]), None) if len(walk) < k else None
@@ -170,7 +172,7 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
     cycles_left, joined = int(cycle.max()) + 1, True
     while cycles_left > 1 and joined:
         joined = False
-        for a, d in pairs:
+        for a, d in checking_deadline(pairs, every=256):
             b, c = after[a], before[d]
             if cycle[a] == cycle[d]:
                 continue

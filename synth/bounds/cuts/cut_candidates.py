@@ -11,6 +11,7 @@ from synth.bounds.resource_cover import gbs_by_end
 from synth.bounds.search import BoundTuning
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.deadline import checking_deadline
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
 from topologies.arrays import index_among
@@ -94,7 +95,7 @@ def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: BoundTu
     """Return the best prefix of every order and of every reversed order."""
     net, sets, ratios = problem.network, [], []
     orders = max(1, min(20, tuning.sweep_work // net.nlinks))
-    for _, order in zip(range(orders), graph.orders(), strict=False):
+    for _, order in checking_deadline(zip(range(orders), graph.orders(), strict=False)):
         for direction in (order, order[::-1]):
             place = index_among(problem.nranks, direction)
             ratio = _bytes_per_gbs(traffic.sweep(place), sweep_capacities(net, place))
