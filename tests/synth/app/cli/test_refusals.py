@@ -18,7 +18,7 @@ PAIR = (*ALLREDUCE, "--group", "0,1")
 ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     # Names.
     (("allreduce", "--topo", "dgx-a10"), ("'dgx-a10'", "did you mean dgx-a100")),
-    (("allreduce", "--topo", "nosuchthing"), ("not known", "dgx-a100", "torus")),
+    (("allreduce", "--topo", "nosuchthing"), ("not known", "synth topo list")),
     (("allreduce", "--topo", ""), ("--topo", "is empty")),
     (("allreduce", "--topo", "dgx1\nx"), ("not known",)),
     (("allreduc", "--topo", "dgx1"), ("'allreduc'", "did you mean allreduce")),
