@@ -31,7 +31,7 @@ class Hyperlinks:
     Attributes:
         multicast: Whether it is a multicast, else a reduction: bool (n,).
         paced: Whether it has the paced rate: bool (n,).
-        one: Local rank that sends to, or reads from, all other members: int64 (n,).
+        hub: Local rank that sends to, or reads from, all other members: int64 (n,).
         group: Number of the switch: int64 (n,).
         ptr: CSR: hyperlink h joins `one` with every other member, from src[j] to dst[j] for j in ptr[h]:ptr[h+1].
         src: Local rank that sends.
@@ -46,7 +46,7 @@ class Hyperlinks:
 
     multicast: Bools
     paced: Bools
-    one: Ints
+    hub: Ints
     group: Ints
     ptr: Ints
     src: Ints
@@ -62,11 +62,11 @@ class Hyperlinks:
             column.setflags(write=False)
 
     def __len__(self) -> int:
-        return len(self.one)
+        return len(self.hub)
 
     def find(self, rank: int, *, multicast: bool, paced: bool, group: int = -1) -> int:
         """Return the hyperlink of a local rank in a group (-1: the first group that has one), or -1 for none."""
-        matches = (self.one == rank) & (self.multicast == multicast) & (self.paced == paced)
+        matches = (self.hub == rank) & (self.multicast == multicast) & (self.paced == paced)
         matches &= (self.group == group) | (group < 0)
         return int(np.argmax(matches)) if matches.any() else -1
 

@@ -125,7 +125,7 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     for multicasts in (True, False):
         rows = np.flatnonzero(h.multicast[hyperlink] == multicasts)
         rank_of_chunk[multicasts] = np.full(problem.collective.nchunks, -1, dtype=np.int64)
-        rank_of_chunk[multicasts][schedule.chunk[rows]] = h.one[hyperlink[rows]]
+        rank_of_chunk[multicasts][schedule.chunk[rows]] = h.hub[hyperlink[rows]]
         if len(np.unique(schedule.chunk[rows])) < len(rows):
             raise InputError(message)
     if (rank_of_chunk[True] < 0).any() or (

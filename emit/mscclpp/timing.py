@@ -330,7 +330,7 @@ def _switches(plan: ExecutionPlan, net: Network) -> dict[tuple[bool, int, frozen
         return {}
     has_sums = any(op.name == "glres" for *_, op in plan.ops())
     return {
-        (bool(h.multicast[i]), int(h.one[i]), frozenset(h.members(i).tolist())): i
+        (bool(h.multicast[i]), int(h.hub[i]), frozenset(h.members(i).tolist())): i
         for i in np.flatnonzero(h.paced == has_sums).tolist()
     }
 

@@ -233,7 +233,7 @@ class _Rows:
         h = self.net.hyperlinks
         assert h is not None
         self._switch = {
-            (bool(h.multicast[i]), int(h.group[i]), int(h.one[i])): self.net.nlinks + i
+            (bool(h.multicast[i]), int(h.group[i]), int(h.hub[i])): self.net.nlinks + i
             for i in np.flatnonzero(h.paced == paced).tolist()
         }
         # A pair of ranks keeps its widest link, which the dictionary gets last.

@@ -130,7 +130,7 @@ class Problem:
         """Return a link's name by topology ranks: `0→1`; of a hyperlink `0→all of {0,1,2}` or `sum of {0,1,2}→0`."""
         net = self.network
         if link >= net.nlinks and net.hyperlinks is not None:
-            center = net.hyperlinks.one[link - net.nlinks]
+            center = net.hyperlinks.hub[link - net.nlinks]
             members = ",".join(str(self.ranks[i]) for i in net.hyperlinks.members(link - net.nlinks).tolist())
             is_multicast = net.hyperlinks.multicast[link - net.nlinks]
             return (

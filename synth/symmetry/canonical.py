@@ -36,7 +36,7 @@ def network_form(net: Network, nodes: Ints) -> bytes:
         user[by_number], used[by_number], net.capacity_gbs[order], _by_first(nodes),
     ]  # fmt: skip
     if (h := net.hyperlinks) is not None:
-        columns += [h.multicast, h.paced, h.one, _by_first(h.group), h.ptr, h.src, h.dst, h.takes_gbs]
+        columns += [h.multicast, h.paced, h.hub, _by_first(h.group), h.ptr, h.src, h.dst, h.takes_gbs]
     for column in columns:
         digest.update(str(column.shape).encode() + np.ascontiguousarray(column).tobytes())
     return digest.digest()
