@@ -123,7 +123,7 @@ def _in_slots(
         schedule = read_schedule(copying, model, np.flatnonzero(result.solution.values[:-1] > 0.5))
         if predict_us(copying, schedule, size) < ceiling_us:
             best = schedule
-    claim = SlotClaim(size, phase.asked_chunks(chunks), bound_us, result.solver)
+    claim = SlotClaim(size, phase.whole_chunks(chunks), bound_us, result.solver)
     return phase.invert(chunks, best), claim
 
 

@@ -95,18 +95,18 @@ class Phase:
     """A part of a problem that is solved as a copying problem, for any number of chunks.
 
     Attributes:
-        asked: The whole problem, with one chunk a block.
+        problem: The whole problem, with one chunk a block.
         part: Which problem of `split` it is: 0 the reducing phase, 1 the copying phase, None the whole problem.
         reversed: Whether it is solved backwards (see `reversal`).
-        share: Chunks of a block of `asked` for each chunk of this phase.
+        share: Chunks of a block of `problem` for each chunk of this phase.
     """
 
-    asked: Problem
+    problem: Problem
     part: int | None = None
     reversed: bool = False
     share: int = 1
 
-    def asked_chunks(self, chunks: int) -> int:
+    def whole_chunks(self, chunks: int) -> int:
         """Return the chunks a block of the whole problem, from those of this phase."""
         return chunks * self.share
 
@@ -121,7 +121,7 @@ class Phase:
 
     def _forwards(self, chunks: int) -> Problem:
         """Return the phase's problem before it is reversed."""
-        problem = self.asked.with_chunks(self.asked_chunks(chunks))
+        problem = self.problem.with_chunks(self.whole_chunks(chunks))
         return problem if self.part is None else split(problem)[self.part]
 
 

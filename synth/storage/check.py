@@ -9,7 +9,7 @@ from pathlib import Path
 
 from synth.bounds.witness import Witness, decisive
 from synth.storage.proof import EQUAL, Proof, check_beside, check_proof, digest, load_proof, proof_path
-from synth.storage.schedule_file import Stored
+from synth.storage.schedule_file import StoredSchedule
 from synth.timing.simulate import time_us
 from synth.verify.replay import replay
 from topologies.costs import ANY
@@ -17,7 +17,7 @@ from topologies.errors import ProofRefused, ScheduleRefused
 
 
 @dataclass(frozen=True)
-class Checked:
+class ScheduleCheck:
     """The result of the check of a schedule file and its proof.
 
     Attributes:
@@ -39,7 +39,9 @@ class Checked:
         return decisive(self.limits, size_bytes).at(size_bytes) if self.limits else None
 
 
-def check_stored(path: str | Path, stored: Stored, proof: str | Path | None = None, proof_name: str = "") -> Checked:
+def check_stored(
+    path: str | Path, stored: StoredSchedule, proof: str | Path | None = None, proof_name: str = ""
+) -> ScheduleCheck:
     """Check a schedule by replaying it, and recompute its proof if there is one.
 
     A quotient was checked when the file was read.
@@ -61,18 +63,18 @@ def check_stored(path: str | Path, stored: Stored, proof: str | Path | None = No
         if not math.isclose(duration_us, stored.claimed_us, rel_tol=EQUAL):
             raise ScheduleRefused(f"claims {stored.claimed_us!r} µs, it takes {duration_us!r}")
     except ScheduleRefused as error:
-        return Checked(f"the schedule is refused: {error}", stated)
+        return ScheduleCheck(f"the schedule is refused: {error}", stated)
     if stated is None:
-        return Checked()
+        return ScheduleCheck()
     try:
         check_beside(stated, digest(path), stored.claimed_us)
         # The proof for a quotient problem may be about the whole problem.
-        problem = stored.asked if stated.question.get("fold") is None else stored.problem
+        problem = stored.bounded_problem if stated.question.get("fold") is None else stored.problem
         if "costs" in stated.question and problem.quotient is None:  # The bound holds under every protocol.
             problem = problem.under(ANY)
         bound_us, witness = check_proof(problem, stated, stored.schedule.size_bytes)
         if bound_us > stored.claimed_us * (1 + EQUAL):
             raise ProofRefused(f"proves {bound_us!r} µs for a schedule that takes {stored.claimed_us!r}")
     except ProofRefused as error:
-        return Checked(f"the proof {proof_name or proof_file.name} is refused: {error}", stated)
-    return Checked("", stated, bound_us, witness, stated.witnesses)
+        return ScheduleCheck(f"the proof {proof_name or proof_file.name} is refused: {error}", stated)
+    return ScheduleCheck("", stated, bound_us, witness, stated.witnesses)

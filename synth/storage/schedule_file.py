@@ -49,7 +49,7 @@ _SENDS = ("chunk", "link", "step", "reduces", "start_us")
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredSchedule:
     """The content of a schedule file.
 
     Only its form is checked, not that the schedule is right; see `synth prove`.
@@ -80,7 +80,7 @@ class Stored:
         return 1 if self.problem.quotient is None else self.problem.quotient.order
 
     @property
-    def asked(self) -> Problem:
+    def bounded_problem(self) -> Problem:
         """Return the problem that a bound on the schedule's time is for.
 
         It is the whole problem, with one chunk a block where the name defines the collective. Bounds hold for all
@@ -186,7 +186,7 @@ def _software() -> str:
         return "synth"
 
 
-def load_schedule(path: str | Path) -> Stored:
+def load_schedule(path: str | Path) -> StoredSchedule:
     """Read a schedule file and rebuild its problem; the schedule is not replayed here.
 
     Raises:
@@ -197,7 +197,7 @@ def load_schedule(path: str | Path) -> Stored:
         try:
             _check_header(file)
             problem = rebuild_problem(file)
-            return Stored(problem, _read_schedule(file, problem), file.header)
+            return StoredSchedule(problem, _read_schedule(file, problem), file.header)
         except MemoryError:
             raise InputError(f"{file.origin}: states a problem that does not fit in memory") from None
 

@@ -35,10 +35,10 @@ from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem, make_problem
 from synth.model.registry import KINDS, find_kind
 from synth.model.text import format_listed
-from synth.storage.check import Checked, check_stored
+from synth.storage.check import ScheduleCheck, check_stored
 from synth.storage.problem import means_its_name
 from synth.storage.proof import EQUAL
-from synth.storage.schedule_file import Stored, load_schedule
+from synth.storage.schedule_file import StoredSchedule, load_schedule
 from synth.symmetry.canonical import network_form
 from synth.verify.algorithm import Algorithm
 from topologies.costed import protocols_of, with_costs, with_protocol
@@ -114,7 +114,7 @@ def check_library(
     if fault.unproved:
         report.unproved[fault.unproved].add(FAULT)
     networks = Networks(topology, fault.hurt)
-    stored: dict[str, tuple[Stored, Checked] | None] = {}
+    stored: dict[str, tuple[StoredSchedule, ScheduleCheck] | None] = {}
     for name in dict.fromkeys(e.schedule for e in entries if e.schedule is not None):
         proof = next((e.proof_file for e in entries if e.schedule == name and e.proof_file is not None), None)
         stored[name] = _check_schedule(folder, name, proof, networks, report)
@@ -138,11 +138,13 @@ def check_library(
     return report
 
 
-def _witnesses_of_questions(stored: Iterable[tuple[Stored, Checked]]) -> dict[object, tuple[Witness, ...]]:
+def _witnesses_of_questions(
+    stored: Iterable[tuple[StoredSchedule, ScheduleCheck]],
+) -> dict[object, tuple[Witness, ...]]:
     """Return the checked witnesses of each question that names alone state; a bound holds for every schedule of it."""
     witnesses_of: dict[object, tuple[Witness, ...]] = {}
     for schedule, checked in stored:
-        problem = schedule.asked
+        problem = schedule.bounded_problem
         if schedule.as_named and problem.collective.kind.by_name and schedule.problem.quotient is None:
             costs = problem.topology.costs.source if problem.topology.protocol and problem.topology.costs else None
             root = problem.group[problem.collective.root] if problem.collective.kind.rooted else None
@@ -159,7 +161,7 @@ def _question_key(entry: Entry) -> object:
 
 def _check_schedule(
     folder: Path, name: str, proof: str | None, networks: Networks, report: LibraryReport
-) -> tuple[Stored, Checked] | None:
+) -> tuple[StoredSchedule, ScheduleCheck] | None:
     """Check a schedule and the proof beside it; return None if one is wrong, which is reported."""
     path = folder / name
     report.schedules += 1
@@ -187,7 +189,7 @@ def _check_schedule(
     if named_problem is None:
         reason = f"the network {stored.problem.topology.name} is not known: give it as --topo"
         report.unproved[reason].add(name)
-    elif network_digest(named_problem) != network_digest(_any_protocol(stored.asked)):
+    elif network_digest(named_problem) != network_digest(_any_protocol(stored.bounded_problem)):
         report.wrong.append((name, f"is for another network than {stored.problem.topology.name} now is"))
         return None
     return stored, checked
@@ -198,12 +200,12 @@ def _any_protocol(problem: Problem) -> Problem:
     return problem.under(ANY) if problem.topology.protocol else problem
 
 
-def _on_named(stored: Stored, networks: Networks) -> Problem | None:
+def _on_named(stored: StoredSchedule, networks: Networks) -> Problem | None:
     """Return the problem of a schedule file on the topology of its stated name; None if that is not known.
 
     Costs that are not the named topology's own count as not known.
     """
-    problem = stored.asked
+    problem = stored.bounded_problem
     topology = networks.named(problem.topology.name)
     if topology is None:
         return None
@@ -218,7 +220,7 @@ def _on_named(stored: Stored, networks: Networks) -> Problem | None:
 def _faults(
     entry: Entry,
     networks: Networks,
-    stored: tuple[Stored, Checked] | None,
+    stored: tuple[StoredSchedule, ScheduleCheck] | None,
     witnesses_of: Mapping[object, tuple[Witness, ...]],
     report: LibraryReport,
 ) -> Iterator[str]:
@@ -274,7 +276,11 @@ def _faults(
         yield str(error).removeprefix(f"{entry.file}: ")
         return
     if stored is not None:
-        yield from _other_plan(entry, stored[0].asked) if has_groups else _other_question(entry, stored[0].asked)
+        yield from (
+            _other_plan(entry, stored[0].bounded_problem)
+            if has_groups
+            else _other_question(entry, stored[0].bounded_problem)
+        )
     yield from _other_program(entry, program, text)
     if problem is None or topology is None:
         report.unproved["what its collective means is not known, and no schedule states it"].add(entry.file)
@@ -350,7 +356,7 @@ def _with_stated_costs(entry: Entry, topology: Topology) -> Topology | None:
     return costed if entry.values["costs"] == own_costs else None
 
 
-def _scale(entry: Entry, stored: tuple[Stored, Checked] | None, problem: Problem | None) -> float | None:
+def _scale(entry: Entry, stored: tuple[StoredSchedule, ScheduleCheck] | None, problem: Problem | None) -> float | None:
     """Return the message size that an executor sees, divided by the problem's message size; None if it is not known.
 
     Raises:
@@ -395,7 +401,7 @@ def _other_program(entry: Entry, program: Program, text: str) -> Iterator[str]:
 def _unfiled_faults(
     row: Mapping[str, Any],
     networks: Networks,
-    stored: Mapping[str, tuple[Stored, Checked] | None],
+    stored: Mapping[str, tuple[StoredSchedule, ScheduleCheck] | None],
     report: LibraryReport,
 ) -> Iterator[str]:
     """Yield the faults of a row of a build's record that has a schedule and no file."""
@@ -409,7 +415,7 @@ def _unfiled_faults(
     try:
         figures = {key: value for key, value in row.items() if key != "groups"}  # The groups are checked below.
         check_types(Fields(figures, "", label))
-        problem = schedule.asked
+        problem = schedule.bounded_problem
         root = problem.collective.root if problem.collective.kind.rooted else None
         group = list(problem.group)
         if (row["collective"], row["root"], row["groups"][0]) != (problem.collective.name, root, group):
@@ -439,7 +445,7 @@ def _unfiled_faults(
         yield f"{label}: {str(error).removeprefix(f'{label}: ')}"
 
 
-def _problem(entry: Entry, topology: Topology | None, stored: Stored | None) -> Problem | None:
+def _problem(entry: Entry, topology: Topology | None, stored: StoredSchedule | None) -> Problem | None:
     """Return the problem that an entry answers, on its topology; None if neither a name nor a schedule states it."""
     if topology is None:
         return None
@@ -450,7 +456,7 @@ def _problem(entry: Entry, topology: Topology | None, stored: Stored | None) -> 
         return make_problem(topology, entry.collective, entry.group, relays=entry.relays, root=root)
     if stored is None or "groups" in entry.values:
         return None
-    return make_problem(topology, stored.asked.collective, entry.group, relays=entry.relays)
+    return make_problem(topology, stored.bounded_problem.collective, entry.group, relays=entry.relays)
 
 
 def _member(row: Mapping[str, Any]) -> Member:

@@ -19,7 +19,7 @@ from synth.model.text import format_size, format_time
 from synth.search.result import SearchResult
 from synth.search.statement import compare
 from synth.storage.proof import EQUAL
-from synth.storage.schedule_file import Stored
+from synth.storage.schedule_file import StoredSchedule
 from synth.verify.algorithm import Algorithm
 
 FIGURES = (
@@ -54,7 +54,7 @@ class Evidence:
     serves: Callable[[int], bool]
     witnesses: tuple[Witness, ...] = ()
     problem: Problem | None = None
-    stored: Stored | None = None
+    stored: StoredSchedule | None = None
     anew: bool = False
     has_file: bool = True
 
@@ -98,7 +98,7 @@ def _shape(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindin
             yield f"{key}: is {values[key]!r}; it must be {expected!r}, as in its schedule"
 
 
-def _shape_of(stored: Stored | None) -> dict[str, Any] | None:
+def _shape_of(stored: StoredSchedule | None) -> dict[str, Any] | None:
     """Return the fields that a stored schedule determines; None without a schedule."""
     if stored is None:
         return None

@@ -11,7 +11,7 @@ from synth.bounds.prove import OPTIMAL
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem
 from synth.model.text import format_size, format_time
-from synth.storage.check import Checked
+from synth.storage.check import ScheduleCheck
 
 EXPONENTS = range(10, 31)  # message sizes of curves: 1 KiB to 1 GiB
 _RANKS = 16  # ranks that a sentence names
@@ -124,7 +124,7 @@ class Item:
 
 
 def proved_timing(
-    problem: Problem, checked: Checked, size_bytes: float, taken_us: float, curve: Points, sizes: Iterable[float]
+    problem: Problem, checked: ScheduleCheck, size_bytes: float, taken_us: float, curve: Points, sizes: Iterable[float]
 ) -> ItemTiming:
     """Return the timing of an algorithm with what `checked` proves, at further sizes too.
 
@@ -141,7 +141,7 @@ def proved_timing(
     return ItemTiming(problem.topology.name, size_bytes, taken_us, checked.bound_us, curve, bound, proof)
 
 
-def explain_proof(problem: Problem, checked: Checked, size_bytes: float, taken_us: float) -> list[str]:
+def explain_proof(problem: Problem, checked: ScheduleCheck, size_bytes: float, taken_us: float) -> list[str]:
     """Return the proof in sentences for a reader who knows networks but not this program; empty without a proof."""
     witness, bound_us = checked.witness, checked.bound_us
     if witness is None or bound_us is None:

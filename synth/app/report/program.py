@@ -30,7 +30,7 @@ from synth.model.problem import make_problem
 from synth.model.registry import find_kind
 from synth.model.requirements import sum_by
 from synth.model.text import format_count, format_number, format_served, format_size, format_time
-from synth.storage.check import Checked
+from synth.storage.check import ScheduleCheck
 from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -175,7 +175,7 @@ def _timed(program: Program, predictor: TimedProgram, size: float, right: bool) 
     problem = make_problem(topology, program.collective, predictor.group)
     bound = prove(problem)
     bound_us, decisive = bound.at(size)
-    checked = Checked(bound_us=bound_us, witness=decisive, limits=bound.witnesses)
+    checked = ScheduleCheck(bound_us=bound_us, witness=decisive, limits=bound.witnesses)
     return proved_timing(problem, checked, size, time_us, curve, sizes)
 
 

@@ -20,7 +20,7 @@ from synth.model.requirements import sum_by
 from synth.model.schedule import Schedule
 from synth.model.text import format_count, format_number, format_served, format_size, format_time
 from synth.storage.check import check_stored
-from synth.storage.schedule_file import Stored, load_schedule
+from synth.storage.schedule_file import StoredSchedule, load_schedule
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, Clock, time_us
 from topologies.arrays import Floats, Ints
 from topologies.errors import InputError, ScheduleError
@@ -92,7 +92,7 @@ def schedule_item(source: Source, most_sends: int) -> Item:
     )
 
 
-def _curve(stored: Stored, taken_us: float) -> Points:
+def _curve(stored: StoredSchedule, taken_us: float) -> Points:
     """Return the times as (bytes, µs); empty if the order of sends holds at the schedule's own size only."""
     problem, schedule = stored.problem, stored.schedule
     try:
@@ -106,7 +106,7 @@ def _curve(stored: Stored, taken_us: float) -> Points:
         return ()
 
 
-def _curve_sizes(stored: Stored) -> list[float]:
+def _curve_sizes(stored: StoredSchedule) -> list[float]:
     """Return message sizes in bytes for a schedule's curve, its own among them."""
     size = stored.schedule.size_bytes
     sizes = sorted({*(float(1 << e) for e in EXPONENTS), size} - {0.0})
@@ -115,7 +115,7 @@ def _curve_sizes(stored: Stored) -> list[float]:
     return sizes
 
 
-def _facts(stored: Stored, timing: ItemTiming, network: dict[str, Any]) -> list[Fact]:
+def _facts(stored: StoredSchedule, timing: ItemTiming, network: dict[str, Any]) -> list[Fact]:
     """Return the figures of the schedule for the page's tiles."""
     schedule, size, taken_us = stored.schedule, timing.size_bytes, timing.time_us or 0.0
     facts: list[Fact] = [("Predicted time", format_time(taken_us), f"at {format_size(math.ceil(size))}")]
@@ -154,7 +154,7 @@ def _describe_group(problem: Problem) -> str:
     return words + (f" · {topology.summary}" if topology.summary else "")
 
 
-def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
+def schedule_view(stored: StoredSchedule, most_sends: int) -> dict[str, Any]:
     """Return the data that the page's script draws: times in µs, loads as shares of the makespan or the capacity.
 
     At most `most_sends` rows are listed one by one; of a larger schedule those of a sample of its chunks.

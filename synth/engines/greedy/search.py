@@ -59,7 +59,7 @@ def solve(problem: Problem, request: Request, tuning: GreedyTuning = GreedyTunin
         parts = [
             phase.invert(chunks, route.solve(phase.apply(chunks), size, depth, passes)) for phase in phases_of_problem
         ]
-        problem_of_chunks = problem.with_chunks(phases_of_problem[0].asked_chunks(chunks))
+        problem_of_chunks = problem.with_chunks(phases_of_problem[0].whole_chunks(chunks))
         schedule = parts[0] if len(parts) == 1 else order_sends(problem_of_chunks, join(*parts), size)
         yield Candidate(problem_of_chunks, schedule, route.NAME, size)
         answered = True

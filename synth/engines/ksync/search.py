@@ -108,7 +108,7 @@ class _Exact:
 
     def _pins_of_a_phase(self, phases_of_problem: list[Phase]) -> Pins | None:
         """Return the user's numbers, which hold for the whole, for one phase; None where they do not divide."""
-        options, unit = self.request.options, phases_of_problem[0].asked_chunks(1)
+        options, unit = self.request.options, phases_of_problem[0].whole_chunks(1)
         parts = (
             (options.steps, len(phases_of_problem)),
             (options.chunks, unit),
@@ -141,7 +141,7 @@ class _Exact:
         """Return the whole schedule, composed from that of its first phase."""
         shape, schedule = decision.shape, decision.schedule
         assert schedule is not None
-        problem = self.problem.with_chunks(phases_of_problem[0].asked_chunks(shape.chunks))
+        problem = self.problem.with_chunks(phases_of_problem[0].whole_chunks(shape.chunks))
         whole = phases_of_problem[0].invert(shape.chunks, schedule)
         if len(phases_of_problem) == 2:
             second = self._second(phases_of_problem, shape, schedule)

@@ -179,7 +179,7 @@ class _PlanSearch:
 
     def __init__(self, phase: Phase, chunks: int, size: int, run: Runner, seed: int) -> None:
         self.phase, self.chunks, self.size, self._run = phase, chunks, size, run
-        self.asked = phase.asked.with_chunks(phase.asked_chunks(chunks))
+        self.asked = phase.problem.with_chunks(phase.whole_chunks(chunks))
         self.problem = problem = phase.apply(chunks)
         net, collective = problem.network, problem.collective
         self.best_us = np.inf

@@ -80,7 +80,7 @@ def test_a_file_states_its_engine(tmp_path: Path) -> None:
     path = written(tmp_path, one_shot_algorithm(make_problem(load("line:4"), "allreduce"), 2).problem)
     stored = load_schedule(path)
     assert stored.as_named
-    assert stored.asked.collective.equals(named("allreduce", 4, 1))  # Bounds are about this collective.
+    assert stored.bounded_problem.collective.equals(named("allreduce", 4, 1))  # Bounds are about this collective.
 
 
 def test_a_file_of_another_collective_with_this_engine_is_refused(tmp_path: Path) -> None:

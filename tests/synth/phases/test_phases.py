@@ -69,7 +69,7 @@ def test_any_problem_by_its_phases(tmp_path_factory: pytest.TempPathFactory, see
     for phase in parts:
         assert not phase.apply(chunks).collective.reducing
     schedules = [phase.invert(chunks, route.solve(phase.apply(chunks), 1e6)) for phase in parts]
-    whole_problem = problem.with_chunks(parts[0].asked_chunks(chunks))
+    whole_problem = problem.with_chunks(parts[0].whole_chunks(chunks))
     schedule = reduce(join, schedules)
     replay(whole_problem, timed(whole_problem, schedule, 1e6))
 

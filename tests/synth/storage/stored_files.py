@@ -9,7 +9,7 @@ import numpy as np
 
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.storage.schedule_file import Stored, load_schedule, write_schedule
+from synth.storage.schedule_file import StoredSchedule, load_schedule, write_schedule
 from synth.timing.simulate import timed
 from synth.verify.replay import replay
 from tests.random_problems import answered
@@ -23,7 +23,7 @@ COLUMNS = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
 SENDS = ("chunk", "link", "step", "reduces", "start_us", "end_us")
 
 
-def same(stored: Stored, problem: Problem, schedule: Schedule) -> None:
+def same(stored: StoredSchedule, problem: Problem, schedule: Schedule) -> None:
     again = stored.problem
     assert (again.group, again.relays) == (problem.group, problem.relays)
     assert (again.quotient is None) == (problem.quotient is None)

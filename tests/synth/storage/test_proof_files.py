@@ -19,7 +19,7 @@ from synth.bounds.witness import Witness
 from synth.model.problem import Problem, make_problem
 from synth.storage import proof as proofs
 from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path, save_proof
-from synth.storage.schedule_file import Stored, load_schedule
+from synth.storage.schedule_file import StoredSchedule, load_schedule
 from synth.symmetry.quotient import quotient_problem
 from tests.synth.storage.json_places import at, changed, numbers
 from tests.synth.storage.stored_files import written
@@ -45,7 +45,7 @@ def witnesses(problem: Problem) -> tuple[Witness, ...]:
 
 
 @pytest.fixture(scope="module", params=["alltoall ring:4", "allreduce line:3", "broadcast dgx1"])
-def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Stored]:
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StoredSchedule]:
     """Write a schedule file with its proof."""
     name, topology = request.param.split()
     problem = make_problem(load(topology), name)
@@ -55,9 +55,9 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path, stored_schedule
 
 
-def checked(path: Path, stored_schedule: Stored, proof: Proof) -> float:
+def checked(path: Path, stored_schedule: StoredSchedule, proof: Proof) -> float:
     check_beside(proof, digest(path), stored_schedule.claimed_us)
-    return check_proof(stored_schedule.asked, proof, SIZE)[0]
+    return check_proof(stored_schedule.bounded_problem, proof, SIZE)[0]
 
 
 def read(folder: Path, document: object) -> Proof:
@@ -66,7 +66,7 @@ def read(folder: Path, document: object) -> Proof:
     return load_proof(path)
 
 
-def test_a_written_proof_is_read_back(stored: tuple[Path, Stored], tmp_path: Path) -> None:
+def test_a_written_proof_is_read_back(stored: tuple[Path, StoredSchedule], tmp_path: Path) -> None:
     path, stored_schedule = stored
     proof = load_proof(proof_path(path))
     given_in = witnesses(stored_schedule.problem)
@@ -95,7 +95,13 @@ def test_a_quotient_or_the_whole(tmp_path: Path) -> None:
     assert problem is not None
     path = written(tmp_path, problem, SIZE)
     stored_schedule = load_schedule(path)
-    save_proof(path, stored_schedule.asked, prove(stored_schedule.asked).witnesses, SIZE, stored_schedule.claimed_us)
+    save_proof(
+        path,
+        stored_schedule.bounded_problem,
+        prove(stored_schedule.bounded_problem).witnesses,
+        SIZE,
+        stored_schedule.claimed_us,
+    )
     whole = load_proof(proof_path(path))
     checked(path, stored_schedule, whole)
     with pytest.raises(ProofRefused, match="fold"):
@@ -106,7 +112,7 @@ def test_a_quotient_or_the_whole(tmp_path: Path) -> None:
     assert check_proof(problem, of_quotient, SIZE)[0] == every.at(SIZE)
     assert of_quotient.names[0] == dict(enumerate(problem.network.resource_names))
     with pytest.raises(ProofRefused, match="fold"):
-        check_proof(stored_schedule.asked, of_quotient, SIZE)
+        check_proof(stored_schedule.bounded_problem, of_quotient, SIZE)
 
 
 def test_new_fields_of_a_witness_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +136,7 @@ CLAIMS = ("base_us", "per_byte_us", "cap_us", "time_us", "bound_us", "size_bytes
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.sampled_from([1e-7, 1e-3, 0.5, 10.0]), st.integers(0, 2**32))
 def test_no_number_can_be_raised(
-    stored: tuple[Path, Stored], tmp_path_factory: pytest.TempPathFactory, part: float, seed: int
+    stored: tuple[Path, StoredSchedule], tmp_path_factory: pytest.TempPathFactory, part: float, seed: int
 ) -> None:
     """Check that no claim can be raised; a changed name may name another resource, and then proves what is true."""
     path, stored_schedule = stored
@@ -157,7 +163,7 @@ def test_no_number_can_be_raised(
         assert line.isprintable()
 
 
-def test_consistent_false_claims_are_refused_too(stored: tuple[Path, Stored]) -> None:
+def test_consistent_false_claims_are_refused_too(stored: tuple[Path, StoredSchedule]) -> None:
     """Check a bound that agrees with its witness, and a gap that agrees with both."""
     path, stored_schedule = stored
     proof = load_proof(proof_path(path))
@@ -206,7 +212,7 @@ def test_prices_that_prove_less_are_accepted(tmp_path: Path) -> None:
             checked(path, stored_schedule, replace(proof, witnesses=(replace(even, prices=prices),)))
 
 
-def test_names_and_numbers_agree(stored: tuple[Path, Stored]) -> None:
+def test_names_and_numbers_agree(stored: tuple[Path, StoredSchedule]) -> None:
     path, stored_schedule = stored
     proof = load_proof(proof_path(path))
     number = next(i for i, w in enumerate(proof.witnesses) if w.resources or w.prices)
@@ -222,7 +228,7 @@ def test_names_and_numbers_agree(stored: tuple[Path, Stored]) -> None:
             checked(path, stored_schedule, replace(proof, names=forged))
 
 
-def test_a_proof_of_another_question_is_refused(stored: tuple[Path, Stored]) -> None:
+def test_a_proof_of_another_question_is_refused(stored: tuple[Path, StoredSchedule]) -> None:
     path, stored_schedule = stored
     proof = load_proof(proof_path(path))
     other_values = {
@@ -268,7 +274,7 @@ def refusal(path: Path) -> str:
     return line
 
 
-def test_every_field_is_needed(stored: tuple[Path, Stored], tmp_path: Path) -> None:
+def test_every_field_is_needed(stored: tuple[Path, StoredSchedule], tmp_path: Path) -> None:
     document = json.loads(proof_path(stored[0]).read_text())
     path = tmp_path / "x.proof.json"
     inner = document["witnesses"][0]
@@ -316,7 +322,7 @@ WRONG: list[tuple[tuple[Any, ...], object]] = [
 
 
 @pytest.mark.parametrize("case", range(len(WRONG)))
-def test_wrong_fields(stored: tuple[Path, Stored], tmp_path: Path, case: int) -> None:
+def test_wrong_fields(stored: tuple[Path, StoredSchedule], tmp_path: Path, case: int) -> None:
     where, value = WRONG[case]
     path = tmp_path / "x.proof.json"
     path.write_text(json.dumps(changed(json.loads(proof_path(stored[0]).read_text()), where, value)))
@@ -339,7 +345,7 @@ def test_no_file(tmp_path: Path) -> None:
         refusal(path)
 
 
-def test_crafted_kinds_and_places(stored: tuple[Path, Stored]) -> None:
+def test_crafted_kinds_and_places(stored: tuple[Path, StoredSchedule]) -> None:
     """Check that unknown kinds, and kinds with fields of other kinds, are refused and raise no other error."""
     path, stored_schedule = stored
     proof, names = load_proof(proof_path(path)), stored_schedule.problem.network.resource_names

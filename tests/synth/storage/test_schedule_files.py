@@ -72,7 +72,7 @@ def test_quotients_are_stored_as_quotients(tmp_path: Path, name: str, chunks: in
     assert problem is not None
     stored = load_schedule(written(tmp_path, problem))
     assert (stored.as_named, stored.orbit) == (True, 12)
-    asked_problem, (whole, sends) = stored.asked, stored.expanded()
+    asked_problem, (whole, sends) = stored.bounded_problem, stored.expanded()
     replay(whole, sends)
     assert len(sends) == 12 * len(stored.schedule)
     assert (whole.quotient, asked_problem.quotient, asked_problem.collective.chunks, whole.collective.chunks) == (
@@ -88,7 +88,7 @@ def test_quotients_of_sums_are_stored_as_quotients(tmp_path: Path) -> None:
     problem = quotient_problem(load("ring:4"), "allreduce", 2)
     assert problem is not None
     stored = load_schedule(written(tmp_path, problem))
-    assert (stored.as_named, stored.asked.collective.nchunks) == (True, 1)
+    assert (stored.as_named, stored.bounded_problem.collective.nchunks) == (True, 1)
     replay(*stored.expanded())
 
 

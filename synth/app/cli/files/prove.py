@@ -12,7 +12,7 @@ from synth.app.cli.options import json_option, print_json
 from synth.model.text import format_count, format_listed, format_number, format_size, format_time
 from synth.storage.check import check_stored
 from synth.storage.proof import EQUAL, proof_path, state_question
-from synth.storage.schedule_file import Stored, load_schedule
+from synth.storage.schedule_file import StoredSchedule, load_schedule
 from topologies.errors import InputError
 from topologies.text.files import origin_of
 
@@ -84,7 +84,7 @@ def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
     ]
 
 
-def _describe_question(stored: Stored) -> str:
+def _describe_question(stored: StoredSchedule) -> str:
     """Return a line on the question that the file answers, since the file itself states the question."""
     problem = stored.problem
     name = problem.collective.name

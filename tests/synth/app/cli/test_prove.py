@@ -45,7 +45,7 @@ def write_proved(folder: Path, problem: Problem, proved: bool = True) -> Path:
     path = save_schedule(folder / "a.synth", Algorithm(problem, schedule, "route"), SIZE)
     stored = load_schedule(path)
     if proved:
-        save_proof(path, stored.asked, prove(stored.asked).witnesses, SIZE, stored.claimed_us)
+        save_proof(path, stored.bounded_problem, prove(stored.bounded_problem).witnesses, SIZE, stored.claimed_us)
     return path
 
 

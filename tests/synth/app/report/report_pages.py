@@ -122,7 +122,7 @@ def stored(folder: Path, problem: Problem, size_bytes: float = 1 << 20, proof: b
     )
     if proof:
         again = load_schedule(path)
-        save_proof(path, again.asked, prove(again.asked).witnesses, size_bytes, again.claimed_us)
+        save_proof(path, again.bounded_problem, prove(again.bounded_problem).witnesses, size_bytes, again.claimed_us)
     return path
 
 

@@ -18,7 +18,7 @@ from synth.app.report.shares import pack_table, shares_of_time
 from synth.model.collective import Ints
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule
-from synth.storage.schedule_file import Stored, load_schedule
+from synth.storage.schedule_file import StoredSchedule, load_schedule
 from synth.timing.simulate import timed
 from tests.random_problems import answered, random_problem
 from tests.synth.app.report.report_pages import opened, rows_of, spread, stored, straight
@@ -54,17 +54,17 @@ def test_a_table_keeps_its_rows() -> None:
     assert len(packed["row"]) == 40
 
 
-def answer(seed: int, folder: Path) -> Stored:
+def answer(seed: int, folder: Path) -> StoredSchedule:
     rng = random.Random(seed)
     problem = random_problem(rng, folder)
     return load_schedule(stored(folder, problem, rng.choice((1.0, 4096.0, 1e9))))
 
 
-def whole(known_schedule: Stored) -> tuple[Problem, Schedule]:
+def whole(known_schedule: StoredSchedule) -> tuple[Problem, Schedule]:
     return known_schedule.expanded()
 
 
-def check_loads(known_schedule: Stored, view: dict[str, object]) -> None:
+def check_loads(known_schedule: StoredSchedule, view: dict[str, object]) -> None:
     """Check loads of links and resources, by time and in total, against every send of the whole schedule."""
     problem, schedule = whole(known_schedule)
     net, net_view, span = problem.network, view["network"], float(str(view["span"]))

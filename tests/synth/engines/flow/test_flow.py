@@ -191,7 +191,7 @@ def stored(where: Path, problem: Problem, size: float) -> Path:
     got = flow.best_of(problem, size, passes=3)
     schedule = timed(problem, got.schedule, size)
     path = write_schedule(where / "a.synth", problem, schedule, "flow")
-    proved_problem = load_schedule(path).asked if problem.quotient is None else problem
+    proved_problem = load_schedule(path).bounded_problem if problem.quotient is None else problem
     hint = from_loads(proved_problem, got.load_us)
     save_proof(path, proved_problem, [*prove(proved_problem).witnesses, hint], size, time_us(problem, schedule))
     return path
