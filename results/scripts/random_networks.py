@@ -31,7 +31,7 @@ from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import ROOTED, random_collective, random_topology
-from tests.synth.engines.known import Known
+from tests.synth.engines.knowledge import BestTimes
 from topologies.errors import InputError
 from topologies.topology import SwitchOps, Topology
 
@@ -88,7 +88,7 @@ def ask(engine: EngineRow, problem: Problem, size: int | None, bound: Bound, wor
     if engine.accepts(problem, options):
         return -1
     sizes = (1 << 30, 1 << 10) if size is None else (size,)
-    known_answers = Known({})
+    known_answers = BestTimes({})
     request = Request(options, sizes, now() + options.budget_s, workers, known_answers, bound, solvers=engine.solvers)
     with suppress(TimeUp, InputError), compiled_interrupts():
         for answer in limited(

@@ -124,7 +124,9 @@ def plan(
 
 
 class ConcurrentSearch:
-    """The search for one question about concurrent groups; engines read it as `Known`, and the race gives it answers.
+    """The search for one question about concurrent groups.
+
+    Engines read it as `SearchKnowledge`, and the race gives it answers.
 
     Attributes:
         isolated: Each group's isolated run.
@@ -335,7 +337,7 @@ class ConcurrentSearch:
             sizes=(size,),
             deadline=self.begun + self.tuning.union * self.asked.budget_s,
             workers=self.workers,
-            known=self,
+            knowledge=self,
             bound=self.bound.merged(own_witnesses(self.isolated, self.size)),
             most_sends=self.tuning.most_sends if self.executor else 0,
         )

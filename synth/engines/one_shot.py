@@ -49,7 +49,7 @@ def accepts(problem: Problem, options: Options) -> str:
 def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
     """Yield schedules with a tree for every rank's sum, for sizes at which so many sends may be worth it."""
     bytes_a_us = float(problem.network.bandwidth_gbs.sum()) * 1e3
-    sizes = [size for size in request.sizes if _sends(problem) * size / bytes_a_us < request.known.best_us(size)]
+    sizes = [size for size in request.sizes if _sends(problem) * size / bytes_a_us < request.knowledge.best_us(size)]
     if not sizes:
         return
     problem_of_sums = replace(problem, collective=one_shot(problem.collective))
@@ -84,7 +84,7 @@ def _route_sizes(problem: Problem, problem_of_sums: Problem, request: Request) -
         while parts <= max(1, most):
             time_us, schedule = _best(quotient.with_chunks(parts), size, request)
             yield Progress(f"one-shot: {parts} parts, {time_us / request.bound.at(size)[0]:.3f} × the bound")
-            if time_us < min(before_us * _WORTH, request.known.best_us(size)):
+            if time_us < min(before_us * _WORTH, request.knowledge.best_us(size)):
                 yield Candidate(problem_of_sums.with_chunks(parts), schedule, NAME, size, supersedes=True)
             if not enough_us < time_us < before_us * _WORTH or now() >= request.deadline:
                 break

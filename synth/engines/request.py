@@ -73,7 +73,7 @@ class Options:
         return ", ".join(f"{value} {name}{'s' * (value > 1)}" for name, value in pinned if value is not None)
 
 
-class Known(Protocol):
+class SearchKnowledge(Protocol):
     """The knowledge of the search while an engine runs. It can change each time the engine yields."""
 
     def best_us(self, size_bytes: float) -> float:
@@ -98,7 +98,7 @@ class Request:
         sizes: Message sizes in bytes to find schedules for, the most important first.
         deadline: Time on the clock `synth.model.deadline.now`; the engine yields an answer even after it.
         workers: Solver processes.
-        known: Best results of the search so far.
+        knowledge: Best results of the search so far.
         bound: Bound on the time of any algorithm.
         work_s: Seconds of work for an engine that counts its work instead of reading the clock.
         solvers: Solvers that the engine calls, in this order.
@@ -109,7 +109,7 @@ class Request:
     sizes: tuple[int, ...]
     deadline: float
     workers: Workers
-    known: Known
+    knowledge: SearchKnowledge
     bound: Bound
     work_s: float = 3.0
     solvers: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ def accepts(problem: Problem, options: Options) -> str:
 
 def solve(problem: Problem, request: Request, tuning: TimeSlotTuning = TimeSlotTuning()) -> Iterator[Outcome]:
     """Yield a schedule and a claim for every size that answers are shown at and that is not at its bound yet."""
-    options, best_so_far = request.options, request.known
+    options, best_so_far = request.options, request.knowledge
     is_named = options.engine == "milp"
     (phase,) = phases(problem)
     for size in [options.size] if options.size is not None else best_so_far.shown_bytes():

@@ -185,7 +185,7 @@ class StagedSearch:
             sizes=sizes,
             deadline=self._engines_deadline,
             workers=self.state.workers,
-            known=self.state,
+            knowledge=self.state,
             bound=self.state.result.bound,
             work_s=self._plan.work_s or self._plan.work_share * options.budget_s,
             most_sends=min(stage.refined or limit, limit or stage.refined),

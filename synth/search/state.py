@@ -29,7 +29,7 @@ from synth.verify.algorithm import Algorithm
 
 
 class SearchState:
-    """The knowledge about one problem while it is searched; engines read it as `Known`.
+    """The knowledge about one problem while it is searched; engines read it as `SearchKnowledge`.
 
     Attributes:
         problem: The problem, with one chunk a block.

@@ -50,7 +50,7 @@ def solve(problem: Problem, request: Request, tuning: SearchTuning = SEARCH) -> 
         yield from _FlowSearch(quotient, request, replace(tuning, most_sends=most_sends)).run()
         whole_is_quick = estimated_sends(problem) < tuning.sends_of_seconds
         near = tuning.close_enough(0) if whole_is_quick else tuning.near_whole
-        if request.known.best_us(size) <= request.bound.at(size)[0] * near:
+        if request.knowledge.best_us(size) <= request.bound.at(size)[0] * near:
             return
     yield from _FlowSearch(problem, request, tuning).run()
 
@@ -218,7 +218,7 @@ class _FlowSearch:
             load_us = answer.load_us if trial.size == self.sizes[0] else None
             candidate = Candidate(problem, answer.schedule, FLOW, trial.size, True, load_us)
             yield candidate
-            self.took_us = self.request.known.time_us(candidate)
+            self.took_us = self.request.knowledge.time_us(candidate)
         # The bound is 0 where no rank sends.
         yield Progress(f"routing: {trial.chunks} chunks, {self.took_us / (least_us or np.inf):.3f} × the bound")
         return self.took_us

@@ -163,7 +163,7 @@ class _Exact:
 
     def direct(self) -> Iterator[Outcome]:
         """Yield direct all-reduces, in fewer steps than a reduce-scatter and an all-gather need."""
-        problem, options, best_so_far = self.problem, self.request.options, self.request.known
+        problem, options, best_so_far = self.problem, self.request.options, self.request.knowledge
         k, diameter = problem.collective.nranks, fewest_steps(problem)
         search = self._shapes(problem.with_chunks, free_symmetry, self.tuning.direct_effort)
         composed = best_so_far.fewest_steps()

@@ -91,10 +91,10 @@ def solve(
     work = int(min(request.work_s / 2, tuning.most_work_s) * tuning.rate / len(open_sizes))
     for number in range(tuning.rounds):
         # The sizes with the most to gain come first, as time may be short.
-        open_sizes.sort(key=lambda size: request.bound.at(size)[0] / (request.known.best_us(size) or np.inf))
+        open_sizes.sort(key=lambda size: request.bound.at(size)[0] / (request.knowledge.best_us(size) or np.inf))
         for size in tuple(open_sizes):
             before_us = best_us[size]
-            if request.known.best_us(size) <= request.bound.at(size)[0] * tuning.near:
+            if request.knowledge.best_us(size) <= request.bound.at(size)[0] * tuning.near:
                 open_sizes.remove(size)
                 continue
             race = list(best_plans[size]) or _starting_plans(problem, size, request, tuning, run)
@@ -107,7 +107,7 @@ def solve(
                     yield outcome
                 if now() >= request.deadline and np.isfinite(best_us[size]):
                     return
-            is_best = best_us[size] <= request.known.best_us(size) * (1 + 1e-9)
+            is_best = best_us[size] <= request.knowledge.best_us(size) * (1 + 1e-9)
             if not is_best or best_us[size] > before_us * (1 - tuning.worth):
                 open_sizes.remove(size)
 

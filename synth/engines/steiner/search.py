@@ -70,7 +70,7 @@ def _solve_size(
     most_sends = request.most_sends or tuning.most_sends
     counts = _counts(tuning, most_sends // max(1, sends_of_part))
     for parts in counts:
-        best_known_us, least_us = request.known.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
+        best_known_us, least_us = request.knowledge.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
         sends = parts * sends_of_part
         too_small = largest_kb * 1e3 / parts < (request.options.least_bytes or 0)
         is_late = now() + sends * tuning.s_a_send > request.deadline
@@ -128,7 +128,7 @@ def _over_time(packing: Packing, request: Request, size: int, counts: list[int])
         for _ in over_time.steps(from_us, least_us, stop):
             ratio = over_time.time_us / max(least_us, 1e-9)
             yield Progress(f"Steiner trees over time: {parts} chunks, {ratio:.4f} × the bound, as a flow")
-        best_known_us = request.known.best_us(size) - starts_us
+        best_known_us = request.knowledge.best_us(size) - starts_us
         if best_known_us <= _MET * least_us or not over_time.time_us < best_known_us:
             return
         problem_of_parts, timed_chunks = problem.with_chunks(parts), over_time.begun(parts)

@@ -105,7 +105,7 @@ def _solve(problem: Problem, trees: SpanningTrees, request: Request, tuning: Tre
     copying = reverse(problem) if reduces else problem
     counts = trees.counts(tuning)
     for k in counts:
-        best_us = [request.known.best_us(size) for size in request.sizes]
+        best_us = [request.knowledge.best_us(size) for size in request.sizes]
         least_us = [request.bound.at(size)[0] for size in request.sizes]
         if all(best <= _MET * least for best, least in zip(best_us, least_us, strict=True)):
             return
@@ -124,7 +124,7 @@ def _solve(problem: Problem, trees: SpanningTrees, request: Request, tuning: Tre
         most = min(most, request.most_sends or most)
         for size in request.sizes:
             at_least_us = max(request.bound.at(size)[0], float(us_per_byte) * size)
-            if request.known.best_us(size) <= at_least_us * _MET:
+            if request.knowledge.best_us(size) <= at_least_us * _MET:
                 continue
             for rounds, schedule in _by_rounds(copying, round_of_trees, k, size, request, at_least_us, most, tuning):
                 problem_of_rounds = problem.with_chunks(k * rounds)
@@ -171,7 +171,7 @@ def _by_rounds(
             return
         best_us = min(best_us, time_us)
         is_near = time_us <= least_us * tuning.worth
-        if time_us < min(shown_us if is_near else shown_us / tuning.worth, request.known.best_us(size)):
+        if time_us < min(shown_us if is_near else shown_us / tuning.worth, request.knowledge.best_us(size)):
             shown_us = time_us
             yield rounds, schedule
         if is_near:

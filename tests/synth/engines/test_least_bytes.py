@@ -10,7 +10,7 @@ from synth.engines.registry import ENGINES
 from synth.engines.request import Candidate, Options, Request
 from synth.model.problem import make_problem
 from synth.solvers.workers import Workers
-from tests.synth.engines.known import Known
+from tests.synth.engines.knowledge import BestTimes
 from topologies.costed import with_costs, with_protocol
 from topologies.load import load
 
@@ -25,7 +25,9 @@ def test_engines_refine_no_further(engine: str, machine: str, workers: Workers) 
     smallest = []
     for least in (None, 1 << 17):
         options = Options(least_bytes=least, budget_s=2.0)
-        request = Request(options, (SIZE,), np.inf, workers, Known(), prove(problem, max_flow=False), most_sends=2000)
+        request = Request(
+            options, (SIZE,), np.inf, workers, BestTimes(), prove(problem, max_flow=False), most_sends=2000
+        )
         candidates = [outcome for outcome in ENGINES[engine].solve(problem, request) if isinstance(outcome, Candidate)]
         sizes = (float(candidate.problem.collective.chunk_bytes(SIZE).max()) for candidate in candidates)
         smallest.append(min(sizes, default=np.inf))  # All chunks would be too small.

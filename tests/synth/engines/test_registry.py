@@ -40,8 +40,8 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
     chunk, link = (np.array(column) for column in zip(*rows, strict=True))
     candidate = Candidate(problem, untimed(chunk, link, chunk * 0, chunk < 0), "toy", request.sizes[0])
     yield candidate
-    assert np.isfinite(request.known.time_us(candidate))
-    assert request.known.fewest_steps() == 1
+    assert np.isfinite(request.knowledge.time_us(candidate))
+    assert request.knowledge.fewest_steps() == 1
 
 
 def _this_module() -> ModuleType:
@@ -140,7 +140,7 @@ def test_every_engine_claims_the_time_that_its_schedule_takes(
         for outcome in engine.solve(engine_problem, request):
             yield outcome
             if isinstance(outcome, Candidate):
-                claims.append((outcome, request.known.time_us(outcome)))
+                claims.append((outcome, request.knowledge.time_us(outcome)))
 
     monkeypatch.setitem(ENGINES, name, replace(engine, load=_this_module))
     monkeypatch.setattr(sys.modules[__name__], "accepts", engine.accepts)

@@ -9,7 +9,7 @@ from synth.model.deadline import now
 from synth.model.problem import make_problem
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
-from tests.synth.engines.known import Known
+from tests.synth.engines.knowledge import BestTimes
 from topologies.text.reader import from_toml
 
 NETWORK = """
@@ -60,7 +60,7 @@ alpha_us = 7000
 
 def test_sums_wait_for_their_data_even_if_times_are_rounded(workers: Workers) -> None:
     problem = make_problem(from_toml(NETWORK, "unequal.toml"), "reducescatter", (4, 0, 2, 1, 3))
-    request = Request(Options(1, budget_s=5.0), (1,), now() + 5.0, workers, Known({}), prove(problem))
+    request = Request(Options(1, budget_s=5.0), (1,), now() + 5.0, workers, BestTimes({}), prove(problem))
     candidates = [answer for answer in ENGINES["flow"].solve(problem, request) if isinstance(answer, Candidate)]
     assert candidates
     for candidate in candidates:

@@ -17,7 +17,7 @@ from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
 from synth.verify.algorithm import Algorithm
-from tests.synth.engines.known import Known
+from tests.synth.engines.knowledge import BestTimes
 from topologies.load import load
 
 KINDS = ("allgather", "reducescatter", "allreduce", "broadcast", "reduce")
@@ -28,7 +28,7 @@ def _best(problem: Problem, size: int, workers: Workers, doublings: int) -> tupl
     assert not accepts(problem, Options())
     bound = prove(problem, max_flow=False)
     tuning = replace(TUNING, doublings=doublings, orders=2, passes=2, variants=2)
-    request = Request(Options(size=size), (size,), np.inf, workers, Known(), bound)
+    request = Request(Options(size=size), (size,), np.inf, workers, BestTimes(), bound)
     best = [outcome for outcome in levels_search.solve(problem, request, tuning) if isinstance(outcome, Candidate)][-1]
     folded = best.problem.quotient is not None
     whole, schedule = expand(best.problem, best.schedule) if folded else (best.problem, best.schedule)
@@ -69,7 +69,7 @@ def test_more_nodes_become_a_quotient_by_their_symmetry() -> None:
 
 def test_a_grid_is_refused(workers: Workers) -> None:
     problem = make_problem(load("mesh:3x3"), "allgather")
-    request = Request(Options(), (1 << 20,), np.inf, workers, Known(), prove(problem, max_flow=False))
+    request = Request(Options(), (1 << 20,), np.inf, workers, BestTimes(), prove(problem, max_flow=False))
     (refusal,) = levels_search.solve(problem, request)
     assert isinstance(refusal, Progress)
     assert "must be linked" in refusal.text

@@ -19,7 +19,7 @@ from synth.phases.split import Phase
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import random_topology
-from tests.synth.engines.known import Known
+from tests.synth.engines.knowledge import BestTimes
 from topologies.load import load
 from topologies.network import Network
 
@@ -62,7 +62,7 @@ def test_calendars_give_the_first_and_the_last_time_that_fits(seed: int) -> None
 
 
 def _request(problem: Problem, size: int, workers: Workers) -> Request:
-    return Request(Options(size=size), (size,), np.inf, workers, Known(), prove(problem), work_s=1.0)
+    return Request(Options(size=size), (size,), np.inf, workers, BestTimes(), prove(problem), work_s=1.0)
 
 
 @pytest.mark.parametrize("name", ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce"])

@@ -21,7 +21,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
-from tests.synth.engines.known import Known
+from tests.synth.engines.knowledge import BestTimes
 from topologies.load import load
 
 SLOWLY = Runner(interpreted=True)
@@ -123,7 +123,7 @@ def test_schedules_follow_trees_over_time() -> None:
     with Workers() as workers:
         bound = prove(problem)
         options = Options(size=size, budget_s=60.0)
-        request = Request(options, (size,), now() + 60, workers, Known({size: np.inf}), bound)
+        request = Request(options, (size,), now() + 60, workers, BestTimes({size: np.inf}), bound)
         tuning = replace(COARSE, counts=(256,))
         candidates = [c for c in solve(problem, request, tuning, SLOWLY) if isinstance(c, Candidate)]
         packing = Packing(problem, SLOWLY, workers, tuning)

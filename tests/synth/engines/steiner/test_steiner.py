@@ -21,7 +21,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
-from tests.synth.engines.known import Known
+from tests.synth.engines.knowledge import BestTimes
 from topologies.load import load
 
 SLOWLY = Runner(interpreted=True)
@@ -37,7 +37,12 @@ def steiner_algorithms(problem: Problem, size: int, known_us: float = np.inf) ->
     """Return all algorithms that the engine yields for a size, replayed."""
     with Workers() as workers:
         request = Request(
-            Options(size=size, budget_s=60.0), (size,), now() + 60, workers, Known({size: known_us}), prove(problem)
+            Options(size=size, budget_s=60.0),
+            (size,),
+            now() + 60,
+            workers,
+            BestTimes({size: known_us}),
+            prove(problem),
         )
         candidates = [c for c in solve(problem, request, FEW, SLOWLY) if isinstance(c, Candidate)]
     return [Algorithm(c.problem, c.schedule, c.engine, size_bytes=c.size_bytes) for c in candidates]

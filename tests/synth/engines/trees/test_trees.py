@@ -24,7 +24,7 @@ from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import random_topology
-from tests.synth.engines.known import Known
+from tests.synth.engines.knowledge import BestTimes
 from topologies.load import load
 
 SIZE = 1 << 32
@@ -32,7 +32,7 @@ SIZE = 1 << 32
 
 def answers(problem: Problem, size: int = SIZE, most_sends: int = 0) -> list[Algorithm]:
     """Return the algorithms that the engine yields, replayed, each faster than the earlier ones."""
-    knowledge, algorithms = Known(), []
+    knowledge, algorithms = BestTimes(), []
     assert accepts(problem, Options()) == ""
     with Workers() as workers:
         request = Request(Options(), (size,), now() + 60, workers, knowledge, prove(problem), most_sends=most_sends)

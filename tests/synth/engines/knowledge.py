@@ -10,7 +10,7 @@ from synth.engines.request import Candidate
 
 
 @dataclass
-class Known:
+class BestTimes:
     """The best times by message size, and nothing else.
 
     Attributes:
