@@ -80,7 +80,7 @@ def measured(topology: Topology, collective: str, budget_s: float) -> Row:
     group = range(topology.nranks)
     problem = quotient_question(topology, collective, group, (), None) or make_problem(topology, collective)
     result = worst_cuts(problem, DEFAULT.max_flow_work)
-    cut_s, cut = time.monotonic() - start_s, result.found[-1]
+    cut_s, cut = time.monotonic() - start_s, result.cuts[-1]
     start_s = time.monotonic()
     answer = synthesize(collective, topology, size=SIZE, budget=budget_s * (6 if topology.nranks > _MANY else 1))
     (offer,) = answer.found.ranges

@@ -332,7 +332,7 @@ class Dual:
             np.add.at(carried, link[rank[at]], self.share[chunk[at]])
         if number == 2:  # The first rank with the whole sum need not receive or send it, so the costliest is taken off.
             at = np.flatnonzero(comes)
-            rank, goal_holds, chunk = goal[at], need.held[at], need.goal_chunk[at]
+            rank, goal_holds, chunk = goal[at], need.goal_is_holder[at], need.goal_chunk[at]
             cost = length[into[rank]] + length[out[rank]] * goal_holds
             by_chunk = np.lexsort((-cost, chunk))
             costliest = by_chunk[np.flatnonzero(np.diff(chunk[by_chunk], prepend=-1))]

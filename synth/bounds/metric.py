@@ -157,7 +157,7 @@ def lengths_at_ends(collective: Collective, into: Floats, out: Floats) -> list[F
         limits.append(sum_by(need.hold_chunk, out[hold] * need.depart, nchunks))
         total = sum_by(need.hold_chunk, out[hold], nchunks) + sum_by(need.goal_chunk, into[goal], nchunks)
         first = np.zeros(nchunks)
-        np.maximum.at(first, need.goal_chunk, into[goal] + out[goal] * need.held)
+        np.maximum.at(first, need.goal_chunk, into[goal] + out[goal] * need.goal_is_holder)
         limits.append(np.where(sums & (need.ngoal > 0), total - first, 0.0))
     return limits
 

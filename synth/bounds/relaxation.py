@@ -66,13 +66,13 @@ class Demand:
     Attributes:
         holders: Ranks that hold the chunks at the start.
         spread: True: every wanting rank needs all of `amount`, and ranks copy on the way. False: a plain flow.
-        wanted: Ranks that want the chunks.
+        goals: Ranks that want the chunks.
         amount: Shape (1,) if `spread`; otherwise shape (nranks,), and rank v takes out amount[v].
     """
 
     holders: Ints
     spread: bool
-    wanted: Ints
+    goals: Ints
     amount: Floats
 
 

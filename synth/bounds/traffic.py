@@ -23,7 +23,7 @@ class Traffic:
 
     Attributes:
         k: Number of ranks of the group.
-        known: True if there are few enough of these sets for a table. Otherwise only `comes` and `leaves` may be used.
+        has_table: True if these sets are few enough for a table. Otherwise only `comes` and `leaves` may be used.
         comes: Share that must come into every rank of the group, shape (k,).
         leaves: Share that must leave every rank of the group, shape (k,).
         holders: Flags of the ranks of each set of holders, shape (sets of holders, k).
@@ -44,8 +44,8 @@ class Traffic:
         held_by, hold_firsts = _labels(collective.holders, need.nhold, chunks, self.k)
         goal_of, goal_firsts = _labels(collective.goals, need.ngoal, chunks, self.k)
         kinds = len(hold_firsts) * len(goal_firsts)
-        self.known = 0 < kinds <= _MOST_CELLS and max(len(hold_firsts), len(goal_firsts)) * self.k <= _MOST_CELLS
-        if not self.known:
+        self.has_table = 0 < kinds <= _MOST_CELLS and max(len(hold_firsts), len(goal_firsts)) * self.k <= _MOST_CELLS
+        if not self.has_table:
             return
         self.holders = _table(collective.holders, chunks[hold_firsts], self.k)
         self.goals = _table(collective.goals, chunks[goal_firsts], self.k)

@@ -22,8 +22,7 @@ class Requirements:
         goal_chunk: Chunk of every goal's entry.
         nhold: Number of ranks that hold each chunk, shape (nchunks,).
         ngoal: Number of ranks that want each chunk, shape (nchunks,).
-        held: Whether each goal's rank holds the chunk before.
-        wanted: Whether each holder's rank wants the chunk after.
+        goal_is_holder: Whether each goal's rank holds the chunk before.
         arrive: Whether at least one send of the chunk must come to each goal's rank.
         depart: Whether at least one send of the chunk must leave each holder's rank.
     """
@@ -32,8 +31,7 @@ class Requirements:
     goal_chunk: Ints
     nhold: Ints
     ngoal: Ints
-    held: Bools
-    wanted: Bools
+    goal_is_holder: Bools
     arrive: Bools
     depart: Bools
 
@@ -64,7 +62,7 @@ def find_requirements(collective: Collective) -> Requirements:
         np.where(sums[goal_chunk], ~complete, ~goal_is_holder),
         wanted_elsewhere & (sums | (nhold == 1))[hold_chunk],
     )
-    return Requirements(hold_chunk, goal_chunk, nhold, ngoal, goal_is_holder, holder_is_goal, arrive, depart)
+    return Requirements(hold_chunk, goal_chunk, nhold, ngoal, goal_is_holder, arrive, depart)
 
 
 def sum_by(where: Ints, amount: Floats, count: int) -> Floats:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def format_table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+def format_table(rows: Sequence[Sequence[str]], left_aligned: Sequence[int]) -> list[str]:
     """Return rows with equally many cells as lines of aligned columns.
 
     Args:
         rows: The cells of each row.
-        left: Indices of the columns that are flush left (-1 is the last); all others are flush right.
+        left_aligned: Indices of the columns that are flush left (-1 is the last); all others are flush right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    left_columns = {column % len(widths) for column in left}
+    left_columns = {column % len(widths) for column in left_aligned}
     return [
         "  ".join(
             cell.ljust(width) if i in left_columns else cell.rjust(width)

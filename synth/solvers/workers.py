@@ -29,12 +29,12 @@ class Ticket:
     Attributes:
         reply: The solver's result; None before it, or after a failure.
         failure: Why the call failed; empty if it did not.
-        done: Whether the call has ended.
+        has_ended: Whether the call has ended.
     """
 
     reply: Result | None = None
     failure: str = ""
-    done: bool = False
+    has_ended: bool = False
 
 
 class _Child:
@@ -110,7 +110,7 @@ class Workers:
         while True:
             check_deadline()
             for ticket in tickets:
-                if ticket.done:
+                if ticket.has_ended:
                     return ticket
             pipes = {self._busy[t].pipe: t for t in tickets if t in self._busy}
             left_s = until - now()
@@ -145,7 +145,7 @@ class Workers:
             self._fail(ticket, "the solver process died")
             return
         del self._busy[ticket]
-        ticket.done, ticket.reply, ticket.failure = True, reply if ok else None, "" if ok else reply
+        ticket.has_ended, ticket.reply, ticket.failure = True, reply if ok else None, "" if ok else reply
         idle = self._idle.setdefault(child.solver, [])
         if len(idle) < _MOST_IDLE:
             idle.append(child)
@@ -154,5 +154,5 @@ class Workers:
 
     def _fail(self, ticket: Ticket, reason: str) -> None:
         """Mark a ticket as failed and stop the work on it."""
-        ticket.done, ticket.failure = True, reason
+        ticket.has_ended, ticket.failure = True, reason
         self.drop(ticket)

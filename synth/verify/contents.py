@@ -27,7 +27,7 @@ OK, ABSENT, EARLY, CLASH, BEFORE, OVERTAKEN, MISSING = range(7)
 
 _UNCLEAR = -1  # Sizes do not determine the contents.
 # The state of a rank: it has nothing, a partial sum that no other rank has, one that it gave away, or the whole sum.
-_NOTHING, _OWN, _GIVEN, _WHOLE = range(4)
+_NOTHING, _OWN, _GIVEN_AWAY, _WHOLE = range(4)
 _WORD = 62  # contributors a word of 64 bits, none of which is a sign bit
 # The tables of every rank's bits: contributions that it holds at least once and at least twice, and contributions
 # that come to it in a step at least once and at least twice.
@@ -75,7 +75,7 @@ class _RankTable(NamedTuple):
     """The state of every rank in the chunk that is replayed."""
 
     last_chunk: Any  # the last chunk in which the rank occurred; the fields below are about this chunk
-    has: Any  # _NOTHING, _OWN, _GIVEN or _WHOLE
+    has: Any  # _NOTHING, _OWN, _GIVEN_AWAY or _WHOLE
     size: Any  # number of contributions in its partial sum
     latest: Any  # time of the latest arrival, in µs
     replaced: Any  # time of the latest arrival of a copy, in µs
@@ -285,17 +285,17 @@ def _clear(
 def _add_sizes(i: int, j: int, src: Any, dst: Any, adds: Any, ncontributions: int, has: Any, size: Any) -> bool:
     """Apply a step's sends to the sizes of the ranks' sums; return False where sizes do not determine the result."""
     for k in range(i, j):
-        if has[src[k]] == _GIVEN:
+        if has[src[k]] == _GIVEN_AWAY:
             return False
         if has[src[k]] == _OWN:
-            has[src[k]] = _GIVEN
+            has[src[k]] = _GIVEN_AWAY
     for k in range(i, j):
         at, to = src[k], dst[k]
         if not adds[k]:
             has[to] = _WHOLE  # The source is whole, else the chunk was unclear before.
         elif has[to] == _NOTHING and has[at] == _WHOLE:
             has[to] = _WHOLE
-        elif has[at] == _GIVEN and (has[to] == _NOTHING or has[to] == _OWN):
+        elif has[at] == _GIVEN_AWAY and (has[to] == _NOTHING or has[to] == _OWN):
             size[to] = size[at] + (size[to] if has[to] == _OWN else 0)
             has[to] = _WHOLE if size[to] == ncontributions else _OWN
         else:

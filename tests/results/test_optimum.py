@@ -28,6 +28,6 @@ def test_a_row_compares_a_schedule_with_the_optimum() -> None:
 def test_an_optimum_that_a_schedule_beats_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     worse = WorstCut(np.array([True, False, False]), np.array([0]), Fraction(1, 1000))
     worst_cuts = optimum.worst_cuts
-    monkeypatch.setattr(optimum, "worst_cuts", lambda *arguments: replace(worst_cuts(*arguments), found=(worse,)))
+    monkeypatch.setattr(optimum, "worst_cuts", lambda *arguments: replace(worst_cuts(*arguments), cuts=(worse,)))
     with pytest.raises(AssertionError, match="faster than its optimum"):
         optimum.measured(load("ring:3"), "allgather", 2.0)

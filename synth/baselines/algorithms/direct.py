@@ -77,7 +77,7 @@ def direct_schedule(
 def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
     """Return (chunk, source, goal) for every goal that lacks its chunk, by chunk, then goal; plain values only."""
     collective, need = problem.collective, find_requirements(problem.collective)
-    chunk, goal = need.goal_chunk[~need.held], collective.goals[1][~need.held]
+    chunk, goal = need.goal_chunk[~need.goal_is_holder], collective.goals[1][~need.goal_is_holder]
     held_ptr, holder = collective.holders
     many = need.nhold[chunk]
     if (many == 1).all():

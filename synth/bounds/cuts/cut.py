@@ -68,7 +68,7 @@ def _distinct(us: Floats) -> list[float]:
 
 def find_worst_cuts(search: BoundSearch) -> Iterator[Witness]:
     """Yield worse and worse cuts, up to the worst of all sets of ranks, by max-flow (ForestColl, section 4)."""
-    for worst_cut in worst_cuts(search.problem, search.tuning.max_flow_work).found:
+    for worst_cut in worst_cuts(search.problem, search.tuning.max_flow_work).cuts:
         yield from _cut(search, worst_cut.inside, worst_cut.resources)
 
 

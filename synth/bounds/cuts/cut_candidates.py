@@ -29,7 +29,7 @@ def candidates(problem: Problem, traffic: Traffic, tuning: BoundTuning) -> list[
     if len(nodes) <= few or n <= tuning.all_sets:
         sides += _both_sides(nodes)
         nodes = []
-    if traffic.known:
+    if traffic.has_table:
         graph = _HopGraph(problem, tuning)
         sets = nodes + list(graph.sides()) if n > 3 else nodes
         sets = sets[: max(4, min(tuning.most_sets, tuning.table_cells // problem.network.nlinks))]

@@ -20,13 +20,13 @@ class Residual(NamedTuple):
         head: End vertex of each arc, int, shape (2 · arcs,).
         ptr: Start of each vertex's arcs in `arc`, int, shape (vertices + 1,).
         arc: Arcs that leave each vertex.
-        left: Remaining capacity, int, shape (2 · arcs,).
+        remaining: Remaining capacity, int, shape (2 · arcs,).
     """
 
     head: Any
     ptr: Any
     arc: Any
-    left: Any
+    remaining: Any
 
 
 def residual(run: Runner, nvertices: int, src: Ints, dst: Ints) -> Residual:
@@ -52,7 +52,7 @@ def max_flow(run: Runner, graph: Residual, capacity: Ints, source: int, target: 
     """
     capacities = np.zeros(2 * len(capacity), dtype=np.int64)
     capacities[::2] = capacity
-    graph = graph._replace(left=run.columns(capacities)[0])
+    graph = graph._replace(remaining=run.columns(capacities)[0])
     n = len(graph.ptr) - 1
     level, at, path = run.columns(*(np.zeros(n + 1, dtype=np.int64) for _ in range(3)))
     flow = int(run(_dinic, *graph, source, target, enough, level, at, path))
@@ -71,7 +71,7 @@ def _dinic(  # One compiled loop (levels, then paths along them) would be no cle
     next_arc: Any,
     path: Any,
 ) -> int:
-    """Return the flow; `level` then marks what the source reaches, and `left` holds the remaining capacities."""
+    """Return the flow; `level` then marks what the source reaches, and `remaining` holds the remaining capacities."""
     n, flow = len(ptr) - 1, 0
     while True:
         for v in range(n):

@@ -51,13 +51,13 @@ class WorstCuts:
     """Cuts, each worse than the one before.
 
     Attributes:
-        found: The cuts.
+        cuts: The cuts.
         exact: True if the numbers are exact and no cut of any set of ranks, switches and limits is worse than the last
             one. False: the search ended early, shares or bandwidths were rounded, or ranks want different things (then
             a cut may keep more from several of them).
     """
 
-    found: tuple[WorstCut, ...]
+    cuts: tuple[WorstCut, ...]
     exact: bool
 
 

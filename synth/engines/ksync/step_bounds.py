@@ -31,18 +31,18 @@ def lockstep(problem: Problem, nsteps: int, symmetry: Symmetry) -> Relaxation | 
     n, nlinks = net.nranks, net.nlinks
     distance = hops(n, net.src, net.dst)
     commodities = demands(problem, symmetry.orbits)
-    total = sum(float(d.amount.sum()) * len(d.wanted) for d in commodities) * symmetry.order * n + nsteps
+    total = sum(float(d.amount.sum()) * len(d.goals) for d in commodities) * symmetry.order * n + nsteps
     program = ProgramBuilder()
     program.add_variables(nsteps, total, cost=1.0)
     flows = []
     for demand in commodities:
-        if distance[demand.holders][:, demand.wanted].min(axis=0).max() > nsteps:
+        if distance[demand.holders][:, demand.goals].min(axis=0).max() > nsteps:
             return None
         amount = float(demand.amount.sum())
         most = np.full((n, nsteps + 1), amount)
         least = np.zeros((n, nsteps + 1))
         most[:, 0] = 0.0
-        least[demand.wanted, -1] = demand.amount if demand.spread else demand.amount[demand.wanted]
+        least[demand.goals, -1] = demand.amount if demand.spread else demand.amount[demand.goals]
         least[demand.holders] = most[demand.holders] = amount
         x = program.add_variables(nlinks * nsteps, amount).reshape(nlinks, nsteps)
         stock = program.add_variables(most.size, most.ravel(), least.ravel()).reshape(most.shape)

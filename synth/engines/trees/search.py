@@ -93,7 +93,7 @@ def solve(problem: Problem, request: Request, tuning: TreesTuning = TUNING) -> I
         yield from _solve(problem, MirroredTrees(problem, request.bound.per_byte_us, tuning), request, tuning)
     else:
         copying = reverse(problem) if reversible(problem.collective) else problem
-        least = worst_cuts(problem, BOUNDS.max_flow_work).found[-1].us_per_byte
+        least = worst_cuts(problem, BOUNDS.max_flow_work).cuts[-1].us_per_byte
         # These are the links that `accepts` tested. In the reversed network `unshared` might return links that do not
         # connect all ranks.
         yield from _solve(problem, RootedTrees(copying, least, unshared(problem)), request, tuning)

@@ -31,7 +31,7 @@ MOST = DEFAULT.max_flow_work
 
 def worst(problem: Problem) -> tuple[Fraction, WorstCuts]:
     cuts = worst_cuts(problem, MOST)
-    return cuts.found[-1].us_per_byte, cuts
+    return cuts.cuts[-1].us_per_byte, cuts
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_cuts_through_switches_and_limits_are_those_of_other_flows(seed: int, fo
 def test_the_witness_proves_the_fraction(seed: int, name: str) -> None:
     """Check that the checker, which sees only ranks and resources, proves at least what the flows state."""
     problem = make_problem(random_topology(random.Random(seed)), name)
-    for cut in worst_cuts(problem, MOST).found:
+    for cut in worst_cuts(problem, MOST).cuts:
         members, resources = np.flatnonzero(cut.inside), cut.resources
         proves = recompute(problem, Witness("cut", tuple(members.tolist()), (), tuple(resources.tolist())))
         assert proves[1] >= float(cut.us_per_byte) * (1 - 1e-12)

@@ -59,7 +59,7 @@ def answers(problem: Problem, size: int = SIZE, most_sends: int = 0) -> list[Alg
 def test_large_messages_take_the_time_of_the_worst_cut(spec: str, name: str) -> None:
     problem = make_problem(load(spec), name)
     best = min(answer.time_us(SIZE) for answer in answers(problem, most_sends=120_000))
-    assert best <= 1.005 * float(worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte) * SIZE
+    assert best <= 1.005 * float(worst_cuts(problem, DEFAULT.max_flow_work).cuts[-1].us_per_byte) * SIZE
 
 
 @pytest.mark.parametrize("spec", ["mesh:3x4", "dgx1", "hypercube:3"])
@@ -79,7 +79,7 @@ def test_on_networks_of_any_shape(seed: int, name: str) -> None:
     topology = replace(topology, bandwidth_gbs=np.minimum(topology.bandwidth_gbs, 50.0) // 10 * 10 + 10)
     problem = make_problem(topology, name)
     algorithms = answers(problem, most_sends=5_000)
-    optimum = worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte
+    optimum = worst_cuts(problem, DEFAULT.max_flow_work).cuts[-1].us_per_byte
     assert min(algorithm.time_us(SIZE) for algorithm in algorithms) <= 1.05 * float(optimum) * SIZE
     bound = prove(problem)
     for algorithm in algorithms:
@@ -95,7 +95,7 @@ def test_small_messages_are_cut_into_fewer_chunks() -> None:
 def test_overlapped_rounds_lose_idle_time_once() -> None:
     """Check that two rounds overlap: the idle time of one round is lost once, not twice."""
     problem = make_problem(load("dgx1"), "broadcast")
-    graph = RootedTrees(problem, worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte)
+    graph = RootedTrees(problem, worst_cuts(problem, DEFAULT.max_flow_work).cuts[-1].us_per_byte)
     packing = graph.packed(6, graph.least, np.inf)
     took = {r: listed(problem, packing, 6, r, r * SIZE, 0.0, 8, np.inf) for r in (1, 4, 16)}
     period_us = float(graph.least) * SIZE
