@@ -43,7 +43,7 @@ _TICK_S = 0.005  # Seconds between two checks whether calls of the wrapped back 
 # equal blocks. With this limit no link carries more than this multiple of its share.
 _MOST_UNEVEN = 4.0
 # The method that `using` names for calls; each thread and each task of asyncio has its own.
-asked_method: ContextVar[Method | None] = ContextVar("asked_method", default=None)
+requested_method: ContextVar[Method | None] = ContextVar("requested_method", default=None)
 
 
 def type_text(dtype: Any) -> str:
@@ -131,7 +131,7 @@ class Core:
 
     def paths(self, call: TableCall) -> frozenset[str]:
         """Return `Chooser.paths` for the method that `using` names now."""
-        return self._chooser.paths(call, asked_method.get())
+        return self._chooser.paths(call, requested_method.get())
 
     @property
     def compares(self) -> bool:
@@ -140,7 +140,7 @@ class Core:
 
     def wrapped_ranges(self, call: TableCall) -> list[tuple[int, str | None]]:
         """Return `Chooser.wrapped_ranges` for the method that `using` names now."""
-        return self._chooser.wrapped_ranges(call, asked_method.get())
+        return self._chooser.wrapped_ranges(call, requested_method.get())
 
     def choose(
         self, call: TableCall, buffers: Buffers, op: str | None, method: Method | None = None
@@ -167,7 +167,7 @@ class Core:
             reason = "no data to move"
         if reason:
             return Choice(None, reason), None
-        choice = self._chooser.choose(call, method or asked_method.get())
+        choice = self._chooser.choose(call, method or requested_method.get())
         if choice.program is None:
             return choice, None
         name, part = choice.program.name, self._part(choice.program, choice.order)
@@ -208,7 +208,7 @@ class Core:
         """Run this rank's part of a program; `op` is a key of REDUCERS, any of them without a reduction."""
         record = counters.count(issued.call.collective, f"synth {part.program.name}", issued.call.size_bytes)
         return self._start(
-            issued, record, lambda transport: buffers.execute(part, op, transport), buffers.written, op, terms
+            issued, record, lambda transport: buffers.execute(part, op, transport), buffers.outputs, op, terms
         )
 
     def execute_custom(self, name: str, buffers: Buffers, op: str | None, terms: Terms) -> GroupTask:
@@ -225,7 +225,7 @@ class Core:
         """
         if op not in REDUCERS or any(t.device.type != "cpu" or t.layout != torch.strided for t in buffers.tensors):
             raise InputError(f"{name}: needs dense tensors on the CPU, and sum, avg, prod, max or min as its reduction")
-        elements = [tensors[0].numel() if tensors else 0 for tensors in (buffers.given, buffers.written)]
+        elements = [tensors[0].numel() if tensors else 0 for tensors in (buffers.inputs, buffers.outputs)]
         for entry, program in self._chooser.custom(name, self.ranks):
             part = self._part(program)
             block = _custom_block(program, self.rank, elements)
@@ -267,7 +267,7 @@ class Core:
             raise InputError(
                 f"{call.collective}: sparse tensors, or of several types; they must be dense and of one type"
             )
-        method, served_by = asked_method.get(), f"synth {DIRECT}"
+        method, served_by = requested_method.get(), f"synth {DIRECT}"
 
         def work(transport: Transport) -> None:
             """Exchange sizes if wanted, then run a program or send the blocks straight to their destinations."""
@@ -293,7 +293,7 @@ class Core:
             counters.count(call.collective, served_by, call.size_bytes)(seconds)
 
         issued = self.issue(call, text, ", agreed" if agrees else f", {DIRECT}")
-        return self._start(issued, record, work, buffers.written, "sum", terms)
+        return self._start(issued, record, work, buffers.outputs, "sum", terms)
 
     def _choose_uneven(
         self, call: TableCall, buffers: Buffers, sizes: Sizes, method: Method | None
@@ -339,7 +339,7 @@ class Core:
         counters.count_fallback(call.collective, "blocks of unequal sizes: sent one by one")
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
         record = counters.count(call.collective, "one by one", call.size_bytes)
-        return self._start(issued, record, work, buffers.written, op, terms)
+        return self._start(issued, record, work, buffers.outputs, op, terms)
 
     def finish_calls(self, limit_s: float) -> bool:
         """Wait for the calls under way before this rank leaves; return True if they all ended.
@@ -374,7 +374,7 @@ class Core:
         issued: Issued,
         record: Record,
         work: Callable[[Transport], None],
-        written: Sequence[Tensor],
+        outputs: Sequence[Tensor],
         op: str,
         terms: Terms,
     ) -> GroupTask:
@@ -384,7 +384,7 @@ class Core:
             issued: The call.
             record: Takes the seconds that the call took.
             work: Moves the bytes.
-            written: Tensors that the call writes.
+            outputs: Tensors that the call writes.
             op: Reduction of the call; for avg the written sums are divided.
             terms: Conditions of the call.
         """
@@ -400,12 +400,12 @@ class Core:
                 with self.watch.guard(waiting, new=True):
                     work(transport)
                     if op == "avg":
-                        self.divide(written)
+                        self.divide(outputs)
             finally:
                 for peer, seconds in waited_s.items():
                     counters.count_wait(self.ranks[peer], seconds)
 
-        task = self.task(function, written, record)
+        task = self.task(function, outputs, record)
         self.lane.put(task, terms.waits)
         return task
 

@@ -25,23 +25,23 @@ class Tally:
     Attributes:
         calls: Number of calls that have begun.
         size_bytes: Sum of their sizes in bytes.
-        ended: Number of calls that are over.
+        calls_ended: Number of calls that are over.
         seconds: Sum of their durations in seconds.
         longest: Longest duration in seconds.
         sizes: Sizes of calls that are not added up yet.
         times: Durations of calls that are not added up yet.
     """
 
-    def __init__(self, counters: Counters, collective: str, by: str) -> None:
-        self.calls, self.size_bytes, self.ended, self.seconds, self.longest = 0, 0, 0, 0.0, 0.0
+    def __init__(self, counters: Counters, collective: str, backend: str) -> None:
+        self.calls, self.size_bytes, self.calls_ended, self.seconds, self.longest = 0, 0, 0, 0.0, 0.0
         self.sizes: deque[int] = deque()
         self.times: deque[float] = deque()
-        self._last, self._collective, self._by = counters.last_ran, collective, by
+        self._last, self._collective, self._backend = counters.last_ran, collective, backend
         self._adding = threading.Lock()
 
     def start(self, size_bytes: int) -> None:
         """Count a call that begins."""
-        self._last[self._collective] = self._by
+        self._last[self._collective] = self._backend
         self.sizes.append(size_bytes)
 
     def end(self, seconds: float) -> None:
@@ -57,7 +57,7 @@ class Tally:
             times = [self.times.popleft() for _ in range(len(self.times))]
             self.calls += len(sizes)
             self.size_bytes += sum(sizes)
-            self.ended += len(times)
+            self.calls_ended += len(times)
             self.seconds += sum(times)
             self.longest = max(self.longest, max(times, default=0.0))
         return self
@@ -77,27 +77,27 @@ class Counters:
         self._waited: Counter[int] = Counter()
         self.last_ran: dict[str, str] = {}
 
-    def tally(self, collective: str, by: str, reason: str = "") -> Tally:
-        """Return the tally of the calls of a collective that `by` serves.
+    def tally(self, collective: str, backend: str, reason: str = "") -> Tally:
+        """Return the tally of the calls of a collective that `backend` serves.
 
         Args:
             collective: Name of the collective.
-            by: Name of what serves them.
+            backend: Name of what serves them.
             reason: Why the calls go to the wrapped back end; it is logged the first time.
         """
         with self._lock:
-            key = collective, by, reason
+            key = collective, backend, reason
             new = key not in self._tallies
             if new:
-                self._tallies[key] = Tally(self, collective, by)
+                self._tallies[key] = Tally(self, collective, backend)
             tally = self._tallies[key]
         if new and reason:
             log.info(_FALLBACK, collective, reason)
         return tally
 
-    def count(self, collective: str, by: str, size_bytes: int) -> Callable[[float], None]:
+    def count(self, collective: str, backend: str, size_bytes: int) -> Callable[[float], None]:
         """Count a call that begins; return the function that takes its duration in seconds when it is over."""
-        tally = self.tally(collective, by)
+        tally = self.tally(collective, backend)
         tally.start(size_bytes)
         return tally.end
 
@@ -114,10 +114,10 @@ class Counters:
         with self._lock:
             self._waited[rank] += seconds  # type: ignore[assignment]
 
-    def ran(self, collective: str, by: str) -> int:
-        """Return the number of a collective's calls that `by` served."""
+    def ran(self, collective: str, backend: str) -> int:
+        """Return the number of a collective's calls that `backend` served."""
         with self._lock:
-            return sum(tally.add_up().calls for key, tally in self._tallies.items() if key[:2] == (collective, by))
+            return sum(tally.add_up().calls for key, tally in self._tallies.items() if key[:2] == (collective, backend))
 
     def last(self, collective: str) -> str:
         """Return what served the last call of a collective."""
@@ -129,18 +129,18 @@ class Counters:
         with self._lock:
             rows = [("collective", "ran on", "calls", "KiB", "mean ms", "longest ms")]
             fallbacks = self._fallbacks.copy()
-            for (collective, by), tallies_of_pair in groupby(
+            for (collective, backend), tallies_of_pair in groupby(
                 sorted(self._tallies.items()), key=lambda item: item[0][:2]
             ):
                 tallies = {reason: tally.add_up() for (_, _, reason), tally in tallies_of_pair}
                 fallbacks.update({(collective, reason): tally.calls for reason, tally in tallies.items() if reason})
-                calls, size_bytes, ended, seconds = (
+                calls, size_bytes, calls_ended, seconds = (
                     sum(getattr(tally, name) for tally in tallies.values())
-                    for name in ("calls", "size_bytes", "ended", "seconds")
+                    for name in ("calls", "size_bytes", "calls_ended", "seconds")
                 )
-                mean = f"{seconds / ended * 1e3:.3f}" if ended else "-"
-                longest = f"{max(tally.longest for tally in tallies.values()) * 1e3:.3f}" if ended else "-"
-                rows.append((collective, by, str(calls), f"{size_bytes / 1024:.1f}", mean, longest))
+                mean = f"{seconds / calls_ended * 1e3:.3f}" if calls_ended else "-"
+                longest = f"{max(tally.longest for tally in tallies.values()) * 1e3:.3f}" if calls_ended else "-"
+                rows.append((collective, backend, str(calls), f"{size_bytes / 1024:.1f}", mean, longest))
             lines = format_table(rows, (0, 1))
             for (collective, reason), count in sorted(fallbacks.items()):
                 lines.append(f"not ours: {collective}, {count} calls: {reason}")

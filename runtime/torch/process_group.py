@@ -42,7 +42,7 @@ except ImportError as error:
 
 from runtime.torch.c10d.group import Group
 from runtime.torch.choice import Method
-from runtime.torch.core import asked_method
+from runtime.torch.core import requested_method
 from runtime.torch.counters import counters
 from runtime.torch.table import BACKENDS
 from topologies.errors import InputError
@@ -72,11 +72,11 @@ def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
         raise InputError(f"back end {backend!r} is not known; it must be one of {', '.join(BACKENDS)}")
     if algorithm is not None and backend != "synth":
         raise InputError(f"algorithm {algorithm} is named with back end {backend}; it must be with back end synth")
-    token = asked_method.set(Method(backend, algorithm))
+    token = requested_method.set(Method(backend, algorithm))
     try:
         yield
     finally:
-        asked_method.reset(token)
+        requested_method.reset(token)
 
 
 def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:

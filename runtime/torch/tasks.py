@@ -24,27 +24,27 @@ class GroupTask:
     """A function that runs once, on a thread or at once; whoever waits for it gets its error.
 
     Attributes:
-        before: Task that must be over before this task begins.
+        predecessor: Task that must be over before this task begins.
         thread: Thread of tasks to which it belongs.
     """
 
-    def __init__(self, function: Callable[[], None], written: Sequence[Any], record: Record) -> None:
+    def __init__(self, function: Callable[[], None], outputs: Sequence[Any], record: Record) -> None:
         """Build a task.
 
         Args:
             function: The function.
-            written: Tensors that it writes.
+            outputs: Tensors that it writes.
             record: Takes the seconds that it took.
         """
         super().__init__()
         self._function: Callable[[], None] | None = function
-        self._written, self._record = list(written), record
+        self._outputs, self._record = list(outputs), record
         self._futures: tuple[Any, Any] | None = None  # The future that ends, and the one that callers see.
         self._once = threading.Lock()  # Guards the futures.
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._context = copy_context()  # It holds the method of `using`, so callbacks choose the same on all ranks.
-        self.before: GroupTask | None = None
+        self.predecessor: GroupTask | None = None
         self.thread: TaskThread | None = None
 
     def run(self) -> None:
@@ -52,8 +52,8 @@ class GroupTask:
         assert self._function is not None
         start = time.perf_counter()
         try:
-            if self.before is not None:
-                self.before._over.wait()
+            if self.predecessor is not None:
+                self.predecessor._over.wait()
             with torch.inference_mode():  # This mode may write any tensor, and leaves nothing for autograd.
                 self._function()
         except BaseException as error:
@@ -62,7 +62,7 @@ class GroupTask:
                 self._interrupt()
                 raise
         finally:
-            self._function = self.before = None
+            self._function = self.predecessor = None
             self._record(time.perf_counter() - start)
             with self._once:
                 self._over.set()
@@ -79,7 +79,7 @@ class GroupTask:
         """Return the written tensors, or raise the function's error."""
         if self._error is not None:
             raise self._error
-        return self._written
+        return self._outputs
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the task is over.
@@ -118,7 +118,7 @@ class GroupTask:
 
     def result(self) -> list[Any]:
         """Return the tensors that the function writes."""
-        return self._written
+        return self._outputs
 
     def get_future(self) -> Any:
         """Return a future of the written tensors."""
@@ -221,7 +221,7 @@ class TaskThread:
             last, self._last = self._last, task
             runs_here = wait and (last is None or last.is_completed())
             if not runs_here:
-                task.before = last  # The last task may run on its caller's thread.
+                task.predecessor = last  # The last task may run on its caller's thread.
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                     self._thread.start()

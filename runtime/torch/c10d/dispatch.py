@@ -165,9 +165,9 @@ class Dispatcher:
         op = reduction_of(opts.reduceOp) if operation.kind.reduces else None
         call = self._call(operation, buffers, opts)
         choice, part = self._core.choose(call, buffers, op)
-        by = wrapped.name() if part is None else part.program.name
+        backend = wrapped.name() if part is None else part.program.name
         issued = self._core.issue(
-            call, self._describe(operation, buffers.size_bytes, buffers.tensors[0].dtype, opts), f", on {by}"
+            call, self._describe(operation, buffers.size_bytes, buffers.tensors[0].dtype, opts), f", on {backend}"
         )
         if part is None:
             return self._run_wrapped(issued, operation, wrapped, buffers, arguments, choice.reason, opts, op)
@@ -280,17 +280,17 @@ class Dispatcher:
         elif name == "gloo":
             wait = partial(wait_in_turns, work, core.watch.is_left)
         if not averages and not copies and not unlimited:
-            return WrappedWork(work, record, core.watch, issued.waiting, wait, buffers.written, streams=name != "gloo")
+            return WrappedWork(work, record, core.watch, issued.waiting, wait, buffers.outputs, streams=name != "gloo")
 
         def finish() -> None:
             """Wait for the wrapped back end, then write back copies and divide sums for an average."""
             with core.watch.guard(issued.waiting):
                 wait()
-            copies.write_back(buffers.written)
+            copies.write_back(buffers.outputs)
             if averages:
-                core.divide(buffers.written)
+                core.divide(buffers.outputs)
 
-        task = TaskWork(finish, buffers.written, record)
+        task = TaskWork(finish, buffers.outputs, record)
         core.lane.put(task, self._terms(opts).waits)
         return task
 
@@ -304,7 +304,7 @@ class Dispatcher:
         record = counters.count(method, wrapped.name(), 0)
         return WrappedWork(work, record, watch, waiting, partial(wait_apart, work.wait, watch.is_left))
 
-    def follow(self, work: Any, finish: Callable[[], None], written: Sequence[Tensor]) -> TaskWork:
+    def follow(self, work: Any, finish: Callable[[], None], outputs: Sequence[Tensor]) -> TaskWork:
         """Return a work that is over after `work` and after `finish`, which uses what `work` has written."""
 
         def function() -> None:
@@ -312,7 +312,7 @@ class Dispatcher:
             work.wait()
             finish()
 
-        task = TaskWork(function, written, lambda _: None)  # The work has a record of its own.
+        task = TaskWork(function, outputs, lambda _: None)  # The work has a record of its own.
         self._core.lane.put(task, wait=False)
         return task
 

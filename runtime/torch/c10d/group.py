@@ -214,8 +214,8 @@ class Group(Watched):
     @watched
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Run a reduction to the root, in place."""
-        written = tensors if self._is_root("reduce", opts) else []
-        buffers = Buffers(tensors, written, tensors[0].numel(), in_place=True)
+        outputs = tensors if self._is_root("reduce", opts) else []
+        buffers = Buffers(tensors, outputs, tensors[0].numel(), in_place=True)
         return self._dispatch.run("reduce", buffers, opts, lambda copy: [copy(tensors)])
 
     @watched
@@ -255,14 +255,14 @@ class Group(Watched):
         return super()._serve(name, arguments)
 
     def _coalesced(
-        self, name: str, method: str, written: Sequence[Any], calls: Sequence[Coalesced], opts: Any
+        self, name: str, method: str, outputs: Sequence[Any], calls: Sequence[Coalesced], opts: Any
     ) -> CombinedWork:
         """Run several calls as one per element type; calls that cannot be packed run on their own.
 
         Args:
             name: torch's function, a row of OPERATIONS.
             method: Method that makes one call.
-            written: Outputs of all calls.
+            outputs: Outputs of all calls.
             calls: The calls.
             opts: torch's options of all calls, or None. The calls are not waited for one by one.
         """
@@ -278,19 +278,15 @@ class Group(Watched):
                 works.append(self._serve(method, [*packable[0].arguments, call_options]))
                 continue
             for call in packable:
-                Buffers(call.given, call.written, 0).check_outputs(row.kind.name)
+                Buffers(call.inputs, call.outputs, 0).check_outputs(row.kind.name)
             packed, blocks = _PACKED[name]
             tensor, output, unpack = pack(
                 packable, *(self._n if has_block_per_rank else 1 for has_block_per_rank in blocks)
             )
             arguments = [[tensor]] if output is tensor else [output, tensor]
             work = self._serve(packed, [*arguments, call_options])
-            works.append(
-                self._dispatch.follow(
-                    work, unpack, [tensor_written for call in packable for tensor_written in call.written]
-                )
-            )
-        return CombinedWork(works, written)
+            works.append(self._dispatch.follow(work, unpack, [tensor for call in packable for tensor in call.outputs]))
+        return CombinedWork(works, outputs)
 
     def _is_root(self, name: str, opts: Any) -> bool:
         """Return True if this rank is the root of a call."""

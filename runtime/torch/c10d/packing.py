@@ -15,14 +15,14 @@ class Coalesced(NamedTuple):
 
     Attributes:
         arguments: Arguments of the method that makes the call.
-        given: Input tensors: one, or one per rank.
-        written: Output tensors: one, or one per rank.
+        inputs: Input tensors: one, or one per rank.
+        outputs: Output tensors: one, or one per rank.
         whole: Whether the call can be part of a packed call.
     """
 
     arguments: Sequence[Any]
-    given: Sequence[Tensor]
-    written: Sequence[Tensor]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
     whole: bool = True
 
 
@@ -39,7 +39,7 @@ def group_calls(calls: Sequence[Coalesced]) -> list[list[Coalesced]]:
 
 def _kind(call: Coalesced) -> Any:
     """Return the element type that calls must share to be packed; None if this call must stay separate."""
-    first, tensors = call.given[0], [*call.given, *call.written]
+    first, tensors = call.inputs[0], [*call.inputs, *call.outputs]
     are_plain = all(t.layout == torch.strided and t.dtype == first.dtype and t.device.type == "cpu" for t in tensors)
     return first.dtype if call.whole and are_plain and first.numel() else None
 
@@ -54,15 +54,15 @@ def pack(
         input_blocks: Number of blocks of an input.
         output_blocks: Number of blocks of an output. The packed output is the packed input if both have one block.
     """
-    rows = [torch.cat([t.reshape(-1) for t in call.given]).view(input_blocks, -1) for call in calls]
+    rows = [torch.cat([t.reshape(-1) for t in call.inputs]).view(input_blocks, -1) for call in calls]
     tensor = torch.cat(rows, 1).view(-1)
-    sizes = [sum(t.numel() for t in call.written) // output_blocks for call in calls]
+    sizes = [sum(t.numel() for t in call.outputs) // output_blocks for call in calls]
     output = tensor if input_blocks == output_blocks == 1 else tensor.new_empty(output_blocks * sum(sizes))
 
     def unpack() -> None:
         """Write the values of the packed output into the outputs of all calls."""
         for call, values in zip(calls, output.view(output_blocks, -1).split(sizes, 1), strict=True):
-            for target, value in zip(call.written, values if len(call.written) > 1 else [values], strict=True):
+            for target, value in zip(call.outputs, values if len(call.outputs) > 1 else [values], strict=True):
                 target.copy_(value.reshape(target.shape))
 
     return tensor, output, unpack

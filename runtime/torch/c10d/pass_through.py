@@ -23,7 +23,7 @@ from runtime.torch.c10d.operations import TorchOperation
 from runtime.torch.c10d.untraced import untraced_methods
 from runtime.torch.c10d.work import WrappedWork
 from runtime.torch.choice import CHOSEN, Method
-from runtime.torch.core import Core, asked_method, type_text
+from runtime.torch.core import Core, requested_method, type_text
 from runtime.torch.counters import HELD, Tally, counters
 from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
@@ -74,7 +74,7 @@ class PassThrough:
             operation: The operation whose calls are made.
             describe: Gives the text of a call for errors, from the operation, its bytes, their type and its options.
         """
-        self._core, self._operation, self._describe, self._by = core, operation, describe, wrapped.name()
+        self._core, self._operation, self._describe, self._backend = core, operation, describe, wrapped.name()
         self._ranges: dict[_Key, list[tuple[int, str | None]]] = {}
         self._method = getattr(wrapped, operation.method)
         self.call = self.calls_or(lambda *_: None)
@@ -82,14 +82,14 @@ class PassThrough:
     def calls_or(self, fallback: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function like `call` that returns `other` of the same arguments where `call` returns None."""
         method = self._method
-        watch, collective, by = self._core.watch, self._operation.kind.name, self._by
+        watch, collective, backend = self._core.watch, self._operation.kind.name, self._backend
         average, finished, unlimited = dist.ReduceOp.AVG, _FinishedWork(), self._operation.unlimited
-        calls, other_calls, gone_ranks, ends = watch.calls, watch.awaited_texts, watch.left, watch.ends
-        numbers, waiting_calls, recent_calls, last_ran = calls.numbers, calls.passed, calls.lately, counters.last_ran
+        calls, other_calls, gone_ranks, ends = watch.calls, watch.awaited_texts, watch.departures, watch.ends
+        numbers, waiting_calls, recent_calls, last_ran = calls.numbers, calls.handed_on, calls.recent, counters.last_ran
         find, describe, current_method, last_range = (
             self._find,
             self._text,
-            asked_method.get,
+            requested_method.get,
             _PassedRange(None, 0, -1, None, False),
         )
         clock, thread = time.monotonic, threading.get_ident
@@ -125,19 +125,19 @@ class PassThrough:
                     work = method(tensors, opts) if buffers is None else method(*arguments, opts)
                 tally.start(size_bytes)
                 wait = partial(wait_in_turns, work, watch.is_left)
-                written = tensors if buffers is None else buffers.written
-                return WrappedWork(work, tally.end, watch, waiting, wait, written)
+                outputs = tensors if buffers is None else buffers.outputs
+                return WrappedWork(work, tally.end, watch, waiting, wait, outputs)
 
             number = 0
             try:
                 work = method(tensors, opts) if buffers is None else method(*arguments, opts)
                 # The rest happens while other threads work.
-                calls.made = number = next(numbers)
+                calls.last_number = number = next(numbers)
                 start = clock()
                 entry = waiting_calls[number] = number, start, thread(), describe, size_bytes, kind, opts
                 recent_calls.append(entry)
                 tally.sizes.append(size_bytes)
-                last_ran[collective] = by
+                last_ran[collective] = backend
                 if size_bytes < PARTS_FROM_BYTES:
                     work.wait()
                 elif unlimited:
@@ -145,7 +145,7 @@ class PassThrough:
                 else:
                     wait_in_turns(work, watch.is_left)
             except RuntimeError:
-                with watch.guard(Waiting(describe(size_bytes, kind, opts), calls.made)):
+                with watch.guard(Waiting(describe(size_bytes, kind, opts), calls.last_number)):
                     raise
             finally:
                 waiting_calls.pop(number, None)
@@ -159,11 +159,11 @@ class PassThrough:
 
     def _text(self, size_bytes: int, kind: Any, opts: Any) -> str:
         """Return the text of a call for errors, with the back end that serves it."""
-        return f"{self._describe(self._operation, size_bytes, kind, opts)}, on {self._by}"
+        return f"{self._describe(self._operation, size_bytes, kind, opts)}, on {self._backend}"
 
     def _find(self, kind: Any, size_bytes: int) -> _PassedRange:
         """Return the range of a size, of elements of a type, for the method that `using` names now."""
-        core, collective, key = self._core, self._operation.kind, (kind, asked_method.get())
+        core, collective, key = self._core, self._operation.kind, (kind, requested_method.get())
         if key not in self._ranges:
             call = TableCall(collective.name, 0, type_text(kind), core.ranks)
             self._ranges[key] = [(0, None)] if core.compares else core.wrapped_ranges(call)
@@ -171,7 +171,7 @@ class PassThrough:
         at = bisect_right(ranges, size_bytes, key=lambda size_and_reason: size_and_reason[0])
         low, why = ranges[at - 1]
         high = ranges[at][0] if at < len(ranges) else math.inf
-        tally = None if why is None else counters.tally(collective.name, self._by, "" if why in CHOSEN else why)
+        tally = None if why is None else counters.tally(collective.name, self._backend, "" if why in CHOSEN else why)
         averages = collective.reduces and not (_FLOAT_AVERAGES and kind.is_floating_point)
         return _PassedRange(kind, low, high, tally, averages)
 

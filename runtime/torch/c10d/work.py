@@ -16,7 +16,7 @@ import torch
 from torch.distributed import Work
 
 from runtime.torch.c10d.untraced import PACKAGE, untraced_methods
-from runtime.torch.failures.apart import LEFT
+from runtime.torch.failures.apart import ABANDONED
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.tasks import GroupTask, Record
@@ -57,24 +57,24 @@ class _Futures(Work):  # type: ignore[misc]
     if Python is still at the instruction at which it was when the Work was made.
     """
 
-    _made_at: Place
+    _origin: Place
 
-    def _for_caller(self, future: Any, written: Sequence[Any]) -> Any:
+    def _for_caller(self, future: Any, outputs: Sequence[Any]) -> Any:
         """Return the future, or for C++ a future of the written tensors that ends when it ends."""
-        return _script().tensors_after(future, list(written)) if written and _caller() == self._made_at else future
+        return _script().tensors_after(future, list(outputs)) if outputs and _caller() == self._origin else future
 
 
 @untraced_methods
 class TaskWork(GroupTask, _Futures):
     """A task as the Work of torch.distributed."""
 
-    def __init__(self, function: Callable[[], None], written: Sequence[Any], record: Record) -> None:
-        super().__init__(function, written, record)
-        self._made_at = _caller()
+    def __init__(self, function: Callable[[], None], outputs: Sequence[Any], record: Record) -> None:
+        super().__init__(function, outputs, record)
+        self._origin = _caller()
 
     def get_future(self) -> Any:
         """Return a future of the written tensors, for Python or C++."""
-        return self._for_caller(super().get_future(), self._written)
+        return self._for_caller(super().get_future(), self._outputs)
 
 
 @untraced_methods
@@ -87,7 +87,7 @@ class WrappedWork(_Futures):
         watch: Watches the work from now on, and names the rank to blame for an error.
         waiting: What the watch knows of the call.
         wait: Waits until `inner` is over; by default `inner.wait`. Another function can leave a wait that is in vain.
-        written: The tensors that the call writes.
+        outputs: The tensors that the call writes.
         streams: Whether the futures belong to a device's streams, as those of NCCL. They are over before the work is,
             and their waits are never left.
     """
@@ -99,11 +99,11 @@ class WrappedWork(_Futures):
         watch: FailureWatch,
         waiting: Waiting,
         wait: Callable[[], Any] | None = None,
-        written: Sequence[Any] = (),
+        outputs: Sequence[Any] = (),
         streams: bool = False,
     ) -> None:
         super().__init__()
-        self._made_at, self._written, self._streams = _caller(), written, streams
+        self._origin, self._outputs, self._streams = _caller(), outputs, streams
         self._inner, self._record, self._watch, self._waiting = inner, record, watch, waiting
         self._wait = wait or inner.wait
         self._leave: list[Callable[[], None]] = []  # Functions that end its futures.
@@ -120,12 +120,12 @@ class WrappedWork(_Futures):
         """
         if timeout is None:
             return bool(self._ended(self._wait))
-        return bool(self._ended(partial(self._inner.wait, timeout), limited=True))
+        return bool(self._ended(partial(self._inner.wait, timeout), is_limited=True))
 
-    def _ended(self, ask: Callable[[], Any], limited: bool = False) -> Any:
+    def _ended(self, ask: Callable[[], Any], is_limited: bool = False) -> Any:
         """Return the result of `ask`, which waits for the end of the call, and record the time once."""
         try:
-            with self._watch.guard(self._waiting, limited=limited):
+            with self._watch.guard(self._waiting, is_limited=is_limited):
                 result = ask()
         finally:
             self._watch.end(self)
@@ -154,7 +154,7 @@ class WrappedWork(_Futures):
         """Return the future of the wrapped work, which also records its time and names lost ranks."""
         inner = self._inner.get_future()
         if self._streams:  # Only futures derived from it know which streams wait for which.
-            return inner if _caller() == self._made_at else inner.then(lambda ended: self._ended(ended.value))
+            return inner if _caller() == self._origin else inner.then(lambda ended: self._ended(ended.value))
         context, end = self._context.copy(), torch.futures.Future()
         once = threading.Lock()
 
@@ -166,13 +166,13 @@ class WrappedWork(_Futures):
         def value() -> Any:
             """Return the value of the wrapped future, which must be over."""
             if not inner.done():
-                raise RuntimeError(LEFT)
+                raise RuntimeError(ABANDONED)
             return inner.value()
 
         future = end.then(lambda _: self._ended(value))
         self._leave.append(finish)
         inner.add_done_callback(lambda _: finish())
-        return self._for_caller(future, self._written)
+        return self._for_caller(future, self._outputs)
 
     def leave(self) -> None:
         """Set the results of its futures, since they are in vain and may never end by themselves."""
@@ -196,9 +196,9 @@ class WrappedWork(_Futures):
 class CombinedWork(Work):  # type: ignore[misc]
     """Several works as one Work."""
 
-    def __init__(self, works: Sequence[Any], written: Sequence[Any]) -> None:
+    def __init__(self, works: Sequence[Any], outputs: Sequence[Any]) -> None:
         super().__init__()
-        self._works, self._written = list(works), list(written)
+        self._works, self._outputs = list(works), list(outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all works, each up to the time-out."""
@@ -220,13 +220,13 @@ class CombinedWork(Work):  # type: ignore[misc]
 
     def result(self) -> list[Any]:
         """Return the tensors that the works write."""
-        return self._written
+        return self._outputs
 
     def get_future(self) -> Any:
         """Return a future of the written tensors that ends with the last work."""
-        written = self._written
+        outputs = self._outputs
         return torch.futures.collect_all([work.get_future() for work in self._works]).then(
-            lambda futures: [future.value() for future in futures.value()] and written
+            lambda futures: [future.value() for future in futures.value()] and outputs
         )
 
     def synchronize(self) -> None:

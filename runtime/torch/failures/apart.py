@@ -22,7 +22,7 @@ PARTS_FROM_BYTES = (
     32 << 10
 )  # A message from this size on may arrive in parts; the kernel takes shorter ones as a whole.
 _TICK_S = 0.1  # Seconds between two checks whether a wait is in vain.
-LEFT = "given up amid a message"
+ABANDONED = "given up amid a message"
 
 _idle: list[_Waiter] = []
 os.register_at_fork(after_in_child=_idle.clear)
@@ -42,7 +42,7 @@ def wait_apart(wait: Callable[[], Any], in_vain: Callable[[], bool]) -> Any:
     waiter.jobs.put(job)
     while not job.over.acquire(timeout=_TICK_S):
         if in_vain():
-            raise RuntimeError(LEFT)
+            raise RuntimeError(ABANDONED)
     if job.error is not None:
         raise job.error
     return job.value
@@ -71,7 +71,7 @@ def wait_in_turns(work: Any, in_vain: Callable[[], bool]) -> Any:
             if time.monotonic() - start < _TICK_S / 2:  # It failed before the interval was over.
                 raise
             if in_vain():
-                raise RuntimeError(LEFT) from None
+                raise RuntimeError(ABANDONED) from None
 
 
 class _Job:

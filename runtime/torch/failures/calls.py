@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from runtime.torch.failures.causes import Waiting
 
-KEPT = 64  # Most recent calls whose texts are kept.
-_LATELY = 4  # Most recent calls that were handed on: data of more calls would not stay in the processor's caches.
+MOST_TEXTS = 64  # Most recent calls whose texts are kept.
+_MOST_RECENT = 4  # Most recent calls that were handed on: data of more calls would not stay in the processor's caches.
 
 
 @dataclass
@@ -24,18 +24,18 @@ class Wait:
         waiting: The call that is waited in.
         since: Start by `time.monotonic`, in seconds.
         thread: Thread that waits, or None.
-        limited: Whether the thread goes on elsewhere after a time limit.
-        told: Whether the other ranks know of the wait.
+        is_limited: Whether the thread goes on elsewhere after a time limit.
+        is_reported: Whether the other ranks know of the wait.
     """
 
     waiting: Waiting
     since: float
     thread: int | None = None
-    limited: bool = False
-    told: bool = False
+    is_limited: bool = False
+    is_reported: bool = False
 
 
-class Passed(NamedTuple):
+class HandedOnCall(NamedTuple):
     """A call that was handed straight to the wrapped back end, and its wait; its text is built only on request.
 
     Attributes:
@@ -72,26 +72,26 @@ class Calls:
 
     Attributes:
         numbers: Iterator over the numbers of future calls.
-        made: Number of the last call.
-        passed: By number, calls that were handed on and whose wait is not over.
-        lately: The last calls that were handed on. Both attributes hold plain tuples in the form of `Passed`, since
-            every call writes them.
+        last_number: Number of the last call.
+        handed_on: By number, calls that were handed on and whose wait is not over.
+        recent: The last calls that were handed on. Both attributes hold plain tuples in the form of `HandedOnCall`,
+            since every call writes them.
     """
 
     def __init__(self) -> None:
-        self.numbers, self.made = count(1), 0
-        self.passed: dict[int, Any] = {}
-        self.lately: deque[Any] = deque(maxlen=_LATELY)
+        self.numbers, self.last_number = count(1), 0
+        self.handed_on: dict[int, Any] = {}
+        self.recent: deque[Any] = deque(maxlen=_MOST_RECENT)
         self._last: dict[int, Waiting] = {}  # By number modulo KEPT.
         self._open: dict[int, Waiting] = {}
-        self._waits_of_passed: dict[int, Wait] = {}
+        self._waits_of_handed_on: dict[int, Wait] = {}
         self._waits: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
 
     def issue(self, text: str) -> Waiting:
         """Return the next call, which all ranks make, with its number."""
-        self.made = number = next(self.numbers)
+        self.last_number = number = next(self.numbers)
         waiting = Waiting(text, number)
-        self._last[number % KEPT] = self._open[number] = waiting
+        self._last[number % MOST_TEXTS] = self._open[number] = waiting
         return waiting
 
     def close(self, waiting: Waiting) -> None:
@@ -101,17 +101,17 @@ class Calls:
 
     def text(self, number: int) -> str | None:
         """Return the text of a recent call; None for a call that is too old or not made yet."""
-        handed_on = (Passed(*candidates) for candidates in [*list(self.passed.values()), *list(self.lately)])
-        candidates = [self._last.get(number % KEPT), *handed_on]
+        handed_on = [HandedOnCall(*entry) for entry in [*list(self.handed_on.values()), *list(self.recent)]]
+        candidates = [self._last.get(number % MOST_TEXTS), *handed_on]
         return next((call.text for call in candidates if call is not None and call.number == number), None)
 
     def is_open(self, number: int | None) -> bool:
         """Return True if the call of this number is not over."""
-        return number in self._open or number in self.passed
+        return number in self._open or number in self.handed_on
 
     def first_open(self) -> int:
         """Return the number of the first call that is not over, or of the next call if all are over."""
-        return min((*list(self._open), *list(self.passed)), default=self.made + 1)
+        return min((*list(self._open), *list(self.handed_on)), default=self.last_number + 1)
 
     def begin_wait(self, key: Any, wait: Wait) -> None:
         """Record that a wait begins; it is forgotten with its key."""
@@ -132,21 +132,21 @@ class Calls:
         """Return the waits that are not over, and forget those that have completed by themselves."""
         for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
             self.end_wait(key, closes=True)
-        return [*self._waits.values(), *self._passed_waits()]
+        return [*self._waits.values(), *self._handed_on_waits()]
 
     def held(self) -> tuple[dict[int | None, str], set[int], float]:
         """Return the texts of open calls by number, the threads that wait without a limit, and since when."""
         waits = self.waits()
         texts = {waiting.number: waiting.text for waiting in (*self._open.values(), *(wait.waiting for wait in waits))}
-        threads = {wait.thread for wait in waits if wait.thread is not None and not wait.limited}
+        threads = {wait.thread for wait in waits if wait.thread is not None and not wait.is_limited}
         return texts, threads, min((wait.since for wait in waits), default=math.inf)
 
-    def _passed_waits(self) -> list[Wait]:
+    def _handed_on_waits(self) -> list[Wait]:
         """Return the waits of calls that were handed on, as the same object for as long as a wait lasts."""
-        open_calls = [Passed(*entry) for entry in list(self.passed.values())]
-        known_waits = self._waits_of_passed
-        self._waits_of_passed = {
+        open_calls = [HandedOnCall(*entry) for entry in list(self.handed_on.values())]
+        known_waits = self._waits_of_handed_on
+        self._waits_of_handed_on = {
             call.number: known_waits.get(call.number) or Wait(call.waiting, call.since, call.thread)
             for call in open_calls
         }
-        return list(self._waits_of_passed.values())
+        return list(self._waits_of_handed_on.values())

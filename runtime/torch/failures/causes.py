@@ -32,20 +32,20 @@ class Gone:
     """A rank that makes no more calls of the group.
 
     Attributes:
-        why: Why it makes none.
-        made: Number of calls that it made, or None if that is unknown.
+        reason: Why it makes none.
+        calls_made: Number of calls that it made, or None if that is unknown.
         first_open: Number of the first call that was not over, or None if that is unknown.
-        at: Time when this became known, by `time.monotonic`, in seconds.
-        closed: Whether its process has ended.
-        left: Whether it said that it leaves the group.
+        known_at: Time when this became known, by `time.monotonic`, in seconds.
+        is_closed: Whether its process has ended.
+        has_left: Whether it said that it leaves the group.
     """
 
-    why: str
-    made: int | None
+    reason: str
+    calls_made: int | None
     first_open: int | None
-    at: float
-    closed: bool
-    left: bool = False
+    known_at: float
+    is_closed: bool
+    has_left: bool = False
 
     def is_through(self, number: int | None) -> bool:
         """Return True if it has done its part of the call of this number."""
@@ -53,7 +53,7 @@ class Gone:
 
     def makes_none(self, number: int | None) -> bool:
         """Return True if it has not made, and will not make, the call of this number."""
-        bound = self.first_open if self.left else None if self.made is None else self.made + 1
+        bound = self.first_open if self.has_left else None if self.calls_made is None else self.calls_made + 1
         return number is not None and bound is not None and number >= bound
 
 
@@ -62,17 +62,17 @@ class Fact:
     """The facts known about a rank.
 
     Attributes:
-        ended: Why its process ended or left the group, "" if it ended without a word; None if neither is known.
-        made: Number of calls that it had made by then, if it said so.
-        connected: Whether a connection to it is open.
+        end_reason: Why its process ended or left the group, "" if it ended without a word; None if neither is known.
+        calls_made: Number of calls that it had made by then, if it said so.
+        is_connected: Whether a connection to it is open.
         answer: Its answer to the question what it does, None without an answer. Keys: "made", the number of its calls;
             "text", the call in question, None if it has not made it; "inside", whether that call is not over there;
             "waits", texts of what it waits in; "cause", why it gave up.
     """
 
-    ended: str | None = None
-    made: int | None = None
-    connected: bool = True
+    end_reason: str | None = None
+    calls_made: int | None = None
+    is_connected: bool = True
     answer: Mapping[str, Any] | None = None
 
 
@@ -83,12 +83,12 @@ class Cause:
     Attributes:
         text: Text to be put after an error.
         number: Number of the call that failed, or None.
-        blamed: Ranks of the job that the others wait for.
+        blamed_ranks: Ranks of the job that the others wait for.
     """
 
     text: str
     number: int | None = None
-    blamed: tuple[int, ...] = ()
+    blamed_ranks: tuple[int, ...] = ()
 
 
 def error_end(error: BaseException) -> str:
@@ -114,13 +114,13 @@ def find_cause(waiting: Waiting, rank: int, group: str, facts: Mapping[int, Fact
         group: Name of the group.
         facts: By job rank, facts about the other ranks that the call needs.
     """
-    lost = sorted(peer for peer, fact in facts.items() if fact.ended == "")
+    lost = sorted(peer for peer, fact in facts.items() if fact.end_reason == "")
     if lost:
         why = "its connection is closed" if len(lost) == 1 else "their connections are closed"
         return Cause(f"lost: {_name_ranks(lost)} ({why})", waiting.number, tuple(lost))
     # A rank that ended on its own is blamed before those that ended because of it.
-    gone = sorted(peer for peer, fact in facts.items() if fact.ended)
-    ended = sorted(gone, key=lambda peer: _follows(facts[peer].ended))
+    gone = sorted(peer for peer, fact in facts.items() if fact.end_reason)
+    ended = sorted(gone, key=lambda peer: _follows(facts[peer].end_reason))
     if ended:
         return Cause(_describe_end(ended[0], facts[ended[0]], waiting, group), waiting.number, tuple(ended[:1]))
     answers = {peer: fact.answer for peer, fact in sorted(facts.items()) if fact.answer is not None}
@@ -143,9 +143,9 @@ def _follows(why: str | None) -> bool:
 def _describe_end(peer: int, fact: Fact, waiting: Waiting, group: str) -> str:
     """Return the text about a rank that has ended."""
     calls_made = ""
-    if waiting.number is not None and fact.made is not None and fact.made < waiting.number:
-        calls_made = f": it {_describe_calls(fact.made, waiting.number, group)}"
-    return f"rank {peer} {fact.ended}{calls_made}"
+    if waiting.number is not None and fact.calls_made is not None and fact.calls_made < waiting.number:
+        calls_made = f": it {_describe_calls(fact.calls_made, waiting.number, group)}"
+    return f"rank {peer} {fact.end_reason}{calls_made}"
 
 
 def _describe_calls(calls: object, number: int, group: str, verb: str = "has") -> str:
@@ -157,7 +157,7 @@ def _find_cause_among_live(
     waiting: Waiting, rank: int, group: str, facts: Mapping[int, Fact], answers: Mapping[int, Mapping[str, Any]]
 ) -> Cause:
     """Return the cause if no process has ended: a rank that does not answer, waits elsewhere or has not come."""
-    silent = sorted(peer for peer, fact in facts.items() if fact.connected and fact.answer is None)
+    silent = sorted(peer for peer, fact in facts.items() if fact.is_connected and fact.answer is None)
     if silent:
         why = "stopped, or too busy" if len(silent) == 1 else "each is stopped, or too busy"
         text = f"no answer from {_name_ranks(silent)}: connected, so not lost; {why}"
@@ -173,7 +173,7 @@ def _find_cause_among_live(
         calls_made = ":" if waiting.number is None else f" {_describe_calls(count, waiting.number, group, verb)};"
         text = f"{_name_ranks(absent)}{calls_made} connected, and waiting for no other rank"
         return Cause(text, waiting.number, tuple(absent))
-    unknown = sorted(peer for peer, fact in facts.items() if not fact.connected)
+    unknown = sorted(peer for peer, fact in facts.items() if not fact.is_connected)
     if unknown:
         return Cause(f"nothing is known of {_name_ranks(unknown)}: no connection could be made", waiting.number)
     return Cause("all ranks are in this call: it takes longer than its time-out", waiting.number)

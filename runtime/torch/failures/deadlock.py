@@ -49,18 +49,18 @@ class Held:
 
     Attributes:
         rank: Its rank in the job.
-        made: Number of calls that it has made, by group.
+        calls_made: Number of calls that it has made, by group.
         calls: Calls that hold it.
     """
 
     rank: int
-    made: Mapping[str, int]
+    calls_made: Mapping[str, int]
     calls: tuple[HeldCall, ...]
 
     @property
     def message(self) -> Message:
         """Return the state in the form in which it is sent."""
-        return {"rank": self.rank, "made": dict(self.made), "calls": self.calls}
+        return {"rank": self.rank, "made": dict(self.calls_made), "calls": self.calls}
 
     @classmethod
     def of(cls, message: Message) -> Held:
@@ -146,7 +146,7 @@ def find_stuck(states: Mapping[str, Held]) -> dict[str, Held]:
 def _lacking(call: HeldCall, stuck: Mapping[str, Held]) -> list[str]:
     """Return the stuck processes that have not made a call, lowest rank first."""
     group, number, _, absent = call
-    missing = [name for name in absent if name in stuck and stuck[name].made.get(group, number) < number]
+    missing = [name for name in absent if name in stuck and stuck[name].calls_made.get(group, number) < number]
     return sorted(missing, key=lambda name: stuck[name].rank)
 
 
@@ -172,14 +172,14 @@ class _DeadlockRound:
         token: Identifies the round in messages.
         asked_names: Processes that were asked.
         answers: By process, the state that it reported.
-        before: Processes that were stuck in the round before, if this is the second one.
+        stuck_before: Processes that were stuck in the round before, if this is the second one.
     """
 
     until: float
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     asked_names: set[str] = field(default_factory=set)
     answers: dict[str, Held | None] = field(default_factory=dict)
-    before: dict[str, Held] = field(default_factory=dict)
+    stuck_before: dict[str, Held] = field(default_factory=dict)
 
 
 class Deadlocks:
@@ -224,19 +224,19 @@ class Deadlocks:
         stuck = find_stuck({name: state for name, state in current.answers.items() if state is not None})
         if self._name not in stuck or len(current.asked_names) > _MOST:
             self._round, self._next, self._pause = None, now + self._pause, 2 * self._pause
-        elif not current.before:
-            self._round = _DeadlockRound(now + self._patience, before=stuck)
+        elif not current.stuck_before:
+            self._round = _DeadlockRound(now + self._patience, stuck_before=stuck)
             self._ask(self._round)
-        elif all(name in stuck and stuck[name].waits == state.waits for name, state in current.before.items()):
-            self._report(current.before, watches)
+        elif all(name in stuck and stuck[name].waits == state.waits for name, state in current.stuck_before.items()):
+            self._report(current.stuck_before, watches)
         else:
             self._round = None
 
     def _ask(self, current: _DeadlockRound) -> None:
         """Ask the processes that a call lacks, or in the second round those that were stuck, each only once."""
-        states = [state for state in (current.before or current.answers).values() if state is not None]
+        states = [state for state in (current.stuck_before or current.answers).values() if state is not None]
         lacked = {name for state in states for call in state.calls for name in call.absent}
-        names = (set(current.before) or lacked) - current.asked_names - {self._name}
+        names = (set(current.stuck_before) or lacked) - current.asked_names - {self._name}
         if names:
             current.asked_names |= names
             self._tell(names, {"held?": current.token})

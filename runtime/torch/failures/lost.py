@@ -172,17 +172,17 @@ class FailureWatch(Members):
             self._differ(waiting.number, place, other_text)
         return waiting
 
-    def begin(self, key: Any, waiting: Waiting, thread: int | None = None, limited: bool = False) -> None:
+    def begin(self, key: Any, waiting: Waiting, thread: int | None = None, is_limited: bool = False) -> None:
         """Record that a wait begins; it is forgotten with its key.
 
         Args:
             key: Object that stands for the wait.
             waiting: The call.
             thread: Thread that waits; None for none yet.
-            limited: As in `Wait`.
+            is_limited: As in `Wait`.
         """
         with self._change:
-            self.calls.begin_wait(key, Wait(waiting, time.monotonic(), thread, limited))
+            self.calls.begin_wait(key, Wait(waiting, time.monotonic(), thread, is_limited))
 
     def end(self, key: Any, closes: bool = True) -> None:
         """Record that a wait is over, and with `closes` its call, too."""
@@ -190,20 +190,22 @@ class FailureWatch(Members):
             self.calls.end_wait(key, closes)
 
     @contextmanager
-    def guard(self, waiting: Waiting, new: bool = False, closes: bool = True, limited: bool = False) -> Iterator[None]:
+    def guard(
+        self, waiting: Waiting, new: bool = False, closes: bool = True, is_limited: bool = False
+    ) -> Iterator[None]:
         """Return a context for an operation that needs the other ranks.
 
         Args:
             waiting: The call.
             new: Whether nothing of the operation has begun, so that it does not begin if it is known to be in vain.
             closes: Whether the call is over with the operation; it always is if the operation fails.
-            limited: As in `Wait`.
+            is_limited: As in `Wait`.
 
         Raises:
             RuntimeError: The operation failed or is in vain; the message names the rank to blame.
         """
         key = _Key()
-        self.begin(key, waiting, threading.get_ident(), limited)
+        self.begin(key, waiting, threading.get_ident(), is_limited)
         try:
             if new and self._in_vain(Wait(waiting, time.monotonic())):
                 raise RuntimeError(waiting.text)
@@ -228,7 +230,7 @@ class FailureWatch(Members):
         """Return True if open waits are in vain; with peers also if all of these peers have ended some time ago."""
         now = time.monotonic()
         dead = [
-            gone is not None and gone.closed and now > gone.at + self.tuning.grace
+            gone is not None and gone.is_closed and now > gone.known_at + self.tuning.grace
             for gone in map(self.gone, peers if self.names else ())
         ]
         return now > self._leaves_at or (bool(dead) and all(dead))
@@ -299,7 +301,7 @@ class FailureWatch(Members):
             cause = self.cause
             assert cause is not None
             self._tell_cause()  # Even if another rank reported it, since some ranks may wait for this rank only.
-        if self.ranks[self.me] in cause.blamed:
+        if self.ranks[self.me] in cause.blamed_ranks:
             return f"; the others gave up waiting for this rank: {cause.text}"
         return f"; {cause.text}"
 
@@ -327,7 +329,7 @@ class FailureWatch(Members):
         """Send the cause to the other ranks, once."""
         if self.cause is not None and not self._has_told_cause:
             self._has_told_cause = True
-            self.tell({"cause": [self.cause.text, self.cause.number, self.cause.blamed]})
+            self.tell({"cause": [self.cause.text, self.cause.number, self.cause.blamed_ranks]})
 
     def _differ(self, number: int, place: int, other_text: str) -> None:
         """Set and send the cause that another rank makes a different call."""
@@ -346,9 +348,9 @@ class FailureWatch(Members):
             if question["group"] != self.id:
                 return {"waits": waits}
             number, cause = question["number"], self.cause
-            given_up = None if cause is None else [cause.text, cause.number, cause.blamed]
+            given_up = None if cause is None else [cause.text, cause.number, cause.blamed_ranks]
             text = None if number is None else self.calls.text(number)
-            part = {"made": self.calls.made, "text": text, "inside": self.calls.is_open(number)}
+            part = {"made": self.calls.last_number, "text": text, "inside": self.calls.is_open(number)}
             return part | {"waits": waits, "cause": given_up, "group": self.id}
 
     def held(self) -> tuple[str, int, list[HeldCall] | None, set[int], float]:
@@ -356,15 +358,15 @@ class FailureWatch(Members):
         with self._change:
             texts, threads, since = self.calls.held()
             if not texts:
-                return self.id, self.calls.made, [], threads, since
+                return self.id, self.calls.last_number, [], threads, since
             numbers = [number for number in texts if number is not None]
             if len(numbers) < len(texts) or not self.names:
-                return self.id, self.calls.made, None, threads, since
+                return self.id, self.calls.last_number, None, threads, since
             first = min(numbers)  # A rank that has not made this call has made none of those after it.
             absent = [name for place, name in enumerate(self.names) if self._heard.get(place, 0) < first]
             absent.remove(self.names[self.me])
             call = HeldCall(self.id, first, f"{texts[first]} of {self.group}", tuple(absent))
-            return self.id, self.calls.made, [call], threads, since
+            return self.id, self.calls.last_number, [call], threads, since
 
     def give_up_call(self, cause: Cause) -> None:
         """Set the cause for which a call that is waited in, and those after it, end; send it to the other ranks."""
@@ -375,7 +377,7 @@ class FailureWatch(Members):
         """Return the number of calls made and that of the first open call, for when this rank ends or leaves."""
         with self._change:
             self.calls.waits()  # This forgets waits that have completed.
-            return {self.id: [self.calls.made, self.calls.first_open()]}
+            return {self.id: [self.calls.last_number, self.calls.first_open()]}
 
     def failed(self) -> str:
         """Return the cause of a failure, for the other ranks when this process ends; "" without one."""
@@ -390,8 +392,8 @@ class FailureWatch(Members):
         with self._change:
             if "left" in message:
                 calls_made, first_open = message["counts"]
-                self.left[place] = Gone(
-                    message["left"], calls_made, first_open, time.monotonic(), closed=False, left=True
+                self.departures[place] = Gone(
+                    message["left"], calls_made, first_open, time.monotonic(), is_closed=False, has_left=True
                 )
             elif "answer" in message:
                 if message["answer"] == self._question:
@@ -403,7 +405,7 @@ class FailureWatch(Members):
             elif "call" in message:
                 number, other_text = message["number"], message["call"]
                 self._heard[place] = max(number, self._heard.get(place, 0))
-                if number > self.calls.made:
+                if number > self.calls.last_number:
                     self.awaited_texts[number] = place, other_text
                 is_different = (self.calls.text(number) or other_text) != other_text
             self._change.notify_all()
@@ -434,8 +436,8 @@ class FailureWatch(Members):
             return
         counted = [(wait.waiting.number, wait) for wait in waits if wait.waiting.number is not None]
         number, wait = min(counted, key=lambda number_and_wait: number_and_wait[0], default=(0, None))
-        if wait is not None and not wait.told and now - wait.since > self.tuning.long:
-            wait.told = True
+        if wait is not None and not wait.is_reported and now - wait.since > self.tuning.long:
+            wait.is_reported = True
             self.tell({"call": self.calls.text(number) or wait.waiting.text, "number": number})
         if any(self._in_vain(wait) for wait in waits):
             self._end_waits()

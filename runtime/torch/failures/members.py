@@ -21,7 +21,7 @@ class Members:
         id: Name that only this group has; "" before the ranks have met.
         presence: The presence of this process; None before the ranks have met.
         names: Names of the processes, by place; empty before the ranks have met.
-        left: By place, ranks that have left the group.
+        departures: By place, ranks that have left the group.
         answers: By place, answers to the last question what ranks do.
     """
 
@@ -34,7 +34,7 @@ class Members:
         self.id = ""
         self.presence: Presence | None = None
         self.names: list[str] = []
-        self.left: dict[int, Gone] = {}
+        self.departures: dict[int, Gone] = {}
         self.answers: dict[int, Message] = {}
 
     @property
@@ -44,7 +44,7 @@ class Members:
 
     def any_gone(self, waiting: Waiting | None) -> bool:
         """Return True if a rank that the call needs has ended or left."""
-        return any(fact.ended is not None for fact in self.facts(waiting).values())
+        return any(fact.end_reason is not None for fact in self.facts(waiting).values())
 
     def facts(self, waiting: Waiting | None) -> dict[int, Fact]:
         """Return by job rank the facts about the other ranks that the call needs; None stands for all ranks."""
@@ -54,21 +54,21 @@ class Members:
                 continue
             gone = self.gone(place)
             if gone is None:
-                fact = Fact(connected=self.is_open(name), answer=self.answers.get(place))
+                fact = Fact(is_connected=self.is_open(name), answer=self.answers.get(place))
             elif waiting is not None and gone.is_through(waiting.number):
                 fact = Fact(answer={"text": waiting.text, "inside": False, "waits": []})
             else:
-                fact = Fact(gone.why, gone.made)
+                fact = Fact(gone.reason, gone.calls_made)
             fact_of_rank[self.ranks[place]] = fact
         return fact_of_rank
 
     def gone(self, place: int) -> Gone | None:
         """Return why the rank at a place makes no more calls, or None."""
         end = self.presence.ends.get(self.names[place]) if self.presence is not None else None
-        if end is None or place in self.left:
-            return self.left.get(place)
+        if end is None or place in self.departures:
+            return self.departures.get(place)
         calls_made, first_open = end.counts.get(self.id, (None, None))
-        return Gone(end.why, calls_made, first_open, end.at, end.closed)
+        return Gone(end.reason, calls_made, first_open, end.known_at, end.is_closed)
 
     def lacks(self, number: int | None, start: float, grace_s: float) -> bool:
         """Return True if a rank has ended or left without its part of a call.
@@ -78,14 +78,14 @@ class Members:
             start: Start of the wait for it by `time.monotonic`, in seconds.
             grace_s: Time for messages that a rank sent before it ended, if it did not say that it makes no such call.
         """
-        if self.presence is None or not (self.left or self.presence.ends):
+        if self.presence is None or not (self.departures or self.presence.ends):
             return False
         for gone in map(self.gone, self.peers if self.names else ()):
             if gone is None:
                 continue
-            is_past_grace = start > gone.at or time.monotonic() > gone.at + grace_s
+            is_past_grace = start > gone.known_at or time.monotonic() > gone.known_at + grace_s
             if gone.makes_none(number) or (
-                gone.closed and not gone.left and not gone.is_through(number) and is_past_grace
+                gone.is_closed and not gone.has_left and not gone.is_through(number) and is_past_grace
             ):
                 return True
         return False

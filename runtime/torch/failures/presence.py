@@ -67,15 +67,15 @@ class End:
     """The end of a process that has ended or is about to end.
 
     Attributes:
-        why: Reason in its own words, "" if it sent none.
-        at: Time when the end became known, by `time.monotonic`, in seconds.
-        closed: Whether its connection is closed.
+        reason: Reason in its own words, "" if it sent none.
+        known_at: Time when the end became known, by `time.monotonic`, in seconds.
+        is_closed: Whether its connection is closed.
         counts: By group, the calls that it said it has made, and the first that was not over.
     """
 
-    why: str
-    at: float
-    closed: bool
+    reason: str
+    known_at: float
+    is_closed: bool
     counts: Message = field(default_factory=dict)
 
 
@@ -319,7 +319,7 @@ class Presence:
             self._expected[link.name] = time.monotonic() + self.tuning.tick * (tries - 1), link.address
             return
         earlier_end = self.ends.get(link.name, End("", 0.0, True))
-        self.ends[link.name] = replace(earlier_end, at=time.monotonic(), closed=True)
+        self.ends[link.name] = replace(earlier_end, known_at=time.monotonic(), is_closed=True)
 
     def _hear(self, link: Link, line: bytes) -> None:
         """Read a message of a member and handle it."""
@@ -336,7 +336,7 @@ class Presence:
     def _distrust(self, link: Link, description: str) -> None:
         """Record a member that sends invalid data as the cause of later failures; its process lives."""
         if link.name not in self.ends:
-            self.ends[link.name] = End(_BROKEN, time.monotonic(), closed=False)
+            self.ends[link.name] = End(_BROKEN, time.monotonic(), is_closed=False)
             log.error("synth: process %s sent %s; all ranks must run the same version of synth", link.name, description)
 
     def _take(self, link: Link, message: Message) -> None:

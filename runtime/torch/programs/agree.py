@@ -56,14 +56,14 @@ def exchange_sizes(transport: Transport, blocks: Blocks) -> list[list[int]]:
         InputError: A rank gives another a longer or shorter block than that rank takes; the same error on every rank.
     """
     size = len(transport.ranks)
-    sizes_given, sizes_taken = _gather_numbers(transport, [*blocks.given, *blocks.taken]).split(size, 1)
-    wrong = (sizes_given != sizes_taken.T).nonzero().tolist()
+    sizes_sent, sizes_received = _gather_numbers(transport, [*blocks.sent_sizes, *blocks.received_sizes]).split(size, 1)
+    wrong = (sizes_sent != sizes_received.T).nonzero().tolist()
     if wrong:
         giver, taker = wrong[0]
         raise InputError(
             f"{transport.call}: rank {transport.ranks[giver]} sends rank {transport.ranks[taker]}"
-            f" {int(sizes_given[giver, taker])} elements; it must be"
-            f" {int(sizes_taken[taker, giver])}, as many as that rank expects"
+            f" {int(sizes_sent[giver, taker])} elements; it must be"
+            f" {int(sizes_received[taker, giver])}, as many as that rank expects"
         )
-    sizes: list[list[int]] = sizes_given.tolist()
+    sizes: list[list[int]] = sizes_sent.tolist()
     return sizes

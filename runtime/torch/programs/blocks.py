@@ -51,15 +51,15 @@ class Buffers:
     """The tensors that a call reads and writes on this rank.
 
     Attributes:
-        given: Tensors that form a program's input, one after the other; empty if this rank has none.
-        written: Tensors that form its output, likewise.
+        inputs: Tensors that form a program's input, one after the other; empty if this rank has none.
+        outputs: Tensors that form its output, likewise.
         block: Elements of a block, as in `Layout`.
         blocks: Number of blocks that the size of the message counts.
         in_place: Whether input and output are the same tensor.
     """
 
-    given: Sequence[Tensor]
-    written: Sequence[Tensor]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
     block: int
     blocks: int = 1
     in_place: bool = False
@@ -67,12 +67,12 @@ class Buffers:
     @property
     def size_bytes(self) -> int:
         """Return the size of the message in bytes."""
-        return int(self.block * self.blocks * (self.written or self.given)[0].element_size())
+        return int(self.block * self.blocks * (self.outputs or self.inputs)[0].element_size())
 
     @property
     def tensors(self) -> list[Tensor]:
         """Return all tensors, an output first if there is one."""
-        return [*self.written, *self.given]
+        return [*self.outputs, *self.inputs]
 
     @property
     def are_plain(self) -> bool:
@@ -84,7 +84,7 @@ class Buffers:
 
     def check_outputs(self, collective: str) -> None:
         """Raise InputError if elements of an output share memory."""
-        for tensor in self.written:
+        for tensor in self.outputs:
             if tensor.layout == torch.strided and _overlaps_itself(tensor):
                 raise InputError(
                     f"{collective}: elements of an output of shape {list(tensor.shape)} share one place in memory;"
@@ -94,23 +94,23 @@ class Buffers:
     def execute(self, part: RankProgram, op: str, transport: Transport) -> None:
         """Run this rank's part of a program on these tensors, as `run` does, whose errors it raises."""
         input_tensor = output_tensor = None
-        if self.given:
-            input_tensor = flat(self.given[0]) if len(self.given) == 1 else torch.cat([flat(t) for t in self.given])
+        if self.inputs:
+            input_tensor = flat(self.inputs[0]) if len(self.inputs) == 1 else torch.cat([flat(t) for t in self.inputs])
         if self.in_place:
-            output_tensor = input_tensor if self.written else None
-        elif len(self.written) == 1:
-            output_tensor = flat(self.written[0])
-        elif self.written:
-            output_tensor = self.written[0].new_empty(sum(tensor.numel() for tensor in self.written))
+            output_tensor = input_tensor if self.outputs else None
+        elif len(self.outputs) == 1:
+            output_tensor = flat(self.outputs[0])
+        elif self.outputs:
+            output_tensor = self.outputs[0].new_empty(sum(tensor.numel() for tensor in self.outputs))
         if part.order is None:
             run(part, input_tensor, output_tensor, self.block, op, transport)
         else:
             self._run_in_order(part, part.order, input_tensor, output_tensor, op, transport)
-        if len(self.written) == 1:
-            write_back(self.written[0], output_tensor)
+        if len(self.outputs) == 1:
+            write_back(self.outputs[0], output_tensor)
         elif output_tensor is not None:
             for tensor, values in zip(
-                self.written, output_tensor.split([t.numel() for t in self.written]), strict=True
+                self.outputs, output_tensor.split([t.numel() for t in self.outputs]), strict=True
             ):
                 tensor.copy_(values.view(tensor.shape))
 
@@ -127,21 +127,21 @@ class Buffers:
             transport: Messages of the call.
         """
         order = part.order or tuple(range(len(sizes)))
-        tensors = [flat(tensor) for tensor in self.given] or [self.tensors[0].new_empty(0)]
+        tensors = [flat(tensor) for tensor in self.inputs] or [self.tensors[0].new_empty(0)]
         input_tensor = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
         if part.order is not None:
-            block_of_place = input_tensor.split(list(blocks.given))
+            block_of_place = input_tensor.split(list(blocks.sent_sizes))
             input_tensor = torch.cat([block_of_place[place] for place in order])
         sizes_in_order = [[sizes[source][target] for target in order] for source in order]
-        is_direct = len(self.written) == 1 and part.order is None
-        output_tensor = flat(self.written[0]) if is_direct else input_tensor.new_empty(sum(blocks.taken))
+        is_direct = len(self.outputs) == 1 and part.order is None
+        output_tensor = flat(self.outputs[0]) if is_direct else input_tensor.new_empty(sum(blocks.received_sizes))
         run_uneven(part, pieces, input_tensor, output_tensor, sizes_in_order, transport)
         if is_direct:
-            write_back(self.written[0], output_tensor)
-        elif self.written:
-            output_blocks = output_tensor.split([blocks.taken[place] for place in order])
+            write_back(self.outputs[0], output_tensor)
+        elif self.outputs:
+            output_blocks = output_tensor.split([blocks.received_sizes[place] for place in order])
             whole = torch.cat([output_blocks[order.index(place)] for place in range(len(order))])
-            for tensor, values in zip(self.written, whole.split([t.numel() for t in self.written]), strict=True):
+            for tensor, values in zip(self.outputs, whole.split([t.numel() for t in self.outputs]), strict=True):
                 tensor.copy_(values.view(tensor.shape))
 
     def _run_in_order(
@@ -173,14 +173,14 @@ class Blocks:
     """The blocks of one rank in a call, in which other ranks may have blocks of other sizes.
 
     Attributes:
-        given: Elements that this rank sends to each rank.
-        taken: Elements that it receives from each rank.
+        sent_sizes: Elements that this rank sends to each rank.
+        received_sizes: Elements that it receives from each rank.
         block: Elements of each block; None if they differ in length.
         exchange: Sends each block straight to its destination.
     """
 
-    given: Sequence[int]
-    taken: Sequence[int]
+    sent_sizes: Sequence[int]
+    received_sizes: Sequence[int]
     block: int | None
     exchange: Callable[[Transport], None]
 

@@ -35,16 +35,16 @@ class PieceMap:
 
     Attributes:
         chunks: Number of chunks of a block.
-        moved: By `RankStep.at`, the pieces that a step receives, or reads where it receives nothing.
-        given: By cell of the input, its piece.
-        made: By cell of the output, its piece at the end.
+        step_pieces: By `RankStep.place`, the pieces that a step receives, or reads where it receives nothing.
+        input_pieces: By cell of the input, its piece.
+        output_pieces: By cell of the output, its piece at the end.
         scratch: By cell of the scratch buffer, all pieces that it holds in turn.
     """
 
     chunks: int
-    moved: dict[tuple[int, int], tuple[Piece, ...]]
-    given: tuple[Piece, ...]
-    made: tuple[Piece, ...]
+    step_pieces: dict[tuple[int, int], tuple[Piece, ...]]
+    input_pieces: tuple[Piece, ...]
+    output_pieces: tuple[Piece, ...]
     scratch: tuple[frozenset[Piece], ...]
 
     def length(self, piece: Piece, sizes: Sizes) -> int:
@@ -56,8 +56,8 @@ class PieceMap:
     def spans(self, sizes: Sizes) -> tuple[list[int], list[int], list[int]]:
         """Return for input, output and scratch the first element of each cell, and the end of the last cell."""
         lengths_of_buffers = [
-            [self.length(piece, sizes) for piece in self.given],
-            [self.length(piece, sizes) for piece in self.made],
+            [self.length(piece, sizes) for piece in self.input_pieces],
+            [self.length(piece, sizes) for piece in self.output_pieces],
             [max((self.length(piece, sizes) for piece in pieces), default=0) for pieces in self.scratch],
         ]
         input_starts, output_starts, scratch_starts = (

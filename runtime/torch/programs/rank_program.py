@@ -33,27 +33,27 @@ class RankStep:
             none.
         dst: Buffer and first of the `count` cells that the step writes or reduces into; None if there are none.
         count: Number of cells.
-        to: Peer and channel of what it sends, or None.
+        target: Peer and channel of what it sends, or None.
         source: Peer and channel of what it receives, or None.
         lengths: For each cell that the step receives, or reads if it receives nothing, the chunk of a block whose
             length it has.
-        keep: Whether what it sends may be overwritten before it arrives, so that a copy must be sent.
-        direct: Whether what it receives may be written to its destination early.
-        at: Threadblock and position of the step.
-        after: Threadblock and position of the step that must be over before, or None.
+        must_copy: Whether what it sends may be overwritten before it arrives, so that a copy must be sent.
+        may_post_early: Whether what it receives may be written to its destination early.
+        place: Threadblock and position of the step.
+        predecessor: Threadblock and position of the step that must be over before, or None.
     """
 
     op: str
     src: tuple[int, int] | None
     dst: tuple[int, int] | None
     count: int
-    to: tuple[int, int] | None
+    target: tuple[int, int] | None
     source: tuple[int, int] | None
     lengths: tuple[int, ...]
-    keep: bool
-    direct: bool
-    at: tuple[int, int]
-    after: tuple[int, int] | None
+    must_copy: bool
+    may_post_early: bool
+    place: tuple[int, int]
+    predecessor: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class RankProgram:
         inplace: Whether the part runs in place.
         shift: In place, the goal's `o_in_i` of the rank; otherwise None.
         steps: The steps of this rank.
-        even: Whether each chunk is only ever stored in the place of an equally long chunk.
-        order: Place in the group of each of the program's ranks, as `to` and `source` of the steps name it; None for
-            the same numbering.
+        keeps_lengths: Whether each chunk is only ever stored in the place of an equally long chunk.
+        order: Place in the group of each of the program's ranks, as `target` and `source` of the steps name it; None
+            for the same numbering.
     """
 
     program: Program
@@ -76,7 +76,7 @@ class RankProgram:
     inplace: bool
     shift: int | None
     steps: tuple[RankStep, ...]
-    even: bool
+    keeps_lengths: bool
     order: tuple[int, ...] | None = None
 
     @cached_property
@@ -86,7 +86,7 @@ class RankProgram:
 
     def fits(self, elements: int) -> bool:
         """Return True if the part can run on blocks of this many elements."""
-        return self.even or elements % Layout.of(self.program, 1).chunks == 0
+        return self.keeps_lengths or elements % Layout.of(self.program, 1).chunks == 0
 
     def check_fits(self, elements: int) -> None:
         """Raise InputError if the part cannot run on blocks of this many elements."""
@@ -114,32 +114,32 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
     rank, places = (place, range(program.nranks)) if order is None else (order.index(place), order)
     columns = executable_columns(program)
     sequence, partner, predecessors = order_steps(program, columns)
-    lengths, even = _lengths(program, columns, sequence, partner)
+    lengths, keeps_lengths = _lengths(program, columns, sequence, partner)
     inplace = program.inplace and (not program.outofplace or program.collective in ("allreduce", "broadcast", "reduce"))
     own_steps = [step for step in sequence if int(columns.rank[columns.block[step]]) == rank]
     goal = goal_for(program.collective, program.nranks, program.nchunks_per_loop, True, program.root)
     shift = goal.o_in_i[rank] if inplace and goal is not None else None
-    keep, direct = _hazards(columns, own_steps, shift, partner, _past(sequence, predecessors))
+    must_copy, may_post_early = _hazards(columns, own_steps, shift, partner, _past(sequence, predecessors))
     steps = []
     for position, step in enumerate(own_steps):
         op = OPS[int(columns.op[step])]
-        to, source = int(columns.sends[step]), int(columns.receives[step])
+        target, source = int(columns.sends[step]), int(columns.receives[step])
         steps.append(
             RankStep(
                 op,
                 (int(columns.src[step]), int(columns.src_at[step])) if op in READS_SRC else None,
                 (int(columns.dst[step]), int(columns.dst_at[step])) if op in WRITES_DST | READS_DST else None,
                 int(columns.count[step]),
-                (places[columns.connections[to][1]], columns.connections[to][2]) if to >= 0 else None,
+                (places[columns.connections[target][1]], columns.connections[target][2]) if target >= 0 else None,
                 (places[columns.connections[source][0]], columns.connections[source][2]) if source >= 0 else None,
                 lengths.get(step, ()),
-                keep[position],
-                direct[position],
+                must_copy[position],
+                may_post_early[position],
                 columns.place(step)[1:],
                 columns.place(int(columns.dep[step]))[1:] if columns.dep[step] >= 0 else None,
             )
         )
-    return RankProgram(program, rank, inplace, shift, tuple(steps), even, order)
+    return RankProgram(program, rank, inplace, shift, tuple(steps), keeps_lengths, order)
 
 
 def order_steps(program: Program, columns: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
@@ -194,7 +194,7 @@ def _lengths(
     chunks = Layout.of(program, 1).chunks
     scratch: dict[tuple[int, int], int] = {}
     chunks_of_step: dict[int, tuple[int, ...]] = {}
-    even = True
+    keeps_lengths = True
     for step in order:
         op, rank, count = OPS[int(columns.op[step])], int(columns.rank[columns.block[step]]), int(columns.count[step])
         if op == "nop":
@@ -202,15 +202,15 @@ def _lengths(
         read = _cells(scratch, rank, int(columns.src[step]), int(columns.src_at[step]), count, chunks)
         moved = chunks_of_step[partner[step]] if step in partner else read
         if op in READS_SRC and moved != read:
-            even = False
+            keeps_lengths = False
         chunks_of_step[step] = moved
         if op in WRITES_DST:
             buffer, first = int(columns.dst[step]), int(columns.dst_at[step])
             if buffer == 2:
                 scratch.update({(rank, first + k): chunk for k, chunk in enumerate(moved)})
             elif moved != _cells(scratch, rank, buffer, first, count, chunks):
-                even = False
-    return chunks_of_step, even
+                keeps_lengths = False
+    return chunks_of_step, keeps_lengths
 
 
 def _cells(
@@ -247,28 +247,30 @@ def _hazards(
         writes.append(dst)
         sent_cells.append((src if op == "s" else dst) if columns.sends[step] >= 0 else set())
     writers: dict[tuple[int, int], list[int]] = {}
-    for position, written in enumerate(writes):
-        for cell in written:
+    for position, cells_written in enumerate(writes):
+        for cell in cells_written:
             writers.setdefault(cell, []).append(position)
     receiver = {send: receive for receive, send in partner.items()}
-    keep = []
+    must_copy = []
     for position, step in enumerate(own_steps):
         later = {writer for cell in sent_cells[position] for writer in writers.get(cell, ()) if writer > position}
         begins = [
             partner[own_steps[writer]] if OPS[int(columns.op[own_steps[writer]])] in ("r", "rcs") else own_steps[writer]
             for writer in sorted(later)
         ]
-        keep.append(bool(begins) and (past is None or any(not past[begin] >> receiver[step] & 1 for begin in begins)))
-    direct = []
+        must_copy.append(
+            bool(begins) and (past is None or any(not past[begin] >> receiver[step] & 1 for begin in begins))
+        )
+    may_post_early = []
     touched: dict[tuple[int, int], list[int]] = {}  # Steps so far that read or write each cell.
     for position, step in enumerate(own_steps):
         finished = (
             0 if past is None or step not in partner else past[partner[step]]
         )  # Steps that end before the message is sent.
         earlier = (earlier_step for cell in writes[position] for earlier_step in touched.get(cell, ()))
-        direct.append(
+        may_post_early.append(
             OPS[int(columns.op[step])] in ("r", "rcs") and all(finished >> earlier_step & 1 for earlier_step in earlier)
         )
         for cell in touches[position]:
             touched.setdefault(cell, []).append(step)
-    return keep, direct
+    return must_copy, may_post_early

@@ -43,7 +43,7 @@ class Transport:
         rank: Place of this rank among them.
         tag: Tag of this call, FIRST_TAG or more, whose lower 15 bits are free for the channel.
         call: Text of the call for errors.
-        waited: Seconds spent on waits for each peer.
+        wait_seconds: Seconds spent on waits for each peer.
         timeout: Time-out of a wait; None for that of the messages.
         in_vain: Returns True if waits that have not ended will never end.
     """
@@ -53,7 +53,7 @@ class Transport:
     rank: int
     tag: int
     call: str
-    waited: MutableMapping[int, float] = field(default_factory=dict)
+    wait_seconds: MutableMapping[int, float] = field(default_factory=dict)
     timeout: timedelta | None = None
     in_vain: Callable[[], bool] = bool
 
@@ -81,24 +81,24 @@ class Transport:
         except RuntimeError as error:
             raise self._lost(peer, "reaches", error) from error
 
-    def finish(self, begun: tuple[Any, Tensor, int], word: str = "waits for") -> Tensor:
+    def finish(self, message: tuple[Any, Tensor, int], word: str = "waits for") -> Tensor:
         """Wait for a message that was started.
 
         Args:
-            begun: Result of `send` or `receive`.
+            message: Result of `send` or `receive`.
             word: Verb for the error text.
 
         Raises:
             MessageLost: The message failed or took too long; the text names both ranks.
         """
-        work, values, peer = begun
+        work, values, peer = message
         start = time.perf_counter()
         try:
             work.wait() if self.timeout is None else work.wait(self.timeout)
         except RuntimeError as error:
             raise self._lost(peer, word, error) from error
         finally:
-            self.waited[peer] = self.waited.get(peer, 0.0) + time.perf_counter() - start
+            self.wait_seconds[peer] = self.wait_seconds.get(peer, 0.0) + time.perf_counter() - start
         return values
 
     def _lost(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
@@ -125,10 +125,10 @@ def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[
 
     def wait() -> None:
         """Wait for all messages."""
-        for begun in received:
-            transport.finish(begun)
-        for begun in sent:
-            transport.finish(begun, "sends to")
+        for message in received:
+            transport.finish(message)
+        for message in sent:
+            transport.finish(message, "sends to")
 
     transport.wait_for(wait, max((values.nbytes for _, values, _ in (*received, *sent)), default=0))
 
@@ -215,12 +215,15 @@ def run_uneven(
         RuntimeError: A message did not come.
     """
     spans = pieces.spans(sizes)
-    lengths = {at: [pieces.length(piece, sizes) for piece in moved] for at, moved in pieces.moved.items()}
+    lengths = {
+        place: [pieces.length(piece, sizes) for piece in moved_pieces]
+        for place, moved_pieces in pieces.step_pieces.items()
+    }
     longest_piece = max((length for of_step in lengths.values() for length in of_step), default=0)
     longest_message = max((sum(of_step) for of_step in lengths.values()), default=0)
     buffers = [input_tensor, output_tensor, input_tensor.new_empty(spans[2][-1])]
     execution = _RankRun(
-        part, buffers, spans, longest_piece, lambda step: lengths[step.at], REDUCERS["sum"], transport, signals=True
+        part, buffers, spans, longest_piece, lambda step: lengths[step.place], REDUCERS["sum"], transport, signals=True
     )
     transport.wait_for(lambda: execution.go(threads_from), longest_message * input_tensor.element_size())
 
@@ -247,27 +250,27 @@ class _RunProgress:
     """The steps that other steps wait for, and whether they are over."""
 
     def __init__(self, steps: Sequence[RankStep]) -> None:
-        self._over = {step.after: threading.Event() for step in steps if step.after is not None}
+        self._ended = {step.predecessor: threading.Event() for step in steps if step.predecessor is not None}
         self._stopped = False
 
     def finish(self, at: tuple[int, int]) -> None:
         """Set a step as over."""
-        if at in self._over:
-            self._over[at].set()
+        if at in self._ended:
+            self._ended[at].set()
 
     def wait(self, at: tuple[int, int]) -> bool:
         """Wait until a step is over; return False if all threads must stop."""
-        self._over[at].wait()
+        self._ended[at].wait()
         return not self._stopped
 
     def is_over(self, at: tuple[int, int]) -> bool:
         """Return True if a step is over."""
-        return self._over[at].is_set()
+        return self._ended[at].is_set()
 
     def stop(self) -> None:
         """Stop all waits, after an error."""
         self._stopped = True
-        for over in self._over.values():
+        for over in self._ended.values():
             over.set()
 
 
@@ -277,13 +280,13 @@ class _RankBlock:
 
     Attributes:
         steps: Steps that are not done.
-        posted: Receives that have started, in order; None where nothing comes.
-        coming: Steps whose receives have not started.
+        open_receives: Receives that have started, in order; None where nothing comes.
+        later_receives: Steps whose receives have not started.
     """
 
     steps: deque[RankStep]
-    posted: deque[tuple[Any, Tensor, int] | None] = field(default_factory=deque)
-    coming: deque[RankStep] = field(default_factory=deque)
+    open_receives: deque[tuple[Any, Tensor, int] | None] = field(default_factory=deque)
+    later_receives: deque[RankStep] = field(default_factory=deque)
 
 
 class _RankRun:
@@ -323,13 +326,13 @@ class _RankRun:
         steps = self.part.steps
         blocks: dict[int, _RankBlock] = {}
         for step in steps:
-            blocks.setdefault(step.at[0], _RankBlock(deque())).steps.append(step)
+            blocks.setdefault(step.place[0], _RankBlock(deque())).steps.append(step)
         if self.longest * self.like.element_size() < threads_from or len(blocks) < 2:
             self._walk(self._post_first(_RankBlock(deque(steps))), None)
         else:
             self._walk_in_threads(blocks)
-        for begun in self.sent:
-            self.transport.finish(begun, "sends to")
+        for message in self.sent:
+            self.transport.finish(message, "sends to")
 
     def _walk_in_threads(self, blocks: dict[int, _RankBlock]) -> None:
         """Run each threadblock on a thread, so that only steps that depend on a slow link wait for it.
@@ -342,8 +345,12 @@ class _RankRun:
         started_blocks = {tb: self._post_first(block) for tb, block in blocks.items()}
         blocked: set[int] = set()
         for step in self.part.steps:
-            tb = step.at[0]
-            if tb in blocked or step.op in RECEIVES or not (step.after is None or progress.is_over(step.after)):
+            tb = step.place[0]
+            if (
+                tb in blocked
+                or step.op in RECEIVES
+                or not (step.predecessor is None or progress.is_over(step.predecessor))
+            ):
                 blocked.add(tb)
                 continue
             self._advance(started_blocks[tb], progress)
@@ -374,15 +381,15 @@ class _RankRun:
 
     def _post_first(self, block: _RankBlock) -> _RankBlock:
         """Start the first receives of a threadblock."""
-        block.coming = deque(step for step in block.steps if step.op in RECEIVES)
-        while block.coming and len(block.posted) < AHEAD:
-            block.posted.append(self._post(block.coming.popleft()))
+        block.later_receives = deque(step for step in block.steps if step.op in RECEIVES)
+        while block.later_receives and len(block.open_receives) < AHEAD:
+            block.open_receives.append(self._post(block.later_receives.popleft()))
         return block
 
     def _walk(self, block: _RankBlock, progress: _RunProgress | None) -> None:
         """Run steps in their order; with `progress` also wait for the steps that they depend on."""
         while block.steps:
-            after = block.steps[0].after
+            after = block.steps[0].predecessor
             if progress is not None and after is not None and not progress.wait(after):
                 return
             self._advance(block, progress)
@@ -392,16 +399,16 @@ class _RankRun:
         step = block.steps.popleft()
         received: Tensor | None = None
         if step.op in RECEIVES:
-            begun = block.posted.popleft()
-            received = self.like.new_empty(0) if begun is None else self.transport.finish(begun)
+            message = block.open_receives.popleft()
+            received = self.like.new_empty(0) if message is None else self.transport.finish(message)
             if self.signals and not sum(self.lengths_of(step)):
                 received = received[:0]
         if step.op != "nop":
             self._do(step, received)
         if progress is not None:
-            progress.finish(step.at)
-        if step.op in RECEIVES and block.coming:
-            block.posted.append(self._post(block.coming.popleft()))
+            progress.finish(step.place)
+        if step.op in RECEIVES and block.later_receives:
+            block.open_receives.append(self._post(block.later_receives.popleft()))
 
     def _post(self, step: RankStep) -> tuple[Any, Tensor, int] | None:
         """Start a receive early, if possible into its destination; return None if nothing comes."""
@@ -409,7 +416,7 @@ class _RankRun:
         assert step.source is not None
         if not size:
             return self.transport.receive(self.like.new_empty(1), *step.source) if self.signals else None
-        places = self._places(step.dst, step) if step.direct else []
+        places = self._places(step.dst, step) if step.may_post_early else []
         room = places[0] if len(places) == 1 else self.like.new_empty(size)
         return self.transport.receive(room, *step.source)
 
@@ -444,7 +451,7 @@ class _RankRun:
         elif op != "s":  # rrc, rrs, rrcs
             for own, values, to in zip(src, values_in, values_in if op == "rrs" else dst, strict=True):
                 self.reduce(own, values, out=to)
-        if step.to is None:
+        if step.target is None:
             return
         values = dst if op in ("rcs", "rrcs") else values_in
         whole = values[0] if len(values) == 1 else torch.cat(values)
@@ -452,6 +459,6 @@ class _RankRun:
             if not self.signals:
                 return
             whole = whole.new_zeros(1)
-        if step.keep and len(values) == 1:
+        if step.must_copy and len(values) == 1:
             whole = whole.clone()
-        self.sent.append(self.transport.send(whole, *step.to))
+        self.sent.append(self.transport.send(whole, *step.target))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import runtime.torch.process_group as ours
 from runtime.torch.choice import Method
-from runtime.torch.core import asked_method
+from runtime.torch.core import requested_method
 from tests.runtime.torch.values import Check, same
 
 
@@ -80,7 +80,7 @@ def contexts() -> None:
             time.sleep(0.05)  # Rank 0 still waits when it leaves `using`.
         with ours.using(mode):
             work = dist.all_reduce(torch.ones(5), async_op=True)
-            method = work.get_future().then(lambda _: asked_method.get())
+            method = work.get_future().then(lambda _: requested_method.get())
         assert method.wait() == Method(mode), (mode, method.value())
 
 

@@ -21,7 +21,7 @@ import torch
 from emit.compiler.compile import compile_instructions
 from emit.msccl.format import write_msccl
 from runtime.torch.choice import Method
-from runtime.torch.core import Core, Terms, asked_method
+from runtime.torch.core import Core, Terms, requested_method
 from runtime.torch.counters import counters
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.blocks import Blocks, Buffers, exchange_blocks
@@ -83,7 +83,7 @@ def test_ranks_of_another_library_run_our_algorithms() -> None:
     def rank(me: int) -> None:
         try:
             core = Core(FailureWatch(me, range(n), Rank(post, me)))
-            asked_method.set(Method("synth"))
+            requested_method.set(Method("synth"))
             tensor = torch.arange(1000.0) + me
             buffers = Buffers([tensor], [tensor], 1000, in_place=True)
             call = TableCall("allreduce", 4000, "float32", core.ranks, inplace=True)

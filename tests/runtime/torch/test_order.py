@@ -37,8 +37,8 @@ def buffers_of(collective: str, place: int, root: int, elements: int) -> tuple[B
     if collective in ("allreduce", "broadcast", "reduce"):
         tensor = own[place].clone()
         expected = own[root] if collective == "broadcast" else torch.stack(own).sum(0)
-        written = [tensor] if collective != "reduce" or place == root else []
-        return Buffers([tensor], written, elements, in_place=True), expected if written else None
+        outputs = [tensor] if collective != "reduce" or place == root else []
+        return Buffers([tensor], outputs, elements, in_place=True), expected if outputs else None
     if collective == "allgather":
         return Buffers([own[place]], [whole], elements, N), torch.cat(own)
     if collective == "gather":
@@ -60,8 +60,8 @@ def run_all(program: Program, root: int, elements: int) -> list[str]:
             buffers, expected = buffers_of(program.collective, place, root, elements)
             part = rank_program(program, place, ORDER)
             buffers.execute(part, "sum", Transport(post.end(place), range(N), place, 0, "a test"))
-            if buffers.written and not torch.equal(buffers.written[0], expected):
-                faults.append(f"place {place}: {buffers.written[0].tolist()}, must be {expected.tolist()}")
+            if buffers.outputs and not torch.equal(buffers.outputs[0], expected):
+                faults.append(f"place {place}: {buffers.outputs[0].tolist()}, must be {expected.tolist()}")
         except Exception as error:
             faults.append(f"place {place}: {error}")
 
@@ -86,4 +86,4 @@ def test_each_place_has_the_part_of_its_rank() -> None:
     after = {ORDER[r]: ORDER[(r + 1) % N] for r in range(N)}  # Around the ring.
     for place in range(N):
         steps = rank_program(program, place, ORDER).steps
-        assert {step.to[0] for step in steps if step.to is not None} == {after[place]}
+        assert {step.target[0] for step in steps if step.target is not None} == {after[place]}

@@ -202,15 +202,15 @@ def test_a_send_without_its_copy_is_noticed() -> None:
     gpus = [Gpu(1, 0, 0, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
     program = Program("swap", "allreduce", "Simple", 2, 1, True, False, gpus)
     parts = [rank_program(program, rank) for rank in range(2)]
-    assert [step.keep for part in parts for step in part.steps] == [True, False] * 2
+    assert [step.must_copy for part in parts for step in part.steps] == [True, False] * 2
     assert not any(executed(parts, 12, early=False) for _ in range(20))
-    spoilt = [replace(part, steps=tuple(replace(step, keep=False) for step in part.steps)) for part in parts]
+    spoilt = [replace(part, steps=tuple(replace(step, must_copy=False) for step in part.steps)) for part in parts]
     assert any(executed(spoilt, 12, early=False) for _ in range(20))
 
 
 def test_a_ring_sends_nothing_twice() -> None:
     parts = [rank_program(built_in("allreduce", "ring", 4), rank) for rank in range(4)]
-    assert not any(step.keep for part in parts for step in part.steps)
+    assert not any(step.must_copy for part in parts for step in part.steps)
 
 
 def test_a_receive_before_its_time_is_noticed() -> None:
@@ -223,9 +223,12 @@ def test_a_receive_before_its_time_is_noticed() -> None:
     gpus = [Gpu(1, 0, 1, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
     program = Program("aside", "allreduce", "Simple", 2, 1, True, False, gpus)
     parts = [rank_program(program, rank) for rank in range(2)]
-    assert not any(step.direct for part in parts for step in part.steps)
+    assert not any(step.may_post_early for part in parts for step in part.steps)
     assert not any(executed(parts, 12, early=True) for _ in range(20))
-    spoilt = [replace(part, steps=tuple(replace(step, direct=step.op == "r") for step in part.steps)) for part in parts]
+    spoilt = [
+        replace(part, steps=tuple(replace(step, may_post_early=step.op == "r") for step in part.steps))
+        for part in parts
+    ]
     assert any(executed(spoilt, 12, early=True) for _ in range(20))
 
 

@@ -18,7 +18,7 @@ if find_spec("torch") is None:
 import torch
 
 from runtime.torch.c10d.work import WrappedWork
-from runtime.torch.failures.apart import LEFT, PARTS_FROM_BYTES, wait_apart, wait_in_turns
+from runtime.torch.failures.apart import ABANDONED, PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.run import Transport, exchange
@@ -66,7 +66,7 @@ def test_a_wait_ends_by_itself_or_when_it_is_in_vain(wait: Callable[..., Any]) -
     with pytest.raises(ValueError, match="no such luck"):
         wait(failing, lambda: False)
     looks = iter((False, True))
-    with pytest.raises(RuntimeError, match=LEFT):
+    with pytest.raises(RuntimeError, match=ABANDONED):
         wait(stuck, lambda: next(looks))
     assert wait(work, lambda: True) == "over"  # A finished work is not in vain.
     stuck.end()
@@ -97,7 +97,7 @@ def test_waiting_threads_are_reused_and_known_to_make_no_calls() -> None:
     assert len(used) == 1
     assert used <= own_threads()
     gate = threading.Event()
-    with pytest.raises(RuntimeError, match=LEFT):
+    with pytest.raises(RuntimeError, match=ABANDONED):
         wait_apart(gate.wait, lambda: True)
     assert wait_apart(threading.get_ident, lambda: False) not in used  # That thread still waits.
     gate.set()
@@ -138,7 +138,7 @@ def test_messages_that_may_arrive_in_parts_are_left(elements: int, leaves: bool)
     transport = Transport(messages, (0, 1), 0, 0, "a call", in_vain=lambda: True)
     room = torch.zeros(elements, dtype=torch.float64)
     if leaves:
-        with pytest.raises(RuntimeError, match=LEFT):
+        with pytest.raises(RuntimeError, match=ABANDONED):
             exchange(transport, [None, room], [None, room.clone()])
         messages.work.end()
     else:
@@ -155,7 +155,7 @@ def test_a_future_ends_with_its_cause_when_its_work_is_left() -> None:
     watch.messages = later
     watch._woken, watch._leaves_at = True, time.monotonic()
     watch.look()
-    with pytest.raises(RuntimeError, match=f"allreduce: {LEFT}"):
+    with pytest.raises(RuntimeError, match=f"allreduce: {ABANDONED}"):
         ended.wait()
     work.future.set_result([1])  # Too late, and harmless.
     ended_work = Endless()

@@ -12,7 +12,7 @@ if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
 from runtime.torch.counters import HELD, Counters
-from runtime.torch.failures.calls import KEPT, Calls
+from runtime.torch.failures.calls import MOST_TEXTS, Calls
 
 
 def describe(size_bytes: int, kind: Any, opts: Any) -> str:
@@ -21,9 +21,9 @@ def describe(size_bytes: int, kind: Any, opts: Any) -> str:
 
 def passed(calls: Calls, since: float = 0.0) -> int:
     """Record a call that was handed on and whose wait is not over; return its number."""
-    calls.made = number = next(calls.numbers)
-    calls.passed[number] = number, since, 7, describe, 4, "int32", "allreduce"
-    calls.lately.append(calls.passed[number])
+    calls.last_number = number = next(calls.numbers)
+    calls.handed_on[number] = number, since, 7, describe, 4, "int32", "allreduce"
+    calls.recent.append(calls.handed_on[number])
     return number
 
 
@@ -31,7 +31,7 @@ def test_calls_that_are_handed_on_share_the_numbers_of_the_others() -> None:
     calls = Calls()
     first, second = calls.issue("broadcast"), passed(calls)
     third = calls.issue("barrier")
-    assert (first.number, second, third.number, calls.made) == (1, 2, 3, 3)
+    assert (first.number, second, third.number, calls.last_number) == (1, 2, 3, 3)
     texts = [calls.text(number) for number in range(5)]
     assert texts == [None, "broadcast", "allreduce, 4 bytes of int32", "barrier", None]
 
@@ -42,7 +42,7 @@ def test_the_open_call_is_the_first_that_is_not_over() -> None:
     assert calls.first_open() == 1
     calls.close(first)
     assert (calls.first_open(), calls.is_open(second)) == (2, True)
-    del calls.passed[second]
+    del calls.handed_on[second]
     assert (calls.first_open(), calls.is_open(second)) == (3, False)
     calls.close(third)
     assert calls.first_open() == 4
@@ -53,20 +53,20 @@ def test_a_lasting_wait_is_one_object() -> None:
     calls = Calls()
     number = passed(calls, since=5.0)
     (wait,) = calls.waits()
-    assert (wait.waiting.number, wait.since, wait.thread, wait.told) == (number, 5.0, 7, False)
-    wait.told = True
+    assert (wait.waiting.number, wait.since, wait.thread, wait.is_reported) == (number, 5.0, 7, False)
+    wait.is_reported = True
     second_number = passed(calls)
-    assert [wait.told for wait in calls.waits()] == [True, False]
-    del calls.passed[number]
+    assert [wait.is_reported for wait in calls.waits()] == [True, False]
+    del calls.handed_on[number]
     assert [wait.waiting.number for wait in calls.waits()] == [second_number]
 
 
 def test_texts_are_kept_only_of_the_latest_calls() -> None:
     calls = Calls()
-    for at in range(3 * KEPT):
+    for at in range(3 * MOST_TEXTS):
         calls.close(calls.issue(f"call {at}"))
-    assert calls.text(3 * KEPT) == f"call {3 * KEPT - 1}"
-    assert calls.text(2 * KEPT) is None
+    assert calls.text(3 * MOST_TEXTS) == f"call {3 * MOST_TEXTS - 1}"
+    assert calls.text(2 * MOST_TEXTS) is None
 
 
 @pytest.mark.parametrize("reason", ["", "no table"])

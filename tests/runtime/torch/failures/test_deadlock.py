@@ -159,7 +159,7 @@ def test_a_process_that_does_not_answer_or_goes_on_is_not_called_stuck() -> None
 
     def moving() -> tuple[Held, float]:
         questions.append(1)  # It is another wait each time.
-        return Held(1, state.made, (call._replace(number=len(questions)),)), 0.0
+        return Held(1, state.calls_made, (call._replace(number=len(questions)),)), 0.0
 
     bus.searches["1"] = Deadlocks("1", moving, bus._tell("1"))
     bus.look("0")
@@ -167,7 +167,7 @@ def test_a_process_that_does_not_answer_or_goes_on_is_not_called_stuck() -> None
     assert bus.given == {"0": [], "1": []}
     # If the first answer were believed, both processes would seem stuck.
     bus.searches["0"]._round = None
-    states = {"0": program.state("0"), "1": Held(1, state.made, (call,))}
+    states = {"0": program.state("0"), "1": Held(1, state.calls_made, (call,))}
     assert len(find_stuck({name: state for name, state in states.items() if state is not None})) == 2
 
 

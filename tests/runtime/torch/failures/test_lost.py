@@ -39,17 +39,29 @@ ELSEWHERE = {"made": 3, "text": None, "inside": False, "waits": ["broadcast of g
 @pytest.mark.parametrize(
     ("facts", "beginning", "blamed"),
     [
-        ({3: Fact(ended=""), 5: Fact(answer=HERE)}, "lost: rank 3 (its connection is closed)", (3,)),
-        ({3: Fact(ended=""), 5: Fact(ended="")}, "lost: rank 3, 5 (their connections are closed)", (3, 5)),
-        ({3: Fact(ended="raised ValueError: x", made=3)}, "rank 3 raised ValueError: x: it has made 3 calls", (3,)),
-        ({3: Fact(ended="raised E: y; lost: rank 9"), 5: Fact(ended="was interrupted")}, "rank 5 was inter", (5,)),
-        ({3: Fact(ended="raised E: y; lost"), 5: Fact(ended="raised F: a; it must be b")}, "rank 5 raised F", (5,)),
+        ({3: Fact(end_reason=""), 5: Fact(answer=HERE)}, "lost: rank 3 (its connection is closed)", (3,)),
+        ({3: Fact(end_reason=""), 5: Fact(end_reason="")}, "lost: rank 3, 5 (their connections are closed)", (3, 5)),
+        (
+            {3: Fact(end_reason="raised ValueError: x", calls_made=3)},
+            "rank 3 raised ValueError: x: it has made 3 calls",
+            (3,),
+        ),
+        (
+            {3: Fact(end_reason="raised E: y; lost: rank 9"), 5: Fact(end_reason="was interrupted")},
+            "rank 5 was inter",
+            (5,),
+        ),
+        (
+            {3: Fact(end_reason="raised E: y; lost"), 5: Fact(end_reason="raised F: a; it must be b")},
+            "rank 5 raised F",
+            (5,),
+        ),
         ({3: Fact(answer=HERE | {"text": "broadcast"})}, "rank 3 calls broadcast, rank 7 calls allreduce", ()),
         ({3: Fact(answer=HERE | {"cause": ["known", 4, [5]]}), 5: Fact()}, "known", (5,)),
         ({3: Fact(answer=HERE), 5: Fact()}, "no answer from rank 5: connected, so not lost", (5,)),
         ({3: Fact(answer=ELSEWHERE)}, "rank 3 is in broadcast of group 1, rank 7 in allreduce of group 0", (3,)),
         ({3: Fact(answer=ELSEWHERE | {"waits": []})}, "rank 3 has made 3 calls of group 0, this is call 4", (3,)),
-        ({3: Fact(answer=HERE), 5: Fact(connected=False)}, "nothing is known of rank 5", ()),
+        ({3: Fact(answer=HERE), 5: Fact(is_connected=False)}, "nothing is known of rank 5", ()),
         ({3: Fact(answer=HERE), 5: Fact(answer=HERE)}, "all ranks are in this call", ()),
     ],
 )
@@ -58,9 +70,9 @@ def test_the_culprit_is_named_and_no_connected_rank_is_lost(
 ) -> None:
     cause = find_cause(MINE, 7, "group 0", facts)
     assert cause.text.startswith(beginning)
-    assert cause.blamed == blamed
+    assert cause.blamed_ranks == blamed
     for rank, fact in facts.items():  # A live process in the place of an ended one is not lost.
-        live = find_cause(MINE, 7, "group 0", facts | {rank: replace(fact, ended=None, answer=HERE)})
+        live = find_cause(MINE, 7, "group 0", facts | {rank: replace(fact, end_reason=None, answer=HERE)})
         assert f"lost: rank {rank}" not in live.text
 
 
@@ -195,7 +207,7 @@ def test_a_rank_that_left_after_its_part_is_not_to_blame() -> None:
         with watches[1].guard(calls[1]):
             pass
         watches[1].leave()
-        until(lambda: watches[0].left)
+        until(lambda: watches[0].departures)
         watches[0].begin(calls[0], calls[0])
         watches[0].look()
         assert not watches[0].messages.closed
@@ -237,10 +249,10 @@ def test_a_call_that_failed_is_among_the_last_words() -> None:
         )
         owns[0].say_end("ended")
         until(lambda: owns[2].ends)
-        why = owns[2].ends[owns[0].name].why
+        why = owns[2].ends[owns[0].name].reason
         assert why.startswith("ended (one of its calls had failed: rank 3, 5 have made 0 calls")
-        facts = {7: Fact(ended=why), 5: Fact(ended="was interrupted")}
-        assert find_cause(MINE, 3, "group 1", facts).blamed == (5,)
+        facts = {7: Fact(end_reason=why), 5: Fact(end_reason="was interrupted")}
+        assert find_cause(MINE, 3, "group 1", facts).blamed_ranks == (5,)
 
 
 def test_ctrl_c_ends_the_wait_of_the_main_thread_and_the_others_learn_why() -> None:
@@ -301,7 +313,7 @@ def test_a_process_that_ended_before_it_could_connect_is_named() -> None:
         greater.close()
         smaller.connect(address)
         until(lambda: greater.name in smaller.ends)
-        assert smaller.ends[greater.name].closed
+        assert smaller.ends[greater.name].is_closed
 
 
 def test_strangers_are_not_heard() -> None:

@@ -163,7 +163,7 @@ def test_a_member_that_sends_a_malformed_message_is_named_and_not_lost(line: byt
         link.channel.setblocking(True)
         link.channel.sendall(line + b"\n")
         until(lambda: owns[1].name in owns[0].ends)
-        assert not owns[0].ends[owns[1].name].closed
+        assert not owns[0].ends[owns[1].name].is_closed
         assert all(own._thread.is_alive() for own in owns)
         assert owns[0].is_open(owns[1].name)
         assert owns[0].is_open(owns[2].name)
