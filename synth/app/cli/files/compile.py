@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from dataclasses import replace as with_values
 from pathlib import Path
+from typing import Any
 
 import click
 
 from emit.compiler.assembly import describe_size
 from emit.compiler.compile import Compiled, compile_instructions
 from emit.compiler.compile import optimize as optimize_program
+from emit.compiler.ir import Instructions
 from emit.compiler.passes.registry import PASSES
 from emit.compiler.search import Timer
 from emit.formats import FORMATS, format_of, write_program
@@ -66,6 +69,68 @@ _compiling = declare(
 _SIZES = [float(1 << e) for e in range(10, 31)]  # message sizes in bytes at which plans are compared
 
 
+@dataclass(frozen=True)
+class CompileOptions:
+    """The options that `compile`, `optimize` and `lower` share.
+
+    Attributes:
+        out: The file to write; None for the source's name with the target's ending, in the current folder.
+        target: Name of the target, or auto.
+        scratch_limit: The option `--scratch-limit`.
+        sms: The option `--sms`.
+        off: Names of the passes to leave out.
+        explain: Whether to print what each pass did.
+    """
+
+    out: str | None
+    target: str
+    scratch_limit: str | None
+    sms: int | None
+    off: tuple[str, ...]
+    explain: bool
+
+    def limited(self, target: Target, device_sms: int) -> Target:
+        """Return a target limited by the options and by the SMs of a device (0 if unknown)."""
+        return on_devices(
+            target, device_sms, TargetSettings(target.name, self.sms, scratch_limit=scratch_bytes(self.scratch_limit))
+        )
+
+    def compiled(self, ir: Instructions, target: Target, timer: Timer | None) -> Compiled:
+        """Return the program of instructions for a target, chosen by its time."""
+        return compile_instructions(ir, target.name, limits=target.limits, timer=timer, without=self.off)
+
+    def write(
+        self,
+        compiled: Compiled,
+        goal: Goal | None,
+        target: Target,
+        source: str,
+        place: Place | None,
+        text: str | None = None,
+    ) -> None:
+        """Write a compiled program, and beside it what it must achieve; print what was done.
+
+        Args:
+            compiled: The compiled program.
+            goal: What the program must achieve; None if unknown.
+            target: The executor.
+            source: The file that it was compiled from.
+            place: The topology and the program's ranks there; None if unknown.
+            text: The content of the file, if it is known already.
+        """
+        path = Path(self.out) if self.out else Path(Path(source).with_suffix(target.suffix).name)
+        check_not_source(path, source)
+        text = write_program(compiled.program, goal, target, nodes=nodes_at(place)) if text is None else text
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+        lines = [f"  {line}" for line in compiled.log if self.explain] + [_described(path, compiled.program, target)]
+        if goal is not None:
+            write_text(goal_path(path), goal_text(goal))
+            lines.append(f"{goal_path(path)}: its goal, for synth's commands only; keep it out of executors' folders")
+        click.echo("\n".join(lines))
+
+
 def _timer(place: Place | None, program: Program) -> Timer | None:
     """Return the function that compares programs by their time on a topology; None without a topology."""
     if place is None:
@@ -73,43 +138,6 @@ def _timer(place: Place | None, program: Program) -> Timer | None:
     from emit.compiler.lower import timer_for  # It imports the schedules' rooms.
 
     return timer_for(*place, program.min_bytes, program.max_bytes)
-
-
-def _write(
-    compiled: Compiled,
-    goal: Goal | None,
-    target: Target,
-    source: str,
-    out: str | None,
-    explain: bool,
-    place: Place | None,
-    text: str | None = None,
-) -> None:
-    """Write a compiled program, and beside it what it must achieve; print what was done.
-
-    Args:
-        compiled: The compiled program.
-        goal: What the program must achieve; None if unknown.
-        target: The executor.
-        source: The file that it was compiled from.
-        out: The file to write; None for the source's name with the target's ending, in the current folder.
-        explain: Whether to print what each pass did.
-        place: The topology and the program's ranks there; None if unknown.
-        text: The content of the file, if it is known already.
-    """
-    path = Path(out) if out else Path(Path(source).with_suffix(target.suffix).name)
-    check_not_source(path, source)
-    text = write_program(compiled.program, goal, target, nodes=nodes_at(place)) if text is None else text
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-    if goal is not None:
-        write_text(goal_path(path), goal_text(goal))
-    for line in compiled.log if explain else ():
-        click.echo(f"  {line}")
-    click.echo(_described(path, compiled.program, target))
-    if goal is not None:
-        click.echo(f"{goal_path(path)}: its goal, for synth's commands only; keep it out of executors' folders")
 
 
 def _described(path: Path, program: Program, target: Target) -> str:
@@ -141,12 +169,7 @@ def compile_(
     replace: bool,
     min_bytes: str | None,
     max_bytes: str | None,
-    out: str | None,
-    target: str,
-    sms: int | None,
-    scratch_limit: str | None,
-    off: tuple[str, ...],
-    explain: bool,
+    **shared_options: Any,
 ) -> None:
     """Compile an algorithm written by hand into an executor's file.
 
@@ -159,9 +182,9 @@ def compile_(
     """
     from emit.library.saving.add import Addition, add  # It imports the schedules' and bounds' rooms.
 
-    scripts = load_scripts(file, settings)
+    options, scripts = CompileOptions(**shared_options), load_scripts(file, settings)
     for is_wrong, message in (
-        (library is not None and out is not None, "-o, --library: name two places; give one of them"),
+        (library is not None and options.out is not None, "-o, --library: name two places; give one of them"),
         (library is None and replace, "--replace: replaces a library's files; give --library too"),
         (library is None and len(scripts) > 1, f"{file}: returned {len(scripts)} scripts; give --library too"),
         (len(scripts) > 1 and (min_bytes or max_bytes), f"{file}: returned {len(scripts)} scripts, each with its own"
@@ -177,26 +200,20 @@ def compile_(
         if max_bytes is not None:
             ir.header = with_values(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
         place = place_program(ir.header.nranks, topo, group)
-        target_settings = TargetSettings(target, sms, scratch_limit=scratch_bytes(scratch_limit))
-        chosen = on_devices(choose_target(ir.header.collective, target), sms_at(place), target_settings)
-        compiled = compile_instructions(
-            ir, chosen.name, limits=chosen.limits, timer=_timer(place, ir.header), without=off
-        )
+        target = options.limited(choose_target(ir.header.collective, options.target), sms_at(place))
+        compiled = options.compiled(ir, target, _timer(place, ir.header))
         if library is None:
-            return _write(compiled, ir.goal, chosen, file, out, explain, place)
-        additions.append(Addition(compiled.program, ir.goal, chosen, *(place or ())))
-        log += [f"  {line}" for line in compiled.log if explain]
+            return options.write(compiled, ir.goal, target, file, place)
+        additions.append(Addition(compiled.program, ir.goal, target, *(place or ())))
+        log += [f"  {line}" for line in compiled.log if options.explain]
     assert library is not None
     written = add(additions, library, anew=replace)
     for paths, addition in zip(written.files, additions, strict=True):
         log += [_described(path, addition.program, addition.target) for path in paths]
-        log += (
-            []
-            if paths
-            else [f"{addition.program.name}: not written: the files of {library} are no slower at any of its sizes"]
-        )
-    log += written.remarks
-    click.echo("\n".join(log))
+        if not paths:
+            name = addition.program.name
+            log.append(f"{name}: not written: the files of {library} are no slower at any of its sizes")
+    click.echo("\n".join([*log, *written.remarks]))
     return None
 
 
@@ -205,41 +222,31 @@ def compile_(
 @click.option("--topo", metavar="T", help="Never be slower on this topology. Default: all ranks joined by equal links.")
 @click.option("--group", metavar="RANKS", help="Run the program's ranks on these ranks of --topo.")
 @_compiling
-def optimize(
-    file: str,
-    topo: str | None,
-    group: str | None,
-    out: str | None,
-    target: str,
-    sms: int | None,
-    scratch_limit: str | None,
-    off: tuple[str, ...],
-    explain: bool,
-) -> None:
+def optimize(file: str, topo: str | None, group: str | None, **shared_options: Any) -> None:
     """Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.
 
     \b
     synth optimize a.xml -o b.xml --topo dgx-a100
     """
+    options = CompileOptions(**shared_options)
     _, goal, verdict = read_program(file)
     program = verdict.right_program(file)
     place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
-    settings = TargetSettings(target, sms, scratch_limit=scratch_bytes(scratch_limit))
-    chosen = on_devices(choose_target(program.collective, target), sms_at(place), settings)
+    target = options.limited(choose_target(program.collective, options.target), sms_at(place))
     compiled = optimize_program(
-        program, goal, chosen.name, limits=chosen.limits, timer=_timer(place, program), without=off
+        program, goal, target.name, limits=target.limits, timer=_timer(place, program), without=options.off
     )
-    if out is None:
-        out = f"{Path(file).stem}-optimized{chosen.suffix}"
+    if options.out is None:
+        options = with_values(options, out=f"{Path(file).stem}-optimized{target.suffix}")
     text: str | None = None
-    if place is not None and (form := FORMATS[chosen.format]).converter and format_of(file) is form:
-        text = write_program(compiled.program, goal, chosen, nodes=nodes_at(place if topo else None))
+    if place is not None and (form := FORMATS[target.format]).converter and format_of(file) is form:
+        text = write_program(compiled.program, goal, target, nodes=nodes_at(place if topo else None))
         # A plan's time differs from its program's.
         before, after = (form.predictor(version, program, *place).times_us(_SIZES) for version in (file, text))
         if (after > before * (1 + 1e-9)).any():
             text = read_text(file, "an MSCCL XML or a plan", MOST_BYTES, most_lines=None)
             compiled = Compiled(program, [*compiled.log, "the file is unchanged: the compiled plan would be slower"])
-    _write(compiled, goal, chosen, file, out, explain, place if topo else None, text)
+    options.write(compiled, goal, target, file, place if topo else None, text)
 
 
 @click.command("lower")
@@ -251,16 +258,7 @@ def optimize(
     help="Use this protocol. Default: auto, by the message size of the schedule.",
 )
 @_compiling
-def lower(
-    file: str,
-    protocol: str,
-    out: str | None,
-    target: str,
-    sms: int | None,
-    scratch_limit: str | None,
-    off: tuple[str, ...],
-    explain: bool,
-) -> None:
+def lower(file: str, protocol: str, **shared_options: Any) -> None:
     """Lower a stored schedule (.synth) to an executor's file.
 
     \b
@@ -270,14 +268,12 @@ def lower(
     from emit.compiler.lower import lower_to_instructions, program_collective, timer_for
     from synth.app.cli.files.schedules import load_algorithm
 
-    algorithm = load_algorithm(file)
+    options, algorithm = CompileOptions(**shared_options), load_algorithm(file)
     problem, size = algorithm.problem, int(algorithm.size_bytes)
-    settings = TargetSettings(target, sms, scratch_limit=scratch_bytes(scratch_limit))
-    chosen = on_devices(target_for(problem, target), problem.topology.sms, settings)
+    target = options.limited(target_for(problem, options.target), problem.topology.sms)
     place = (problem.topology, list(problem.ranks))
     collective, nodes = program_collective(problem), nodes_at(place) or ()
-    chosen_protocol = choose_protocol(size, chosen, collective, nodes) if protocol == "auto" else protocol
+    chosen_protocol = choose_protocol(size, target, collective, nodes) if protocol == "auto" else protocol
     ir = lower_to_instructions(algorithm, Path(file).stem[:63], chosen_protocol)
-    timer = timer_for(problem.topology, problem.ranks, size, size)
-    compiled = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=timer, without=off)
-    _write(compiled, ir.goal, chosen, file, out, explain, place)
+    compiled = options.compiled(ir, target, timer_for(problem.topology, problem.ranks, size, size))
+    options.write(compiled, ir.goal, target, file, place)

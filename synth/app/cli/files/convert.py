@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,7 +14,7 @@ from emit.mscclpp.in_switch import is_in_switch, write_in_switch
 from emit.mscclpp.read import read_plan
 from emit.operations import whole_size
 from emit.program import Program
-from emit.targets import check_overlap, choose_target, on_devices, only_target_of, target_named
+from emit.targets import Target, check_overlap, choose_target, on_devices, only_target_of, target_named
 from synth.app.cli.files.schedules import load_algorithm
 from synth.app.cli.options import overlap_option, scratch_option, sms_option, target_option
 from synth.app.cli.programs import (
@@ -65,16 +66,11 @@ _LONGEST_NAME = 63  # characters of a plan's name
 def convert(
     source: str,
     out: str,
-    sms: int | None,
-    scratch_limit: str | None,
     target: str,
     size: str | None,
-    protocol: str | None,
-    topo: str | None,
-    group: str | None,
-    nodes: str | None,
     inplace: bool | None,
     groups_overlap: bool,
+    **pinned: Any,
 ) -> None:
     """Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.
 
@@ -89,11 +85,8 @@ def convert(
     """
     simulated = _simulated(out, target)
     if simulated is not None:
-        executor_options = {
-            "--sms": sms, "--scratch-limit": scratch_limit, "--protocol": protocol, "--topo": topo, "--group": group,
-            "--nodes": nodes, "--inplace, --outofplace": inplace, "--groups-overlap": groups_overlap or None,
-        }  # fmt: skip
-        for option, value in executor_options.items():
+        forms = {"--inplace, --outofplace": inplace, "--groups-overlap": groups_overlap or None}
+        for option, value in ({f"--{name.replace('_', '-')}": value for name, value in pinned.items()} | forms).items():
             if value is not None:
                 raise InputError(f"{option}: applies to files for executors; leave it out for {simulated.what}")
         _convert_to_trace(source, out, simulated, size)
@@ -102,40 +95,57 @@ def convert(
         raise InputError(f"--size {size}: applies to traces for simulators; give OUT.et or OUT.goal")
     chosen = only_target_of(Path(out).suffix) if target == "auto" else target_named(target)
     is_plan = chosen is not None and FORMATS[chosen.format].placed
-    if not is_plan and (topo, group, nodes, inplace) != (None, None, None, None):
+    if not is_plan and (*map(pinned.get, ("topo", "group", "nodes")), inplace) != (None, None, None, None):
         raise InputError("--topo, --group, --nodes, --inplace and --outofplace apply to plans; give OUT.json")
     open_regular_file(source, "an MSCCL XML file").close()
     check_not_source(out, source)
     if format_of(source) is FORMATS["schedule"] and chosen is not None and chosen.format == "mscclpp":
         algorithm = load_algorithm(source)
         if is_in_switch(algorithm):
-            if any(value is not None for value in (sms, scratch_limit, protocol, topo, group, nodes)):
+            if any(value is not None for value in pinned.values()):
                 raise InputError("a schedule through a switch states its ranks; leave out all options but --inplace")
             _write_in_switch(algorithm, source, out, inplace is not False)
             return
+    _convert_for_executor(source, out, chosen, inplace, groups_overlap, **pinned)
+
+
+def _convert_for_executor(
+    source: str,
+    out: str,
+    target: Target | None,
+    inplace: bool | None,
+    groups_overlap: bool,
+    *,
+    sms: int | None,
+    scratch_limit: str | None,
+    protocol: str | None,
+    topo: str | None,
+    group: str | None,
+    nodes: str | None,
+) -> None:
+    """Write a program as a file of an executor; None for the first target that can run its collective."""
     _, goal, verdict = read_program(source)
     program = verdict.right_program(source)
     if protocol is not None:
         program = replace(program, protocol=protocol)
-    chosen = chosen or choose_target(program.collective)
+    target = target or choose_target(program.collective)
     if groups_overlap:
-        check_overlap(chosen.name)
+        check_overlap(target.name)
         if protocol == "LL":
             raise InputError("--protocol LL: cannot be used with --groups-overlap; it must be Simple")
         program = replace(program, protocol="Simple")
-    node_of_rank = _nodes(program.nranks, nodes, topo, group)
-    place = place_program(program.nranks, topo, group)
+    node_of_rank, place = _nodes(program.nranks, nodes, topo, group), place_program(program.nranks, topo, group)
     sms_limit = sms_at(place) or None if sms is None else sms
-    settings = TargetSettings(chosen.name, sms_limit, groups_overlap, scratch_bytes(scratch_limit))
-    chosen = on_devices(chosen, sms_at(place), settings)
+    settings = TargetSettings(target.name, sms_limit, groups_overlap, scratch_bytes(scratch_limit))
+    target = on_devices(target, sms_at(place), settings)
     try:
-        text = write_program(program, goal, chosen, nodes=node_of_rank or nodes_at(place), inplace=inplace)
+        text = write_program(program, goal, target, nodes=node_of_rank or nodes_at(place), inplace=inplace)
     except InputError as error:
-        if is_plan or "limit: " not in str(error):
+        if FORMATS[target.format].placed or "limit: " not in str(error):
             raise
-        raise InputError(f"{error}; synth optimize {source} --target {chosen.name} compiles it again") from None
+        raise InputError(f"{error}; synth optimize {source} --target {target.name} compiles it again") from None
     write_text(out, text)
-    click.echo(f"{origin_of(out)}: {FORMATS[chosen.format].describe(program, chosen, text)}")
+    click.echo(f"{origin_of(out)}: {FORMATS[target.format].describe(program, target, text)}")
 
 
 def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -101,64 +102,63 @@ def chooser(
     Raises:
         InputError: The library's files answer several questions, or no file can run here.
     """
-    if not path.is_dir() and path.name != "index.json":
-        if (collective, group, target) != (None, None, None):
-            raise InputError(
-                "--collective, --group, --target: choose from a library, but this is one file; leave them out"
-            )
-        if format_of(path) is FORMATS["schedule"]:
-            stored = _lowered(path)
-            return (lambda _: stored), _USUAL
-        single_file = Chosen(path.stem, path, *read_program(path)[:2], entry_beside(path))
-        low, high = single_file.program.min_bytes, single_file.program.max_bytes or inf
-        return (lambda size: single_file if low <= size <= high else None), int(min(max(_USUAL, low), high))
+    if path.is_dir() or path.name == "index.json":
+        return partial(_serving_file, _entries(path, collective, group, target), {}), _USUAL
+    if (collective, group, target) != (None, None, None):
+        raise InputError("--collective, --group, --target: choose from a library, but this is one file; leave them out")
+    if format_of(path) is FORMATS["schedule"]:
+        algorithm = load_algorithm(path)
+        program, goal = lower_unlimited(algorithm, path.stem[:_NAME])
+        stored = StoredChoice(path.stem, path, program, goal, None, algorithm.problem)
+        return (lambda _: stored), _USUAL
+    single_file = Chosen(path.stem, path, *read_program(path)[:2], entry_beside(path))
+    low, high = single_file.program.min_bytes, single_file.program.max_bytes or inf
+    return (lambda size: single_file if low <= size <= high else None), int(min(max(_USUAL, low), high))
+
+
+def _entries(path: Path, collective: str | None, group: str | None, target: str | None) -> list[Entry]:
+    """Return the entries of a library for the one question and target that a user chooses; see `chooser`."""
     entries = load_library(path)
     if collective is not None:
-        entries = [listed for listed in entries if listed.collective == parse_name(collective)]
+        entries = [entry for entry in entries if entry.collective == parse_name(collective)]
     if group is not None:
         ranks = parse_ranks(group, "--group", 1 << 20)
         entries = entries_of(entries, ranks)
-        entries = [listed for listed in entries if listed.group == ranks] or entries
-    readers = {TARGETS[listed.target].reader for listed in entries if not TARGETS[listed.target].runs_here}
-    entries = [listed for listed in entries if TARGETS[listed.target].runs_here]
+        entries = [entry for entry in entries if entry.group == ranks] or entries
+    readers = {TARGETS[entry.target].reader for entry in entries if not TARGETS[entry.target].runs_here}
+    entries = [entry for entry in entries if TARGETS[entry.target].runs_here]
     if readers and not entries:
         raise InputError(f"{path}: holds only files for {', '.join(sorted(readers))}; it must hold MSCCL XML or plans")
-    chosen = next((name for name in TARGETS if any(listed.target == name for listed in entries)), "")
+    chosen = next((name for name in TARGETS if any(entry.target == name for entry in entries)), "")
     if target is not None:
         chosen = target_named(target).name
-    entries = [listed for listed in entries if listed.target == chosen]
-    questions = sorted({_question(listed) for listed in entries})
+    entries = [entry for entry in entries if entry.target == chosen]
+    questions = sorted({_question(entry) for entry in entries})
     if len(questions) != 1:
         advice = "--collective and --group: must be one of" if questions else "--collective, --group: there are only"
-        choices = questions or sorted({_question(listed) for listed in load_library(path)})
+        choices = questions or sorted({_question(entry) for entry in load_library(path)})
         raise InputError(f"{path}: {advice} {'; '.join(choices[:6])}{'; …' if len(choices) > 6 else ''}")
-    file_of_entry: dict[str, Chosen] = {}
-
-    def choose(size: int) -> Chosen | None:
-        """Return the file for a size, with its file for calls in place if the library has both.
-
-        Executors here run any size, as they cut a message that does not divide.
-        """
-        chosen_file: Chosen | None = None
-        for entry in sorted(
-            (single_file for single_file in entries if single_file.in_range(size)),
-            key=lambda single_file: single_file.inplace,
-            reverse=True,
-        ):
-            if entry.file not in file_of_entry:
-                file_of_entry[entry.file] = Chosen(
-                    entry.path.stem, entry.path, *read_program(entry.path)[:2], entry, inside=chosen_file
-                )
-            chosen_file = file_of_entry[entry.file]
-        return chosen_file
-
-    return choose, _USUAL
+    return entries
 
 
-def _lowered(path: Path) -> StoredChoice:
-    """Return a stored schedule as a program in memory."""
-    algorithm = load_algorithm(path)
-    return StoredChoice(path.stem, path, *lower_unlimited(algorithm, path.stem[:_NAME]), None, algorithm.problem)
+def _serving_file(entries: Sequence[Entry], file_of_entry: dict[str, Chosen], size: int) -> Chosen | None:
+    """Return the file for a size, with its file for calls in place if the library has both.
+
+    Executors here run any size, as they cut a message that does not divide.
+
+    Args:
+        entries: The library's entries for one question and target.
+        file_of_entry: The files that were read already; new ones are added.
+        size: Message size in bytes.
+    """
+    chosen: Chosen | None = None
+    serving = [entry for entry in entries if entry.in_range(size)]
+    for entry in sorted(serving, key=lambda entry: entry.inplace, reverse=True):
+        if entry.file not in file_of_entry:
+            program, goal, _ = read_program(entry.path)
+            file_of_entry[entry.file] = Chosen(entry.path.stem, entry.path, program, goal, entry, inside=chosen)
+        chosen = file_of_entry[entry.file]
+    return chosen
 
 
 def _question(entry: Entry) -> str:

@@ -14,18 +14,15 @@ from emit.timing.predict import Predictor, TimedProgram
 from emit.timing.trace import chrome_trace
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
 from synth.app.cli.programs import named_problem, read_program, write_text
+from synth.app.cli.sweep import DEFAULT_SIZES, parse_sweep
 from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
-from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_size, format_table, format_time
 from topologies.errors import InputError
 from topologies.load import apply_costs, load
-from topologies.text.fields import shown
 from topologies.text.files import origin_of
 
-DEFAULT_SIZES = "1K:1G:4x"
-_MOST_SIZES = 1000
 _MANY = 16  # ranks that are listed
 
 
@@ -96,36 +93,6 @@ def simulate(
     else:
         click.echo("\n".join(_lines(document)))
     raise SystemExit(1 if verdict.exit_code == 1 else 0)
-
-
-def parse_sweep(text: str, option: str = "--sizes") -> list[int]:
-    """Return the message sizes in bytes of a range or a list.
-
-    Args:
-        text: `1K:1G:4x` (LOW:HIGH:FACTOR, factor 2 if missing), or `4K,1M,64M`.
-        option: Name of the option for error messages.
-
-    Raises:
-        InputError: The text is neither.
-    """
-    parts = text.split(":")
-    if len(parts) == 1:
-        listed = [parse_size(part, option) for part in text.split(",")]
-        if len(listed) > _MOST_SIZES:
-            raise InputError(f"{option}: {len(listed)} sizes; give at most {_MOST_SIZES}")
-        return listed
-    if len(parts) > 3:
-        raise InputError(f"{option}: {shown(text)} is no range of sizes; write it as in {DEFAULT_SIZES}")
-    low, high = parse_size(parts[0], option), parse_size(parts[1], option)
-    if low > high:
-        raise InputError(f"{option}: {shown(text)} has its larger end first; write the smaller size first")
-    factor_text = parts[2].strip().removesuffix("x") if len(parts) == 3 else "2"
-    if not (factor_text.isascii() and factor_text.isdecimal() and len(factor_text) < 10 and int(factor_text) >= 2):
-        raise InputError(f"{option}: {shown(parts[2])} is no factor; write 2x or more, as in {DEFAULT_SIZES}")
-    swept = [low]
-    while swept[-1] * int(factor_text) <= high:
-        swept.append(swept[-1] * int(factor_text))
-    return swept
 
 
 def _why(verdict: Verdict) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from emit.formats import format_of
 from emit.timing.predict import Predictor, TimedProgram
 from emit.timing.trace import measured_trace
 from runtime.backends import BACKENDS, choose_backend
-from runtime.bench import BenchRequest, BenchRow, Measure, Settings, Timing, message_sizes
+from runtime.bench import BenchRequest, BenchRow, Measure, Settings, message_sizes
 from runtime.dtypes import parse_type, reducer
 from synth.app.cli.files.file_choice import Chosen, StoredChoice, chooser
 from synth.app.cli.options import costs_option, json_option, print_json
@@ -139,8 +139,9 @@ def bench(
         raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes or low} or more")
     sizes = list(message_sizes(low, high, stepfactor, step))
     parse_type(datatype), reducer(op, "float"), read_costs(costs)  # Raise before the table's head is printed.
-    extra_options = {"--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None}
-    extra_options["--trace"] = trace
+    extra_options = {
+        "--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None, "--trace": trace
+    }  # fmt: skip
     chosen_backend = choose_backend(backend, [name for name, value in extra_options.items() if value is not None])
     if slower != 1 and emulate is None:
         raise InputError("--slower: is for emulated networks only; give --emulate too")
@@ -168,44 +169,37 @@ def bench(
         raise SystemExit(1)
 
 
+@dataclass(eq=False)
 class _BenchRun:
     """The rows of one call of `bench`, printed as they come.
 
     Attributes:
+        backend: Name of the back end.
+        request: What the back end was asked to run.
+        topology: The network for predicted times; None for the network that each file was made for.
+        as_json: Whether to print JSON instead of a table.
+        trace: File for the trace of the last run; None for no trace.
+        costs: The option `--costs`.
         prints: Whether this process prints.
         wrong: Number of wrong elements so far.
+        behind: Largest measured time so far / the emulated network's own time.
+        rows: The printed rows.
     """
 
-    def __init__(
-        self,
-        backend: str,
-        request: BenchRequest,
-        topology: Topology | None,
-        as_json: bool,
-        trace: str | None,
-        costs: str,
-    ) -> None:
-        """Set up a run without rows.
-
-        Args:
-            backend: Name of the back end.
-            request: What the back end was asked to run.
-            topology: The network for predicted times; None for the network that each file was made for.
-            as_json: Whether to print JSON instead of a table.
-            trace: File for the trace of the last run; None for no trace.
-            costs: The option `--costs`.
-        """
-        self._costs = costs
-        self._backend, self._request, self._about, self._json, self._trace = backend, request, topology, as_json, trace
-        self.prints = True
-        self.wrong = 0
-        self._behind = 1.0
-        self._rows: list[dict[str, Any]] = []
+    backend: str
+    request: BenchRequest
+    topology: Topology | None
+    as_json: bool
+    trace: str | None
+    costs: str
+    prints: bool = True
+    wrong: int = 0
+    behind: float = 1.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
     def measure_rows(self, chosen: Sequence[tuple[int, Chosen]], measure: Measure) -> None:
         """Measure each file at its size, and print its row."""
         predictions: dict[str, Prediction] = {}
-        network = self._request.network
         for size, file_at_size in chosen:
             row = measure(file_at_size, size)
             if file_at_size.inside is not None:
@@ -214,40 +208,38 @@ class _BenchRun:
             if not self.prints:
                 continue
             if file_at_size.name not in predictions:
-                topology = self._about or file_at_size.made_for()
-                topology = topology if topology is None else apply_costs(topology, self._costs)
-                predictions[file_at_size.name] = Prediction(file_at_size, topology, self._about is not None)
-            figures = (
-                predictions[file_at_size.name].predicted_us(row.size_bytes),
-                predictions[file_at_size.name].bound_us(row.size_bytes),
-            )
-            shown = as_object(row, file_at_size.name, self._backend, *figures)
-            self._rows.append(shown)
-            if self._trace is not None and row.recorded is not None:
-                predictor = predictions[file_at_size.name].predictor
-                write_text(self._trace, measured_trace(file_at_size.program, row.recorded, predictor, row.size_bytes))
-                shown["trace"] = self._trace
-            if row.emulated is not None and network is not None:
+                topology = self.topology or file_at_size.made_for()
+                topology = topology if topology is None else apply_costs(topology, self.costs)
+                predictions[file_at_size.name] = Prediction(file_at_size, topology, self.topology is not None)
+            prediction, size_bytes = predictions[file_at_size.name], row.size_bytes
+            figures = prediction.predicted_us(size_bytes), prediction.bound_us(size_bytes)
+            shown = as_object(row, file_at_size.name, self.backend, *figures)
+            self.rows.append(shown)
+            if self.trace is not None and row.recorded is not None:
+                trace = measured_trace(file_at_size.program, row.recorded, prediction.predictor, size_bytes)
+                write_text(self.trace, trace)
+                shown["trace"] = self.trace
+            if row.emulated is not None and self.request.network is not None:
                 due_us = row.emulated.due_us
-                shown |= {"network": network.name, "slower": self._request.slower, "due_us": due_us}
-                self._behind = max(self._behind, row.emulated.measured_us / max(due_us, 1e-9))
-            if not self._json:
-                click.echo((HEAD + "\n" if len(self._rows) == 1 else "") + format_row(shown))
+                shown |= {"network": self.request.network.name, "slower": self.request.slower, "due_us": due_us}
+                self.behind = max(self.behind, row.emulated.measured_us / max(due_us, 1e-9))
+            if not self.as_json:
+                click.echo((HEAD + "\n" if len(self.rows) == 1 else "") + format_row(shown))
 
     def end(self) -> None:
         """Print the last lines."""
-        network = self._request.network
-        verdict = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
-        if self._json:
-            print_json({"rows": self._rows, "wrong": self.wrong})
+        network = self.request.network
+        if self.as_json:
+            print_json({"rows": self.rows, "wrong": self.wrong})
         else:
+            verdict = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
             emulated = "" if network is None else f", {network.name}'s time"
-            click.echo(f"# {self._backend}{emulated}: {verdict}")
-            if self._trace is not None:
-                click.echo(f"# trace → {self._trace}")
-        if self._behind > _BEHIND and network is not None:
+            click.echo(f"# {self.backend}{emulated}: {verdict}")
+            if self.trace is not None:
+                click.echo(f"# trace → {self.trace}")
+        if self.behind > _BEHIND and network is not None:
             click.echo(
-                f"# the GPU was up to {self._behind - 1:.0%} behind {network.name}'s own time: give a larger --slower",
+                f"# the GPU was up to {self.behind - 1:.0%} behind {network.name}'s own time: give a larger --slower",
                 err=True,
             )
 
@@ -262,14 +254,17 @@ def as_object(row: BenchRow, name: str, backend: str, predicted: float | None, b
         predicted: Predicted time in µs; None if unknown.
         bound: Bound on the time in µs; None if unknown.
     """
-
-    def side(timing: Timing | None) -> dict[str, Any] | None:
-        """Return the times and rates of one form of calls, in or out of place."""
-        if timing is None:
-            return None
-        rates = {"algbw_gbs": row.algbw(timing), "busbw_gbs": row.busbw(timing)}
-        return {"time_us": timing.time_us, **rates, "wrong": timing.wrong}
-
+    forms = {"out_of_place": row.out_of_place, "in_place": row.in_place}
+    timings = {
+        form: timing
+        and {
+            "time_us": timing.time_us,
+            "algbw_gbs": row.algbw(timing),
+            "busbw_gbs": row.busbw(timing),
+            "wrong": timing.wrong,
+        }
+        for form, timing in forms.items()
+    }
     return {
         "algorithm": name,
         "backend": backend,
@@ -278,8 +273,7 @@ def as_object(row: BenchRow, name: str, backend: str, predicted: float | None, b
         "type": row.kind,
         "redop": row.op if row.reduces else "none",
         "root": row.root,
-        "out_of_place": side(row.out_of_place),
-        "in_place": side(row.in_place),
+        **timings,
         "predicted_us": predicted,
         "bound_us": bound,
     }
@@ -302,37 +296,46 @@ def format_row(row: dict[str, Any]) -> str:
 class Prediction:
     """The predicted time and the bound of a file on a network.
 
-    Raises:
-        InputError: The user named the network, and the file cannot be timed there.
+    Attributes:
+        timed: The file's program, ready to be timed; None if it cannot be.
+        bound: The bound on the time of any algorithm; None if unknown.
     """
 
     def __init__(self, chosen: Chosen, topology: Topology | None, is_named: bool = False) -> None:
-        self._predictor: TimedProgram | None = None
-        self._bound: Bound | None = None
+        """Prepare the prediction for a file.
+
+        Args:
+            chosen: The file.
+            topology: The network; None if it is unknown.
+            is_named: Whether the user named the network.
+
+        Raises:
+            InputError: The user named the network, and the file cannot be timed there.
+        """
+        self.timed: TimedProgram | None = None
+        self.bound: Bound | None = None
         if topology is None:
             return
         with suppress(*(() if is_named else (InputError,))):
-            form, place = format_of(chosen.file), chosen.communicator(topology)
-            self._predictor = form.predictor(chosen.file, chosen.program, topology, place)
+            communicator = chosen.communicator(topology)
+            self.timed = format_of(chosen.file).predictor(chosen.file, chosen.program, topology, communicator)
         with suppress(InputError):
-            self._bound = _bound(chosen, topology)
+            self.bound = _bound(chosen, topology)
 
     @property
     def predictor(self) -> Predictor | None:
         """Return the predictor that can draw the program's run; None if the file has none."""
-        return self._predictor if isinstance(self._predictor, Predictor) else None
+        return self.timed if isinstance(self.timed, Predictor) else None
 
     def predicted_us(self, size_bytes: int) -> float | None:
         """Return the predicted time of the program in µs; None if unknown."""
         with suppress(InputError):
-            return None if self._predictor is None else self._predictor.time_us(size_bytes)
+            return None if self.timed is None else self.timed.time_us(size_bytes)
         return None
 
     def bound_us(self, size_bytes: int) -> float | None:
         """Return the bound on the time of any algorithm in µs; None if unknown."""
-        if self._bound is None or not self._bound.witnesses:
-            return None
-        least_us, _ = self._bound.at(size_bytes)
+        least_us = self.bound.at(size_bytes)[0] if self.bound is not None and self.bound.witnesses else 0.0
         return least_us if least_us > 0 else None
 
 
