@@ -36,7 +36,7 @@ def make_question(arguments: QuestionArguments) -> Question:
         InputError: An argument cannot be right; the message is one line.
     """
     options = _options(arguments)
-    root = None if arguments.root is None else whole(arguments.root, "root")
+    settings, root = target_settings(arguments), None if arguments.root is None else whole(arguments.root, "root")
     healthy = healthy_topology(arguments)
     check_budget(healthy, 0, options.budget_s)
     without = as_texts(arguments.without, "without")
@@ -54,7 +54,6 @@ def make_question(arguments: QuestionArguments) -> Question:
     problem = problem_on(topology)
     if options.chunks is not None:
         problem.with_chunks(options.chunks)  # Raise for an impossible number of chunks.
-    settings = target_settings(arguments)
     unsaid, is_hurt = "", topology is not healthy
     if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
         unsaid = "the costs do not cover multicast and reduction in switches (--costs none allows them)"

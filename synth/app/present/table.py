@@ -57,6 +57,10 @@ def table(document: dict[str, Any], nranks: int) -> str:
         + ("engine", "proof")
     ]
     for row in rows:
+        worst, worst_cell = row["worst"], "–"
+        if worst["bytes"] != row["shown_bytes"]:
+            figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
+            worst_cell = f"{worst['gap']:.3f} @ {format_short_size(worst['bytes'])}: {figures}"
         lines.append(
             (
                 format_served(row["min_bytes"], row["max_bytes"]),
@@ -64,7 +68,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 f"{format_time(row['time_us'])} @ {format_short_size(row['shown_bytes'])}",
                 format_time(row["bound_us"]),
                 f"{row['gap']:.3f}",
-                _worst(row),
+                worst_cell,
                 _ratio(row["vs_baseline"]),
                 *(_ratio(row["libraries"].get(name, {}).get("vs")) for name in libraries),
                 *([_ratio(row["vs_healthy"])] if healthy else []),
@@ -79,34 +83,25 @@ def table(document: dict[str, Any], nranks: int) -> str:
     return "\n".join(text)
 
 
-def format_next_minute(told: dict[str, Any]) -> str:
+def format_next_minute(outlook: dict[str, Any]) -> str:
     """Return the last line of a search's output: what the search would do with one minute more.
 
     Args:
-        told: The dictionary `next_minute` of a statement.
+        outlook: The dictionary `next_minute` of a statement.
     """
-    tasks = [f"engine {' then '.join(told['engines'][:_NEXT])}"] if told["engines"] else []
-    if told["window_bytes"] is not None:
-        tasks.append(f"bounds by windows of time for {format_short_size(told['window_bytes'])}")
+    tasks = [f"engine {' then '.join(outlook['engines'][:_NEXT])}"] if outlook["engines"] else []
+    if outlook["window_bytes"] is not None:
+        tasks.append(f"bounds by windows of time for {format_short_size(outlook['window_bytes'])}")
     largest_gap = ""
-    if told["gap"] is not None and told["gap"] > OPTIMAL:
-        last_change = f", {told['moved']} improved last" if told["moved"] else ""
-        largest_gap = f" · largest gap {told['gap']:.3f} at {format_short_size(told['bytes'])}{last_change}"
+    if outlook["gap"] is not None and outlook["gap"] > OPTIMAL:
+        last_change = f", {outlook['moved']} improved last" if outlook["moved"] else ""
+        largest_gap = f" · largest gap {outlook['gap']:.3f} at {format_short_size(outlook['bytes'])}{last_change}"
     nothing = "nothing, all is proved optimal"
     if largest_gap:
         nothing = "nothing, every engine has ended"
-        if not told["one_size"]:  # Without a pinned size, engines work on a few sizes only.
-            nothing += f" (to search further: --size {format_short_size(told['bytes'])})"
+        if not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
+            nothing += f" (to search further: --size {format_short_size(outlook['bytes'])})"
     return f"next minute: {' and '.join(tasks) or nothing}{largest_gap}"
-
-
-def _worst(row: dict[str, Any]) -> str:
-    """Return the size with the largest gap, as `1.433 @ 64K: 3.32 µs, bound 2.32 µs`, or – if it is the shown size."""
-    worst = row["worst"]
-    if worst["bytes"] == row["shown_bytes"]:
-        return "–"
-    figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
-    return f"{worst['gap']:.3f} @ {format_short_size(worst['bytes'])}: {figures}"
 
 
 def _ratio(value: float | None) -> str:

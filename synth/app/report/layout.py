@@ -68,17 +68,31 @@ def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nsw
     return _circle(n, 0, ends)
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeFigures:
+    """The figures of a drawn network's edges.
+
+    Attributes:
+        load: Share of the time in which each edge is in use, shape (edges,).
+        load_over_time: The same in each piece of time, shape (edges, pieces of time), with or without edges that are
+            not drawn.
+        gbs: GB/s of each edge, shape (edges,), or empty where not known.
+        moved: Number of chunks over each edge, shape (edges,), or None.
+    """
+
+    load: Floats
+    load_over_time: Floats
+    gbs: Floats
+    moved: Floats | None = None
+
+
 def network_view(
     at: Places,
     ends: Ints,
     nranks: int,
     members: int,
     names: list[str],
-    load: Floats,
-    now: Floats,
-    *,
-    gbs: Floats,
-    moved: Floats | None = None,
+    edges: EdgeFigures,
     limits: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the page's data about the network; a network with too many vertices or links has only its figures.
@@ -89,14 +103,11 @@ def network_view(
         nranks: Number of ranks.
         members: Number of ranks of the group, which come first.
         names: Names of the vertices.
-        load: Share of the time in which each edge is in use, shape (edges,).
-        now: The same in each piece of time, shape (edges, pieces of time), with or without edges that are not drawn.
-        gbs: GB/s of each edge, shape (edges,), or empty where not known.
-        moved: Number of chunks over each edge, or None.
+        edges: Figures of the edges.
         limits: Name, GB/s and load of each limit.
     """
     has_places = len(at.x) <= MOST_VERTICES
-    drawn = drawn_edges(len(at.x), len(ends))
+    drawn, load = drawn_edges(len(at.x), len(ends)), edges.load
     view: dict[str, Any] = {
         "n": nranks,
         "members": members,
@@ -108,16 +119,16 @@ def network_view(
         "edges": len(ends),
         "u": ends[:drawn, 0].tolist(),
         "v": ends[:drawn, 1].tolist(),
-        "gbs": round_all(gbs[:drawn]),
+        "gbs": round_all(edges.gbs[:drawn]),
     }
-    if moved is not None:
-        view["moved"] = moved[:drawn].astype(int).tolist()
+    if edges.moved is not None:
+        view["moved"] = edges.moved[:drawn].astype(int).tolist()
     return view | {
         "load": round_all(load[:drawn]),
         "busiest": round_value(float(load.max(initial=0.0))),
         "mean": round_value(float(load.mean())) if len(ends) else 0.0,
         "spread": np.histogram(np.clip(load, 0, 1), bins=20, range=(0, 1))[0].tolist(),
-        "now": pack_table(now[:drawn]),
+        "now": pack_table(edges.load_over_time[:drawn]),
         "limits": list(limits),
     }
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from emit.library.index import INDEX, Entry, is_figure, load_index, vs_library
 from synth.app.report.layout import place_vertices
-from synth.app.report.static_page import static_page, tiles
+from synth.app.report.static_page import html_table, static_page, tiles
 from synth.baselines.vendors import LIBRARIES
 from synth.model.text import format_count, format_listed, format_ranks, format_served, format_size, format_time
 from topologies.arrays import Floats
@@ -130,7 +130,7 @@ def library_page(
 def _gap(entry: Entry) -> float | None:
     """Return the gap that an entry states, or None."""
     value = entry.values.get("gap")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 else None
+    return float(value) if is_figure(value) and value >= 1 else None
 
 
 def _gap_at(entry: Entry, size: int) -> float | None:
@@ -236,17 +236,14 @@ def _heat_map(
     opened: bool,
 ) -> str:
     """Return the heat map of an executor's gaps by question and message size."""
-    rows, last_collective, shown_questions = (
-        [],
-        "",
-        sorted(q for q, target_entries in questions.items() if any(e.target == target for e in target_entries)),
-    )
+    entries_of = {q: [e for e in entries if e.target == target] for q, entries in questions.items()}
+    shown_questions = sorted(question for question, entries in entries_of.items() if entries)
+    rows, last_collective = [], ""
     for question in shown_questions[:MOST_ROWS]:
-        target_entries = [entry for entry in questions[question] if entry.target == target]
+        target_entries = entries_of[question]
         more = len({group for entry in target_entries for group in entry.isomorphic_groups})
         group_text = escape(question.group_text) + (f" <small>+{more}</small>" if more else "")
-        page = links.get(question)
-        group_text = _linked(group_text, page)
+        group_text = _linked(group_text, links.get(question))
         first = "" if question.collective == last_collective else escape(question.collective)
         last_collective = question.collective
         cells = "".join(_cell(target_entries, size) for size in SIZES)
@@ -254,7 +251,7 @@ def _heat_map(
     heads = "".join(f'<th scope="col">{format_size(size)}</th>' for size in SIZES)
     omitted = len(shown_questions) - len(rows)
     note = f'<p class="note">and {format_count(omitted, "question")} more, in the list below</p>' if omitted > 0 else ""
-    files = len({e.file for q in shown_questions for e in questions[q] if e.target == target})
+    files = len({entry.file for entries in entries_of.values() for entry in entries})
     return (
         f"<details{' open' if opened else ''}><summary><b>{escape(target)}</b>, {format_count(files, 'file')}</summary>"
         f'<div class="scroll"><table class="heat"><thead><tr><th></th><th></th>{heads}</tr></thead>'
@@ -288,9 +285,8 @@ def _worst(questions: Mapping[LibraryQuestion, Sequence[Entry]], links: Mapping[
     if not rated:
         return '<p class="note">No file states a gap.</p>'
     heads = ("collective", "group", "executor", "serves", "gap", "predicted", "bound", "what proves it", "file")
-    body = []
-    for (gap, size, time_us, bound), question, entry in rated[:WORST]:
-        cells = (
+    rows = [
+        (
             escape(question.collective),
             escape(question.group_text),
             escape(entry.target),
@@ -301,9 +297,9 @@ def _worst(questions: Mapping[LibraryQuestion, Sequence[Entry]], links: Mapping[
             escape(str(entry.values.get("proof") or "–")),
             _linked(escape(Path(entry.file).name), links.get(question)),
         )
-        body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "".join(f'<th scope="col">{word}</th>' for word in heads)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        for (gap, size, time_us, bound), question, entry in rated[:WORST]
+    ]
+    return html_table(heads, rows)
 
 
 def _linked(words: str, page: str | None) -> str:
@@ -316,12 +312,8 @@ def _questions(questions: Mapping[LibraryQuestion, Sequence[Entry]], links: Mapp
     items = []
     for question in sorted(questions):
         words = escape(f"{question.collective}, {question.topology}, {question.group_text}")
-        page = links.get(question)
         isomorphic = sorted({group for e in questions[question] for group in e.isomorphic_groups})
-        more = (
-            f' <small title="{escape("; ".join(map(format_listed, isomorphic[:40])))}">+{len(isomorphic)}</small>'
-            if isomorphic
-            else ""
-        )
-        items.append(f"<li>{_linked(words, page)}{more}</li>")
+        title = escape("; ".join(map(format_listed, isomorphic[:40])))
+        more = f' <small title="{title}">+{len(isomorphic)}</small>' if isomorphic else ""
+        items.append(f"<li>{_linked(words, links.get(question))}{more}</li>")
     return f'<ul class="names">{"".join(items)}</ul>'

@@ -19,6 +19,7 @@ from synth.app.report.item import Item, Points
 from synth.app.report.program import program_item
 from synth.app.report.schedule import schedule_item
 from synth.app.report.sources import Source, find_sources
+from synth.app.report.static_page import tiles
 from synth.model.text import format_size, format_time
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -173,16 +174,12 @@ def _badge(item: Item) -> str:
 
 def _article(number: int, item: Item) -> str:
     """Return the head of one algorithm: its question, its figures, whether it is right."""
-    tiles = "".join(
-        f'<div class="tile"><dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>'
-        for label, value, note in item.facts
-    )
     wrong = f'<p class="alert" role="alert">Wrong: {escape(item.wrong)}</p>' if item.wrong else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in item.notes)
     return (
         f'<article class="algorithm" id="algorithm-{number}" data-algorithm="{number}">'
         f'<p class="subtitle"><b>{escape(item.title)}</b> · {escape(item.subtitle)} {_badge(item)}</p>{wrong}{notes}'
-        f'<dl class="tiles">{tiles}</dl></article>'
+        f"{tiles(item.facts)}</article>"
     )
 
 

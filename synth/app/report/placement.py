@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from synth.app.present.placement import FORMAT
-from synth.app.report.static_page import static_page, tiles
+from synth.app.report.static_page import html_table, static_page, tiles
 from synth.model.text import format_count, format_listed, format_size, format_time
 from topologies.errors import InputError
 from topologies.text.files import origin_of, parse_json, read_text
@@ -149,15 +149,14 @@ def _bar(label: str, share: float, note: str, kind: str) -> str:
 
 def _calls(document: dict[str, Any]) -> str:
     """Return the table of the calls of a step."""
-    head = "".join(f'<th scope="col">{word}</th>' for word in ("call", "over", "message", "times", "a step"))
-    body = []
-    for call, time_us in zip(document["calls"], document["placements"][0]["call_us"], strict=True):
-        cells = (
-            f"{call['name']} ({call['collective']})",
-            ", ".join(call["over"]),
+    rows = [
+        (
+            escape(f"{call['name']} ({call['collective']})"),
+            escape(", ".join(call["over"])),
             format_size(int(call["bytes"])),
             f"{call['times']:g}",
             format_time(time_us * call["times"]),
         )
-        body.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        for call, time_us in zip(document["calls"], document["placements"][0]["call_us"], strict=True)
+    ]
+    return html_table(("call", "over", "message", "times", "a step"), rows)

@@ -21,7 +21,7 @@ from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
 from emit.timing.predict import Predictor, TimedProgram
 from synth.app.report.item import EXPONENTS, Fact, Item, ItemTiming, proved_timing
-from synth.app.report.layout import drawn_edges, network_view, place_vertices
+from synth.app.report.layout import EdgeFigures, drawn_edges, network_view, place_vertices
 from synth.app.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
 from synth.app.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.app.report.sources import Source
@@ -291,7 +291,7 @@ def _network(program: Program, timed: _ReportedRun) -> dict[str, Any]:
         nodes = topology.nodes[ranks]
     at = place_vertices(name, total, ranks, nodes, 0, pairs)
     names = [str(r) for r in range(n)]
-    return network_view(at, pairs, n, n, names, load, load_over_time, gbs=np.zeros(0), moved=moved)
+    return network_view(at, pairs, n, n, names, EdgeFigures(load, load_over_time, np.zeros(0), moved))
 
 
 def _ranks(program: Program, timed: _ReportedRun) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from synth.app.report.item import EXPONENTS, Fact, Item, ItemTiming, Points, proved_timing
-from synth.app.report.layout import MOST_VERTICES, drawn_edges, network_view, place_vertices
+from synth.app.report.layout import MOST_VERTICES, EdgeFigures, drawn_edges, network_view, place_vertices
 from synth.app.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
 from synth.app.report.shares import pack_table, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.app.report.sources import Source
@@ -236,9 +236,7 @@ def _network(problem: Problem, traffic: _DrawnTraffic) -> dict[str, Any]:
         problem.nranks,
         problem.collective.nranks,
         [topology.vertex_name(v) for v in vertices],
-        load[: len(physical)],
-        load_over_time,
-        gbs=net.capacity_gbs[: len(physical)],
+        EdgeFigures(load[: len(physical)], load_over_time, net.capacity_gbs[: len(physical)]),
         limits=[
             {"name": net.resource_names[i], "gbs": round_value(net.capacity_gbs[i]), "load": round_value(load[i])}
             for i in range(len(physical), net.nresources)

@@ -1,4 +1,4 @@
-"""Common parts of pages without a script: head, style, and tiles of figures."""
+"""Common parts of pages: tiles of figures and tables; of pages without a script also head and style."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ def static_page(title: str, heading: str, style: str, main: str) -> str:
 </body>
 </html>
 """
+
+
+def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table that scrolls where it is too wide.
+
+    Args:
+        heads: Words of the head.
+        rows: HTML of the cells of each row.
+    """
+    head = "".join(f'<th scope="col">{word}</th>' for word in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def tiles(rows: Iterable[tuple[str, str, str]]) -> str:

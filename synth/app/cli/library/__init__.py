@@ -6,13 +6,11 @@ import click
 
 from emit.library.overlay import load_library
 from emit.library.selection.environment import environments
-from synth.app.cli.library.build import library_build
+from synth.app.cli.library.build import library_build, library_update
 from synth.app.cli.library.files import check, export
-from synth.app.cli.library.questions import diff, pick_, show
-from synth.app.cli.library.update import library_update
+from synth.app.cli.library.questions import diff, pick_, show, spelled_name
 from synth.app.cli.options import json_option, print_json
 from synth.app.cli.values import StrictGroup
-from synth.model.registry import parse_name
 from topologies.errors import InputError
 
 
@@ -42,11 +40,7 @@ def _library_env(folder: str, target: str | None, collective: str | None, as_jso
     """
     entries = load_library(folder)
     if collective is not None:
-        spelled = (
-            collective
-            if any(library_entry.collective == collective for library_entry in entries)
-            else parse_name(collective)
-        )
+        spelled = spelled_name(entries, collective)
         entries = [entry for entry in entries if entry.collective == spelled]
     if not entries:
         missing = "no file" if collective is None else f"no file for {collective}"

@@ -1,4 +1,4 @@
-"""The command `synth library build`, which builds a library for a whole cluster from one file."""
+"""The commands `synth library build` and `synth library update`: a cluster's library, and what a failure changes."""
 
 from __future__ import annotations
 
@@ -14,33 +14,39 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from emit.library.write import existing_entries
 from synth.app.cli.answer import check_writable
-from synth.app.cli.options import cache_option, json_option, print_json
+from synth.app.cli.options import cache_option, declare, json_option, print_json
 from synth.app.cli.streams import drawing_stream
 from synth.app.clusters.build import BuildProgress as State
 from synth.app.clusters.build import Built, build
 from synth.app.clusters.cluster import read_cluster
+from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
 from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
 from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.processes import processors
 from synth.model.deadline import now
-from synth.model.text import format_count
+from synth.model.text import format_count, format_table
 from synth.storage.cache import open_cache
+from topologies.errors import InputError
 
 _LOGGED_S = 15.0  # time between two lines of progress in a log
 _SHOWN = 12  # kinds of problems in a plan's table
+
+_building = declare(
+    click.option("--on", metavar="dask|ADDRESS", help="Use a local Dask cluster (dask), or that of tcp://HOST:PORT."),
+    click.option(
+        "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Use N processes. Default: this machine's cores."
+    ),
+    cache_option,
+    json_option,
+)
 
 
 @click.command("build")
 @click.argument("file", metavar="CLUSTER.toml")
 @click.option("--out", default="lib", metavar="DIR", help="Write the library to this folder. Default: lib.")
 @click.option("--dry-run", is_flag=True, help="Show the plan (problems, time, memory) and exit.")
-@click.option("--on", metavar="dask|ADDRESS", help="Use a local Dask cluster (dask), or that of tcp://HOST:PORT.")
-@click.option(
-    "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Use N processes. Default: this machine's cores."
-)
-@cache_option
-@json_option
+@_building
 def library_build(
     file: str, out: str, dry_run: bool, on: str | None, jobs: int | None, cache: str | None, as_json: bool
 ) -> None:
@@ -54,12 +60,12 @@ def library_build(
     answer_cache = open_cache(cache)
     cluster = read_cluster(file)
     check_writable(Path(out))
-    pool = library_pool(on, jobs)
+    pool = _pool(on, jobs)
     plan = make_plan(cluster, pool.processes)
     if dry_run:
         _say_plan(plan, {task.key for task in plan.tasks() if answer_cache.has(task.key)}, as_json)
         return
-    with library_progress(plan, as_json) as report:
+    with _progress(plan, as_json) as report:
         built = build(plan, out, answer_cache, pool, report)
     _say_built(built, out, now() - begun, as_json)
     if built.interrupted:
@@ -68,7 +74,7 @@ def library_build(
         raise SystemExit(3)
 
 
-def library_pool(on: str | None, jobs: int | None) -> WorkerPool:
+def _pool(on: str | None, jobs: int | None) -> WorkerPool:
     """Return the processes that solve problems: of this machine, or of a Dask cluster."""
     if on is None:
         return Local(jobs or processors())
@@ -102,11 +108,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
         (name, str(ranks), str(sum(question_counts)), str(len(question_counts)))
         for (name, ranks), question_counts in kinds.items()
     ]
-    table = [("collective", "ranks", "questions", "answers"), *rows[:_SHOWN]]
-    widths = [max(len(row[i]) for row in table) for i in range(4)]
-    click.echo(
-        "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
-    )
+    click.echo("\n".join(format_table([("collective", "ranks", "questions", "answers"), *rows[:_SHOWN]], range(4))))
     if len(rows) > _SHOWN:
         click.echo(f"… and {len(rows) - _SHOWN} more kinds")
     cores = format_count(plan.cores, "core")
@@ -146,7 +148,7 @@ def _minutes(seconds: float) -> str:
 
 
 @contextmanager
-def library_progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]:
+def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]:
     """Yield a function that shows the progress of a build: a bar on a terminal, a line from time to time in a log."""
     if not sys.stderr.isatty():
         logged = now()
@@ -219,3 +221,83 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
         ranks = ",".join(map(str, share.first.group))
         further = f" and {len(share.questions) - 1} more" if len(share.questions) > 1 else ""
         click.echo(f"left out: {share.first.collective} of {ranks}{further}: {why}", err=True)
+
+
+@click.command("update")
+@click.argument("file", metavar="CLUSTER.toml")
+@click.option("--out", default="lib", metavar="DIR", help="Update the library in this folder. Default: lib.")
+@click.option(
+    "--without", multiple=True, metavar="PART", help="Plan without these parts: link:3-5, rank:17, switch:NAME; repeat."
+)
+@click.option("--faults", metavar="KINDS", help="Plan for each single failure of nodes, links or nics, as nodes,nics.")
+@_building
+def library_update(
+    file: str,
+    out: str,
+    without: tuple[str, ...],
+    faults: str | None,
+    on: str | None,
+    jobs: int | None,
+    cache: str | None,
+    as_json: bool,
+) -> None:
+    """Answer the questions that a failure touches, in DIR/faults/NAME, and show what the failure costs.
+
+    \b
+    synth library update cluster.toml --out lib --without link:3-5
+    synth library update cluster.toml --out lib --faults nodes,nics
+    """
+    begun = now()
+    if bool(without) == (faults is not None):
+        raise InputError("--without, --faults: give one of the two, as in --without link:3-5 or --faults nodes")
+    answer_cache, cluster = open_cache(cache), read_cluster(file)
+    failures = (
+        [without]
+        if faults is None
+        else [(failure,) for failure in single_failures(cluster.topology, faults.split(","))]
+    )
+    check_writable(Path(out))
+    healthy = make_plan(cluster, _pool(on, jobs).processes)
+    rows = []
+    for parts in failures:
+        (plan, fault), folder = touched(healthy, file, parts), fault_folder(out, parts)
+        write_fault(folder, fault)  # Otherwise answers of the healthy library would be loaded.
+        built = None
+        if plan.shares:
+            with _progress(plan, as_json) as report:
+                built = build(plan, folder, answer_cache, _pool(on, jobs), report)
+        rows.append(_row(parts, plan, healthy, built, out, folder))
+        if not as_json:
+            click.echo(rows[-1]["text"])
+        if built is not None and built.interrupted:
+            raise SystemExit(130)
+    if as_json:
+        print_json({"failures": [{key: value for key, value in failure.items() if key != "text"} for failure in rows]})
+    elif len(failures) > 1:
+        click.echo(f"{format_count(len(failures), 'failure')}   {now() - begun:.1f} s")
+
+
+def _row(
+    parts: tuple[str, ...], plan: BuildPlan, healthy: BuildPlan, built: Built | None, out: str, folder: Path
+) -> dict[str, Any]:
+    """Return what a failure touches, what was solved for it, and what it costs, as a JSON object with a text."""
+    name = ",".join(parts)
+    touches = f"{name}: touches {plan.questions} of {format_count(healthy.questions, 'question')}"
+    about: dict[str, Any] = {"without": list(parts), "touched": plan.questions, "questions": healthy.questions}
+    about |= {"impossible": len(plan.impossible), "problems": len(plan.searches), "solved": 0, "folder": str(folder)}
+    if built is None:
+        unanswered = f", {len(plan.impossible)} of them have no answer now" if plan.impossible else ""
+        return about | {"slower": None, "text": touches + unanswered}
+    question_costs = costs(out, folder)
+    solved = built.progress.solved
+    text = (
+        f"{touches}: {format_count(len(plan.searches), 'problem')}, {solved} solved, {built.seconds:.1f} s → {folder}"
+    )
+    if plan.impossible:
+        text += f"   {len(plan.impossible)} without an answer"
+    if question_costs:
+        worst = question_costs[0]
+        ranks = ",".join(map(str, worst.question.group))
+        text += f"   large messages take up to {worst.factor:.2f} × as long ({worst.question.collective} of {ranks})"
+    slower = question_costs[0].factor if question_costs else None
+    return about | {"solved": solved, "seconds": round(built.seconds, 2), "slower": slower, "text": text}

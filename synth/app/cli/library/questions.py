@@ -16,6 +16,7 @@ from emit.library.selection.pick import pick, why_none
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json
+from synth.app.cli.sweep import parse_sweep
 from synth.app.clusters.placing import unfiled_schedules
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
@@ -28,15 +29,12 @@ from topologies.errors import InputError
 from topologies.load import load
 
 _RANKS = 1 << 20  # ranks that a group may name
-_MOST_SIZES = 64
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
-def named(entries: Sequence[Entry], collective: str | None) -> str | None:
+def spelled_name(entries: Sequence[Entry], collective: str) -> str:
     """Return a collective's name as the library spells it; raise InputError for an unknown one."""
-    if collective is None or any(entry.collective == collective for entry in entries):
-        return collective
-    return parse_name(collective)
+    return collective if any(entry.collective == collective for entry in entries) else parse_name(collective)
 
 
 def _check_names(entries: Sequence[Entry], target: str | None, topology: str | None) -> None:
@@ -61,7 +59,7 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     synth library show lib --collective allreduce
     """
     entries = load_library(folder)
-    spelled = named(entries, collective)
+    spelled = None if collective is None else spelled_name(entries, collective)
     _check_names(entries, target, None)
     ranks = None if group is None else sorted(parse_ranks(group, "--group", _RANKS))
     entries_left = [
@@ -184,7 +182,7 @@ def pick_(
     library_folder = folder_without(folder, without) if without else as_folder(folder, "LIB")
     check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
     entries = load_library(library_folder)
-    spelled = named(entries, collective) or collective
+    spelled = spelled_name(entries, collective)
     ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize
     _check_names(entries, target, topology)
@@ -229,7 +227,7 @@ def diff(library_a: str, library_b: str, sizes: str, topo: str | None, shows_all
     \b
     synth library diff lib before
     """
-    listed = sizes_of(sizes, "--sizes")
+    listed = parse_sweep(sizes, factor=4)
     topology = None if topo is None else load(topo)
     rows = list(differences(load_library(library_a), load_library(library_b), listed, topology))
     if as_json:
@@ -240,25 +238,6 @@ def diff(library_a: str, library_b: str, sizes: str, topo: str | None, shows_all
         head = "collective", "group", "target", "in place", "size", "A", "B", "B / A"
         click.echo("\n".join([*format_table([head, *lines], (0, 1, 2, 3)), ""]))
     click.echo(_summary(rows))
-
-
-def sizes_of(text: str, option: str) -> list[int]:
-    """Return the sizes in bytes of a range such as `1K:1G`, every second power of two, or of a single size.
-
-    Args:
-        text: The range or the size.
-        option: Name of the option for error messages.
-
-    Raises:
-        InputError: The text is no range of sizes.
-    """
-    ends = text.split(":")
-    if len(ends) > 2:
-        raise InputError(f"{option}: {text!r} is no range of sizes; write it as in 1K:1G")
-    low, high = parse_size(ends[0], option), parse_size(ends[-1], option)
-    if low > high:
-        raise InputError(f"{option}: {text} has its larger end first; write it as in 1K:1G")
-    return [low << exponent for exponent in range(0, _MOST_SIZES, 2) if low << exponent <= high]
 
 
 def _is_same(row: Difference) -> bool:

@@ -65,12 +65,12 @@ def calibrate(
     synth calibrate --ranks 2 -o here.toml
     torchrun --nproc-per-node 8 -m synth calibrate --topo dgx1 -o here.toml
     """
-    used = choose_backend(backend, [] if devices is None else ["--devices"])
+    chosen_backend = choose_backend(backend, [] if devices is None else ["--devices"])
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
-    count = _count(used, ranks, spec)
+    count = _count(chosen_backend, ranks, spec)
     topology = _wired(spec, count, out)
-    with used.open(BenchRequest(None, count, Settings(iterations=1), devices)) as (measure, prints):
+    with chosen_backend.open(BenchRequest(None, count, Settings(iterations=1), devices)) as (measure, prints):
 
         def timer(probe: Probe, size_bytes: int) -> float:
             """Return the time of a probe in µs; raise InputError if elements are wrong."""
@@ -84,22 +84,24 @@ def calibrate(
             if prints and sys.stderr.isatty():
                 click.echo(f"\r{what}: {done} of {of}", nl=done == of, err=True)
 
-        found = measure_machine(Meter(timer, count, accept_noise), topology, tell, used.tells_protocols)
+        calibration = measure_machine(Meter(timer, count, accept_noise), topology, tell, chosen_backend.tells_protocols)
     if not prints:
         return
-    made = replace(
-        calibrate_topology(topology, found, _source(topology, found, used)),
+    measured = replace(
+        calibrate_topology(topology, calibration, _source(topology, calibration, chosen_backend)),
         name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
     )
-    write_text(out, to_toml(made, remarks=_remarks(found)))
-    _print(found)
-    _warn(found, out)
+    noise = calibration.noise
+    remarks = [f"This measurement is noisy. {ACCEPT_NOISE} accepted what follows.", *noise] if noise else []
+    write_text(out, to_toml(measured, remarks=remarks))
+    _print(calibration)
+    _warn(calibration, out)
     click.echo(f"wrote {out}: equal links have their median; --topo {out} --costs machine counts what a call costs")
 
 
-def _count(used: Backend, ranks: int | None, spec: str | None) -> int:
+def _count(backend: Backend, ranks: int | None, spec: str | None) -> int:
     """Return the number of ranks to measure; raise InputError if nothing states it, or the job has another number."""
-    job = ranks_of_job() if used.in_job else None
+    job = ranks_of_job() if backend.in_job else None
     if job is not None and ranks not in (None, job):
         raise InputError(f"--ranks {ranks}: this is a rank of a job of {job}; it must be left out")
     if ranks is None and job is None and spec is None:
@@ -112,49 +114,43 @@ def _wired(spec: str | None, count: int, out: str) -> Topology:
     if Path(out).suffix != ".toml":
         raise InputError(f"-o {out!r}: has another ending; it must be .toml, as topologies have")
     check_replaceable(out)
-    found = load(spec if spec is not None else f"full:{count}")
-    if found.nranks != count:
-        raise InputError(f"{count} ranks: topology {found.name} has {found.nranks}; it must be as many")
-    return found
+    topology = load(spec if spec is not None else f"full:{count}")
+    if topology.nranks != count:
+        raise InputError(f"{count} ranks: topology {topology.name} has {topology.nranks}; it must be as many")
+    return topology
 
 
-def _print(found: Calibration) -> None:
+def _print(calibration: Calibration) -> None:
     """Print what was measured, each figure with its uncertainty."""
     heads = ("protocol", "links", "start (µs)", "latency (µs)", "gap (µs)", "a block (GB/s)", "link (GB/s)")
     click.echo(f"{heads[0]:<9}{heads[1]:<9}" + "".join(f"{head:>20}" for head in heads[2:]))
-    for name, by_kind in found.costs.items():
-        for kind, one in by_kind.items():
-            figures = (one.start_us, one.latency_us, one.gap_us, one.threadblock_gbs, one.link_gbs)
+    for name, by_kind in calibration.costs.items():
+        for kind, costs in by_kind.items():
+            figures = (costs.start_us, costs.latency_us, costs.gap_us, costs.threadblock_gbs, costs.link_gbs)
             click.echo(f"{name:<9}{kind:<9}" + "".join(f"{_shown(figure):>20}" for figure in figures))
     click.echo(f"{'link':<18}{'α (µs)':>20}{'(GB/s)':>20}")
-    for (a, b), link in found.links.items():
+    for (a, b), link in calibration.links.items():
         alpha, gbs = Measured(link.alpha_us, link.alpha_spread), Measured(link.gbs, link.gbs_spread)
         click.echo(f"{f'{a}→{b}':<18}{_shown(alpha):>20}{_shown(gbs):>20}")
-    for limit, rate in found.shared_gbs.items():
+    for limit, rate in calibration.shared_gbs.items():
         click.echo(f"{limit:<18}{'–':>20}{f'{rate:.3g}':>20}")
 
 
-def _remarks(found: Calibration) -> list[str]:
-    """Return the lines at the head of the file: none, or what was seen of each figure that is noisy."""
-    if not found.noise:
-        return []
-    return [f"This measurement is noisy. {ACCEPT_NOISE} accepted what follows.", *found.noise]
-
-
-def _warn(found: Calibration, out: str) -> None:
+def _warn(calibration: Calibration, out: str) -> None:
     """Print a warning with what was seen of the figures that are noisy, the first SHOWN_REMARKS of them."""
-    if not found.noise:
+    if not calibration.noise:
         return
-    click.echo(f"warning: {_noise_summary(found)}; searches with {out} may choose wrongly:", err=True)
-    for remark in found.noise[:SHOWN_REMARKS]:
+    summary, hidden = _noise_summary(calibration), len(calibration.noise) - SHOWN_REMARKS
+    click.echo(f"warning: {summary}; searches with {out} may choose wrongly:", err=True)
+    for remark in calibration.noise[:SHOWN_REMARKS]:
         click.echo(f"  {remark}", err=True)
-    if len(found.noise) > SHOWN_REMARKS:
-        click.echo(f"  and {len(found.noise) - SHOWN_REMARKS} more, which stand at the head of {out}", err=True)
+    if hidden > 0:
+        click.echo(f"  and {hidden} more, which stand at the head of {out}", err=True)
 
 
-def _noise_summary(found: Calibration) -> str:
+def _noise_summary(calibration: Calibration) -> str:
     """Return in a few words how many figures are noisy."""
-    figures = "1 figure is" if len(found.noise) == 1 else f"{len(found.noise)} figures are"
+    figures = "1 figure is" if len(calibration.noise) == 1 else f"{len(calibration.noise)} figures are"
     return f"{figures} noisy and accepted by {ACCEPT_NOISE}"
 
 
@@ -163,14 +159,14 @@ def _shown(figure: Measured) -> str:
     return f"{figure.value:.3g} ±{figure.within}" if figure.value else figure.within
 
 
-def _source(topology: Topology, found: Calibration, used: Backend) -> str:
+def _source(topology: Topology, calibration: Calibration, backend: Backend) -> str:
     """Return a text on what was measured, on which machine, when and how precisely."""
-    alpha = worst_within(Measured(link.alpha_us, link.alpha_spread) for link in found.links.values())
-    gbs = worst_within(Measured(link.gbs, link.gbs_spread) for link in found.links.values())
-    noise = f"; {_noise_summary(found)}, the first: {found.noise[0]}" if found.noise else ""
+    alpha = worst_within(Measured(link.alpha_us, link.alpha_spread) for link in calibration.links.values())
+    gbs = worst_within(Measured(link.gbs, link.gbs_spread) for link in calibration.links.values())
+    noise = f"; {_noise_summary(calibration)}, the first: {calibration.noise[0]}" if calibration.noise else ""
     return (
-        f"{topology.name}, measured by synth calibrate --backend {used.name} on {date.today().isoformat()},"
-        f" {used.machine()}; known within: α {alpha}, bandwidth {gbs}{noise}"
+        f"{topology.name}, measured by synth calibrate --backend {backend.name} on {date.today().isoformat()},"
+        f" {backend.machine()}; known within: α {alpha}, bandwidth {gbs}{noise}"
     )
 
 
