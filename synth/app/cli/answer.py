@@ -152,7 +152,13 @@ def clear_progress() -> None:
 
 
 def ending(ended: str, begun: float, has_answer: bool = True) -> list[str]:
-    """Return the last parts of every report: why the search stopped early, if it did, and the seconds that all took."""
+    """Return the last parts of every report: why the search stopped early, if it did, and the seconds that all took.
+
+    Args:
+        ended: Why the search stopped early: "interrupted", "budget" or "".
+        begun: Time of the command's start, as `time.monotonic` counts.
+        has_answer: Whether the report shows an answer.
+    """
     why = {"interrupted": "interrupted", "budget": "the budget ended"}
     return [
         *([why[ended] + (": the best so far" if has_answer else "")] if ended in why else []),
@@ -161,7 +167,13 @@ def ending(ended: str, begun: float, has_answer: bool = True) -> list[str]:
 
 
 def written_until(ended: str, command: SearchCommand) -> float:
-    """Return the time of `now` until which files may be made: the end of the budget, or shortly after Ctrl-C."""
+    """Return the time of `synth.model.deadline.now` until which files may be made.
+
+    Args:
+        ended: Why the search stopped early, as in `SearchResult.ended`: after "interrupted" little time is left,
+            otherwise the rest of the budget.
+        command: The call of the command, which states the budget.
+    """
     end = command.begun + command.budget_s
     return min(end, now() + _STOPPING_S) if ended == "interrupted" else end
 

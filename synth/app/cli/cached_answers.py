@@ -28,7 +28,6 @@ from emit.library.standing import File
 from emit.library.write import existing_entries
 from synth.baselines import baseline
 from synth.bounds.prove import Bound
-from synth.bounds.witness import Witness
 from synth.engines.registry import ENGINES
 from synth.model.problem import LARGEST, question
 from synth.search.offer import Offer
@@ -86,9 +85,9 @@ def answer_key(user_question: Question, proof: bool) -> str:
     return digest.hexdigest()[:40]
 
 
-def entries_of_question(entries: Iterable[Entry], problem: Question) -> list[Entry]:
+def entries_of_question(entries: Iterable[Entry], user_question: Question) -> list[Entry]:
     """Return the entries of a library for a question, for all targets."""
-    fields = question(problem.problem)
+    fields = question(user_question.problem)
     return [entry for entry in entries if all(entry.values[key] == value for key, value in fields.items())]
 
 
@@ -107,9 +106,9 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     if result.healthy is not None or not result.ranges:
         return
     forms = [written] + ([written.other_form] if written.other_form is not None else [])
-    if (written.refused and result.ended) or any(
-        _is_unwritten(served, file) for form in forms for served, file in _ranges_and_files(form)
-    ):
+    rows = [_ranges_and_files(form) for form in forms]
+    is_unwritten = any(file is None and offer.execution is not None for row in rows for offer, file in row)
+    if is_unwritten or (written.refused and result.ended):
         return
     algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.found.ranges))
     algorithms += [offer.algorithm for offer in result.refused if offer.algorithm not in algorithms]
@@ -119,9 +118,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         "seconds": result.seconds,
         "ended": result.ended,
         "algorithms": len(algorithms),
-        "forms": [
-            [_state_range(served, file, number_of) for served, file in _ranges_and_files(form)] for form in forms
-        ],
+        "forms": [[_state_range(served, file, number_of) for served, file in row] for row in rows],
         "refused": [[number_of[id(offer.algorithm)], offer.refused] for offer in result.refused],
         "decisive": result.bound.witnesses.index(result.bound.at(result.ranges[0].shown)[1]),
         "bound_s": [result.bound_s.get(witness) for witness in result.bound.witnesses],
@@ -142,7 +139,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         cache.put(key, pack(about, files))
 
 
-def take_answer(cache: Cache, key: str, folder: Path, problem: Question) -> CachedAnswer | None:
+def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -> CachedAnswer | None:
     """Return the answer that is kept for a question, after its check; None if the question must be searched.
 
     Args:
@@ -150,7 +147,7 @@ def take_answer(cache: Cache, key: str, folder: Path, problem: Question) -> Cach
         key: Key of the answer.
         folder: The library that the answer is for. If it has other files for the question, another search may find
             better ones.
-        problem: The question.
+        user_question: The question.
 
     Raises:
         InputError: The kept answer is not right. It is removed from the cache.
@@ -158,26 +155,21 @@ def take_answer(cache: Cache, key: str, folder: Path, problem: Question) -> Cach
     data = cache.get(key)
     if data is None:
         return None
-    origin, entries = "the cache's answer", entries_of_question(existing_entries(folder), problem)
+    origin, entries = "the cache's answer", entries_of_question(existing_entries(folder), user_question)
     try:
         about, files = unpack(data, origin)
         if not all(_has_bytes(entry.path, files.get(entry.file)) for entry in entries):
             return None
-        return _restore(Fields(about, "", origin), files, problem)
+        return _restore(Fields(about, "", origin), files, user_question)
     except HOSTILE as error:
         cache.remove(key)
         why = str(error).removeprefix(f"{origin}: ")
         raise InputError(f"{origin} is not believed ({why}); it is removed, and the question is searched") from None
 
 
-def _ranges_and_files(form: Saved) -> Iterator[tuple[Offer, File | None]]:
+def _ranges_and_files(form: Saved) -> list[tuple[Offer, File | None]]:
     """Return each range of an answer with the file that was written for it."""
-    return zip(form.found.ranges, form.made, strict=True)
-
-
-def _is_unwritten(served: Offer, file: File | None) -> bool:
-    """Return whether a range has a program without a file."""
-    return file is None and served.execution is not None
+    return list(zip(form.found.ranges, form.made, strict=True))
 
 
 def _state_range(served: Offer, file: File | None, number_of: Mapping[int, int]) -> dict[str, Any]:
@@ -221,13 +213,23 @@ def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question)
             about.fail("forms", "must be one or two lists of ranges")
         programs = executor_for(problem, user_question.settings, user_question.options.size)
         ranges = [
-            _ranges(rows, algorithms, files, folder / str(number), about, _of_form(programs, number))
+            _ranges(
+                rows,
+                algorithms,
+                files,
+                folder / str(number),
+                about,
+                programs.other_form() if programs and number else programs,
+            )
             for number, rows in enumerate(forms)
         ]
+    # A proof has the decisive witness first; the bound has the witnesses in the order of the search.
+    decisive_witness, *witnesses = proof.witnesses
+    witnesses.insert(about.integer("decisive", 0, len(witnesses)), decisive_witness)
     result = SearchResult(
         problem,
         ranges=ranges[0],
-        bound=_bound(proof.witnesses, about),
+        bound=Bound(tuple(witnesses)),
         baselines=_baselines(user_question, Bound(proof.witnesses)),
         engine=user_question.options.engine,
         unsaid=user_question.unsaid,
@@ -237,17 +239,6 @@ def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question)
     _check_sizes(result, user_question, about)
     _add_figures(result, about, algorithms)
     return CachedAnswer(result, None if len(ranges) == 1 else replace(result, ranges=ranges[1]))
-
-
-def _bound(witnesses: tuple[Witness, ...], about: Fields) -> Bound:
-    """Return the bound with its witnesses in the order of the search; a proof has the decisive witness first."""
-    place = about.integer("decisive", 0, len(witnesses) - 1)
-    return Bound((*witnesses[1 : place + 1], witnesses[0], *witnesses[place + 1 :]))
-
-
-def _of_form(programs: Programs | None, number: int) -> Programs | None:
-    """Return the programs of the usual form of calls (number 0) or of the other one."""
-    return programs if programs is None or number == 0 else programs.other_form()
 
 
 def _ranges(

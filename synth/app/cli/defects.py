@@ -29,7 +29,12 @@ debug_option = click.Option(
 
 
 def say_defects(defects: Iterable[Defect], outcome: str) -> None:
-    """Print on stderr what failed, what that means for the answer, and which command to send to the developers."""
+    """Print a line on stderr for each defect, with the command that the user should send to the developers.
+
+    Args:
+        defects: Parts of synth that failed.
+        outcome: What that means for the answer, as a clause.
+    """
     for defect in defects:
         if _shows_traces:
             click.echo(defect.trace, err=True)

@@ -76,10 +76,15 @@ class _Figure(click.ParamType):  # type: ignore[type-arg]  # Older versions are 
 
 
 def check_arguments(command: click.Command, args: list[str], ctx: click.Context) -> None:
-    """Replace the types of a command's parameters by those of this module.
+    """Make a command convert its arguments by the strict types of this module, and refuse repeated options.
+
+    Args:
+        command: The command; the types of its parameters are replaced.
+        args: The arguments that the user wrote after the command's name.
+        ctx: Context of the group that the command belongs to.
 
     Raises:
-        InputError: An option is given twice.
+        InputError: An option is given twice that may be given once only.
     """
     for param in command.params:
         if type(param.type) is type(click.STRING):

@@ -96,9 +96,15 @@ def trace_schedule(problem: Problem, schedule: Schedule) -> Lineage:
 
 
 def describe_chunks(problem: Problem, chunks: Ints) -> dict[str, Any]:
-    """Return the data about each chunk: whether it is a sum, its holders before and its goals after.
+    """Return the page's data about some chunks of a problem.
 
-    These are local ranks, null for all of the group; `from_more` and `to_more` count the ranks beyond those named.
+    Returns:
+        A dictionary with a list for each key, one element a chunk:
+
+        - id: Number of the chunk.
+        - sum: 1 if the chunk is a sum of contributions, otherwise 0.
+        - from, to: The first local ranks that hold it before, and that must hold it after; None for the whole group.
+        - from_more, to_more: Number of further such ranks.
     """
     collective = problem.collective
     view: dict[str, Any] = {"id": chunks.tolist(), "sum": collective.reduces[chunks].astype(int).tolist()}

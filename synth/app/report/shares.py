@@ -39,7 +39,18 @@ def _since(row: Ints, times: Floats, nrows: int, nbins: int) -> Floats:
 
 
 def pack_table(shares: Floats) -> dict[str, Any]:
-    """Return a table of shares (0..1) for a page: each distinct row once, and the index of every row in them."""
+    """Return a table of shares for a page, which holds each distinct row once.
+
+    Args:
+        shares: Numbers from 0 to 1, shape (rows, bins).
+
+    Returns:
+        A dictionary with these keys:
+
+        - bins: Number of columns.
+        - row: For each row, its index among the distinct rows.
+        - data: The distinct rows in base64, each number as a byte from 0 to 255.
+    """
     coarse = np.round(np.clip(shares, 0.0, 1.0) * 255).astype(np.uint8)
     kinds, which = np.unique(coarse, axis=0, return_inverse=True)
     data = base64.b64encode(kinds.tobytes()).decode("ascii")
