@@ -6,7 +6,7 @@ all interleavings reach the same end: either every threadblock completes in each
 at the same instructions. One greedy run decides for all of them.
 
 A front end says how one threadblock advances (`advance`) and what a stopped one waits for (`waits_for`):
-`emit.check.order` for programs, `emit.mscclpp.execution` for execution plans.
+`emit.check.order` for programs, `emit.check.acts` for execution plans.
 """
 
 from __future__ import annotations

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from emit.check.acts import ActRun, Move, execution_order
 from emit.check.program import check
 from emit.compiler.assembly import BlockLayout, assemble
 from emit.compiler.ir import NONE, Instructions, cell
 from emit.compiler.prepared import Prepared
 from emit.findings import Verdict
 from emit.goal import Goal
-from emit.mscclpp.acts import ActRun, Move, acts_of
-from emit.mscclpp.execution import execution_order
+from emit.mscclpp.acts import acts_of
 from emit.mscclpp.format import check_plan, verdict_of
 from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
 from emit.mscclpp.plan import NO_LIMIT, ExecutionPlan

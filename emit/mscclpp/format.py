@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from emit.check.acts import Acts, check_counts
 from emit.check.capacity import CAPACITY
 from emit.check.cells import cells_of
 from emit.check.contents import ProgramContents
@@ -23,8 +24,7 @@ from emit.check.program import check
 from emit.columns import Column, columns_of
 from emit.findings import Findings, Judgement, Verdict
 from emit.goal import Goal, goals_of, sizes_of
-from emit.mscclpp.acts import Acts, acts_of, check_counts
-from emit.mscclpp.ends import check_ends, check_hearing
+from emit.mscclpp.acts import acts_of
 from emit.mscclpp.meeting import add_meeting
 from emit.mscclpp.memory import (
     ALIGNMENT,
@@ -130,7 +130,7 @@ def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
     if runs:
         memory = memory_of(plan, full_goal)  # This limits the number of cells of a goal.
         plan_acts = acts_of(memory)
-        check_counts(plan_acts, plan, findings)
+        check_counts(plan_acts, findings)
         _replay(plan_acts, memory, full_goal, findings, notes)
         if full_goal is None:
             notes.append(f"no goal known for collective {plan.collective[:60]!r}: the result was not judged")
@@ -178,7 +178,7 @@ def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, finding
             run.report_stopped(stopped)
         if not stopped:
             if launch == 1:  # Later launches end in the same state.
-                check_ends(run, findings, notes)
+                run.check_ends(notes)
             if required_goal is not None:
                 contents.report_wrong(
                     run.cells,
@@ -193,7 +193,7 @@ def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, finding
             if launch > 1:  # Earlier launches had no findings.
                 findings.reported[:] = [replace(f, message=f"launch {launch}: {f.message}") for f in findings.reported]
             return
-    check_hearing(run, findings, notes)
+    run.check_hearing(notes)
 
 
 def write(

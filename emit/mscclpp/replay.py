@@ -10,21 +10,24 @@ Every channel end and every semaphore has its signals in a fixed order, as `emit
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from emit.check.clocks import Message, ThreadClocks, VectorClocks
+import numpy as np
+
+from emit.check.acts import Act, ActExecution, ActRun, Acts, Move
+from emit.check.clocks import Message, Row, ThreadClocks, VectorClocks
 from emit.check.contents import GARBAGE, NOTHING, ProgramContents
-from emit.check.executor import report_deadlock
 from emit.findings import Findings
-from emit.mscclpp.acts import Act, ActRun, Acts, Move, in_upper_half
-from emit.mscclpp.execution import ExecutionProgress, Need
+from emit.mscclpp.acts import in_upper_half
 from emit.mscclpp.memory import Memory
+from emit.mscclpp.plan import ExecutionPlan
 
 # An access: actor, tick, threadblock and operation (for messages); then the number of nops before it, whether elements
 # are spread over threads as in packet operations, and the element (−1 for several). One thread does two accesses if
 # these last three are equal.
 Access = tuple[int, int, int, int, int, bool, int]
 _MIXED = -1
+_SPELT_OUT = 8  # cautions that are written out; further ones are counted
 
 
 class Replay:
@@ -38,13 +41,12 @@ class Replay:
         cells: Content of each cell.
         findings: Where findings are added.
         launch: Number of launches so far, including the current one.
-        progress: Progress of the current launch.
+        execution: Execution of the acts.
         begun: Tick of each rank's first actor when the current launch began.
         written: Last write of each cell.
         read: Reads of each cell since its last write, by actor.
         packet: Knowledge of the flag of each cell that was written as a packet in this launch.
         times: How often each cell was written as a packet in this launch.
-        semaphore_values: Value of each semaphore.
         acquired: Number of acquires in this launch, by (threadblock, semaphore).
     """
 
@@ -54,7 +56,7 @@ class Replay:
         self.plan_acts, self.memory, self.contents = plan_acts, memory, contents
         self.initial, self.cells = cells, dict(cells)
         self.findings = findings
-        self.launch, self.progress = 0, ExecutionProgress(plan_acts, plan_acts.acts)
+        self.launch, self.execution = 0, ActExecution(plan_acts)
         self.halves = [plan_acts.acts, in_upper_half(plan_acts, memory) if memory.plan.double else plan_acts.acts]
         self.begun = [0] * len(memory.plan.gpus)
         nblocks = len(plan_acts.acts)
@@ -62,11 +64,11 @@ class Replay:
         used += sorted(
             {e for acts in plan_acts.acts for a in acts if a.kind == "signal" for e in a.ids}.difference(used)
         )
-        ports = [end for end in used if plan_acts.ends[end][1] == "port"]
+        ports = [end for end in used if plan_acts.ends[end].kind == "port"]
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
         is_ordered_alike = not any(a.packets or a.relaxed for acts in plan_acts.acts for a in acts)
         self.clocks = ThreadClocks(
-            [*plan_acts.rank, *(plan_acts.ends[end][0] for end in ports)], merged=is_ordered_alike
+            [*plan_acts.rank, *(plan_acts.ends[end].rank for end in ports)], merged=is_ordered_alike
         )
         self.written: dict[int, Access] = {}
         self.read: dict[int, dict[int, Access]] = {}
@@ -74,7 +76,6 @@ class Replay:
         self.times: Counter[int] = Counter()
         self.signals: list[deque[Message]] = [deque() for _ in plan_acts.ends]
         self.released: list[list[Message]] = [[] for _ in plan_acts.semaphores]
-        self.semaphore_values = [value for _, _, value in plan_acts.semaphores]
         self.acquired: Counter[tuple[int, int]] = Counter()
         self.last_use: dict[tuple[str, int], tuple[int, int, int, int, int]] = {}
         self.reported: set[tuple[int, int, int, int]] = set()
@@ -85,16 +86,14 @@ class Replay:
         """Run the plan once on all ranks; return the threadblocks that stopped before their end."""
         if self.launch:
             self._end_launch()
-        self.progress = ExecutionProgress(self.plan_acts, self.halves[self.launch % 2])
         self.launch += 1
-        return self.progress.run(self)
+        return self.execution.launch(self.halves[(self.launch - 1) % 2], self._do)
 
     def _end_launch(self) -> None:
         """Join the threadblocks of each rank at the end of a launch; the next launch knows what they know."""
-        of_rank: dict[int, list[int]] = defaultdict(list)
-        for block, rank in enumerate(self.plan_acts.rank):
-            of_rank[rank].append(block)
-        for rank, blocks in of_rank.items():
+        for rank, blocks in enumerate(self.plan_acts.blocks_of_ranks(len(self.begun))):
+            if not blocks:
+                continue
             self.clocks.join(blocks)
             self.begun[rank] = self.clocks.tick[blocks[0]]
             self.clocks.join(blocks)  # From now on all of them know that the launch has begun.
@@ -106,46 +105,28 @@ class Replay:
             of_launch.clear()
         self.released = [[] for _ in self.released]  # As many were acquired, so each semaphore has its old value.
 
-    def meet(self, blocks: Sequence[int]) -> None:
-        """Join threadblocks at a barrier, so that each knows what any of them knows."""
-        self.clocks.join(blocks)
-
-    def need(self, act: Act) -> Need | None:
-        """Return the event that must happen before an act can be executed, None for none."""
-        needs: Iterable[Need] = ()
-        if act.kind == "wait":
-            needs = (("signal", end) for end, n in Counter(act.ids).items() if len(self.signals[end]) < n)
-        elif act.kind == "acquire":
-            needs = (("release", number) for number, n in Counter(act.ids).items() if self.semaphore_values[number] < n)
-        elif act.flagged:
-            needs = (("packet", cell) for move in act.moves for cell in move.packets_read() if cell not in self.packet)
-        return next(iter(needs), None)
-
-    def do(self, block: int, act: Act) -> list[Need]:
-        """Run an act; return the events that it causes, named as in `need`."""
-        clocks = self.clocks
-        if act.kind == "nop":
+    def _do(self, blocks: Sequence[int], act: Act) -> None:
+        """Run an act of a threadblock, or the barrier at which several meet."""
+        clocks, block = self.clocks, blocks[0]
+        if act.kind == "barrier":
+            clocks.join(blocks)
+        elif act.kind == "nop":
             clocks.nop(block)
-            return []
-        if act.kind == "wait":
-            for thread, end in enumerate(act.ids):
-                clocks.hear(block, self.signals[end].popleft())
-                self._in_order("wait", end, block, act, thread)
-            return []
-        if act.kind == "signal":
-            return [self._signal(block, end, act, thread) for thread, end in enumerate(act.ids)]
-        if act.kind == "data":
-            return self._data(block, act)
-        for number in act.ids:
-            if act.kind == "acquire":
+        elif act.kind == "data":
+            self._data(block, act)
+        for thread, number in enumerate(act.ids):
+            if act.kind == "wait":
+                clocks.hear(block, self.signals[number].popleft())
+                self._in_order("wait", number, block, act, thread)
+            elif act.kind == "signal":
+                self._signal(block, number, act, thread)
+            elif act.kind == "acquire":
                 self._acquire(block, number)
-            else:
+            elif act.kind == "release":
                 self.released[number].append(clocks.message(block))
-                self.semaphore_values[number] += 1
-        return [("release", number) for number in act.ids if act.kind == "release"]
 
-    def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> Need:
-        """Add a signal at the other end of a channel end, and return the need that it meets."""
+    def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> None:
+        """Add a signal at the other end of a channel end."""
         actor = self._handed_over(block, end) if end in self.port else block
         # A port channel counts its own signals.
         self._in_order("signal", end, block, act, 0 if actor != block else thread)
@@ -153,7 +134,6 @@ class Replay:
         other_end = self.plan_acts.across[end]
         if other_end >= 0:
             self.signals[other_end].append(message)
-        return ("signal", other_end)
 
     def _handed_over(self, block: int, end: int) -> int:
         """Return the actor of a port channel, which works asynchronously, with the knowledge of the threadblock."""
@@ -167,7 +147,6 @@ class Replay:
 
         These are the release of the same number, all releases, or none.
         """
-        self.semaphore_values[number] -= 1
         self.acquired[block, number] += 1
         releases_needed = self.acquired[block, number] - self.plan_acts.semaphores[number][2]
         if number in self.single:
@@ -185,32 +164,28 @@ class Replay:
             user_block, tick, op, nops_before, user = last_use
             is_concurrent = user_block != block and self.clocks.seen.row(block)[user_block] < tick + 2
             if is_concurrent or (user_block == block and nops_before == nops and user != thread):
-                _, channel_type, number = self.plan_acts.ends[end]
                 user_text = (
                     f"tb {self.plan_acts.tb[user_block]} step {op}" if is_concurrent else f"another thread in step {op}"
                 )
                 remedy = "one must wait for the other" if is_concurrent else "a nop must stand between"
-                message = f"{kind}s on {channel_type} channel {number} in no fixed order with {user_text}; {remedy}"
+                message = f"{kind}s on {self.plan_acts.ends[end]} in no fixed order with {user_text}; {remedy}"
                 self.findings.add("race", message, *self.plan_acts.place(block, act.op))
         self.last_use[kind, end] = (block, self.clocks.tick[block], act.op, nops, thread)
 
-    def _data(self, block: int, act: Act) -> list[Need]:
-        """Run the moves of a data operation; return the events that they cause."""
-        news: list[Need] = []
+    def _data(self, block: int, act: Act) -> None:
+        """Run the moves of a data operation."""
         if act.name == "rppkt" and act.ports:  # All threads read and synchronize before one sends.
             self._hear_packets(block, act.moves[0])
             self.clocks.nop(block)
         for n, move in enumerate(act.moves):
             if not act.ports:
-                news += self._move(block, block, act, move)
+                self._move(block, block, act, move)
                 continue
             for k, target in enumerate(move.targets):
                 end = act.ports[n + k]
-                actor = self._handed_over(block, end)
-                news += self._move(actor, block, act, Move(move.length, move.sources, (target,)))
-                if act.name in ("pws", "pwsf"):
-                    news.append(self._signal(block, end, act))
-        return news
+                self._move(self._handed_over(block, end), block, act, Move(move.length, move.sources, (target,)))
+                if end in act.signalled:
+                    self._signal(block, end, act)
 
     def _hear_packets(self, actor: int, move: Move) -> None:
         """Add the knowledge of the packets that a move reads."""
@@ -221,8 +196,8 @@ class Replay:
                 seen_messages.add(id(message))
                 self.clocks.seen.learn(actor, message.seen)  # Each thread reads the packets of its own elements.
 
-    def _move(self, actor: int, block: int, act: Act, move: Move) -> list[Need]:
-        """Run one move, which `actor` executes for an operation of threadblock `block`; return the resulting events."""
+    def _move(self, actor: int, block: int, act: Act, move: Move) -> None:
+        """Run one move, which `actor` executes for an operation of threadblock `block`."""
         clocks = self.clocks
         if act.packets and actor == block:
             self._hear_packets(actor, move)
@@ -236,7 +211,6 @@ class Replay:
             ):
                 self._too_early(block, act, run)
         message = clocks.packet(actor) if any(run.packet for run in move.targets) else None
-        news: list[Need] = []
         cells, add = self.cells, self.contents.add
         for j in range(move.length):
             access = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
@@ -256,10 +230,8 @@ class Replay:
                     if run.packet and message is not None:
                         self.packet[cell] = message
                         self.times[cell] += 1
-                        news.append(("packet", cell))
         if message is not None:
             clocks.tick[actor] += 1  # The packet says nothing about later events.
-        return news
 
     def _reads(self, cell: int, access: Access, flagged: bool, act: Act) -> None:
         """Check that a read of a cell is ordered after its last write, and record it."""
@@ -333,55 +305,90 @@ class Replay:
         return GARBAGE
 
     def report_stopped(self, stopped: list[int]) -> None:
-        """Add the cycle of waits in which the run stopped, or the wait for something that nothing provides."""
-        acts, at = self.progress.acts, self.progress.at
+        """Add the cycle of waits in which the launch stopped, or the wait for something that nothing provides."""
 
-        def act(block: int) -> Act:
-            """Return the act at which a threadblock stopped."""
-            return acts[block][at[block]]
+        def cell_name(cell: int) -> str:
+            """Return the name of a cell with packets."""
+            name, index = self.memory.name(cell, True)
+            return f"{name}[{index}]"
 
-        def waits_for(block: int) -> tuple[int | None, str]:
-            """Return the threadblock that a stopped one waits for, and the event in words."""
-            barrier = act(block).kind == "barrier"
-            need = ("barrier", act(block).ids[0]) if barrier else self.need(act(block))
-            assert need is not None  # It stopped there.
-            arrived = self.progress.arrived[need[1]] if barrier else []
-            providers = (
-                candidate
-                for candidate in stopped
-                if candidate not in arrived and any(self._provides(a, need) for a in acts[candidate][at[candidate] :])
+        self.execution.report_stopped(stopped, cell_name, self.findings)
+
+    def check_ends(self, notes: list[str]) -> None:
+        """Add findings and cautions for accesses that can still happen after a rank's kernel has ended.
+
+        The caller may then use its buffers.
+        """
+        plan_acts, known_at_end = self.plan_acts, self._known_at_end()
+        reported: set[tuple[int, int, int]] = set()
+        cautions: list[str] = []
+        accesses = [(cell, access, "writes") for cell, access in sorted(self.written.items())]
+        for cell, readers in sorted(self.read.items()):
+            accesses += ((cell, access, "reads") for _, access in sorted(readers.items()))
+        for cell, access, verb in accesses:
+            actor, tick, block, op = access[:4]
+            owner = self.memory.rank(cell)
+            is_own = self.clocks.rank[actor] == owner
+            if actor < len(plan_acts.acts) and is_own:
+                continue
+            is_known = len(known_at_end[owner]) and known_at_end[owner][actor] >= tick + 2
+            if is_known or (block, op, owner) in reported:
+                continue
+            reported.add((block, op, owner))
+            name, at = self.memory.name(cell)
+            op_name, place = plan_acts.name(block, op), plan_acts.place(block, op)
+            if not is_own:
+                message = f"{op_name} {verb} {name}[{at}] of rank {owner}, which can end before that"
+                self.findings.add("race", f"{message}; it must wait for a signal", *place, cell=(name, at))
+            elif name != "s" or not self.memory.plan.double:  # With double scratch, the next call uses the other half.
+                cautions.append(
+                    f"caution: rank {owner} can end while a port channel still reads {name}[{at}] for the {op_name} of"
+                    f" tb {place[1]} step {op}; pwsf and flush do not wait for it in the executor"
+                )
+        notes += cautions[:_SPELT_OUT]
+        if len(cautions) > _SPELT_OUT:
+            notes.append(f"caution: {len(cautions) - _SPELT_OUT} more of that kind")
+
+    def check_hearing(self, notes: list[str]) -> None:
+        """Add a finding or a caution if a rank hears nothing of another rank, and so can be two launches ahead of it.
+
+        Such launches use the same half of scratch. A plan of packets whose channels connect the two ranks must prevent
+        it, because its launches mix with those of other packet plans.
+        """
+        plan, first = self.memory.plan, self.clocks.first
+        unaware_pairs = (
+            (rank, peer)
+            for rank, known_row in enumerate(self._known_at_end())
+            for peer in range(len(plan.gpus))
+            if rank != peer and not (peer in first and len(known_row) and known_row[first[peer]] > self.begun[peer])
+        )
+        pair = next(unaware_pairs, None)
+        if pair is None:
+            return
+        subject = f"hears nothing of rank {pair[1]} in a launch, and can be two ahead of it"
+        if plan.packets and plan.double and _connected(plan, *pair):
+            requirement = "it must hear that it has started, before it ends"
+            self.findings.add(
+                "race", f"{subject}: packets that are not yet read are overwritten; {requirement}", pair[0]
             )
-            return next(providers, None), self._describe(need)
+        else:
+            notes.append(f"caution: rank {pair[0]} {subject}, which breaks plans of packets (LL) before and after it")
 
-        plan_acts, findings = self.plan_acts, self.findings
-        report_deadlock(stopped[0], waits_for, lambda b: plan_acts.place(b, act(b).op), lambda b: act(b).name, findings)
+    def _known_at_end(self) -> list[Row]:
+        """Return for each rank the events that it knows to be over when its launch ends; empty without threadblocks."""
+        of_rank = self.plan_acts.blocks_of_ranks(len(self.begun))
+        return [self.clocks.ended(blocks) if blocks else np.zeros(0, dtype=np.int32) for blocks in of_rank]
 
-    def _provides(self, act: Act, need: Need) -> bool:
-        """Return True if the act would cause the event `need`."""
-        kind, number = need
-        if kind == "signal":
-            other_end = self.plan_acts.across[number]
-            return (
-                other_end in act.ids if act.kind == "signal" else act.name in ("pws", "pwsf") and other_end in act.ports
-            )
-        if kind in ("release", "barrier"):
-            return act.kind == kind and number in act.ids
-        packets = ((run.cell, move.length) for move in act.moves for run in move.targets if run.packet)
-        return any(cell <= number < cell + 2 * length for cell, length in packets)
 
-    def _describe(self, need: Need) -> str:
-        """Describe the event `need` in words."""
-        kind, number = need
-        if kind == "barrier":
-            return f"the other threadblocks at barrier {self.plan_acts.barriers[number][1]}"
-        if kind == "signal":
-            rank, channel_type, n = self.plan_acts.ends[number]
-            peer = self.memory.plan.gpus[rank].peers[channel_type][n]
-            return f"a signal of rank {peer} on {channel_type} channel {n}"
-        if kind == "release":
-            return f"semaphore {self.plan_acts.semaphores[number][1]}"
-        name, index = self.memory.name(number, True)
-        return f"a packet in {name}[{index}]"
+def _connected(plan: ExecutionPlan, rank: int, target: int) -> bool:
+    """Return True if channels lead from one rank to the other, perhaps through further ranks."""
+    reached, todo = {rank}, [rank]
+    while todo:
+        gpu = plan.gpus[todo.pop()]
+        groups = [*gpu.peers.values(), *(ranks for _, ranks in gpu.switches)]
+        todo += (new := {peer for peers in groups for peer in peers} - reached)
+        reached |= new
+    return target in reached
 
 
 def _single(plan_acts: Acts) -> set[int]:

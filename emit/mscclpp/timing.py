@@ -15,25 +15,25 @@ threadblocks release one semaphore, or signal on one channel, they are served in
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from emit.mscclpp.acts import Act, ActRun, Acts, Move, acts_of
-from emit.mscclpp.execution import execution_order
+from emit.check.acts import Act, ActRun, Acts, Move, execution_order
+from emit.columns import OP_CODE, Columns
+from emit.mscclpp.acts import acts_of
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
-from emit.timing.clock import MOST_TURNS, ProgramClock
-from emit.timing.predict import assign_links, block_rates, place_ranks
-from synth.model.collective import Bools, Floats, Ints
+from emit.timing.clock import COMPILED_FROM
+from emit.timing.links import MessageLinks, assign_links
+from emit.timing.predict import TimedProgram, TimedSteps
+from synth.model.collective import Floats, Ints
 from synth.model.deadline import checking_deadline
-from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers
-from topologies.costed import with_protocol
 from topologies.errors import InputError
-from topologies.network import Network, network
+from topologies.network import Network
 from topologies.topology import Topology
 
 _NONE = -1
@@ -41,14 +41,11 @@ _SLICES = 16  # Slices of a sum that a switch multicasts; they stand for the ker
 _FREE = 1 << 20  # transmissions in flight, more than occur, because plans have no FIFO
 
 
-class PlanPredictor:
+class PlanPredictor(TimedProgram):
     """A plan on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
         plan: The plan.
-        topology: The topology.
-        group: The topology's rank of each rank of the plan.
-        network: The network between these ranks; its local ranks are the plan's.
     """
 
     def __init__(
@@ -67,20 +64,18 @@ class PlanPredictor:
                 of the
                 plan, or the plan names objects that do not exist, stops before its end, or is too large to be checked.
         """
-        self.plan, self.topology = plan, topology
-        topology = with_protocol(topology, "LL" if plan.protocol == "LL" else "Simple")
-        self.group = place_ranks(len(plan.gpus), topology, group)
-        self.network: Network = network(topology, self.group)
+        super().__init__(topology, "LL" if plan.packets else "Simple", len(plan.gpus), group)
+        self.plan = plan
+        self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
         ensure_executable(plan, None, "cannot be timed")
         memory = memory_of(plan, None)
         try:
-            steps = _Steps(acts_of(memory), _switches(plan, self.network))
+            steps = _PlanSteps(acts_of(memory), _switches(plan, self.network))
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
-        self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
         weight = np.ones(len(plan.gpus)) if weight is None else weight
-        self._clock, hold_us = _clock_of(steps, self.network, topology, weight)
-        self._hold_us = hold_us / memory.units  # µs for each byte of a chunk
+        self._take_steps(steps.timed(self.network, self._costed, weight), _FREE, False, COMPILED_FROM)
+        self._hold_us /= memory.units
 
     @property
     def nsteps(self) -> int:
@@ -107,17 +102,6 @@ class PlanPredictor:
         """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
         return float(size_bytes) / self._chunks
 
-    def time_us(self, size_bytes: float) -> float:
-        """Return the time when everything has ended and arrived, in µs."""
-        time, ended, _, _ = self._clock.run(self._hold_us * self.chunk_bytes(size_bytes))
-        if not ended:  # This cannot happen, because an execution has completed.
-            raise InputError("cannot be timed: it stops before its end; synth verify says where")
-        return time
-
-    def times_us(self, sizes: Iterable[float]) -> Floats:
-        """Return `time_us` of each size."""
-        return np.array([self.time_us(size) for size in sizes], dtype=np.float64)
-
     @classmethod
     def concurrent_us(
         cls,
@@ -143,15 +127,16 @@ class PlanPredictor:
         return predictor.time_us(predictor._chunks)
 
 
-class _Steps:
-    """The acts of a plan as steps for a `Clock`.
+class _PlanSteps:
+    """The acts of a plan as steps that a `ProgramClock` runs.
 
     A step waits for one other step, and may send. The threadblocks are the plan's, then one for each port channel, then
-    one
-    for each message, whose only step receives it: a wait for the message is a wait for that step.
+    one for each message, whose only step receives it: a wait for the message is a wait for that step. Each message has
+    a connection of its own.
 
     Attributes:
         blocks: Steps of each threadblock, by their numbers.
+        rank: Rank of each threadblock.
         dep: Step that each step waits for, `_NONE` for none.
         sends: Message that each step sends, `_NONE` for none.
         receives: Message that each step receives, `_NONE` for none.
@@ -165,9 +150,10 @@ class _Steps:
         """Convert all acts of a plan in one order of execution; `switches` is the result of `_switches`."""
         self.plan_acts, self.switches = plan_acts, switches
         nblocks = len(plan_acts.acts)
-        ports = sorted({end for end, (_, kind, _) in enumerate(plan_acts.ends) if kind == "port"})
+        ports = [number for number, end in enumerate(plan_acts.ends) if end.kind == "port"]
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
-        self.blocks: list[list[int]] = [[] for _ in range(nblocks + len(ports))]
+        self.rank = [*plan_acts.rank, *(plan_acts.ends[end].rank for end in ports)]
+        self.blocks: list[list[int]] = [[] for _ in self.rank]
         self.dep: list[int] = []
         self.sends: list[int] = []
         self.receives: list[int] = []
@@ -184,6 +170,68 @@ class _Steps:
         self._at_barrier: dict[int, list[int]] = defaultdict(list)
         for block, act in checking_deadline(execution_order(plan_acts), every=256):
             self._do(block, act)
+
+    def timed(self, net: Network, topology: Topology, weight: Floats) -> TimedSteps:
+        """Return the steps, threadblock after threadblock, with the links of their messages."""
+        order = np.array([step for block in self.blocks for step in block], dtype=np.int64)
+        number = np.full(len(order) + 1, _NONE, dtype=np.int64)  # The last entry stands for no step.
+        number[order] = np.arange(len(order))
+        lengths = np.array([len(block) for block in self.blocks], dtype=np.int64)
+        dep, sends, receives = (np.array(x, dtype=np.int64)[order] for x in (self.dep, self.sends, self.receives))
+        unused = np.zeros(len(order), dtype=np.int64)
+        columns = Columns(
+            op=np.where(sends >= 0, OP_CODE["s"], np.where(receives >= 0, OP_CODE["r"], OP_CODE["nop"])),
+            block=np.repeat(np.arange(len(lengths), dtype=np.int64), lengths),
+            src=unused,
+            src_at=unused,
+            dst=unused,
+            dst_at=unused,
+            count=unused,
+            dep=number[dep],
+            sends=sends,
+            receives=receives,
+            rank=np.array(self.rank, dtype=np.int64),
+            tb=np.arange(len(lengths), dtype=np.int64),
+            start=pointers(lengths),
+            connections=self.lane,
+            sender=[block for _, _, block in self.lane],
+            receiver=[],
+        )
+        ends = np.array(self.lane, dtype=np.int64).reshape(-1, 3)
+        link, links = self._links(ends, net, topology)
+        cells = np.array(self.cells, dtype=np.float64)[order]
+        return TimedSteps(columns, np.ones_like(sends), cells, ends, link, links, weight)
+
+    def _links(self, ends: Ints, net: Network, topology: Topology) -> tuple[Ints, MessageLinks]:
+        """Return the link of each message, and all links.
+
+        These are the network's links, its hyperlinks, then a link for each pair of ranks that signals, which uses no
+        limits. A pair that is linked in one direction only has that link's α in both: memory that can be written can
+        also be signalled from.
+        """
+        signal, over = np.array(self.signal, dtype=bool), np.array(self.hyperlink, dtype=np.int64)
+        link = np.full(len(ends), _NONE, dtype=np.int64)
+        # Each threadblock has one connection for a pair of ranks, for any number of messages.
+        plain = ~signal & (over < 0)
+        data, pair_number = np.unique(ends[plain], axis=0, return_inverse=True)
+        link[plain] = assign_links(net, data, topology)[pair_number.reshape(-1)]
+        link[over >= 0] = net.nlinks + over[over >= 0]
+        pairs, pair_number = np.unique(ends[signal, :2], axis=0, return_inverse=True)
+        link[signal] = net.ncarriers + pair_number.reshape(-1)
+        linked = np.zeros((net.nranks, net.nranks), dtype=bool)
+        linked[net.src, net.dst] = True
+        forward = linked[pairs[:, 0], pairs[:, 1]] | ~linked[pairs[:, 1], pairs[:, 0]]
+        directed_pairs = np.where(forward[:, None], pairs, pairs[:, ::-1])
+        of_pairs = assign_links(net, np.insert(directed_pairs, 2, 0, axis=1), topology)
+        carriers, npairs = net.carriers, len(pairs)
+        uses_ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
+        return link, MessageLinks(
+            np.concatenate([carriers.alpha_us, net.alpha_us[of_pairs]]),
+            np.concatenate([carriers.bandwidth_gbs, net.bandwidth_gbs[of_pairs]]),
+            np.append(carriers.holds, np.ones(npairs)),
+            np.append(carriers.gap_us, np.zeros(npairs)) if len(net.gap_us) else None,
+            (np.append(uses_ptr, np.full(npairs, uses_ptr[-1])), uses, capacity),
+        )
 
     def _do(self, block: int, act: Act) -> None:
         """Add the steps of an act."""
@@ -229,6 +277,12 @@ class _Steps:
             column.append(value)
         self.cells.append(cells)
 
+    def _new_block(self, rank: int) -> int:
+        """Add a threadblock of a rank, and return its number."""
+        self.blocks.append([])
+        self.rank.append(rank)
+        return len(self.blocks) - 1
+
     def _send(
         self, block: int, source: int, target: int, cells: float, *, signal: bool = False, over: int = _NONE
     ) -> int:
@@ -238,8 +292,7 @@ class _Steps:
         self.signal.append(signal)
         self.hyperlink.append(over)
         self._add(block, sends=number, cells=cells)
-        self.blocks.append([])
-        self._add(len(self.blocks) - 1, receives=number)
+        self._add(self._new_block(target), receives=number)
         return len(self.dep) - 1
 
     def _say(self, block: int, end: int) -> None:
@@ -247,7 +300,7 @@ class _Steps:
         actor = self._hand_over(block, end) if end in self.port else block
         other_end = self.plan_acts.across[end]
         if other_end >= 0:
-            step = self._send(actor, self.plan_acts.ends[end][0], self.plan_acts.ends[other_end][0], 0, signal=True)
+            step = self._send(actor, self.plan_acts.ends[end].rank, self.plan_acts.ends[other_end].rank, 0, signal=True)
             self._signals[other_end].append(step)
 
     def _hand_over(self, block: int, end: int) -> int:
@@ -285,8 +338,7 @@ class _Steps:
             self._send(block, rank, rank, move.length, over=multicast)
             return
         if block not in self._storing:
-            self._storing[block] = len(self.blocks)
-            self.blocks.append([])
+            self._storing[block] = self._new_block(rank)
         stores = self._storing[block]
         for _ in range(_SLICES):
             summed = self._send(block, rank, rank, move.length / _SLICES, over=reduction)
@@ -317,7 +369,7 @@ class _Steps:
             if run.rank != rank:
                 arrival = self._send(actor, rank, run.rank, move.length)
             if run.packet:
-                self._packets.update(dict.fromkeys(range(run.cell, run.cell + 2 * move.length), arrival))
+                self._packets.update(dict.fromkeys(run.cells(move.length), arrival))
 
 
 def _switches(plan: ExecutionPlan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:
@@ -333,75 +385,3 @@ def _switches(plan: ExecutionPlan, net: Network) -> dict[tuple[bool, int, frozen
         (bool(h.multicast[i]), int(h.hub[i]), frozenset(h.members(i).tolist())): i
         for i in np.flatnonzero(h.paced == has_sums).tolist()
     }
-
-
-def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -> tuple[ProgramClock, Floats]:
-    """Return the clock of the steps, and the µs that each step takes for one byte in every cell that it moves."""
-    order = np.array([step for block in steps.blocks for step in block], dtype=np.int64)
-    number = np.full(len(order) + 1, _NONE, dtype=np.int64)  # The last entry stands for no step.
-    number[order] = np.arange(len(order))
-    lengths = np.array([len(block) for block in steps.blocks], dtype=np.int64)
-    start = pointers(lengths)
-    block = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-    dep, sends, receives = (np.array(x, dtype=np.int64)[order] for x in (steps.dep, steps.sends, steps.receives))
-    cells = np.array(steps.cells, dtype=np.float64)[order]
-    lanes = np.array(steps.lane, dtype=np.int64).reshape(-1, 3)
-    signal = np.array(steps.signal, dtype=bool)
-    link, alpha, rate = _links(lanes, signal, np.array(steps.hyperlink, dtype=np.int64), net, topology)
-    link_gbs, rate = rate, block_rates(topology, rate)
-    holds = np.ones(len(rate))  # share of its limits that each GB/s takes
-    holds[: net.ncarriers] = net.carriers.holds
-    gap = np.append(net.carriers.gap_us, np.zeros(len(alpha) - net.ncarriers)) if len(net.gap_us) else None
-    sending = sends >= 0
-    hold_us = np.zeros(len(order))
-    moved_cells = cells[sending] * weight[lanes[sends[sending], 0]]
-    hold_us[sending] = moved_cells * US_PER_BYTE_AT_1_GBS / rate[link[sends[sending]]]
-    ends = np.vstack([lanes, np.zeros(3, dtype=np.int64)])[sends]
-    # The order is that of programs: by position, then by distance, so that not all send to one rank.
-    by_tie = np.lexsort(((ends[:, 1] - ends[:, 0]) % net.nranks, np.arange(len(order)) - start[block]))
-    uses_ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
-    uses_ptr = np.append(uses_ptr, np.full(len(alpha) - net.ncarriers, uses_ptr[-1]))  # Signals use no limits.
-    clock = ProgramClock(
-        start=start,
-        dep=number[dep],
-        sends=sends,
-        receives=receives,
-        block=block,
-        by_tie=by_tie,
-        link=link,
-        moves=np.arange(len(order) + 1, dtype=np.int64),
-        alpha_us=alpha,
-        rate_gbs=rate * holds,
-        limits=(uses_ptr, uses, capacity),
-        slots=_FREE,
-        gap_us=gap,
-        start_us=net.start_us,
-        most_turns=MOST_TURNS if (rate < link_gbs).any() else 1,
-    )
-    return clock, hold_us
-
-
-def _links(lanes: Ints, signal: Bools, over: Ints, net: Network, topology: Topology) -> tuple[Ints, Floats, Floats]:
-    """Return the link of each message, and α and bandwidth of all links.
-
-    These are the network's links, its hyperlinks, then a link for each pair of ranks that signals. A pair that is
-    linked in
-    one direction only has that link's α in both: memory that can be written can also be signalled from.
-    """
-    link = np.full(len(lanes), _NONE, dtype=np.int64)
-    # Each threadblock has one connection for a pair of ranks, for any number of messages.
-    plain = ~signal & (over < 0)
-    data, pair_number = np.unique(lanes[plain], axis=0, return_inverse=True)
-    link[plain] = assign_links(net, data, topology)[pair_number.reshape(-1)]
-    link[over >= 0] = net.nlinks + over[over >= 0]
-    pairs, pair_number = np.unique(lanes[signal, :2], axis=0, return_inverse=True)
-    linked = np.zeros((net.nranks, net.nranks), dtype=bool)
-    linked[net.src, net.dst] = True
-    forward = linked[pairs[:, 0], pairs[:, 1]] | ~linked[pairs[:, 1], pairs[:, 0]]
-    directed_pairs = np.where(forward[:, None], pairs, pairs[:, ::-1])
-    of_pairs = assign_links(
-        net, np.column_stack([directed_pairs, np.zeros(len(directed_pairs), dtype=np.int64)]), topology
-    )
-    link[signal] = net.ncarriers + pair_number.reshape(-1)
-    alpha = np.concatenate([net.carriers.alpha_us, net.alpha_us[of_pairs]])
-    return link, alpha, np.concatenate([net.carriers.bandwidth_gbs, net.bandwidth_gbs[of_pairs]])

@@ -16,9 +16,10 @@ the channels cyclically.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 
@@ -28,17 +29,17 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
 from emit.timing.clock import COMPILED_FROM, MOST_TURNS, ProgramClock
+from emit.timing.links import MessageLinks, assign_links, block_rates, links_of, place_ranks
 from emit.timing.slices import Passes, passes, slices_of
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import positions
-from topologies.costed import protocol_costs, with_protocol
+from topologies.costed import with_protocol
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
 
-_ROUNDING = 1e-9
 # Faults of results and of memory do not change the time.
 _HARMLESS = frozenset({"overrun", "race", "inconsistent"})
 
@@ -95,52 +96,95 @@ class Transfers:
         return len(self.src)
 
 
-class TimedProgram(Protocol):
+@dataclass(frozen=True, eq=False)
+class TimedSteps:
+    """The steps of a program or a plan with the links that their messages use.
+
+    Attributes:
+        columns: The steps; only their order, waits and connections matter.
+        times: Transmissions of each step, int, shape (steps,).
+        chunks: Chunks of each transmission of a step, float, shape (steps,).
+        ends: (source, destination, channel) of each connection, int, shape (connections, 3).
+        link: Link of each connection, int, shape (connections,).
+        links: The links.
+        weight: Bytes of each rank's chunks relative to the program's chunks, shape (nranks,).
+    """
+
+    columns: Columns
+    times: Ints
+    chunks: Floats
+    ends: Ints
+    link: Ints
+    links: MessageLinks
+    weight: Floats
+
+
+class TimedProgram(ABC):
     """An executable object (a program or a plan) on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
         topology: The topology.
         group: The topology's rank of each rank of the program.
-        network: The network between these ranks.
+        network: The network between these ranks; its local ranks are the program's.
+        columns: Steps of the program; those of a plan state only who sends, receives and waits.
     """
 
-    topology: Topology
-    group: tuple[int, ...]
-    network: Network
+    def __init__(self, topology: Topology, protocol: str, nranks: int, group: Sequence[int] | None) -> None:
+        """Check that a program of `nranks` ranks fits the topology.
+
+        Raises:
+            InputError: The group does not fit.
+        """
+        self.topology = topology
+        self._costed = with_protocol(topology, protocol)
+        self.group = place_ranks(nranks, self._costed, group)
+        self.network: Network = network(self._costed, self.group)
+
+    def _take_steps(self, steps: TimedSteps, slots: int, split: bool, compiled_from: int) -> None:
+        """Prepare steps for timing.
+
+        Args:
+            steps: The steps.
+            slots: Transmissions in flight on a connection before the sender waits.
+            split: Whether a step of several chunks is one transmission for each chunk.
+            compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
+        """
+        c = self.columns = steps.columns
+        self._steps, self._slots, self.split, self._compiled_from = steps, slots, split, compiled_from
+        sending = np.flatnonzero(c.sends >= 0)
+        self._rate_gbs = block_rates(self._costed, steps.links.bandwidth_gbs)
+        self._hold_us = np.zeros(len(c.sends))  # for chunks of one byte
+        connection = c.sends[sending]
+        chunks = steps.chunks[sending] * steps.weight[steps.ends[connection, 0]]
+        self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / self._rate_gbs[steps.link[connection]]
+        self._runs: dict[int, tuple[Passes, ProgramClock]] = {}  # by slices
 
     @property
+    @abstractmethod
     def nsteps(self) -> int:
         """Return the number of steps of all ranks."""
 
     @property
+    @abstractmethod
     def nthreadblocks(self) -> int:
         """Return the number of threadblocks of all ranks."""
 
     @property
+    @abstractmethod
     def nchannels(self) -> int:
         """Return the largest number of channels of a pair of ranks."""
 
     @property
+    @abstractmethod
     def fifo_depth(self) -> int | None:
         """Return the number of FIFO slots of a connection; None if there is no FIFO."""
 
+    @abstractmethod
     def chunk_bytes(self, size_bytes: float) -> float:
         """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
-        ...
-
-    def time_us(self, size_bytes: float) -> float:
-        """Return the time when everything has ended, in µs.
-
-        Raises:
-            InputError: The program deadlocks.
-        """
-        ...
-
-    def times_us(self, sizes: Iterable[float]) -> Floats:
-        """Return `time_us` of each size."""
-        ...
 
     @classmethod
+    @abstractmethod
     def concurrent_us(
         cls,
         timed: Sequence[Self],
@@ -158,10 +202,65 @@ class TimedProgram(Protocol):
             topology: The topology.
             ranks: Ranks of the topology that the programs use.
         """
-        ...
+
+    def time_us(self, size_bytes: float) -> float:
+        """Return the time when everything has ended and arrived, in µs.
+
+        Raises:
+            InputError: The program deadlocks.
+        """
+        return self._run(size_bytes)[0]
+
+    def times_us(self, sizes: Iterable[float]) -> Floats:
+        """Return `time_us` of each size."""
+        size_list = list(sizes)
+        return np.array([self._run(size, len(size_list))[0] for size in size_list], dtype=np.float64)
+
+    def _slices(self, size_bytes: float) -> int:  # noqa: ARG002 - programs need it
+        """Return the number of passes in which the steps run."""
+        return 1
+
+    def _prepared(self, slices: int) -> tuple[Passes, ProgramClock]:
+        """Return the steps, repeated for so many slices, and their clock."""
+        if slices not in self._runs:
+            steps, links = self._steps, self._steps.links
+            repeated = passes(steps.columns, steps.times, slices)
+            shares_links = bool((self._rate_gbs < links.bandwidth_gbs).any())
+            clock = ProgramClock(
+                start=repeated.start,
+                dep=repeated.dep,
+                sends=repeated.sends,
+                receives=repeated.receives,
+                block=repeated.block,
+                by_tie=repeated.by_tie(_by_tie(steps.columns, steps.ends, self.network.nranks)),
+                link=steps.link,
+                moves=repeated.moves,
+                alpha_us=links.alpha_us,
+                rate_gbs=self._rate_gbs * links.holds,
+                limits=links.limits,
+                slots=self._slots,
+                gap_us=links.gap_us,
+                start_us=self.network.start_us,
+                most_turns=MOST_TURNS // slices if shares_links else 1,
+                compiled_from=self._compiled_from,
+            )
+            self._runs[slices] = repeated, clock
+        return self._runs[slices]
+
+    def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
+        """Run the steps at one size, as `ProgramClock.run` does; `sizes` is how many sizes are about to be run."""
+        slices = self._slices(size_bytes)
+        repeated, clock = self._prepared(slices)
+        lasts_us = self._hold_us[repeated.step] * self.chunk_bytes(size_bytes) / slices
+        time, ended, start, took = clock.run(lasts_us, int(repeated.moves[-1]) * sizes)
+        if not ended:
+            c, depth, findings = self.columns, self._slots, Findings()
+            report_stopped(c, run(c, depth, self.split), depth, findings)
+            raise InputError(f"cannot be timed: {findings.reported[0].message}")
+        return time, start, took
 
 
-class Predictor:
+class Predictor(TimedProgram):
     """A program on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
@@ -200,42 +299,37 @@ class Predictor:
         Raises:
             InputError: The group does not fit, two ranks send without a link, or sends and receives do not pair up.
         """
-        self.program, self.topology = program, topology
-        topology = with_protocol(topology, program.protocol)
-        self.group = place_ranks(program.nranks, topology, group)
-        self.network: Network = network(topology, self.group)
-        self.fifo_depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
-        if self.fifo_depth < 1:
+        super().__init__(topology, program.protocol, program.nranks, group)
+        self.program = program
+        slots = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
+        if slots < 1:
             raise InputError(f"fifo_depth {fifo_depth}; it must be 1 or more")
         findings = Findings()
-        self.columns: Columns = columns_of(program, findings) if columns is None else columns
+        c = columns_of(program, findings) if columns is None else columns
         for finding in findings.reported:
             if finding.kind not in _HARMLESS:
                 raise InputError(f"cannot be timed: {finding.kind}: {finding.message}")
-        c = self.columns
         for bad_step in np.flatnonzero(((c.sends >= 0) | (c.receives >= 0)) & (c.count < 1)).tolist():
             rank, tb, position = c.place(bad_step)
             raise InputError(
                 f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad_step]}; it must be 1 or more"
             )
-        self.split = split
-        self._times = times = c.transmissions() if split else np.ones_like(c.count)
+        times = c.transmissions() if split else np.ones_like(c.count)
         if int(times.sum()) > CAPACITY.moves:
             raise InputError(
                 f"program moves {times.sum()} chunks; it must be at most {CAPACITY.moves} to be timed one by one"
             )
-        self._chunks = c.count // times  # of one transmission
-        self._weight = np.ones(program.nranks) if weight is None else weight
-        self._ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
-        self._link = assign_links(self.network, self._ends, topology)
-        sending = np.flatnonzero(c.sends >= 0)
-        link_gbs = block_rates(topology, self.network.bandwidth_gbs)
-        rate = link_gbs[self._link[c.sends[sending]]]
-        self._hold_us = np.zeros(len(times))  # for chunks of one byte
-        chunks = self._chunks[sending] * self._weight[c.rank[c.block[sending]]]
-        self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / rate
-        self._link_gbs, self._compiled_from = link_gbs, compiled_from
-        self._runs: dict[int, tuple[Passes, ProgramClock]] = {}  # by slices
+        ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
+        steps = TimedSteps(
+            columns=c,
+            times=times,
+            chunks=(c.count // times).astype(np.float64),
+            ends=ends,
+            link=assign_links(self.network, ends, self._costed),
+            links=links_of(self.network),
+            weight=np.ones(program.nranks) if weight is None else weight,
+        )
+        self._take_steps(steps, slots, split, compiled_from)
 
     @property
     def nsteps(self) -> int:
@@ -252,19 +346,16 @@ class Predictor:
         """Return the number of channels of the program."""
         return self.program.nchannels
 
+    @property
+    def fifo_depth(self) -> int:
+        """Return the number of FIFO slots of a connection."""
+        return self._slots
+
     def chunk_bytes(self, size_bytes: float) -> float:
         """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
         p = self.program
         blocks = p.nranks if find_kind(p.collective).blocks_at_root else 1
         return float(size_bytes) / (p.nchunks_per_loop * blocks)
-
-    def time_us(self, size_bytes: float) -> float:
-        """Return the time when the last threadblock ends, in µs.
-
-        Raises:
-            InputError: The program deadlocks.
-        """
-        return self._run(size_bytes)[0]
 
     @classmethod
     def concurrent_us(
@@ -291,11 +382,6 @@ class Predictor:
         slots = min(predictor.fifo_depth for predictor in timed)
         return cls(all_ranks, topology, ranks, slots, weight=weight).time_us(1.0)
 
-    def times_us(self, sizes: Iterable[float]) -> Floats:
-        """Return `time_us` of each size."""
-        size_list = list(sizes)
-        return np.array([self._run(size, len(size_list))[0] for size in size_list], dtype=np.float64)
-
     def transfers(self, size_bytes: float) -> Transfers:
         """Return all transmissions at this size.
 
@@ -303,19 +389,19 @@ class Predictor:
             InputError: The program deadlocks.
         """
         _, start, took = self._run(size_bytes)
-        c, ends, chunk_bytes = self.columns, self._ends, self.chunk_bytes(size_bytes)
+        c, steps, ends, chunk_bytes = self.columns, self._steps, self._steps.ends, self.chunk_bytes(size_bytes)
         slices = self._slices(size_bytes)
         moves, number = self._runs[slices][0].moves, self._runs[slices][0].number
         step, into = c.messages()
         step, into, pass_number = np.tile(step, slices), np.tile(into, slices), np.repeat(np.arange(slices), len(step))
-        times = self._times[step]
+        times = steps.times[step]
         nth = positions(times)
         step, into, pass_number = np.repeat(step, times), np.repeat(into, times), np.repeat(pass_number, times)
         order = np.lexsort((nth, step, start[moves[number[pass_number, step]] + nth]))
         step, into, pass_number, nth = step[order], into[order], pass_number[order], nth[order]
         begin, received = start[moves[number[pass_number, step]] + nth], took[moves[number[pass_number, into]] + nth]
         connection = c.sends[step]
-        link = self._link[connection]
+        link = steps.link[connection]
         end = begin + self._hold_us[step] * chunk_bytes / slices
         alpha = self.network.alpha_us[link]
         reads = c.is_op(frozenset({"s", "rrs"}))[step]
@@ -329,8 +415,8 @@ class Predictor:
             end_us=end,
             arrive_us=end + alpha,
             received_us=received,
-            bytes=self._chunks[step] * self._weight[ends[connection, 0]] * chunk_bytes / slices,
-            count=self._chunks[step],
+            bytes=steps.chunks[step] * steps.weight[ends[connection, 0]] * chunk_bytes / slices,
+            count=(c.count // steps.times)[step],
             step=step,
             into=into,
             sender=_places_of(c, step),
@@ -345,108 +431,7 @@ class Predictor:
         """Return the number of passes in which the program runs its steps: one if costs are off."""
         if not self.topology.protocol:
             return 1
-        return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._weight.max()))
-
-    def _prepared(self, slices: int) -> tuple[Passes, ProgramClock]:
-        """Return the steps, repeated for so many slices, and their clock."""
-        if slices not in self._runs:
-            c, net, repeated = self.columns, self.network, passes(self.columns, self._times, slices)
-            self._runs[slices] = (
-                repeated,
-                ProgramClock(
-                    start=repeated.start,
-                    dep=repeated.dep,
-                    sends=repeated.sends,
-                    receives=repeated.receives,
-                    block=repeated.block,
-                    by_tie=repeated.by_tie(_by_tie(c, self._ends, self.program.nranks)),
-                    link=self._link,
-                    moves=repeated.moves,
-                    alpha_us=net.alpha_us.copy(),
-                    rate_gbs=self._link_gbs,
-                    limits=net.uses_and_links(),
-                    slots=self.fifo_depth,
-                    gap_us=net.gap_us,
-                    start_us=net.start_us,
-                    most_turns=MOST_TURNS // slices if (self._link_gbs < net.bandwidth_gbs).any() else 1,
-                    compiled_from=self._compiled_from,
-                ),
-            )
-        return self._runs[slices]
-
-    def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
-        """Run the program at one size, as `Clock.run` does; `sizes` is the number of sizes that are about to be run."""
-        slices = self._slices(size_bytes)
-        repeated, clock = self._prepared(slices)
-        lasts_us = self._hold_us[repeated.step] * self.chunk_bytes(size_bytes) / slices
-        time, ended, start, took = clock.run(lasts_us, int(repeated.moves[-1]) * sizes)
-        if not ended:
-            c, depth, findings = self.columns, self.fifo_depth, Findings()
-            report_stopped(c, run(c, depth, self.split), depth, findings)
-            raise InputError(f"cannot be timed: {findings.reported[0].message}")
-        return time, start, took
-
-
-def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the topology's rank of each of a program's `n` ranks.
-
-    Raises:
-        InputError: The topology or the group has another number of ranks.
-    """
-    if group is None and n > topology.nranks:
-        raise InputError(f"program has {n} ranks, {topology.name} has {topology.nranks}; it must be at most as many")
-    if group is not None and len(group) != n:
-        raise InputError(f"group has {len(group)} ranks, the program {n}; it must be as many")
-    return tuple(range(n)) if group is None else tuple(int(rank) for rank in group)
-
-
-def block_rates(topology: Topology, link_gbs: Floats) -> Floats:
-    """Return the GB/s at which one threadblock sends over links of bandwidths `link_gbs`.
-
-    If costs are on, a threadblock gets an equal share of the link: the largest share that it can move. As many
-    threadblocks
-    as there are shares then fill the link.
-    """
-    costs = protocol_costs(topology)
-    if costs is None:
-        return link_gbs.copy()
-    return np.asarray(link_gbs / np.maximum(1.0, np.ceil(link_gbs / costs.threadblock_gbs - _ROUNDING)))
-
-
-def assign_links(net: Network, ends: Ints, topology: Topology) -> Ints:
-    """Return the link that each connection uses, shape (connections,).
-
-    Args:
-        net: The network.
-        ends: Connections, one row (source, destination, channel) each.
-        topology: The topology, for messages.
-
-    Raises:
-        InputError: Two connected ranks have no link.
-    """
-    n = net.nranks
-    pair = net.src * n + net.dst
-    # The links of a pair of ranks are ordered by descending bandwidth, then by α.
-    order = np.lexsort((net.alpha_us, -net.bandwidth_gbs, pair))
-    first = np.searchsorted(pair[order], ends[:, 0] * n + ends[:, 1])
-    link_kinds = np.stack([pair, net.bandwidth_gbs, net.alpha_us])[:, order]
-    starts = np.flatnonzero(np.any(np.diff(link_kinds, prepend=np.nan) != 0, axis=0))
-    parallel = np.diff(starts, append=len(order))  # number of equal links of a pair
-    chosen = np.empty(len(ends), dtype=np.int64)
-    last_used: dict[int, int] = {}
-    for number in np.lexsort((ends[:, 2], ends[:, 1], ends[:, 0])).tolist():
-        source, target, _ = ends[number].tolist()
-        widest = int(first[number])
-        if widest == len(order) or pair[order[widest]] != source * n + target:
-            ranks = net.ranks[[source, target]].tolist()
-            origin = "" if ranks == [source, target] else f", where they are ranks {ranks[0]} and {ranks[1]}"
-            raise InputError(
-                f"rank {source} sends to rank {target}, which has no link from it in {topology.name}{origin};"
-                " it must be a program for this network, or other ranks of it (--group)"
-            )
-        use = last_used[widest] = last_used.get(widest, -1) + 1
-        chosen[number] = order[widest + use % parallel[np.searchsorted(starts, widest)]]
-    return chosen
+        return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._steps.weight.max()))
 
 
 def _by_tie(c: Columns, ends: Ints, nranks: int) -> Ints:
