@@ -41,7 +41,7 @@ from topologies.topology import (
 if TYPE_CHECKING:
     from networkx import Graph
 
-_ASSUMED = (("gbs", DEFAULT_GBS), ("alpha_us", DEFAULT_ALPHA_US))
+_ASSUMED = {"gbs": DEFAULT_GBS, "alpha_us": DEFAULT_ALPHA_US}  # Figures of edges, where no edge states them.
 _DEVICE_FIGURES = (("sms", MAX_SMS), ("compute_capability", MAX_CAPABILITY))
 _MOST = 1e300  # Largest value of any figure.
 FORMS = ("graphml", "gml", "json")
@@ -126,56 +126,29 @@ def _parsed_gml(nx: Any, text: str) -> Graph[Any]:
 
 def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ...]]:
     """Return the topology of a graph, and a remark for each figure that is assumed."""
-    if not isinstance(graph.graph, Mapping):
-        raise InputError(f"{origin}: graph: {shown(graph.graph)}; it must be an object")
-    if graph.number_of_nodes() > MAX_RANKS or graph.number_of_edges() > MAX_LINKS:
-        raise InputError(f"{origin}: too large; it must have at most {MAX_RANKS} nodes and {MAX_LINKS} edges")
-    attributes = graph.graph
-    data = dict(graph.nodes(data=True))
-    for node, values in data.items():
-        if values.get("kind", "rank") not in ("rank", "switch"):
-            raise InputError(f"{origin}: node {_name(node)}: kind {values['kind']!r:.40}; it must be rank or switch")
-    switches = [node for node in data if data[node].get("kind") == "switch"]
-    ranks = [node for node in data if data[node].get("kind") != "switch"]
-    if all(type(data[node].get("rank")) is int for node in ranks):
-        ranks.sort(key=lambda node: data[node]["rank"])
-    if not ranks:
-        raise InputError(f"{origin}: has no rank; it must have one node at least that is no switch")
-    number = {node: i for i, node in enumerate([*ranks, *switches])}
-    stated = {key: any(key in values for _, _, values in graph.edges(data=True)) for key in ("gbs", "alpha_us")}
-    links: dict[tuple[int, int], list[float]] = {}
-    members: dict[str, set[tuple[int, int]]] = {}
-    for a, b, values in graph.edges(data=True):
-        if a == b:
-            continue
-        where = f"{origin}: edge {_name(a)} to {_name(b)}"
-        gbs = _figure(values, "gbs", where, DEFAULT_GBS if not stated["gbs"] else None)
-        alpha = _figure(values, "alpha_us", where, DEFAULT_ALPHA_US if not stated["alpha_us"] else None)
-        link = str(values.get("link", KINDS[0]))
-        check_choice(link, KINDS, where, "kind of link")
-        for pair in ((number[a], number[b]), *(() if graph.is_directed() else ((number[b], number[a]),))):
-            figures_of_pair = links.setdefault(pair, [0.0, alpha, KINDS.index(link)])
-            figures_of_pair[0] += gbs
-            figures_of_pair[1] = max(figures_of_pair[1], alpha)
-            for name in str(values.get("limit", "")).split(",") if values.get("limit") else ():
-                members.setdefault(name, set()).add(pair)
-    pairs = sorted(links)
+    ranks, switches = _ranks_and_switches(graph, origin)
+    attributes, data = graph.graph, graph.nodes
+    stated = {key: any(key in values for _, _, values in graph.edges(data=True)) for key in _ASSUMED}
+    assumed = {key: figure for key, figure in _ASSUMED.items() if not stated[key]}
+    figures_of_pair, members = _links(graph, {node: i for i, node in enumerate([*ranks, *switches])}, assumed, origin)
+    pairs = sorted(figures_of_pair)
     place = {pair: i for i, pair in enumerate(pairs)}
     columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    figures = np.array([links[pair] for pair in pairs], dtype=np.float64).reshape(-1, 3)
-    remarks = [f"no edge states {key}: {value:g} is assumed" for key, value in _ASSUMED]
-    limits, rates = [], _limits(attributes, origin)
-    for name, limited_pairs in sorted(members.items()):
-        rate = _figure(rates, name, f"{origin}: limits", None)
-        limits.append(Limit(name, np.array([place[ends] for ends in limited_pairs]), rate))
+    figures = np.array([figures_of_pair[pair] for pair in pairs], dtype=np.float64).reshape(-1, 3)
+    limit_gbs = _limits(attributes, origin)
+    limits = [
+        Limit(name, np.array([place[pair] for pair in limited]), _figure(limit_gbs, name, f"{origin}: limits", None))
+        for name, limited in sorted(members.items())
+    ]
     chassis = [data[node].get("chassis", 0) for node in ranks]
-    devices = {key: _device_figure(attributes, key, origin, most) for key, most in _DEVICE_FIGURES}
+    has_chassis = all(type(number) is int and 0 <= number < MAX_RANKS for number in chassis)
     # Other programs may use these attribute names for something else, so values of another form are ignored.
-    named: dict[str, Any] = {
+    device: dict[str, Any] = {
         key: value
         for key, pattern, _ in NAMED
         if isinstance(value := attributes.get(key), str) and re.fullmatch(pattern, value)
     }
+    device |= {key: _device_figure(attributes, key, origin, most) for key, most in _DEVICE_FIGURES}
     topology = Topology(
         name=str(attributes.get("name") or Path(origin).stem)[:200] or "graph",
         nranks=len(ranks),
@@ -187,20 +160,66 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         link_kind=figures[:, 2].astype(np.int64),
         limits=tuple(limits),
         alpha_assumed=bool(attributes.get("alpha_assumed")) or not stated["alpha_us"],
-        nodes=np.array(
-            chassis
-            if all(type(chassis_number) is int and 0 <= chassis_number < MAX_RANKS for chassis_number in chassis)
-            else [],
-            dtype=np.int64,
-        ),
-        sms=devices["sms"],
-        compute_capability=devices["compute_capability"],
-        **named,
+        nodes=np.array(chassis if has_chassis else [], dtype=np.int64),
+        **device,
         summary=" ".join(str(attributes.get("summary", "")).split()),
         source=" ".join(str(attributes.get("source", "")).split()),
         switch_ops=tuple(_switch_ops(data, switches, origin)),
     )
-    return topology, tuple(remark for remark, is_stated in zip(remarks, stated.values(), strict=True) if not is_stated)
+    return topology, tuple(f"no edge states {key}: {figure:g} is assumed" for key, figure in assumed.items())
+
+
+def _ranks_and_switches(graph: Graph[Any], origin: str) -> tuple[list[Any], list[Any]]:
+    """Return the nodes that are ranks, in their order, and those that are switches.
+
+    Raises:
+        InputError: The graph is too large, has no rank, or has a node of another kind.
+    """
+    if not isinstance(graph.graph, Mapping):
+        raise InputError(f"{origin}: graph: {shown(graph.graph)}; it must be an object")
+    if graph.number_of_nodes() > MAX_RANKS or graph.number_of_edges() > MAX_LINKS:
+        raise InputError(f"{origin}: too large; it must have at most {MAX_RANKS} nodes and {MAX_LINKS} edges")
+    nodes: dict[str, list[Any]] = {"rank": [], "switch": []}
+    for node, values in graph.nodes(data=True):
+        kind = values.get("kind", "rank")
+        if kind not in ("rank", "switch"):
+            raise InputError(f"{origin}: node {_name(node)}: kind {kind!r:.40}; it must be rank or switch")
+        nodes[kind].append(node)
+    ranks = nodes["rank"]
+    if all(type(graph.nodes[node].get("rank")) is int for node in ranks):
+        ranks.sort(key=lambda node: graph.nodes[node]["rank"])
+    if not ranks:
+        raise InputError(f"{origin}: has no rank; it must have one node at least that is no switch")
+    return ranks, nodes["switch"]
+
+
+def _links(
+    graph: Graph[Any], number: Mapping[Any, int], assumed: Mapping[str, float], origin: str
+) -> tuple[dict[tuple[int, int], list[float]], dict[str, set[tuple[int, int]]]]:
+    """Return GB/s, α and kind of each link by its ends, and by the name of each limit the links in it.
+
+    Args:
+        graph: The graph.
+        number: Vertex of each node.
+        assumed: Figures that no edge states.
+        origin: Name of the graph in errors.
+    """
+    figures_of_pair: dict[tuple[int, int], list[float]] = {}
+    members: dict[str, set[tuple[int, int]]] = {}
+    for a, b, values in graph.edges(data=True):
+        if a == b:
+            continue
+        where = f"{origin}: edge {_name(a)} to {_name(b)}"
+        gbs, alpha = (_figure(values, key, where, assumed.get(key)) for key in _ASSUMED)
+        link = str(values.get("link", KINDS[0]))
+        check_choice(link, KINDS, where, "kind of link")
+        for pair in ((number[a], number[b]), *(() if graph.is_directed() else ((number[b], number[a]),))):
+            figures = figures_of_pair.setdefault(pair, [0.0, alpha, KINDS.index(link)])
+            figures[0] += gbs
+            figures[1] = max(figures[1], alpha)
+            for name in str(values.get("limit", "")).split(",") if values.get("limit") else ():
+                members.setdefault(name, set()).add(pair)
+    return figures_of_pair, members
 
 
 def _switch_ops(data: Mapping[Any, Mapping[str, Any]], switches: list[Any], origin: str) -> Iterator[SwitchOps]:

@@ -112,4 +112,4 @@ def _read_cluster(spec: str, name: str, count: str) -> Topology:
 def _read_file(path: Path) -> Machine:
     """Return the machine of a file in any of the formats."""
     text = read_text(path, f"a topology's {' or '.join(_suffixes())} file", MAX_FILE_BYTES)
-    return format_of(text).read(text, origin_of(path))
+    return format_of(text).machine(text, origin_of(path))

@@ -217,6 +217,7 @@ class Plans:
             return None
         return algorithms.get(collective, {}).get(loaded.plan.name)
 
+    # Its parameters are those of MSCCL++'s `Executor.execute`, and what a library needs to choose a plan.
     def execute(
         self,
         executor: Any,

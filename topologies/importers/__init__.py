@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from topologies.clusters import Machine
 from topologies.graphs import is_graph_text, read_graph
 from topologies.importers.amd_smi import is_amd_smi, read_amd_smi
+from topologies.importers.fabric import Fabric
 from topologies.importers.ibnetdiscover import is_ibnetdiscover, read_ibnetdiscover
 from topologies.importers.nccl_xml import is_nccl_xml, read_nccl_xml
+from topologies.importers.node import Node
 from topologies.importers.nvidia_smi import is_nvidia_smi, read_nvidia_smi
 from topologies.importers.rocm_smi import is_rocm_smi, read_rocm_smi
 from topologies.importers.slurm import is_slurm, read_slurm
@@ -30,24 +33,40 @@ class TopologyFormat:
         name: Name of the format in error messages.
         suffix: End of the names of such files ("" for none); a topology's name that ends so is a file.
         matches: Function that returns whether a text (UTF-8, line ends \n) has this format, by its content.
-        read: Function that reads a machine from a text and its name in errors, and raises InputError.
+        read: Function that reads a machine, a node or a fabric from a text and its name in errors, and raises
+            InputError.
+        is_fabric: Whether `read` returns a fabric.
     """
 
     name: str
     suffix: str
     matches: Callable[[str], bool]
-    read: Callable[[str, str], Machine]
+    read: Callable[[str, str], Machine | Node | Fabric]
+    is_fabric: bool = False
+
+    def machine(self, text: str, origin: str) -> Machine:
+        """Return the machine of a text, a fabric as one with a rank for each port of each host.
+
+        Raises:
+            InputError: The text states no machine; the message is one line that names `origin`.
+        """
+        content = self.read(text, origin)
+        if isinstance(content, Machine):
+            return content
+        return content.machine(Path(origin).stem or ("fabric" if self.is_fabric else "node"), origin)
 
 
 # The first format that matches reads the file. TOML is the last, and its reader reports the errors of unknown texts.
 FORMATS: list[TopologyFormat] = [
     TopologyFormat("GraphML, GML or node-link JSON", ".graphml", is_graph_text, read_graph),
     TopologyFormat("NCCL's or RCCL's XML", ".xml", is_nccl_xml, read_nccl_xml),
-    TopologyFormat("ibnetdiscover", "", is_ibnetdiscover, read_ibnetdiscover),
-    TopologyFormat("Slurm's topology.conf", ".conf", is_slurm, read_slurm),
+    TopologyFormat("ibnetdiscover", "", is_ibnetdiscover, read_ibnetdiscover, is_fabric=True),
+    TopologyFormat("Slurm's topology.conf", ".conf", is_slurm, read_slurm, is_fabric=True),
     TopologyFormat("rocm-smi --showtopo", "", is_rocm_smi, read_rocm_smi),
     TopologyFormat("amd-smi topology", "", is_amd_smi, read_amd_smi),
-    TopologyFormat("YAML or JSON of a cluster (Slurm, topograph)", ".yaml", is_topograph, read_topograph),
+    TopologyFormat(
+        "YAML or JSON of a cluster (Slurm, topograph)", ".yaml", is_topograph, read_topograph, is_fabric=True
+    ),
     TopologyFormat("nvidia-smi topo -m", ".txt", is_nvidia_smi, read_nvidia_smi),
     TopologyFormat("TOML", ".toml", lambda _: True, read_machine),
 ]

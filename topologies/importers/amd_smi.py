@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
-from topologies.clusters import Machine
 from topologies.errors import InputError
-from topologies.importers.node import MOST_DEVICES
+from topologies.importers.node import MOST_DEVICES, Node
 from topologies.importers.xgmi import XgmiPairs
 from topologies.text.files import parse_json
 
@@ -25,11 +23,11 @@ def is_amd_smi(text: str) -> bool:
     return re.search(r'^[ \t]*LINK TYPE TABLE:|"link_type"\s*:|^gpu,.*\blink_type_gpu_', text, re.MULTILINE) is not None
 
 
-def read_amd_smi(text: str, origin: str) -> Machine:
-    """Return the machine of an output in any of the three forms.
+def read_amd_smi(text: str, origin: str) -> Node:
+    """Return the node of an output in any of the three forms.
 
     Raises:
-        InputError: The text states no machine; the message is one line.
+        InputError: The text states no node; the message is one line.
     """
     pairs = XgmiPairs(origin, _RIGHT)
     if text.lstrip()[:1] in ("[", "{"):
@@ -40,7 +38,7 @@ def read_amd_smi(text: str, origin: str) -> Machine:
         _read_csv(text, pairs)
     if not pairs.kind:
         raise InputError(f"{origin}: no link types; it must be {_RIGHT}")
-    return pairs.node().machine(Path(origin).stem or "node", origin)
+    return pairs.node()
 
 
 def _read_text(text: str, pairs: XgmiPairs) -> None:

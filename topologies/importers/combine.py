@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from topologies.clusters import Machine, join
 from topologies.compare import compare
 from topologies.errors import InputError
-from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of, ibnetdiscover, slurm, topograph
+from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of
 from topologies.importers.fabric import Dumped, Fabric, Port, ports_of
 from topologies.importers.nvidia_smi import is_status
 from topologies.text.files import origin_of, read_text
@@ -19,12 +19,6 @@ from topologies.text.writer import to_toml
 _MOST_FILES = 4096
 _ASSIGNS = re.compile(r"^[ \t]*[\w-]{1,40}[ \t]*=", re.MULTILINE)  # An assignment, as TOML has it.
 _SWITCH = "fabric"  # Name of the assumed switch that joins nodes.
-# Readers of a network between nodes, by the names of their formats.
-_FABRICS: dict[str, Callable[[str, str], Fabric]] = {
-    "ibnetdiscover": ibnetdiscover.fabric_of,
-    "Slurm's topology.conf": slurm.fabric_of,
-    "YAML or JSON of a cluster (Slurm, topograph)": topograph.fabric_of,
-}
 
 
 def import_files(paths: Sequence[str | Path], name: str | None = None, node: Machine | None = None) -> Machine:
@@ -45,16 +39,20 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
     if not 1 <= len(paths) <= _MOST_FILES:
         raise InputError(f"{len(paths)} files; it must be 1 to {_MOST_FILES}")
     texts = {path: read_text(path, "what a tool prints of a machine", MAX_FILE_BYTES) for path in map(Path, paths)}
-    fabrics = {path: _FABRICS[kind] for path, text in texts.items() if (kind := format_of(text).name) in _FABRICS}
+    fabrics = [path for path, text in texts.items() if format_of(text).is_fabric]
     node_texts = {path: text for path, text in texts.items() if path not in fabrics}
     if fabrics and (node is not None or len(texts) > 1):
-        (fabric, read), *other_fabrics = fabrics.items()
+        fabric, *other_fabrics = fabrics
         if other_fabrics or (node is not None) == (len(node_texts) > 0):
             raise InputError(
                 f"{origin_of(fabric)}: with {len(texts) - 1} other files{' and a node' if node else ''}; it must be one"
                 " fabric and its nodes, or --node"
             )
-        machine_name, net = name or fabric.stem or "fabric", read(texts[fabric], origin_of(fabric))
+        machine_name, net = (
+            name or fabric.stem or "fabric",
+            format_of(texts[fabric]).read(texts[fabric], origin_of(fabric)),
+        )
+        assert isinstance(net, Fabric)
         nodes = _read_nodes(node_texts) if node is None else [(fabric, node)]
         if len(nodes) == 1:
             return net.cluster(nodes[0][1], machine_name, origin_of(fabric))
@@ -77,7 +75,7 @@ def _read_nodes(texts: Mapping[Path, str]) -> list[tuple[Path, Machine]]:
         if format_of(text) is FORMATS[-1] and not _ASSIGNS.search(text):  # The text is no TOML either.
             formats = ", ".join(row.name for row in FORMATS)
             raise InputError(f"{origin_of(path)}: has no known format; it must be one of {formats}")
-    return [(path, format_of(text).read(text, origin_of(path))) for path, text in texts.items()]
+    return [(path, format_of(text).machine(text, origin_of(path))) for path, text in texts.items()]
 
 
 def _side_by_side(nodes: Sequence[tuple[Path, Machine]], name: str | None) -> Machine:

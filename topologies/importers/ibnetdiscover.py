@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from pathlib import Path
 
-from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers.fabric import Fabric, Port, natural
 
@@ -29,12 +27,7 @@ def is_ibnetdiscover(text: str) -> bool:
     return re.search(r'^(Switch|Ca)\s+[0-9]+\s+"[SH]-', text, re.MULTILINE) is not None
 
 
-def read_ibnetdiscover(text: str, origin: str) -> Machine:
-    """Return the fabric as a machine with a rank for each HCA's port."""
-    return fabric_of(text, origin).machine(Path(origin).stem or "fabric", origin)
-
-
-def fabric_of(text: str, origin: str) -> Fabric:
+def read_ibnetdiscover(text: str, origin: str) -> Fabric:
     """Return the fabric of a text.
 
     Raises:

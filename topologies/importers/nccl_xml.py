@@ -9,10 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from xml.parsers import expat
 
-from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers import rates
 from topologies.importers.node import MOST_DEVICES, Nic, Node, Vertex, distances
@@ -54,13 +52,13 @@ def is_nccl_xml(text: str) -> bool:
     return text.lstrip("\ufeff \t\n").startswith("<")
 
 
-def read_nccl_xml(text: str, origin: str) -> Machine:
-    """Return the machine of a dump.
+def read_nccl_xml(text: str, origin: str) -> Node:
+    """Return the node of a dump.
 
     Raises:
         InputError: The text is no dump; the message is one line with the line of the file.
     """
-    return _NcclXmlReader(_parsed(text, origin), origin).node().machine(Path(origin).stem or "dump", origin)
+    return _NcclXmlReader(_parsed(text, origin), origin).node()
 
 
 def _parsed(text: str, origin: str) -> _Element:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 
-from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers import rates
 from topologies.importers.matrix import LEVELS, place_pcie
@@ -40,17 +38,15 @@ def is_status(text: str) -> bool:
     return _OF_DEVICE.match(text.lstrip()) is not None and _HEADER.search(_ESCAPE.sub("", text)) is None
 
 
-def read_nvidia_smi(text: str, origin: str) -> Machine:
-    """Return the machine of a matrix.
+def read_nvidia_smi(text: str, origin: str) -> Node:
+    """Return the node of a matrix.
 
     Raises:
         InputError: The text has no matrix; the message is one line with the line of the file.
     """
     lines = [_ESCAPE.sub("", line).rstrip() for line in text.split("\n")]
     status, name = _status(lines, origin)
-    matrix = _Matrix(lines, origin)
-    node = matrix.node(status, name)
-    return node.machine(Path(origin).stem or "node", origin)
+    return _Matrix(lines, origin).node(status, name)
 
 
 def _status(lines: list[str], origin: str) -> tuple[dict[int, list[float]], str]:

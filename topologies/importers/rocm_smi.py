@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from topologies.clusters import Machine
 from topologies.errors import InputError
-from topologies.importers.node import MOST_DEVICES
+from topologies.importers.node import MOST_DEVICES, Node
 from topologies.importers.xgmi import XgmiPairs
 from topologies.text.files import parse_json
 
@@ -22,11 +20,11 @@ def is_rocm_smi(text: str) -> bool:
     return _TITLES["kind"].lower() in text.lower() or "between DRM devices" in text
 
 
-def read_rocm_smi(text: str, origin: str) -> Machine:
-    """Return the machine of an output in either form.
+def read_rocm_smi(text: str, origin: str) -> Node:
+    """Return the node of an output in either form.
 
     Raises:
-        InputError: The text states no machine; the message is one line.
+        InputError: The text states no node; the message is one line.
     """
     pairs = XgmiPairs(origin, _RIGHT)
     if text.lstrip().startswith("{"):
@@ -34,7 +32,7 @@ def read_rocm_smi(text: str, origin: str) -> Machine:
     else:
         _read_text(text, pairs)
     pairs.numa = {int(match[1]): int(match[2]) for match in _NUMA.finditer(text)}
-    return pairs.node().machine(Path(origin).stem or "node", origin)
+    return pairs.node()
 
 
 def _read_text(text: str, pairs: XgmiPairs) -> None:

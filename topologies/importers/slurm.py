@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers.fabric import Fabric, expand
 from topologies.importers.tree import FabricTree
@@ -20,12 +18,7 @@ def is_slurm(text: str) -> bool:
     return _LINE.match(first) is not None
 
 
-def read_slurm(text: str, origin: str) -> Machine:
-    """Return the tree as a machine with a rank for each node."""
-    return fabric_of(text, origin).machine(Path(origin).stem or "fabric", origin)
-
-
-def fabric_of(text: str, origin: str) -> Fabric:
+def read_slurm(text: str, origin: str) -> Fabric:
     """Return the tree of a text as a fabric.
 
     Raises:

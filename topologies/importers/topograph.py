@@ -10,14 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from topologies.clusters import Machine
 from topologies.errors import InputError
-from topologies.importers import slurm
 from topologies.importers.fabric import Fabric, Port, expand, natural
 from topologies.importers.rates import USUAL_NIC_GBS
+from topologies.importers.slurm import is_slurm, read_slurm
 from topologies.importers.tree import FabricTree
 from topologies.text.files import parse_json
 
@@ -52,12 +50,7 @@ def is_topograph(text: str) -> bool:
     return _JSON.match(text) is not None or _YAML.match(text) is not None
 
 
-def read_topograph(text: str, origin: str) -> Machine:
-    """Return the fabric as a machine with a rank for each port of each node."""
-    return fabric_of(text, origin).machine(Path(origin).stem or "fabric", origin)
-
-
-def fabric_of(text: str, origin: str) -> Fabric:
+def read_topograph(text: str, origin: str) -> Fabric:
     """Return the fabric of a text.
 
     Raises:
@@ -73,8 +66,8 @@ def fabric_of(text: str, origin: str) -> Fabric:
                 f"{origin}: data: {len(texts)} keys that name a topology; it must be one, as topology.conf"
             )
         key, inner = texts[0]
-        if slurm.is_slurm(inner):
-            return slurm.fabric_of(inner, f"{origin}: {key[:40]}")
+        if is_slurm(inner):
+            return read_slurm(inner, f"{origin}: {key[:40]}")
         document = _loaded(inner, f"{origin}: {key[:40]}")
     if isinstance(document, list):
         if document and isinstance(document[0], Mapping) and "links" in document[0]:

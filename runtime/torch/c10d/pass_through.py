@@ -79,8 +79,9 @@ class PassThrough:
         self._method = getattr(wrapped, operation.method)
         self.call = self.calls_or(lambda *_: None)
 
+    # It is longer than other functions, because a call of a few bytes must call no further functions (see above).
     def calls_or(self, fallback: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function like `call` that returns `other` of the same arguments where `call` returns None."""
+        """Return a function like `call` that returns `fallback` of the same arguments where `call` returns None."""
         method = self._method
         watch, collective, backend = self._core.watch, self._operation.kind.name, self._backend
         average, finished, unlimited = dist.ReduceOp.AVG, _FinishedWork(), self._operation.unlimited

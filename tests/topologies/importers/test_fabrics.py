@@ -63,12 +63,12 @@ def test_formats_of_fabrics_are_recognized() -> None:
 
 def test_infiniband() -> None:
     """Check that each HCA of a host is a rank, hosts are nodes, and parallel links are joined."""
-    topology = format_of(ib()).read(ib(), "ib").topology
+    topology = format_of(ib()).machine(ib(), "ib").topology
     assert topology.nranks == 8
     assert topology.nodes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert between(topology, "S-a0", "S-b0") == 100
     assert set(topology.bandwidth_gbs.tolist()) == {50, 100}
-    slow = format_of(ib(rate="4xEDR")).read(ib(rate="4xEDR"), "ib").topology
+    slow = format_of(ib(rate="4xEDR")).machine(ib(rate="4xEDR"), "ib").topology
     assert between(slow, "S-b0", "S-a1") == 25
 
 
@@ -169,10 +169,10 @@ def test_slurm_trees_and_blocks(tmp_path: Path) -> None:
     assert between(cluster, "leaf0", "top") == 2 * 8 * 50
     assert {KINDS[kind] for kind in cluster.link_kind} == {"nvlink", "network"}
     assert cluster.costs == load("dgx-h100").costs
-    blocks = format_of(BLOCKS).read(BLOCKS + "BlockName=b3\n", "b").topology  # An empty block fills a level up.
+    blocks = format_of(BLOCKS).machine(BLOCKS + "BlockName=b3\n", "b").topology  # An empty block fills a level up.
     assert set(blocks.switches) == {"b1", "b2", "core"}
     odd = TREE.replace("leaf0", "0 leaf".replace(" ", "é")).replace("leaf[0-1]", "0éleaf,leaf1")
-    assert "s0_leaf" in format_of(odd).read(odd, "o").topology.switches
+    assert "s0_leaf" in format_of(odd).machine(odd, "o").topology.switches
 
 
 def test_lists_of_names_are_expanded_and_sorted() -> None:

@@ -23,7 +23,7 @@ ODD = ["", "X", "NV99", "-1", "9" * 30, "1e308", "NaN", "GPU0", "XGMI", "\x00", 
 
 
 def read(text: str) -> Machine:
-    return format_of(text).read(text, "dump")
+    return format_of(text).machine(text, "dump")
 
 
 def is_handled(text: str, reader: Callable[[str], Machine] = read) -> bool:

@@ -28,7 +28,7 @@ TO_SWITCH = '<nvlink target="0000:03:00.0" count="9" tclass="0x068000"/>' * 2
 
 
 def read(text: str) -> Machine:
-    return format_of(text).read(text, "dump")
+    return format_of(text).machine(text, "dump")
 
 
 def pairs(topology: Topology) -> dict[tuple[int, int], float]:

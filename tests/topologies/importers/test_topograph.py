@@ -79,7 +79,7 @@ AS_JSON = [
 
 
 def read(text: str) -> Topology:
-    return format_of(text).read(text, "made").topology
+    return format_of(text).machine(text, "made").topology
 
 
 def is_tree(topology: Topology) -> bool:
@@ -130,7 +130,7 @@ def test_yaml_needs_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_domains_replace_unnamed_switches() -> None:
     labels = {f"n{i}": {"accelerator.topograph.run/domain": f"3f-{i // 2}.1"} for i in range(4)}
-    machine = format_of("{}").read(json.dumps(instances({name: [] for name in [*labels, "head"]}, labels)), "made")
+    machine = format_of("{}").machine(json.dumps(instances({name: [] for name in [*labels, "head"]}, labels)), "made")
     assert set(machine.topology.switches) == {"s3f-0.1", "s3f-1.1", "core"}
     assert "1 nodes are left out: they state no switch" in machine.remarks
 
