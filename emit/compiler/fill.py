@@ -7,7 +7,7 @@ any link.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -83,28 +83,35 @@ def choose_instances(
     for narrow in (True, False):
         if now() >= until:
             break
-        try:
-            instance = (
-                lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True) if narrow else program
-            )
-        except InputError:
-            continue
-        if narrow and instance.nchannels == program.nchannels:
-            continue
-        last_score, instances = score(instance) if narrow else best_score, 2
-        while instances <= _MOST and now() < until:
-            ir = replace(instructions_of(instance, None, False), instances=instances, interleaved=None)
+        instance, last_score = program, best_score
+        if narrow:
             try:
-                repeated = side_by_side(instance, ir, limits)
+                instance = lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True)
             except InputError:
-                break
+                continue
+            if instance.nchannels == program.nchannels:
+                continue
+            last_score = score(instance)
+        for instances, repeated in _doublings(instance, limits, until):
             repeated_score = score(repeated)
             if repeated_score <= _GAIN * best_score:
                 best, best_score, number = repeated, repeated_score, instances
             elif repeated_score > _GAIN * last_score:
                 break
-            last_score, instances = repeated_score, 2 * instances
+            last_score = repeated_score
     return number, best
+
+
+def _doublings(instance: Program, limits: Limits, until: float) -> Iterator[tuple[int, Program]]:
+    """Yield (number, program) for 2, 4, 8, … instances of a program, as long as the limits and the time allow it."""
+    instances = 2
+    while instances <= _MOST and now() < until:
+        ir = replace(instructions_of(instance, None, False), instances=instances, interleaved=None)
+        try:
+            yield instances, side_by_side(instance, ir, limits)
+        except InputError:
+            return
+        instances *= 2
 
 
 def least_bytes(net: Network, limits: Limits, slots: int) -> int:

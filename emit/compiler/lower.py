@@ -95,7 +95,7 @@ class Lowering:
         ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common)
         self.common = common or common_chunk(problem.collective)
         self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits)
-        self.narrow = partial(Compiler, ir.copy(), limits, ("deal",))
+        self.narrow = partial(Compiler, ir.copy(), limits, ("more-channels",))
         self.first = math.inf
 
     def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:

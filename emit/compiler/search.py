@@ -42,23 +42,21 @@ class Timer(Protocol):
 _LEAST_US = 1e-9  # Copies within a rank take no time in the model, but a ratio needs a positive time.
 # Variants with few threadblocks come first, and among these the shortest programs.
 _VARIANTS: tuple[Variant, ...] = (
-    ("aggregate", "fuse", "pair"),
-    ("aggregate", "pair"),
-    ("fuse", "pair"),
-    ("pair",),
-    ("aggregate", "fuse", "pair", "turn"),
-    ("fuse", "pair", "turn"),
-    ("pair", "turn"),
+    ("aggregate", "fuse", "pairing"),
+    ("aggregate", "pairing"),
+    ("fuse", "pairing"),
+    ("pairing",),
+    ("aggregate", "fuse", "pairing", "alternate"),
+    ("fuse", "pairing", "alternate"),
+    ("pairing", "alternate"),
     ("aggregate", "fuse"),
     ("aggregate",),
     ("fuse",),
     (),
-    ("run",),
+    ("in-order",),
 )
-
-
 _PLAIN: Variant = ()
-_IN_ORDER: Variant = ("run",)
+_IN_ORDER: Variant = ("in-order",)
 
 
 class Variants:
@@ -109,7 +107,7 @@ class Variants:
 
     def key(self, variant: Variant) -> Key:
         """Return a key that is equal for variants of the same program, whose other passes have nothing to do."""
-        return id(self.by(variant)[0]), "pair" in variant, "run" in variant
+        return id(self.by(variant)[0]), "pairing" in variant, "in-order" in variant
 
     def program(self, variant: Variant, level: int) -> Assembled | None:
         """Return a variant's program on `level` times the channels that it needs; None if the target cannot hold it."""
@@ -146,7 +144,7 @@ class Variants:
         Raises:
             InputError: The target cannot hold the program.
         """
-        paired, limits, key = "pair" in variant, self.limits, self.key(variant)
+        paired, limits, key = "pairing" in variant, self.limits, self.key(variant)
         prepared = self._prepare(variant)
         name = prepared.ir.header.name
         if not self.has_room(variant):
@@ -158,7 +156,7 @@ class Variants:
         least = self._least_channels.get(key, max(1, -(-crowd // limits.steps_per_tb)))
         while True:
             check_deadline()
-            runs = least if "run" in variant else 1
+            runs = least if "in-order" in variant else 1
             assembled = assemble(prepared, limits, BlockLayout(least * level // runs, runs, paired))
             longest = assembled.longest_threadblock
             if longest <= limits.steps_per_tb and assembled.nchannels <= limits.channels:
@@ -244,7 +242,7 @@ class LoweringSearch:
             if best is not None and (best_here is None or not self._gains(best_here, best)):
                 break
             best = best_here or best
-            if "deal" in self.variants.without or (best is not None and self._is_enough(best)):
+            if "more-channels" in self.variants.without or (best is not None and self._is_enough(best)):
                 break
             level *= 2 if best is None else self._factor(best)
         if best is None:
@@ -289,7 +287,7 @@ class LoweringSearch:
             usable.sort(key=lambda variant: "fuse" not in variant)
         size = len(self.variants.ir)
         if size >= TUNING.unfused_from:
-            plain = [v for v in usable if v in (("pair",), ("pair", "turn"), _PLAIN, _IN_ORDER)]
+            plain = [v for v in usable if v in (("pairing",), ("pairing", "alternate"), _PLAIN, _IN_ORDER)]
             fused: list[Variant] = [v for v in usable if v == ("fuse",)]  # empty if the target cannot fuse
             return [plain] if self.variants.has_room(_PLAIN) or not fused else [fused]
         if self._is_large():
@@ -317,7 +315,7 @@ class LoweringSearch:
 
     def _candidate(self, variant: Variant, level: int, least: float = math.inf) -> ProgramCandidate | None:
         """Return a variant's program; None if it does not fit, deadlocks, is not to be tried, or exceeds `least`."""
-        if ("turn" in variant and not self._deadlocked) or (variant == _IN_ORDER and not self.variants.crowded):
+        if ("alternate" in variant and not self._deadlocked) or (variant == _IN_ORDER and not self.variants.crowded):
             return None
         if self.first < math.inf and now() >= self.until:
             return None

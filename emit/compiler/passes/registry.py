@@ -55,14 +55,19 @@ PASSES = {
             choice=True,
         ),
         Pass("scratch", "reuse scratch whose content is no longer needed", lambda ir, _: reuse_scratch(ir)),
-        Pass("pair", "let one threadblock send and receive", choice=True),
-        Pass("run", "use a connection's channels one after another, so that a link keeps its order", choice=True),
-        Pass("deal", "give more channels to a connection that waits for slots"),
+        Pass("pairing", "let one threadblock send and receive", choice=True),
         Pass(
-            "turn", "let ranks that exchange send alternately, if both would wait for slots",
+            "in-order", "use a connection's channels one after another, so that a link keeps its order",
+            choice=True,
+        ),
+        Pass("more-channels", "give more channels to a connection that waits for slots"),
+        Pass(
+            "alternate", "let ranks that exchange send alternately, if both would wait for slots",
             lambda ir, _: order_by_depth(ir, exchanges=True), choice=True,
         ),
     )
 }  # fmt: skip
 # The order of the passes, except prune and copy, which come first; prune is repeated after fuse.
-ORDER = ("turn", "absorb", "aggregate", "fuse", "scratch")
+ORDER = ("alternate", "absorb", "aggregate", "fuse", "scratch")
+# Names of passes in earlier versions, which `--without-pass` still takes.
+FORMER_NAMES = {"pair": "pairing", "run": "in-order", "deal": "more-channels", "turn": "alternate"}

@@ -47,7 +47,7 @@ def test_programs_keep_the_schedules_order_on_links(seed: int) -> None:
     algorithm = _random_algorithm(seed)
     problem = algorithm.problem
     ir = lower_to_instructions(algorithm, "x")
-    program = compile_instructions(ir, without=("aggregate", "fuse", "pair")).program
+    program = compile_instructions(ir, without=("aggregate", "fuse", "pairing")).program
     assert check(program, ir.goal).ok
     times = Predictor(program, problem.topology, problem.ranks, MANY)
     for size in (LARGE, LARGEST):
@@ -67,7 +67,7 @@ def test_short_threadblocks_on_many_channels_keep_the_order(seed: int) -> None:
     def timer(program: Program, columns: Columns | None = None) -> Iterator[float]:
         yield Predictor(program, problem.topology, problem.ranks, MANY, columns=columns).time_us(LARGEST)
 
-    without = ("aggregate", "fuse", "pair", "deal")
+    without = ("aggregate", "fuse", "pairing", "more-channels")
     compiled = compile_instructions(ir, limits=limits, timer=timer, enough=(schedule_us,), without=without).program
     assert check(compiled, ir.goal, target=limits).ok
     assert next(timer(compiled)) <= 1.002 * schedule_us

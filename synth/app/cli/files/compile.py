@@ -44,7 +44,7 @@ def _list_passes(context: click.Context, _parameter: click.Parameter, is_set: bo
     """Print the passes and exit if the option is set."""
     if is_set:
         for row in PASSES.values():
-            click.echo(f"{row.name:10} {row.summary}")
+            click.echo(f"{row.name:14} {row.summary}")
         context.exit()
 
 

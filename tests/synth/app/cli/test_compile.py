@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from emit.compiler.passes.registry import FORMER_NAMES
 from emit.library.index import load_index
 from tests import EXAMPLES
 from tests.synth.app.cli.calling import Call
@@ -41,11 +42,15 @@ def test_a_plan_is_a_target_too(synth: Call, working_folder: Path) -> None:
 
 
 def test_a_pass_left_out(synth: Call) -> None:
-    assert "8 nops" in synth("compile", EXAMPLES / "halving_doubling.py", "--without-pass", "turn").out
+    assert "8 nops" in synth("compile", EXAMPLES / "halving_doubling.py", "--without-pass", "alternate").out
     passes = [line.split()[0] for line in synth("compile", "--passes").out.splitlines()]
     assert "fuse" in passes
     for name in passes:
         assert synth("compile", RING, "--without-pass", name).code == 0
+    for former, name in FORMER_NAMES.items():
+        assert former not in passes
+        outs = [synth("compile", RING, "--explain", "--without-pass", spelling).out for spelling in (former, name)]
+        assert outs[0] == outs[1]
 
 
 def test_no_more_threadblocks_than_sms(synth: Call, working_folder: Path) -> None:
