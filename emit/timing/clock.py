@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
+from emit.timing.links import MessageLinks
+from emit.timing.slices import Passes
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner, is_loaded
 
@@ -26,54 +27,41 @@ class ProgramClock:
 
     def __init__(
         self,
-        *,
-        start: Ints,
-        dep: Ints,
-        sends: Ints,
-        receives: Ints,
-        block: Ints,
+        steps: Passes,
         by_tie: Ints,
         link: Ints,
-        moves: Ints,
-        alpha_us: Floats,
+        links: MessageLinks,
         rate_gbs: Floats,
-        limits: Sequence[Any],
         slots: int,
-        gap_us: Floats | None = None,
+        *,
         start_us: float = 0.0,
         most_turns: int = 1,
         compiled_from: int = COMPILED_FROM,
     ) -> None:
-        """Build the clock; sequences "of every step" have shape (steps,), and likewise for other nouns.
+        """Build the clock.
 
         Args:
-            start: First step of every threadblock, with one more entry at the end.
-            dep: Step that every step waits for, -1 for none.
-            sends: Connection that every step sends on, -1 for none.
-            receives: Connection that every step receives from, -1 for none.
-            block: Threadblock of every step.
+            steps: The steps.
             by_tie: Steps in the order in which requests of the same age are served.
             link: Link of every connection.
-            moves: Step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one if it moves nothing).
-            alpha_us: Latency of every link.
+            links: The links.
             rate_gbs: Rate at which a transmission occupies every link.
-            limits: Limits of the links, in the form of `Network.uses_and_links`.
             slots: Transmissions in flight on a connection before the sender waits.
-            gap_us: How long a transmission keeps the limits of every link busy after it has left the link; None for 0.
             start_us: Time at which the run begins.
             most_turns: Largest number of turns (up to MOST_TURNS) in which a transmission takes its link. If a
-                threadblock
-                moves less than a link carries, the transmissions that want the link share it about evenly, whatever
-                their
-                number.
+                threadblock moves less than a link carries, the transmissions that want the link share it about evenly,
+                whatever their number.
             compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
         """
-        of_steps = [start, dep, sends, receives, block, by_tie, np.argsort(by_tie), link, moves]
-        gap = np.zeros(len(alpha_us)) if gap_us is None or not len(gap_us) else gap_us
-        self._fixed: list[Any] = [*of_steps, alpha_us, rate_gbs, gap, *limits]
+        gap = links.gap_us
+        if gap is None or not len(gap):
+            gap = np.zeros(len(links.alpha_us))
+        s = steps
+        of_steps = [s.start, s.dep, s.sends, s.receives, s.block, by_tie, np.argsort(by_tie), link, s.moves]
+        self._fixed: list[Any] = [*of_steps, links.alpha_us, rate_gbs * links.holds, gap, *links.limits]
         self._start_us, self._most_turns = start_us, most_turns
         self._lists: list[Any] = []  # the fixed arguments as lists, once the interpreted loop has needed them
-        self._nmoves, self._nsteps, self._slots = int(moves[-1]), len(dep), slots
+        self._nmoves, self._nsteps, self._slots = int(s.moves[-1]), len(s.dep), slots
         self._compiled_from = compiled_from
 
     def run(self, lasts_us: Floats, ahead: int = 0) -> tuple[float, bool, Floats, Floats]:
@@ -101,7 +89,8 @@ class ProgramClock:
         return float(time), ended == self._nsteps, np.asarray(start), np.asarray(took)
 
 
-def _execute(  # Longer than 60 lines because it is one loop over events that Numba compiles as one function.
+# One loop over events that Numba compiles as one function, and whose arguments are the columns that Numba takes.
+def _execute(
     first: Any, dep: Any, sends: Any, receives: Any, block_of: Any, by_tie: Any, tie: Any, link: Any, moves: Any,
     alpha: Any, rate: Any, gap: Any, uses_ptr: Any, uses: Any, capacity: Any, slots: int, lasts: Any, start: Any,
     took: Any, begins: float, turns: int,

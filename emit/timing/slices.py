@@ -35,12 +35,13 @@ class Passes:
     Attributes:
         step: Step of the program for each repeated step, int, shape (passes · steps,).
         number: Number of the repeated step, by pass and step of the program, int, shape (passes, steps).
-        start: First repeated step of each threadblock, as in `Clock`.
-        block: Threadblock of each repeated step, as in `Clock`.
-        dep: Repeated step that each waits for, as in `Clock`.
-        sends: Connection that each sends on, as in `Clock`.
-        receives: Connection that each receives from, as in `Clock`.
-        moves: Transmissions of each repeated step, as in `Clock`.
+        start: First repeated step of each threadblock, with one more entry at the end.
+        block: Threadblock of each repeated step.
+        dep: Repeated step that each waits for, −1 for none.
+        sends: Connection that each sends on, −1 for none.
+        receives: Connection that each receives from, −1 for none.
+        moves: Repeated step s is the transmissions moves[s]..moves[s+1]−1, one after the other (one if it moves
+            nothing).
     """
 
     step: Ints
