@@ -62,12 +62,9 @@ class ThreadClocks:
     """The clocks of actors with many threads: threadblocks of an execution plan, and transfers of its port channels.
 
     An actor's threads are in step only at a `nop`. Therefore its life is divided into ticks, by its nops and by the
-    packets
-    that it writes. Its knowledge of another actor is the number of ticks that are over, plus one once that actor's rank
-    has
-    started. `seen` is knowledge of execution, `shown` is knowledge of memory: a relaxed signal and a packet's flag
-    order
-    the execution, but not memory.
+    packets that it writes. Its knowledge of another actor is the number of ticks that are over, plus one once that
+    actor's rank has started. `seen` is knowledge of execution, `shown` is knowledge of memory: a relaxed signal and a
+    packet's flag order the execution, but not memory.
 
     Attributes:
         rank: Rank of each actor.

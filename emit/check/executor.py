@@ -1,9 +1,9 @@
 """Run threadblocks until each has ended or waits; the checks of all formats share this executor.
 
-A threadblock executes its instructions one after another. Every connection (MSCCL), channel end and semaphore
-(MSCCL++) hands out its contents in a fixed order, so an instruction that may proceed stays allowed to proceed. Hence
-all interleavings reach the same end: either every threadblock completes in each of them, or the same threadblocks stop
-at the same instructions. One greedy run decides for all of them.
+A threadblock executes its instructions one after another. Every connection (MSCCL), channel end and semaphore (MSCCL++)
+hands out its contents in a fixed order, so an instruction that may proceed stays allowed to proceed. Hence all
+interleavings reach the same end: either every threadblock completes in each of them, or the same threadblocks stop at
+the same instructions. One greedy run decides for all of them.
 
 A front end says how one threadblock advances (`advance`) and what a stopped one waits for (`waits_for`):
 `emit.check.order` for programs, `emit.check.acts` for execution plans.
@@ -27,8 +27,7 @@ def execute(nblocks: int, advance: Callable[[int], Iterable[int]]) -> None:
     Args:
         nblocks: Number of threadblocks.
         advance: Executes one threadblock until it ends or must wait; returns the threadblocks that may proceed because
-            of
-            what it did.
+            of what it did.
     """
     ready = deque(range(nblocks))
     while ready:

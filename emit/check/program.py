@@ -53,8 +53,7 @@ def check(
         fifo_depth: Slots of a connection (source, destination, channel), in transmissions; None means the protocol's.
         target: Target whose limits are checked (executor-nccl, rccl, msccl), or these limits; None means no limits.
         split: If True, a step of `count` chunks takes `count` slots, as it does for large messages. If False, it takes
-            one
-            slot, and the report's `splits` says whether the program also ends with `count` slots.
+            one slot, and the report's `splits` says whether the program also ends with `count` slots.
 
     Returns:
         The report with all findings.

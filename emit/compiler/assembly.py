@@ -30,19 +30,15 @@ class BlockLayout:
 
     Attributes:
         spread: Number of channels over which the messages of a connection are spread cyclically, so that they keep
-            their
-            order in time.
+            their order in time.
         runs: Number of runs of a connection's messages, each spread over its own channels: a run begins when the run
-            before
-            it has ended, and what arrives over a link keeps its order for any number of channels. A connection has
-            spread · runs channels.
+            before it has ended, and what arrives over a link keeps its order for any number of channels. A connection
+            has spread · runs channels.
         paired: Whether one threadblock may send to one rank and receive from another; if not, each direction has a
             threadblock of its own.
         few_nops: Whether to prefer few waits. Pairing prefers threadblocks that forward what they receive, then
-            exchanges
-            between two ranks. An instruction that must wait for several others names one that has waited for them,
-            although
-            it may be over later.
+            exchanges between two ranks. An instruction that must wait for several others names one that has waited for
+            them, although it may be over later.
     """
 
     spread: int = 1

@@ -28,8 +28,7 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int]) -> CommonChunk:
     Args:
         algorithm: The algorithm.
         cells: Allowed numbers of cells of a block, ascending, all at least the number of its chunks; if empty, every
-            chunk
-            has one cell.
+            chunk has one cell.
     """
     collective = algorithm.problem.collective
     equal_chunks = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0

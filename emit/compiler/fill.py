@@ -44,9 +44,8 @@ def choose_instances(
 
     Two programs are repeated: the given program, and the program on the fewest channels. If chunks that pass through
     several ranks one after the other are spread over channels, the pipeline becomes shorter, whereas each instance has
-    a
-    pipeline on one channel. A score is the mean of a program's times over the times of the schedule: it can be below 1,
-    because a program moves large chunks in slices.
+    a pipeline on one channel. A score is the mean of a program's times over the times of the schedule: it can be below
+    1, because a program moves large chunks in slices.
 
     Args:
         lowering: The lowering that made the program.
@@ -59,8 +58,7 @@ def choose_instances(
 
     Returns:
         The number of instances, a power of two, and the program, whose chunks are so many times as fine. The number is
-        1 if
-        links are full anyway, and if the goal is custom, because then the goal defines the chunks.
+        1 if links are full anyway, and if the goal is custom, because then the goal defines the chunks.
     """
     problem = lowering.algorithm.problem
     sizes_to_time = [size for size in sorted(sizes or _SIZES) if low <= size <= high] or [high]

@@ -57,8 +57,8 @@ def side_by_side(instance: Program, ir: Instructions, limits: Limits) -> Program
     """Build the program that runs `ir.instances` instances of a program.
 
     Args:
-        instance: The program of one instance, which was compiled from `ir`. Its channel c becomes the channels
-            c · instances .. c · instances + instances − 1.
+        instance: The program of one instance, which was compiled from `ir`. Its channel c becomes the channels c ·
+            instances .. c · instances + instances − 1.
         ir: Instructions, with the number and the form of the instances.
         limits: Limits of the target.
 

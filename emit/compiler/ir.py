@@ -38,10 +38,8 @@ class Instructions:
     """Instructions as columns, in an order in which executing them one after another is right.
 
     Of two instructions that touch a cell, one of them writing, the first in this order comes first in every program
-    made
-    of them; all other instructions may run simultaneously. Messages between two ranks on one channel keep this order
-    too:
-    the k-th message sent is the k-th message received.
+    made of them; all other instructions may run simultaneously. Messages between two ranks on one channel keep this
+    order too: the k-th message sent is the k-th message received.
 
     Attributes:
         header: Purpose of the program (name, collective, protocol, sizes …); its gpus give i_chunks and o_chunks.
@@ -57,8 +55,7 @@ class Instructions:
         threadblock: Requested threadblock of each instruction, by its number in the rank, −1 for none.
         instances: Number of instances of the program to make from the instructions.
         interleaved: Whether the instances share every chunk interleaved or blocked (`emit.compiler.instances`); None
-            for
-            the cheaper form.
+            for the cheaper form.
     """
 
     header: Program
@@ -198,8 +195,7 @@ def accesses(ir: Instructions, call: tuple[Goal | None, tuple[int | None, ...]])
     """Return every access of a cell by an instruction in one form of call (see `Instructions.calls`).
 
     The columns are rank, cell (cells of o as cells of i if they share memory), instruction, and whether it writes. They
-    are
-    sorted in this order, so that the accesses of a cell are adjacent, and an instruction's reads come before its
+    are sorted in this order, so that the accesses of a cell are adjacent, and an instruction's reads come before its
     writes.
     """
     alias = call[1]

@@ -174,8 +174,7 @@ def _comparison_sizes(algorithm: Algorithm, min_bytes: int, max_bytes: int) -> l
     """Return message sizes of a range at which programs are compared, the largest first.
 
     They include the size at which bytes cost the algorithm as much as its latency, and an eighth of that size: below
-    it, an
-    algorithm of fewer chunks or steps is faster, so that nobody uses this one.
+    it, an algorithm of fewer chunks or steps is faster, so that nobody uses this one.
     """
     low, high = float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)
     least_us = algorithm.time_us(SMALLEST)

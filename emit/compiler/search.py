@@ -254,9 +254,8 @@ class LoweringSearch:
         """Return the first program on a level of channels that is good enough, or else the fastest.
 
         If there are many instructions, one probe is tried first: the variant that loses the least time, with a
-        threadblock for
-        each direction of each connection. If it is not good enough, only the variant with messages in their order is
-        tried.
+        threadblock for each direction of each connection. If it is not good enough, only the variant with messages in
+        their order is tried.
         """
         candidates: list[ProgramCandidate] = []
         for family in self._families(level, before):

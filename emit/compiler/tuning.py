@@ -14,19 +14,16 @@ class CompilerTuning:
             executors' limits on XML nodes, and a pass over it takes seconds.
         fused_below: Instructions up to which fusion is tried if the likeliest variant is fast enough.
         few_variants_from: Instructions from which on variants are tried only if the likeliest one is fast enough, for
-            the
-            same reason.
+            the same reason.
         as_fast: Time over the least time up to which fewer instructions and threadblocks are preferred: smaller
             differences are no more than rounding in the model.
         spread_gain: Factor by which more channels for a connection must improve the product of the times at all sizes,
             because each channel costs an executor a threadblock.
         largest_counts: Weight of the largest message size among the sizes at which programs are compared.
         clock_entries: Entries (int32) of vector clocks up to which the clocks also use what messages imply, so that
-            fewer
-            waits are written: 16 MB.
+            fewer waits are written: 16 MB.
         most_clock_entries: Entries beyond which no clocks are used, and an instruction waits for the last instruction
-            of
-            each other threadblock that it must follow: 1 GB.
+            of each other threadblock that it must follow: 1 GB.
         scratch_instructions: Instructions up to which scratch is reused; their order takes a bit for each pair.
         scratch_contents: Contents of a rank's scratch up to which it is reused; each is compared with all before it.
     """

@@ -71,8 +71,7 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
     Args:
         text_or_plan: The plan, or its text.
         goal: The goal (out of place, inputs must also stay as they were); None for the goal of the plan's collective,
-            in
-            place or out of place as the plan says.
+            in place or out of place as the plan says.
         root: Root of a rooted collective; None for any root for which the plan is right.
 
     Raises:
@@ -146,8 +145,7 @@ def _nothing_asked(plan: ExecutionPlan) -> Goal:
     """Return a goal where every input chunk is a contribution of its own, and nothing is required.
 
     For an unknown collective in place, it is unknown where output and input share memory; so the output may hold
-    initial
-    contents too.
+    initial contents too.
     """
     rows = []
     for rank, gpu in enumerate(plan.gpus):
@@ -259,8 +257,7 @@ def write_plan(
         goal: Its goal; None for the goal of its collective.
         nodes: Node of each rank; None if all ranks are in one node.
         inplace: Whether the plan is in place, which may differ from the program; None for the program's form, in place
-            if
-            it has both.
+            if it has both.
         linked: Pairs of ranks that can hear of each other, besides the pairs that the program connects.
         sms: Number of threadblocks that a rank may have; 0 for any number.
 

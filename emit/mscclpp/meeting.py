@@ -54,8 +54,7 @@ def add_meeting(
         pairs: Pairs of ranks that the program connects. Ranks that no pair connects do not hear of each other.
         nodes: Node of each rank.
         linked: Pairs that the network links. If a threadblock has channels to all ranks, all of these pairs are used;
-            if
-            there are more ranks, only pairs that connect ranks which the program does not.
+            if there are more ranks, only pairs that connect ranks which the program does not.
     """
     pairs = [*pairs, *(linked if len(gpus) <= MAX_CHANNELS + 1 else _joining(pairs, linked, len(gpus)))]
     hops = {(u, v): 1 if nodes[u] == nodes[v] else _PORT_HOPS for pair in pairs for u, v in (pair, pair[::-1])}
@@ -113,8 +112,7 @@ def _events(hops: dict[_Pair, int], nranks: int) -> list[list[_Event]]:
     """Return the events of each rank until all have heard of all as early as possible, with few signals, sent late.
 
     The method goes backwards in time: its neighbours tell a rank what it must know at a time and can know only then;
-    other
-    knowledge may come before.
+    other knowledge may come before.
     """
     distances = _distances(hops, nranks)
     finite = np.isfinite(distances)

@@ -103,8 +103,7 @@ class Memory:
     """The cells of all ranks under a plan.
 
     Every chunk is `units` cells; in a plan with packets, scratch has twice as many. Double scratch has two halves of
-    equal
-    size; `cell` returns cells of the lower half.
+    equal size; `cell` returns cells of the lower half.
 
     Attributes:
         plan: The plan.

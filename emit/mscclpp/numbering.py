@@ -91,8 +91,7 @@ class Numbering:
         """Add the signals of receivers to their senders.
 
         At its start a receiver signals that it has started, if a sender waits for that; at its end it signals that
-        everything
-        has arrived.
+        everything has arrived.
         """
         waiting_sends: dict[int, list[Step]] = defaultdict(list)
         for send, placed in enumerate(self.places.steps):

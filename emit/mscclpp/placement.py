@@ -68,8 +68,7 @@ class Placer:
             nodes: Node of each rank.
             packets: Whether messages are packets.
             separate: The program's own (in-place) goal if the plan is to be out of place: then it reads input where it
-                lies,
-                and writes results to the output. None for a plan of the same form as the program.
+                lies, and writes results to the output. None for a plan of the same form as the program.
 
         Raises:
             InputError: The program has more threadblocks than can be followed.

@@ -53,8 +53,7 @@ class PlanPart(NamedTuple):
     Attributes:
         side: L for a local buffer, R for a remote buffer, W for a switch channel.
         at: "i", "o" or "s" for the rank's own buffer; else the number in the threadblock's list of remote buffers (side
-            R)
-            or of switch channels (side W).
+            R) or of switch channels (side W).
         first: First chunk.
         size: Number of chunks.
     """

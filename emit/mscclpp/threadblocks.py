@@ -276,8 +276,7 @@ class _Translator:
         """Add a data operation for each contiguous piece of the lists and of the message's place at the receiver.
 
         The operation reads the first two lists, or the only one. It writes the message's place, and a third list if
-        there is
-        one.
+        there is one.
 
         Args:
             builder: Builder of the threadblock.

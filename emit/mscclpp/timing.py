@@ -1,8 +1,8 @@
 """Predict the time of an execution plan, in the model of time of `emit.timing.predict`.
 
-A threadblock that moves data to or from another rank's memory occupies the link between the two, and itself, for
-bytes / bandwidth; the data arrives α after it has left. A sum or multicast of a switch occupies every member's port
-once (`topologies.hyperlinks`); the switch multicasts finished sums while it sums more, in slices. A signal takes α and
+A threadblock that moves data to or from another rank's memory occupies the link between the two, and itself, for bytes
+/ bandwidth; the data arrives α after it has left. A sum or multicast of a switch occupies every member's port once
+(`topologies.hyperlinks`); the switch multicasts finished sums while it sums more, in slices. A signal takes α and
 occupies nothing. A port channel moves data asynchronously, in the order of its requests. A reader of a packet waits for
 its arrival. Copies and sums within a rank take no time, and neither do semaphores, barriers and nops. There is no FIFO:
 the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL). A pipeline
@@ -61,8 +61,8 @@ class PlanPredictor(TimedProgram):
 
         Raises:
             InputError: The group does not fit, two ranks that communicate have no link, no switch has a switch channel
-                of the
-                plan, or the plan names objects that do not exist, stops before its end, or is too large to be checked.
+                of the plan, or the plan names objects that do not exist, stops before its end, or is too large to be
+                checked.
         """
         super().__init__(topology, "LL" if plan.packets else "Simple", len(plan.gpus), group)
         self.plan = plan

@@ -73,8 +73,8 @@ class ProgramClock:
 
         Returns:
             The time when the last step ended, in µs; whether all steps ended (if not, they wait for each other); the
-            time when
-            each transmission took its link, and the time when it was received (0 if it does not send or receive).
+            time when each transmission took its link, and the time when it was received (0 if it does not send or
+            receive).
         """
         global _executed
         turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), self._most_turns))

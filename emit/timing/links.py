@@ -56,8 +56,7 @@ def block_rates(topology: Topology, link_gbs: Floats) -> Floats:
     """Return the GB/s at which one threadblock sends over links of bandwidths `link_gbs`.
 
     If costs are on, a threadblock gets an equal share of the link: the largest share that it can move. As many
-    threadblocks
-    as there are shares then fill the link.
+    threadblocks as there are shares then fill the link.
     """
     costs = protocol_costs(topology)
     if costs is None:

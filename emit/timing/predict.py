@@ -8,8 +8,8 @@ chunks into single chunks when messages are large: `split` models that. A slot i
 data. Copies and sums within a rank take no time.
 
 With an executor's costs (`topologies.costs`) for the program's protocol, a threadblock moves no more than it can, a
-message keeps links busy for the gap, the run begins with the call's start, and large chunks move slice by slice.
-If several steps wait for one link, port or limit, the step that has waited longest goes first; a wait delays only steps
+message keeps links busy for the gap, the run begins with the call's start, and large chunks move slice by slice. If
+several steps wait for one link, port or limit, the step that has waited longest goes first; a wait delays only steps
 that need the same link, port or limit. A connection uses the widest link of its pair of ranks; equally wide links serve
 the channels cyclically.
 """
@@ -66,8 +66,7 @@ class Transfers:
         sender: (rank, threadblock, position) of the sending step, int, shape (n, 3).
         receiver: (rank, threadblock, position) of the receiving step, int, shape (n, 3).
         src_buffer: Code (0 i, 1 o, 2 s) of the buffer of the cells sent, int: the cells that the step reads, or, for an
-            rcs
-            or rrcs, the cells that it writes.
+            rcs or rrcs, the cells that it writes.
         src_offset: Chunk of these cells in that buffer, int.
         dst_buffer: Code of the buffer that the receiving step writes, int; -1 if it only sends the data on (rrs).
         dst_offset: Chunk in that buffer, int; -1 if it only sends the data on.
@@ -283,8 +282,7 @@ class Predictor(TimedProgram):
             group: The topology's rank of each rank of the program; None for 0, 1, ….
             fifo_depth: FIFO slots of a connection; None for the protocol's.
             split: If True, a step of several chunks is one transmission for each chunk, as for large messages; if
-                False, it is
-                one transmission.
+                False, it is one transmission.
             compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
             weight: Bytes of each rank's chunks relative to the program's chunks, shape (nranks,); None for 1.
             columns: Steps of the program, without faults; then the program itself need not have its steps.

@@ -1,8 +1,7 @@
 """Write a program's run, predicted or measured, in Chrome's trace format, which Perfetto and chrome://tracing draw.
 
 A process is a rank, a thread is one of its threadblocks. In a predicted run, a slice is a transmission that a step
-sends
-or takes out of its slot, and an arrow is a message; in a measured run, a slice is a step. The format is that of
+sends or takes out of its slot, and an arrow is a message; in a measured run, a slice is a step. The format is that of
 Google's "Trace Event Format": JSON, with times in µs.
 """
 

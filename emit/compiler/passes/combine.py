@@ -136,8 +136,7 @@ def aggregate(ir: Instructions, limits: Limits) -> Instructions:
     """Merge consecutive messages of a connection, up to as many chunks as the target takes in one message.
 
     The messages are adjacent at both ends. The data of the later one must exist when the earlier one is sent, and
-    neither
-    end may have to wait for an instruction in between.
+    neither end may have to wait for an instruction in between.
     """
     near = Neighbours(ir)
     changed = near.ir
@@ -217,8 +216,7 @@ def fuse(ir: Instructions) -> Instructions:
     """Merge a receive and a send of the same chunks at a rank into one instruction (rcs, rrcs) in one threadblock.
 
     A threadblock receives from one rank and sends to one. So at each rank, and on each requested channel, a rank to
-    receive
-    from is matched with one rank to send to, those with the most common chunks first.
+    receive from is matched with one rank to send to, those with the most common chunks first.
     """
     near = Neighbours(ir)
     changed = near.ir

@@ -12,19 +12,16 @@ def order_by_depth(ir: Instructions, exchanges: bool = False) -> Instructions:
     """Order messages and local instructions by the number of instructions that must come before them.
 
     At equal depth, sends come before receives, each in their previous order, so that both ends of every connection keep
-    the
-    same order.
+    the same order.
 
     Args:
         ir: Instructions.
         exchanges: Whether messages to higher ranks come before messages to lower ranks. Then two ranks that exchange do
-            not
-            both send before they receive, which needs slots for everything that is sent.
+            not both send before they receive, which needs slots for everything that is sent.
 
     Returns:
         The ordered instructions; `ir` itself if that order is impossible, because a message must leave before, and
-        arrive
-        after, an instruction of the same depth.
+        arrive after, an instruction of the same depth.
     """
     after = predecessors(ir)
     depth = [0] * len(ir)
