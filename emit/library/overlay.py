@@ -22,9 +22,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from emit.library.index import INDEX, ISOMORPHIC, MAX_INDEX_BYTES, Entry, load_index, read_index
+from emit.library.entry import INDEX, ISOMORPHIC, IndexEntry
+from emit.library.index import MAX_INDEX_BYTES, load_index, read_index
 from synth.model.numbers import as_folder
 from synth.storage.columns import json_object
 from topologies.errors import InputError
@@ -64,7 +64,7 @@ class LibraryFault:
         return (json.dumps({**about, "kept": sorted(self.kept), "touched": rows}) + "\n").encode()
 
 
-def load_library(path: str | Path) -> list[Entry]:
+def load_library(path: str | Path) -> list[IndexEntry]:
     """Return the entries of a library, given its index or its folder; for a failure's folder, those that hold under it.
 
     Files of the healthy library are named from the failure's folder.
@@ -80,7 +80,7 @@ def load_library(path: str | Path) -> list[Entry]:
     return [*own, *entries_left(fault, folder)]
 
 
-def entries_left(fault: LibraryFault, folder: Path) -> list[Entry]:
+def entries_left(fault: LibraryFault, folder: Path) -> list[IndexEntry]:
     """Return the healthy library's entries that hold under a failure; they name files from the failure's folder."""
     return [replace(entry, folder=folder) for entry in _healthy_entries_left(fault, folder / _UP)]
 
@@ -111,10 +111,10 @@ def read_fault(folder: Path) -> LibraryFault | None:
     )
 
 
-def _healthy_entries_left(fault: LibraryFault, healthy: Path) -> Iterator[Entry]:
+def _healthy_entries_left(fault: LibraryFault, healthy: Path) -> Iterator[IndexEntry]:
     """Yield the healthy library's entries that hold under a failure, as seen from the failure's folder."""
     for entry in load_index(healthy) if (healthy / INDEX).exists() else ():
-        if entry.topology != fault.topology or entry.values.get("answer") not in fault.kept:
+        if entry.topology != fault.topology or entry.answer not in fault.kept:
             continue
         place = None if entry.root is None else entry.group.index(entry.root)
         groups = (entry.group, *entry.isomorphic_groups)
@@ -123,16 +123,16 @@ def _healthy_entries_left(fault: LibraryFault, healthy: Path) -> Iterator[Entry]
             yield _named_from_failure(entry, remaining)
 
 
-def _named_from_failure(entry: Entry, groups: Sequence[tuple[int, ...]]) -> Entry:
+def _named_from_failure(entry: IndexEntry, groups: Sequence[tuple[int, ...]]) -> IndexEntry:
     """Return an entry restricted to some of its groups, with its files named from a failure's folder."""
     first_group, *other_groups = groups
     restated = entry if first_group == entry.group else entry.for_group(first_group)
-    values = {key: value for key, value in restated.values.items() if key != ISOMORPHIC}
-    isomorphic: dict[str, Any] = {ISOMORPHIC: [list(ranks) for ranks in other_groups]} if other_groups else {}
+    row = {key: value for key, value in restated.row.items() if key != ISOMORPHIC}
+    row |= {ISOMORPHIC: [list(ranks) for ranks in other_groups]} if other_groups else {}
     return replace(
         restated,
         isomorphic_groups=tuple(other_groups),
-        values=values | isomorphic,
+        row=row,
         file=_UP + restated.file,
         schedule=_raised(restated.schedule),
         proof_file=_raised(restated.proof_file),
@@ -174,7 +174,7 @@ def _parts(without: Sequence[str]) -> set[str]:
     return {part.strip() for text in without for part in text.split(",")}
 
 
-def load_as_one(path: str | Path) -> tuple[list[Entry], bytes]:
+def load_as_one(path: str | Path) -> tuple[list[IndexEntry], bytes]:
     """Return a library's entries as those of one topology, the hurt one, and the bytes that they were read from."""
     folder, entries = _folder(path), load_library(path)
     fault = read_fault(folder)

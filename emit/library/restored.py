@@ -13,10 +13,10 @@ import numpy as np
 
 from emit.compiler.lower import named_chunks_per_loop
 from emit.formats import FORMATS
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
+from emit.library.library_file import read_right, requirement_of
 from emit.library.lowered import Lowered
 from emit.library.programs import Programs
-from emit.library.standing import read_right, requirement_of
 from emit.program import Program
 from emit.targets import most_bytes
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
@@ -28,7 +28,7 @@ _ROUNDING = 1e-9  # relative rounding between two equal sizes
 _MOST_CELLS = 1 << 16  # cells of a block that a file may have
 
 
-def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> Lowered:
+def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs) -> Lowered:
     """Return the program in a library's file as the lowering of an algorithm, replayed and timed on the network.
 
     Args:
@@ -61,9 +61,9 @@ def restored_program(entry: Entry, algorithm: Algorithm, programs: Programs) -> 
     return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)
 
 
-def _cells(entry: Entry, program: Program, algorithm: Algorithm) -> tuple[CommonChunk, int]:
+def _cells(entry: IndexEntry, program: Program, algorithm: Algorithm) -> tuple[CommonChunk, int]:
     """Return the cells of a program, and the number of parts into which the compiler cut each of them."""
-    collective, goal = algorithm.problem.collective, entry.values["goal"]
+    collective, goal = algorithm.problem.collective, entry.stated_goal
     plain = common_chunk(collective)
     if goal is None:
         ratio = Fraction(program.nchunks_per_loop, named_chunks_per_loop(plain.cells))

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emit.library.index import INDEX, Entry, index_text, load_index, parse_index
+from emit.library.entry import INDEX, IndexEntry
+from emit.library.index import index_text, load_index, parse_index
 from synth.model.deadline import now
 from synth.storage.leftovers import remove_leftovers, staging_folder
 from synth.storage.proof import proof_path
@@ -38,7 +39,7 @@ class LibraryHeldError(InputError):
     """An error for a library whose lock another process, which may be stopped, holds longer than there is time."""
 
 
-def existing_entries(folder: str | Path, option: str = "--out") -> list[Entry]:
+def existing_entries(folder: str | Path, option: str = "--out") -> list[IndexEntry]:
     """Return the entries of the library in a folder; none without an index.
 
     Args:
@@ -74,7 +75,7 @@ class Library:
 
     folder: Path
     staging: Path
-    entries: list[Entry]
+    entries: list[IndexEntry]
     placed: list[str] = field(default_factory=list)
     moving: bool = False
 
@@ -107,13 +108,13 @@ class Library:
             file.flush()
             os.fsync(file.fileno())
 
-    def commit(self, rows: Sequence[Mapping[str, Any]] = (), *, indexed: bool = False) -> list[Path]:
+    def commit(self, entries: Sequence[IndexEntry] = (), *, indexed: bool = False) -> list[Path]:
         """Place the new files in the library, and replace the index's entries for the same question and target.
 
         Files that only replaced entries name are removed.
 
         Args:
-            rows: New entries.
+            entries: New entries.
             indexed: True to write an index even if it is empty.
 
         Returns:
@@ -127,20 +128,19 @@ class Library:
         unproved = {proof_path(name).as_posix() for name in self.placed if name.endswith(".synth")}
         obsolete = unproved - set(self.placed)
         origin = origin_of(self.folder / INDEX)
-        new_questions = {entry.question for entry in parse_index(index_text(rows), origin, self.folder)}
+        new_questions = {entry.question for entry in entries}
         insert_at = next(
             (at for at, entry in enumerate(self.entries) if entry.question in new_questions), len(self.entries)
         )
-        remaining_rows = [
-            {**entry.values, "proof_file": None} if entry.proof_file in obsolete else entry.values
+        remaining = [
+            entry.restated(proof_file=None) if entry.proof_file in obsolete else entry
             for entry in self.entries
             if entry.question not in new_questions
         ]
-        data = index_text(
-            [self._with_digests(row) for row in (*remaining_rows[:insert_at], *rows, *remaining_rows[insert_at:])]
-        )
+        all_entries = (*remaining[:insert_at], *entries, *remaining[insert_at:])
+        data = index_text(self._with_digests(entry) for entry in all_entries)
         new_entries = parse_index(data, origin, self.folder)
-        if rows or new_entries != self.entries or (indexed and not (self.folder / INDEX).exists()):
+        if entries or new_entries != self.entries or (indexed and not (self.folder / INDEX).exists()):
             obsolete |= _files(self.entries) - _files(new_entries)
             self.write(INDEX, data)
         new_folders: list[Path] = []
@@ -165,19 +165,14 @@ class Library:
         self.moving = False
         return [self.folder / name for name in self.placed]
 
-    def _with_digests(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a row with the digests of those of its files that are new."""
+    def _with_digests(self, entry: IndexEntry) -> Mapping[str, Any]:
+        """Return the row of an entry with the digests of those of its files that are new."""
         new_digests = {}
-        for key in ("file", "schedule", "proof_file"):
-            if row[key] in self.placed:
-                with (self.staging / row[key]).open("rb") as file:
-                    new_digests[key] = hashlib.file_digest(file, "sha256").hexdigest()
-        old_digests = row.get("sha256")
-        return (
-            {**row, "sha256": (old_digests if isinstance(old_digests, dict) else {}) | new_digests}
-            if new_digests
-            else row
-        )
+        for kind, name in entry.files.items():
+            if name in self.placed:
+                with (self.staging / name).open("rb") as file:
+                    new_digests[kind] = hashlib.file_digest(file, "sha256").hexdigest()
+        return {**entry.row, "sha256": entry.row.get("sha256", {}) | new_digests} if new_digests else entry.row
 
 
 _open: list[Library] = []  # being written by this process
@@ -323,6 +318,6 @@ def _unlinked(folder: Path, name: str) -> Iterator[Path]:
         os.close(handle)
 
 
-def _files(entries: Iterable[Entry]) -> set[str]:
+def _files(entries: Iterable[IndexEntry]) -> set[str]:
     """Return the names of all files that entries name."""
-    return {name for e in entries for name in (e.file, e.schedule, e.proof_file) if name is not None}
+    return {name for entry in entries for name in entry.files.values()}

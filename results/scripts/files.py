@@ -17,7 +17,8 @@ from pathlib import Path
 
 import synth
 from emit.compiler.lower import forms
-from emit.library.index import Entry, load_index
+from emit.library.entry import IndexEntry
+from emit.library.index import load_index
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
 from results.measuring.measure import grid, page, write
@@ -118,13 +119,13 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
     return Row(name, len(entries), schedule_gap, large_us / bound, max(off), max(beaten, default=1.0))
 
 
-def _off(entry: Entry, predictor: Predictor, result: SearchResult) -> Iterator[float]:
+def _off(entry: IndexEntry, predictor: Predictor, result: SearchResult) -> Iterator[float]:
     """Yield the ratios of a file's times and the table's, each as a number of at least 1.
 
     For calls of the other form (in place or not) the index takes the place of the table.
     """
-    shown = entry.values["shown_bytes"]
-    table_us = {shown: entry.values["time_us"]}
+    shown = entry.row["shown_bytes"]
+    table_us = {shown: entry.row["time_us"]}
     if entry.inplace == forms(result.problem)[0]:
         served = result.fastest(entry.min_bytes)
         table_us = {
@@ -140,7 +141,7 @@ def _reached(values: Sequence[float], most: float) -> tuple[int, int, str]:
     return sum(value <= most for value in values), len(values), f"{max(values, default=float('nan')):.4f}"
 
 
-def _predictor(entry: Entry, topology: Topology) -> Predictor:
+def _predictor(entry: IndexEntry, topology: Topology) -> Predictor:
     return Predictor(read_msccl(entry.path), topology, entry.communicator)
 
 

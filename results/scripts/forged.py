@@ -20,8 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from emit.library.checking.check import LibraryReport, check_library
-from emit.library.index import INDEX, load_index
+from emit.library.checking.check import check_library
+from emit.library.checking.report import LibraryReport
+from emit.library.entry import INDEX
+from emit.library.index import load_index
 from results.measuring.measure import grid, page, run, synth, write
 from synth.app.clusters.answer_check import checked_answer
 from synth.app.clusters.task import solve, unpacked

@@ -37,7 +37,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from emit.library.overlay import load_library
 from emit.library.selection.selector import Selector, entries_in_order
 from emit.mscclpp.memory import counted_chunks
@@ -71,7 +71,7 @@ class _Loaded:
         native: The mscclpp.ExecutionPlan.
     """
 
-    entry: Entry
+    entry: IndexEntry
     plan: ExecutionPlan
     native: Any
 
@@ -151,7 +151,7 @@ class Plans:
             shown = "; ".join(f"{topology} {format_listed(ranks)}" for topology, ranks in places[:6])
             raise InputError(f"{library}: has plans for several groups: {shown}; give group and topology")
 
-    def _load(self, entry: Entry) -> _Loaded:
+    def _load(self, entry: IndexEntry) -> _Loaded:
         """Load a plan.
 
         Raises:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from emit.formats import plain_name, verify_program
-from emit.library.index import Entry, state_goal
+from emit.library.entry import IndexEntry
+from emit.library.goals import state_goal
 from emit.library.overlay import load_library
 from emit.library.selection.lookup import goal_beside
 from emit.library.selection.selector import entries_of
@@ -62,24 +63,24 @@ class Choice(NamedTuple):
     order: tuple[int, ...] | None = None
 
 
-def _runs_here(entry: Entry) -> bool:
+def _runs_here(entry: IndexEntry) -> bool:
     """Return True if the ranks of torch can run an entry's file: all of the program's ranks belong to the group."""
     return TARGETS[entry.target].runs_here and not entry.relays
 
 
-def _order(entry: Entry, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
+def _order(entry: IndexEntry, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return `Choice.order` of an entry for these ranks in another order; otherwise None."""
     needs_no_order = entry.group == ranks or sorted(entry.group) != sorted(ranks)
     return None if needs_no_order else tuple(ranks.index(rank) for rank in entry.group)
 
 
-def _place_of_root(entry: Entry, ranks: tuple[int, ...]) -> int:
+def _place_of_root(entry: IndexEntry, ranks: tuple[int, ...]) -> int:
     """Return the place in the group of a rooted entry's root, where these ranks run the entry's program."""
     at, order = entry.group.index(entry.root or 0), _order(entry, ranks)
     return at if order is None else order[at]
 
 
-def _content(entry: Entry) -> str:
+def _content(entry: IndexEntry) -> str:
     """Return a hash of an entry's file, or "" if it cannot run here.
 
     Files of equal names may differ between machines.
@@ -98,7 +99,7 @@ def _is_single_file(library: Path | None) -> bool:
     return library is not None and library.suffix == ".xml" and not library.is_dir()
 
 
-def _entries(library: Path) -> list[Entry]:
+def _entries(library: Path) -> list[IndexEntry]:
     """Return the entries of a library's index, or a single entry for the sizes that one MSCCL XML serves."""
     if not _is_single_file(library):
         return load_library(library)
@@ -108,10 +109,10 @@ def _entries(library: Path) -> list[Entry]:
     root = program.root if find_kind(program.collective).rooted else None
     collective = plain_name(program.name) if program.collective == "custom" else program.collective
     return [
-        Entry(
-            collective, "", program.nranks, group, (), root, library.name, "executor-nccl", program.protocol,
-            program.inplace, program.min_bytes, program.max_bytes or None, 1, None, None, library.parent,
-            {"goal": None if goal is None else state_goal(goal)},
+        IndexEntry(
+            collective, "", group, (), root, library.name, "executor-nccl", program.protocol, program.inplace,
+            program.min_bytes, program.max_bytes or None, library.parent, {},
+            stated_goal=None if goal is None else state_goal(goal),
         )
     ]  # fmt: skip
 
@@ -143,7 +144,7 @@ class Chooser:
             self.rows = [] if self.table is None else load_table(self.table)
         except InputError as error:
             raise InputError(f"table {error}") from None
-        self._runnable: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+        self._runnable: dict[tuple[str, int], list[IndexEntry]] = defaultdict(list)
         for entry in self.entries:
             if _runs_here(entry):
                 self._runnable[entry.collective, entry.nranks].append(entry)
@@ -268,7 +269,7 @@ class Chooser:
         algorithm_names += names(call.collective, len(call.ranks))
         return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(algorithm_names))]
 
-    def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[Entry, Program]]:
+    def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[IndexEntry, Program]]:
         """Return the library's programs of a custom collective for a group, the best match of the ranks first."""
         programs = [(entry, self._read(entry)) for entry in self._entries(TableCall(name, 0, "", ranks))]
         return [(entry, program) for entry, program in programs if program.collective == "custom"]
@@ -335,7 +336,7 @@ class Chooser:
                     return Choice(program, reason, _order(entry, call.ranks))
         return None
 
-    def _entries(self, call: TableCall) -> list[Entry]:
+    def _entries(self, call: TableCall) -> list[IndexEntry]:
         """Return the entries that compute the called collective, the best match first.
 
         Entries for these very ranks in this order come first, then for these ranks in another order, then for as many
@@ -354,7 +355,7 @@ class Chooser:
             matching, key=lambda e: (sorted(e.group) != sorted_ranks, e.group != call.ranks, e.inplace != call.inplace)
         )
 
-    def _read(self, entry: Entry) -> Program:
+    def _read(self, entry: IndexEntry) -> Program:
         """Return an entry's verified program, read only once."""
         if entry.file not in self._programs:
             try:

@@ -107,7 +107,7 @@ class Synthesis:
         settings = dataclasses.replace(self.settings, name=target)
         executor_for(self.found.problem, settings)  # Raise before anything is written.
         written = save(self._searched, folder, settings, proof=proof, anew=replace)
-        self.found = written.found
+        self.found = written.result
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths

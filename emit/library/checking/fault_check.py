@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from emit.library.checking.networks import Networks
-from emit.library.index import INDEX, Entry, load_index
+from emit.library.entry import INDEX, IndexEntry
+from emit.library.index import load_index
+from emit.library.library_file import network_digest
 from emit.library.overlay import FAULT, entries_left, read_fault
-from emit.library.standing import network_digest
 from synth.model.problem import make_problem
 from synth.model.registry import KINDS, find_kind
 from synth.model.text import format_listed
@@ -48,7 +49,7 @@ def check_fault(folder: Path, topology: Topology | None = None) -> Topology | No
     return checked.hurt
 
 
-def find_fault_errors(folder: Path, entries: Sequence[Entry], topology: Topology | None) -> CheckedFault:
+def find_fault_errors(folder: Path, entries: Sequence[IndexEntry], topology: Topology | None) -> CheckedFault:
     """Check the fault.json of a folder.
 
     Args:
@@ -84,7 +85,7 @@ def find_fault_errors(folder: Path, entries: Sequence[Entry], topology: Topology
     return checked
 
 
-def _same_network(entry: Entry, group: tuple[int, ...], healthy: Topology, hurt: Topology) -> bool:
+def _same_network(entry: IndexEntry, group: tuple[int, ...], healthy: Topology, hurt: Topology) -> bool:
     """Return True if a failure does not change the network of a group and of the relays of its file."""
     kind = KINDS.get(entry.collective)
     name = entry.collective if kind is not None and kind.by_name else "allgather"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import lru_cache
 
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
@@ -22,13 +22,13 @@ class Networks:
         """Return the topology of a name; None if it is not known."""
         return self._given[name] if name in self._given else self._load(name)
 
-    def of(self, entry: Entry) -> Topology | None:
+    def of(self, entry: IndexEntry) -> Topology | None:
         """Return an entry's topology; None if it is not known, or has fewer ranks than the entry names."""
         topology = self.named(entry.topology)
         return topology if topology is not None and largest_rank(entry) < topology.nranks else None
 
 
-def largest_rank(entry: Entry) -> int:
+def largest_rank(entry: IndexEntry) -> int:
     """Return the largest rank of the topology that an entry names."""
     return max(rank for group in (entry.communicator, *entry.isomorphic_groups) for rank in group)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +12,13 @@ from typing import Any
 
 from emit.formats import FORMATS, plain_name, write_program
 from emit.goal import Goal
-from emit.library.index import INDEX, Entry, state_goal
-from emit.library.lowered import divides_usual
-from emit.library.saving.existing import Outcome, PlacedFile, assign_sizes, not_rewritten, usable_files
-from emit.library.saving.merge import NO_END, Rival
-from emit.library.standing import File, Requirement, network_digest
+from emit.library.entry import INDEX, IndexEntry
+from emit.library.goals import state_goal
+from emit.library.library_file import LibraryFile, Requirement, network_digest
+from emit.library.saving.existing import Outcome, PlacedFile, place, write_placed
 from emit.library.write import Library, writing
 from emit.program import CUSTOM, Program
-from emit.targets import TARGETS, Target, divisor, most_bytes
+from emit.targets import Target, divisor, most_bytes
 from synth.model.problem import make_problem
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -80,53 +79,48 @@ def add(additions: Sequence[Addition], folder: str | Path, *, anew: bool = False
             written then.
     """
     with writing(folder, "--library") as library:
-        fresh: list[File] = []
+        new_files: list[LibraryFile] = []
         for addition in additions:
-            fresh.append(_file(addition, library, [file.entry for file in fresh]))
+            new_files.append(_file(addition, library, [file.entry for file in new_files]))
         outcome, placed = Outcome(), list[PlacedFile]()
-        for n in {_form(file.entry): n for n, file in enumerate(fresh)}.values():
-            own = [file for file in fresh if _form(file.entry) == _form(fresh[n].entry)]
-            existing = _standing(additions[n], own[0].entry, library.entries, outcome)
-            rivals = {_rival(file, anew): file for file in not_rewritten(existing, own) + own}
-            other_files = [e.file for e in library.entries if _form(e.values) != _form(own[0].entry)]
-            used_names = other_files + [addition.entry["file"] for addition in placed]
-            placed += assign_sizes(rivals, additions[n].target, outcome, used_names)
-        new_questions, new_forms = ({key(file.entry) for file in fresh} for key in (_question, _form))
-        for file_to_write in placed:
-            if file_to_write.text is not None:
-                library.write(file_to_write.entry["file"], file_to_write.text.encode())
-        remaining_rows = [
-            e.values
-            for e in library.entries
-            if _question(e.values) in new_questions and _form(e.values) not in new_forms
+        addition_of = {file.entry.question_and_form: n for n, file in enumerate(new_files)}
+        for form, n in addition_of.items():
+            own_files = [file for file in new_files if file.entry.question_and_form == form]
+            standing = [entry for entry in library.entries if entry.question_and_form == form]
+            used_names = [entry.file for entry in library.entries if entry.question_and_form != form]
+            used_names += [placed_file.entry.file for placed_file in placed]
+            requirement = _requirement(additions[n], own_files[0].entry)
+            placed += place(own_files, standing, requirement, outcome, used_names, anew=anew)
+        write_placed(library, placed)
+        new_questions = {file.entry.question for file in new_files}
+        remaining = [
+            entry
+            for entry in library.entries
+            if entry.question in new_questions and entry.question_and_form not in addition_of
         ]
-        placed.sort(key=lambda addition: addition.kept)  # New files come first.
-        library.commit([*(addition.entry for addition in placed), *remaining_rows])
-        files = [
-            [library.folder / addition.entry["file"] for addition in placed if addition.file is file] for file in fresh
+        placed.sort(key=lambda placed_file: placed_file.file.existed)  # New files come first.
+        library.commit([*(placed_file.entry for placed_file in placed), *remaining])
+        paths = [
+            [library.folder / placed_file.entry.file for placed_file in placed if placed_file.file is file]
+            for file in new_files
         ]
-        return Added(files, library.folder / INDEX, tuple(outcome.clauses()))
+        return Added(paths, library.folder / INDEX, tuple(outcome.clauses()))
 
 
-def _file(addition: Addition, library: Library, earlier_rows: Sequence[Mapping[str, Any]]) -> File:
-    """Build the library's file of a program.
-
-    Args:
-        addition: The program.
-        library: The library that is written.
-        earlier_rows: Entries of the additions before it.
-    """
-    row = _row(addition)
-    row["file"] = f"{addition.target.folder}/{_name(row, library, earlier_rows)}{addition.target.suffix}"
-    renamed = replace(addition.program, name=Path(row["file"]).stem[: min(63, addition.target.longest_name)])
-    nodes = None if addition.topology is None else addition.topology.nodes[row["group"]].tolist()
+def _file(addition: Addition, library: Library, earlier: Sequence[IndexEntry]) -> LibraryFile:
+    """Build the library's file of a program; `earlier` are the entries of the additions before it."""
+    entry = IndexEntry.of(_row(addition), library.folder)
+    entry = entry.restated(file=f"{addition.target.folder}/{_name(entry, library, earlier)}{addition.target.suffix}")
+    stem = Path(entry.file).stem[: min(63, addition.target.longest_name)]
+    renamed = replace(addition.program, name=stem)
+    nodes = None if addition.topology is None else addition.topology.nodes[list(entry.group)].tolist()
     text, form = write_program(renamed, addition.goal, addition.target, nodes=nodes), FORMATS[addition.target.format]
     most = most_bytes(renamed, addition.target.limits) if form.holds_program else form.largest_message(text)
-    if most is not None and most < _ends(row)[1]:
-        row["max_bytes"] = most
-    _check_free(row, earlier_rows)
-    row["threadblocks"] = max(form.threadblocks(renamed, text))
-    return File(row, text, form.predictor(text, renamed, *_place_of(addition)).time_us)
+    if most is not None and most < entry.last_bytes:
+        entry = entry.restated(max_bytes=most)
+    _check_free(entry, earlier)
+    entry = entry.restated(threadblocks=max(form.threadblocks(renamed, text)))
+    return LibraryFile(entry, text, form.predictor(text, renamed, *_place_of(addition)).time_us)
 
 
 def _place_of(addition: Addition) -> tuple[Topology, list[int]]:
@@ -137,28 +131,18 @@ def _place_of(addition: Addition) -> tuple[Topology, list[int]]:
     return addition.topology, list(addition.ranks) or list(range(n))
 
 
-def _standing(addition: Addition, row: Mapping[str, Any], entries: Sequence[Entry], outcome: Outcome) -> list[File]:
-    """Return the library's files for the question and form of an addition, whose entry is `row`."""
-    p = addition.program
-    root = p.root if find_kind(p.collective).rooted else None
+def _requirement(addition: Addition, entry: IndexEntry) -> Requirement:
+    """Return what the library's files for the question of an addition must be."""
+    p, kind = addition.program, find_kind(addition.program.collective)
 
-    def is_goal(entry: Entry) -> bool:
-        """Return True if an entry states the goal of `row`."""
-        return bool(entry.values["goal"] == row["goal"])
+    def is_goal(existing: IndexEntry) -> bool:
+        """Return True if an existing entry states the goal of the new one."""
+        return existing.stated_goal == entry.stated_goal
 
-    requirement = Requirement(p.collective, root, *_place_of(addition), addition.target, is_goal)
-    return usable_files([e for e in entries if _form(e.values) == _form(row)], row.get("network"), requirement, outcome)
-
-
-def _rival(file: File, anew: bool) -> Rival:
-    """Return a file as a rival for its sizes; new files go first with `anew`, then files planned with other groups."""
-    low, high = _ends(file.entry)
-    target, divides = TARGETS[file.entry["target"]], file.entry.get("divides", 1)
-    blocks = len(file.entry["group"]) if find_kind(file.entry["collective"]).blocks_at_root else 1
-    cells = divides // (blocks * (target.cell_bytes or 1))
-    has_groups = file.existed and "groups" in file.entry  # Its speed next to other groups is another question.
-    precedence = -2 if anew and not file.existed else -1 if has_groups else 0 if file.within else 1
-    return Rival(low, high, file.time_us, lambda size: divides_usual(divides, cells, target, size), precedence)
+    return Requirement(
+        p.collective, p.root if kind.rooted else None, *_place_of(addition), addition.target, is_goal, entry.network,
+        p.nranks if kind.blocks_at_root else 1,
+    )  # fmt: skip
 
 
 def _row(addition: Addition) -> dict[str, Any]:
@@ -176,7 +160,7 @@ def _row(addition: Addition) -> dict[str, Any]:
         "root": group[p.root] if find_kind(p.collective).rooted else None,
         "nranks": p.nranks,
         "communicator": group,
-        "file": "",
+        "file": f"{addition.target.folder}/new{addition.target.suffix}",  # until its question is known
         "target": addition.target.name,
         "protocol": addition.target.protocols[p.protocol],
         "inplace": p.inplace,
@@ -206,51 +190,31 @@ def _network(addition: Addition, group: Sequence[int]) -> str | None:
     return None
 
 
-def _name(row: Mapping[str, Any], library: Library, rows: Sequence[Mapping[str, Any]]) -> str:
+def _name(entry: IndexEntry, library: Library, earlier: Sequence[IndexEntry]) -> str:
     """Return the stem of a program's file name: what it is, and a number if another question or range has that name.
 
     The number follows from the question and the range.
     """
-    parts = [row["collective"], str(row["topology"]), f"{row['nranks']}ranks", row["script"]]
+    parts = [entry.collective, entry.topology, f"{entry.nranks}ranks", entry.row["script"]]
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(parts)).lstrip(".-")[:200]
-    own_key = (_question(row), row["min_bytes"])
-    other_rows = [*(entry.values for entry in library.entries), *rows]
-    used_stems = {
-        Path(other_row["file"]).stem
-        for other_row in other_rows
-        if (_question(other_row), other_row["min_bytes"]) != own_key
-    }
+    own_key = _naming_key(entry)
+    used_stems = {Path(other.file).stem for other in (*library.entries, *earlier) if _naming_key(other) != own_key}
     return f"{name}-{zlib.crc32(repr(own_key).encode()):08x}" if name in used_stems else name
 
 
-def _form(row: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the question and the form of calls, in or out of place."""
-    return _question(row), row["inplace"]
+def _naming_key(entry: IndexEntry) -> tuple[object, ...]:
+    """Return what may share a file name: the question and the smallest message."""
+    question = entry.collective, entry.topology, entry.root, entry.target, entry.group, entry.relays
+    return question, entry.min_bytes
 
 
-def _question(row: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what is asked, and for which executor, from a row of an index."""
-    key = ("collective", "topology", "root", "target")
-    return *(row[name] for name in key), tuple(row["group"]), tuple(row["relays"])
-
-
-def _ends(row: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the smallest and the largest message in bytes that a row serves."""
-    return row["min_bytes"], NO_END - 1 if row["max_bytes"] is None else row["max_bytes"]
-
-
-def _overlap(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return True if two rows serve a common size of one question in one form."""
-    (low, high), (least, most) = _ends(first), _ends(second)
-    return _form(first) == _form(second) and low <= most and least <= high
-
-
-def _check_free(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raise InputError if a row serves a size that one of the other rows serves for the same question and form."""
-    for other_row in rows:
-        if _overlap(row, other_row):
-            size = max(row["min_bytes"], other_row["min_bytes"])
+def _check_free(entry: IndexEntry, others: Sequence[IndexEntry]) -> None:
+    """Raise InputError if an entry serves a size that another one serves for the same question and form."""
+    for other in others:
+        if other.question_and_form == entry.question_and_form and (
+            entry.min_bytes <= other.last_bytes and other.min_bytes <= entry.last_bytes
+        ):
             raise InputError(
-                f"{other_row['script']} and {row['script']} both serve {size} bytes; only one may"
-                " (min_bytes and max_bytes of each Script, both inclusive)"
+                f"{other.row['script']} and {entry.row['script']} both serve {max(entry.min_bytes, other.min_bytes)}"
+                " bytes; only one may (min_bytes and max_bytes of each Script, both inclusive)"
             )

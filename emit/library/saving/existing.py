@@ -1,31 +1,31 @@
-"""Prepare the files that a library already has for `merge`: replay and time them again, and restate their entries."""
+"""Place new files among those that a library already has: replay and time these again, and restate their entries."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from emit.formats import restate_program
-from emit.library.index import Entry
-from emit.library.lowered import Lowered, blocks_of, divides_usual
-from emit.library.programs import Programs
-from emit.library.saving.merge import NO_END, MergedPart, Rival, merge
-from emit.library.standing import File, Requirement, network_digest, read_again, requirement_of
-from emit.targets import Target
+from emit.library.entry import NO_END, IndexEntry
+from emit.library.library_file import LibraryFile, Requirement, read_again
+from emit.library.lowered import divides_usual
+from emit.library.saving.merge import merge
+from emit.library.write import Library
+from emit.targets import TARGETS
 from synth.model.problem import LARGEST
 from synth.model.text import format_count, format_served
 from synth.search.result import SearchResult
 from synth.search.statement import compare, over_sizes, row
-from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 FORMS = {True: "-inplace", False: "-outofplace"}  # ending of a file's name if its form is not the usual one
-# Values of `Rival.first`: files planned with other groups; other files; files beyond limits.
-_FIRST, _PLAIN, _LAST = -1, 0, 1
+# Values of `LibraryFile.precedence`: new files that replace all others; files planned with other groups, whose speed
+# next to these is another question; other files; files beyond limits.
+_REPLACING, _FIRST, _PLAIN, _LAST = -2, -1, 0, 1
 
 
 @dataclass(eq=False)
@@ -33,24 +33,14 @@ class PlacedFile:
     """A file of the library as it will be.
 
     Attributes:
-        file: The file.
+        file: The file as it was made or read.
         entry: Its entry in the index.
         text: Its text if the file has to be written, else None.
     """
 
-    file: File
-    entry: dict[str, Any]
+    file: LibraryFile
+    entry: IndexEntry
     text: str | None = None
-
-    @property
-    def kept(self) -> bool:
-        """Return True if the file existed before."""
-        return self.file.existed
-
-    @property
-    def algorithm(self) -> Algorithm | None:
-        """Return the file's algorithm if this command found it, else None."""
-        return None if self.file.served is None else self.file.served.algorithm
 
 
 @dataclass
@@ -82,89 +72,69 @@ class Outcome:
         yield from (f"thrown out: {why}" for why in self.thrown)
 
 
-def join(
-    standing: Sequence[Entry],
-    new_files: Sequence[File],
-    result: SearchResult,
-    programs: Programs,
+def place(
+    new_files: Sequence[LibraryFile],
+    standing: Sequence[IndexEntry],
+    requirement: Requirement,
     outcome: Outcome,
-    used_names: Sequence[str] = (),
+    used_names: Iterable[str],
+    result: SearchResult | None = None,
+    *,
+    anew: bool = False,
 ) -> list[PlacedFile]:
-    """Return the files of one question and form as they will be, in order of their sizes.
+    """Return the files of one question and form as the library will hold them, in order of their sizes.
 
     Args:
-        standing: The library's entries for the question and form.
         new_files: New files, no two of which serve one size.
-        result: The search whose answers they are.
-        programs: Lowering that made them.
+        standing: The library's entries for the question and form.
+        requirement: What a file must be to answer the question.
         outcome: Where the outcome for the existing files is added.
-        used_names: Names of files in the library that belong to another question.
+        used_names: Names of files in the library that belong to another question or form.
+        result: The search whose answers the new files are; None for hand-written programs.
+        anew: True to let the new files replace existing ones at all of their sizes.
     """
-    existing = usable_files(standing, network_digest(programs.problem), requirement_of(programs), outcome)
-    fresh = [_with_known_facts(file, existing) for file in new_files]
-
-    def restated(file: File, low: int, high: int | None) -> Mapping[str, Any]:
-        """Return what a file's entry says of its time at other sizes, if it states a time."""
-        return _restated(file, low, high, result, fresh) if "shown_bytes" in file.entry else {}
-
-    rivals = {_rival(file, programs, fresh): file for file in not_rewritten(existing, fresh) + fresh}
-    return assign_sizes(rivals, programs.target, outcome, used_names, restated)
-
-
-def assign_sizes(
-    files: Mapping[Rival, File],
-    target: Target,
-    outcome: Outcome,
-    used_names: Sequence[str] = (),
-    restated: Callable[[File, int, int | None], Mapping[str, Any]] = lambda *_: {},
-) -> list[PlacedFile]:
-    """Assign each size to a file, and return the files that the library then holds.
-
-    Args:
-        files: Files by their rivals, in order of precedence.
-        target: Executor of the files.
-        outcome: Where the outcome for the existing files is added.
-        used_names: Names of files in the library that belong to another question.
-        restated: Returns what a file's entry says anew when its sizes change.
-    """
-    parts = [(part, files[part.rival]) for part in merge(list(files))]
+    existing = _usable(standing, requirement, outcome)
+    for file in new_files:
+        _add_known_facts(file, existing)
+    new_texts = {file.text for file in new_files}
+    files = [*(file for file in existing if file.text not in new_texts), *new_files]
+    for file in files:
+        _rank(file, new_files, requirement, anew)
+    parts = [(file, low, None if high >= NO_END - 1 else high) for file, low, high in merge(files)]
     # Answers are not compared beyond LARGEST. A new file's remainder there only follows another file's limit.
-    parts = [(p, file) for p, file in parts if p.low <= LARGEST or file.existed or p.low == file.entry["min_bytes"]]
-    names = {*used_names, *(file.entry["file"] for _, file in parts if file.existed)}
+    parts = [(file, low, high) for file, low, high in parts if low <= LARGEST or file.existed or low == file.low]
+    names = {*used_names, *(file.entry.file for file, _, _ in parts if file.existed)}
     placed: list[PlacedFile] = []
-    for part, file in parts:
+    for file, low, high in parts:
         is_repeated = any(placed_file.file is file for placed_file in placed)
-        placed_file = _place(part, file, is_repeated=is_repeated, names=names, target=target, restated=restated)
-        placed += [] if placed_file is None else [placed_file]
-    if any(not file.existed for file in files.values()):
-        replaced_files = [
-            file for file in files.values() if file.existed and all(server is not file for _, server in parts)
-        ]
-        outcome.lapsed += sum(not file.within for file in replaced_files)
-        outcome.ranges += [(p.entry["min_bytes"], p.entry["max_bytes"]) for p in placed if p.kept]
+        entry = _entry_for(file, low, high, names, is_repeated=is_repeated)
+        try:
+            text = _text_for(file, entry)
+        except InputError:  # The file takes no message of these sizes.
+            continue
+        names.add(entry.file)
+        if result is not None and entry.shown_bytes is not None and (low, high) != _ends(file.entry):
+            entry = entry.restated(**_figures_for(file, low, high, result, new_files))
+        placed.append(PlacedFile(file, entry, text))
+    if new_files:
+        servers = {id(file) for file, _, _ in parts}
+        outcome.lapsed += sum(not file.within for file in files if file.existed and id(file) not in servers)
+        outcome.ranges += [_ends(placed_file.entry) for placed_file in placed if placed_file.file.existed]
     return placed
 
 
-def not_rewritten(existing: Sequence[File], fresh: Sequence[File]) -> list[File]:
-    """Return the existing files whose texts differ from those of all new files."""
-    new_texts = {file.text for file in fresh}
-    return [file for file in existing if file.text not in new_texts]
+def write_placed(library: Library, placed: Iterable[PlacedFile]) -> None:
+    """Write those of the placed files that are new or changed."""
+    for placed_file in placed:
+        if placed_file.text is not None:
+            library.write(placed_file.entry.file, placed_file.text.encode())
 
 
-def usable_files(
-    standing: Sequence[Entry], network: str | None, requirement: Requirement, outcome: Outcome
-) -> list[File]:
-    """Return the existing files that answer this question and are right, in order of their sizes.
-
-    Args:
-        standing: Entries of the library.
-        network: `network_digest` of the question; None if not known.
-        requirement: What a file must be.
-        outcome: Where refused files are noted.
-    """
+def _usable(standing: Sequence[IndexEntry], requirement: Requirement, outcome: Outcome) -> list[LibraryFile]:
+    """Return the existing files that meet a requirement, in order of their sizes; note the others."""
     files = []
     for entry in sorted(standing, key=lambda entry: entry.min_bytes):
-        if network is not None and entry.values.get("network", network) != network:
+        if None not in (requirement.network, entry.network) and entry.network != requirement.network:
             outcome.moved += 1
             continue
         try:
@@ -174,112 +144,101 @@ def usable_files(
     return files
 
 
-def _with_known_facts(file: File, existing: Sequence[File]) -> File:
-    """Return a new file, with the better bound, the schedule and the proof of an existing file of the same text."""
-    same_file = next(
-        (
-            candidate
-            for candidate in existing
-            if candidate.text == file.text and candidate.entry["file"] == file.entry["file"]
-        ),
-        None,
-    )
-    if same_file is None:
-        return file
-    stated = same_file.entry.get("bound_us")
-    better = isinstance(stated, int | float) and stated >= file.entry["bound_us"]
-    stored = {key: same_file.entry[key] for key in ("schedule", "proof_file")}
-    return replace(file, entry=dict(same_file.entry) if better else {**file.entry, **stored})
+def _add_known_facts(file: LibraryFile, existing: Sequence[LibraryFile]) -> None:
+    """Add the better bound, the schedule and the proof of an existing file of the same text and name to a new file."""
+    entry = file.entry
+    known = next((old.entry for old in existing if old.text == file.text and old.entry.file == entry.file), None)
+    if known is None:
+        return
+    if known.bound_us is not None and known.bound_us >= (entry.bound_us or 0.0):
+        file.entry = known
+    else:
+        file.entry = entry.restated(schedule=known.schedule, proof_file=known.proof_file)
 
 
-def _rival(file: File, programs: Programs, fresh: Sequence[File]) -> Rival:
-    """Return a file as a rival for its sizes."""
-    low, high = file.entry["min_bytes"], file.entry["max_bytes"]
-    divides, padding = file.entry.get("divides", 1), file.entry.get("padding", 0.0)
-    target, scaled = programs.target, any(_scale(new_file) != 1.0 for new_file in fresh)
-    cells = divides // (blocks_of(programs.problem) * (target.cell_bytes or 1))
-
-    def serves(size: int) -> bool:
-        """Return True if the file takes messages of about a size."""
-        return bool(padding) or scaled or divides_usual(divides, cells, target, size)
-
-    precedence = _PLAIN if file.within else _LAST
-    if file.existed and "groups" in file.entry:  # Its speed next to other groups is another question.
-        precedence = _FIRST
-    if file.existed and any(new_file.entry["padding"] != padding for new_file in fresh):
-        precedence = _FIRST if _never_slower(file, fresh) else _LAST
-    return Rival(low, NO_END - 1 if high is None else high, file.time_us, serves, precedence)
+def _rank(file: LibraryFile, new_files: Sequence[LibraryFile], requirement: Requirement, anew: bool) -> None:
+    """Set what decides which sizes a file gets: which messages it takes, and its precedence."""
+    target, divides, padding = requirement.target, file.entry.divides, file.entry.padding
+    cells = divides // (requirement.blocks * (target.cell_bytes or 1))
+    # The blocks of such files differ in size, so any size may be usual.
+    if not padding and all(new_file.scale == 1.0 for new_file in new_files):
+        file.serves = lambda size: divides_usual(divides, cells, target, size)
+    file.precedence = _PLAIN if file.within else _LAST
+    if file.existed and file.entry.groups:
+        file.precedence = _FIRST
+    if file.existed and any(new_file.offer and new_file.entry.padding != padding for new_file in new_files):
+        file.precedence = _FIRST if _never_slower(file, new_files) else _LAST
+    if anew and not file.existed:
+        file.precedence = _REPLACING
 
 
-def _never_slower(file: File, fresh: Sequence[File]) -> bool:
+def _never_slower(file: LibraryFile, new_files: Sequence[LibraryFile]) -> bool:
     """Return True if a file with other padding is never slower than the new files for the same contents."""
-    filled = 1 - file.entry.get("padding", 0.0)
-    for new_file in fresh:
-        assert new_file.served is not None
-        size = new_file.served.shown * _scale(new_file)
-        if file.time_us(size * (1 - new_file.entry["padding"]) / filled) > new_file.time_us(size):
+    filled = 1 - file.entry.padding
+    for new_file in new_files:
+        assert new_file.offer is not None
+        size = new_file.offer.shown * new_file.scale
+        if file.time_us(size * (1 - new_file.entry.padding) / filled) > new_file.time_us(size):
             return False
     return True
 
 
-def _scale(file: File) -> float:
-    """Return the message size that an executor sees, divided by the problem's message size."""
-    program = file.served.execution if file.served is not None else None
-    return program.scale if isinstance(program, Lowered) else 1.0
+def _ends(entry: IndexEntry) -> tuple[int, int | None]:
+    """Return the smallest and the largest message of an entry in bytes."""
+    return entry.min_bytes, entry.max_bytes
 
 
-def _place(
-    part: MergedPart,
-    file: File,
-    *,
-    is_repeated: bool,
-    names: set[str],
-    target: Target,
-    restated: Callable[[File, int, int | None], Mapping[str, Any]],
-) -> PlacedFile | None:
-    """Return a file for a part of its sizes; None if it takes no message of these. Add its name to `names`.
+def _entry_for(
+    file: LibraryFile, low: int, high: int | None, names: Collection[str], *, is_repeated: bool
+) -> IndexEntry:
+    """Return the entry of a file for a part of its sizes, with a name of its own.
 
     Args:
-        part: The sizes.
         file: The file.
-        is_repeated: True if another part of the file has its name.
+        low: Smallest message in bytes.
+        high: Largest message in bytes; None if there is no limit.
         names: Names that are in use.
-        target: Executor of the file.
-        restated: Returns what the entry says anew when its sizes change.
+        is_repeated: True if another part of the file has its name.
     """
-    entry, suffix = dict(file.entry), target.suffix
-    name, high = entry["file"], None if part.high >= NO_END - 1 else part.high
+    entry, suffix = file.entry, TARGETS[file.entry.target].suffix
+    name = entry.file
     if is_repeated or (not file.existed and name in names):
-        name = _free_name(name.removesuffix(suffix), part.low, file.text, suffix, names)
-    has_all_sizes = (part.low, high) == (entry["min_bytes"], entry["max_bytes"])
-    if has_all_sizes and name == entry["file"]:
-        names.add(name)
-        return PlacedFile(file, entry, None if file.existed else file.text)
-    try:
-        stem = Path(name).name.removesuffix(suffix)
-        text = restate_program(file.text, stem, part.low, high, target)
-    except InputError:
-        return None
-    names.add(name)
-    entry |= {"file": name, "min_bytes": part.low, "max_bytes": high}
-    if not has_all_sizes:
-        entry |= restated(file, part.low, high)
-    return PlacedFile(file, entry, text)
+        name = _free_name(name.removesuffix(suffix), low, file.text, suffix, names)
+    if (name, low, high) == (entry.file, *_ends(entry)):
+        return entry
+    return entry.restated(file=name, min_bytes=low, max_bytes=high)
 
 
-def _restated(file: File, low: int, high: int | None, result: SearchResult, fresh: Sequence[File]) -> dict[str, Any]:
-    """Return what a file's entry says of its time, now that the file is for these sizes."""
-    scale_of_contents = next((_scale(new_file) * (1 - new_file.entry["padding"]) for new_file in fresh), 1.0)
-    scale = scale_of_contents / (1 - file.entry.get("padding", 0.0))
+def _text_for(file: LibraryFile, entry: IndexEntry) -> str | None:
+    """Return the text of a file under a new entry; None if the library has it already.
+
+    Raises:
+        InputError: If the file takes no message of the entry's sizes.
+    """
+    if entry is file.entry:
+        return None if file.existed else file.text
+    target = TARGETS[entry.target]
+    return restate_program(
+        file.text, Path(entry.file).name.removesuffix(target.suffix), entry.min_bytes, entry.max_bytes, target
+    )
+
+
+def _figures_for(
+    file: LibraryFile, low: int, high: int | None, result: SearchResult, new_files: Sequence[LibraryFile]
+) -> dict[str, Any]:
+    """Return what a file's entry states of its time, now that the file is for the sizes from `low` to `high`."""
+    scale_of_contents = next((new_file.scale * (1 - new_file.entry.padding) for new_file in new_files), 1.0)
+    scale = scale_of_contents / (1 - file.entry.padding)
     least, most = math.ceil(max(1, low) / scale), LARGEST if high is None else int(high / scale)
-    size = file.entry["shown_bytes"]
-    if type(size) is not int or not least <= size <= max(least, most):
+    size = file.entry.shown_bytes
+    if size is None or not least <= size <= max(least, most):
         size = _middle(least, max(least, most))
     end = None if high is None else most
-    if file.served is not None:
-        fields = row(result, replace(file.served, low=low, high=end, shown=size))
+    if file.offer is not None:
+        fields = row(result, replace(file.offer, low=low, high=end, shown=size))
         return {key: fields[key] for key in (*compare(result, 1.0, size), "worst", "curve")}
-    over_range = over_sizes(result, lambda at: file.time_us(at * scale), low, end, size, file.entry["sends"] or 0)
+    sends = file.entry.row.get("sends") or 0
+    over_range = over_sizes(result, lambda at: file.time_us(at * scale), low, end, size, sends)
     return compare(result, file.time_us(size * scale), size) | over_range
 
 
@@ -289,7 +248,7 @@ def _middle(low: int, high: int) -> int:
     return 1 << exponents[(len(exponents) - 1) // 2] if exponents else low
 
 
-def _free_name(stem: str, low: int, text: str, suffix: str, names: set[str]) -> str:
+def _free_name(stem: str, low: int, text: str, suffix: str, names: Collection[str]) -> str:
     """Return a free name for a file whose name is in use: with its first size, and with a digest if that is needed."""
     form_ending = next((ending for ending in FORMS.values() if stem.endswith(ending)), "")
     named = f"{stem.removesuffix(form_ending)}-from{low}"
@@ -314,39 +273,35 @@ def table_rows(
     Returns:
         (file or position of the range, row) of each.
     """
-    pinned = {served.low for served in result.ranges if served.low == served.high}
+    pinned = {offer.low for offer in result.ranges if offer.low == offer.high}
     rows: list[tuple[PlacedFile | int, dict[str, Any]]] = []
     for item in placed:
-        if item.kept and pinned and not any(_in_range(item.entry, size, size) for size in pinned):
+        if item.file.existed and pinned and not any(item.entry.in_range(size) for size in pinned):
             continue
-        rows.append((item, _table_row(result, item) | {"refused": "", "kept": item.kept}))
+        rows.append((item, _table_row(result, item) | {"refused": "", "kept": item.file.existed}))
+    existing = [item.entry for item in placed if item.file.existed]
     for number in lacking:
-        served = result.ranges[number]
-        if not any(item.kept and _in_range(item.entry, served.low, served.high) for item in placed):
-            rows.append((number, row(result, served) | {"refused": served.refused, "kept": number in stays}))
+        offer = result.ranges[number]
+        if not any(entry.in_range(offer.low) and entry.in_range(offer.high or NO_END - 1) for entry in existing):
+            rows.append((number, row(result, offer) | {"refused": offer.refused, "kept": number in stays}))
     return sorted(rows, key=lambda item: item[1]["min_bytes"])
 
 
 def _table_row(result: SearchResult, placed_file: PlacedFile) -> dict[str, Any]:
     """Return the row of a file; the time and bound of an existing file are computed again."""
-    entry, served = placed_file.entry, placed_file.file.served
-    ends = {key: entry[key] for key in ("min_bytes", "max_bytes")}
-    if served is not None:
-        has_same_sizes = all(placed_file.file.entry[key] == entry[key] for key in ends)
-        new_ends = {"low": entry["min_bytes"], "high": entry["max_bytes"], "shown": entry["shown_bytes"]}
-        return row(result, served) if has_same_sizes else row(result, replace(served, **new_ends)) | ends
-    size = entry.get("shown_bytes")
-    if type(size) is not int or not _in_range(entry, size, size):
-        size = _middle(max(1, entry["min_bytes"]), entry["max_bytes"] or LARGEST)
-    shape = {key: entry.get(key) for key in ("steps", "rounds", "chunks", "sends", "engine")}
-    shape["switch_ops"] = bool(entry.get("switch_ops"))  # An entry of a hand-written algorithm does not state it.
-    over_range = over_sizes(
-        result, placed_file.file.time_us, ends["min_bytes"], ends["max_bytes"], size, shape["sends"] or 0
-    )
-    return shape | ends | compare(result, placed_file.file.time_us(size), size) | over_range
-
-
-def _in_range(entry: Mapping[str, Any], low: int, high: int | None) -> bool:
-    """Return True if an entry serves all sizes from `low` to `high` (None: no limit)."""
-    most = NO_END if entry["max_bytes"] is None else entry["max_bytes"]
-    return bool(entry["min_bytes"] <= low and (NO_END if high is None else high) <= most)
+    entry, file = placed_file.entry, placed_file.file
+    ends = {"min_bytes": entry.min_bytes, "max_bytes": entry.max_bytes}
+    if file.offer is not None:
+        if _ends(file.entry) == _ends(entry):
+            return row(result, file.offer)
+        assert entry.shown_bytes is not None
+        return (
+            row(result, replace(file.offer, low=entry.min_bytes, high=entry.max_bytes, shown=entry.shown_bytes)) | ends
+        )
+    size = entry.shown_bytes
+    if size is None or not entry.in_range(size):
+        size = _middle(max(1, entry.min_bytes), entry.max_bytes or LARGEST)
+    shape = {key: entry.row.get(key) for key in ("steps", "rounds", "chunks", "sends", "engine")}
+    shape["switch_ops"] = bool(entry.row.get("switch_ops"))  # An entry of a hand-written algorithm does not state it.
+    over_range = over_sizes(result, file.time_us, entry.min_bytes, entry.max_bytes, size, shape["sends"] or 0)
+    return shape | ends | compare(result, file.time_us(size), size) | over_range

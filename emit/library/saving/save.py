@@ -13,11 +13,11 @@ from typing import Any
 
 from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, restate_program
-from emit.library.index import INDEX, SCHEDULES, Entry
+from emit.library.entry import FILE_KINDS, INDEX, SCHEDULES, IndexEntry
+from emit.library.library_file import LibraryFile, network_digest, requirement_of, schedule_again
 from emit.library.lowered import Lowered
 from emit.library.programs import Programs, run_by
-from emit.library.saving.existing import FORMS, Outcome, PlacedFile, join, table_rows
-from emit.library.standing import File, network_digest, schedule_again
+from emit.library.saving.existing import FORMS, Outcome, PlacedFile, place, table_rows, write_placed
 from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
@@ -42,10 +42,10 @@ class Saved:
 
     Attributes:
         index: Path of the index; None if there is none.
-        found: The search as it was written, with the times of the target's programs.
+        result: The search as it was written, with the times of the target's programs.
         rows: What the library now has for the sizes asked for (see `table_rows`).
         files: Files of each row by kind (file, schedule, proof_file).
-        made: New file of each range of `found`; None if a range has none.
+        new_files: New file of each range of `result`; None if a range has none.
         other_form: The result for calls of the other form, in or out of place; None if nothing serves these.
         refused: Why some ranges have no executor's file; empty if all have one.
         padding: Empty share of the fullest buffer in a file (see `CommonChunk`).
@@ -54,10 +54,10 @@ class Saved:
     """
 
     index: Path | None
-    found: SearchResult
+    result: SearchResult
     rows: list[dict[str, Any]] = field(default_factory=list)
     files: list[dict[str, Path]] = field(default_factory=list)
-    made: list[File | None] = field(default_factory=list)
+    new_files: list[LibraryFile | None] = field(default_factory=list)
     other_form: Saved | None = None
     refused: str = ""
     padding: float = 0.0
@@ -67,10 +67,10 @@ class Saved:
     @property
     def paths(self) -> list[Path]:
         """Return the paths of all new files: the executor's files, the index, then schedules and proofs."""
-        new_files = [*self._new(), *(self.other_form._new() if self.other_form else [])]
-        stored = [files[kind] for files in self._new() for kind in ("schedule", "proof_file") if kind in files]
+        new_paths = [*self._new(), *(self.other_form._new() if self.other_form else [])]
+        stored = [paths[kind] for paths in self._new() for kind in FILE_KINDS[1:] if kind in paths]
         index = [] if self.index is None else [self.index]
-        return [files["file"] for files in new_files if "file" in files] + index + stored
+        return [paths["file"] for paths in new_paths if "file" in paths] + index + stored
 
     def _new(self) -> list[dict[str, Path]]:
         """Return the files of the rows that are new."""
@@ -85,7 +85,7 @@ def save(
     proof: bool = False,
     anew: bool = False,
     until: float = math.inf,
-    other_found: SearchResult | None = None,
+    other_result: SearchResult | None = None,
 ) -> Saved:
     """Write a search's answers into a library: a file for the target's executor and an entry of the index each.
 
@@ -103,8 +103,8 @@ def save(
         until: Time of `synth.model.deadline.now` after which nothing is lowered or checked. What is missing then has no
             file, files of the other form first. If another process still holds the library then, all is written to a
             new library beside it, which `Saved.folder` names.
-        other_found: The same answers with programs of the other form of calls, if these are known. They are not lowered
-            then.
+        other_result: The same answers with programs of the other form of calls, if these are known. They are not
+            lowered then.
 
     Raises:
         InputError: If the folder cannot be written, or has a foreign index.
@@ -114,11 +114,11 @@ def save(
         return Saved(None, result)
     other_programs = None if programs is None else programs.other_form()
     forms = [_CallForm(result, programs, refused)]
-    outcome, rows = Outcome(), list[dict[str, Any]]()
+    outcome = Outcome()
     with writing(folder, until=until, elsewhere=True) as library:
         forms[0].make(library.entries, until)
         if other_programs is not None and forms[0].files:
-            lowered = other_found or contained(
+            lowered = other_result or contained(
                 "other form of calls", partial(run_by, result, other_programs, until), None
             )
             if lowered is not None:
@@ -132,28 +132,25 @@ def save(
         if not anew:
             forms[0].keep_schedules(library, outcome, until)
         stored = _place_schedules(library, forms, proof)
-        for form in forms:
-            rows += [placed_file.entry for placed_file in form.placed]
-            for placed_file in form.placed:
-                if placed_file.text is not None:
-                    library.write(placed_file.entry["file"], placed_file.text.encode())
-        if rows:
-            rows += [dict(entry.values) for entry in standing if not any(form.is_of(entry) for form in forms)]
-        library.commit(rows)
+        entries = [placed_file.entry for form in forms for placed_file in form.placed]
+        write_placed(library, (placed_file for form in forms for placed_file in form.placed))
+        if entries:
+            entries += [entry for entry in standing if not any(form.is_of(entry) for form in forms)]
+        library.commit(entries)
     usual = forms[0]
     saved = usual.saved(library.folder, stored)
     saved.folder = library.folder
-    saved.index = library.folder / INDEX if rows else None
+    saved.index = library.folder / INDEX if entries else None
     if len(forms) > 1:
         saved.other_form = forms[1].saved(library.folder, {})
     share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
     saved.refused = share + refused[0] if refused else ""
-    saved.padding = max((row["padding"] for row in rows if "padding" in row), default=0.0)
+    saved.padding = max((entry.padding for entry in entries), default=0.0)
     if programs is not None:
         lacking = [reason for form in forms[1:] for reason in form.refused]
-        saved.remarks = (*_remarks(programs, rows), *_served(programs.target, rows, lacking))
+        saved.remarks = (*_remarks(programs, entries), *_served(programs.target, entries, lacking))
     if len(forms) > 1 and not outcome.ranges:
-        saved.remarks += tuple(_slower(result, forms[1].result, not forms[0].placed[0].entry["inplace"]))
+        saved.remarks += tuple(_slower(result, forms[1].result, not forms[0].placed[0].entry.inplace))
     saved.remarks += tuple(outcome.clauses())
     return saved
 
@@ -190,17 +187,17 @@ class _CallForm:
     result: SearchResult
     programs: Programs | None
     refused: list[str]
-    new_files: list[File | None] = field(default_factory=list)
+    new_files: list[LibraryFile | None] = field(default_factory=list)
     placed: list[PlacedFile] = field(default_factory=list)
     stays: set[int] = field(default_factory=set)
     stays_beside: set[int] = field(default_factory=set)
 
     @property
-    def files(self) -> list[File]:
+    def files(self) -> list[LibraryFile]:
         """Return the new files."""
         return [file for file in self.new_files if file is not None]
 
-    def make(self, library_entries: Sequence[Entry], until: float) -> None:
+    def make(self, library_entries: Sequence[IndexEntry], until: float) -> None:
         """Make a file for each range, or note why there is none.
 
         Args:
@@ -213,8 +210,8 @@ class _CallForm:
             new_file = None
             try:
                 if programs is not None:
-                    write = partial(_file, self.result, served, name + ending, programs)
-                    no_file: File | None = None
+                    write = partial(file_of, self.result, served, name + ending, programs)
+                    no_file: LibraryFile | None = None
                     make = partial(contained, f"file {name}", write, no_file)
                     new_file = make() if served.execution is None else limited(until + GRACE_S / 2, make)
                     if new_file is None:
@@ -225,7 +222,7 @@ class _CallForm:
                 self.refused.append(f"{name} {preposition} place: {reason}" if ending else str(reason))
             self.new_files.append(new_file)
 
-    def join(self, standing: Sequence[Entry], outcome: Outcome, used_names: Sequence[str]) -> None:
+    def join(self, standing: Sequence[IndexEntry], outcome: Outcome, used_names: Sequence[str]) -> None:
         """Place the new files among the library's existing files.
 
         Args:
@@ -234,7 +231,8 @@ class _CallForm:
             used_names: Names of files that belong to another form or question.
         """
         if self.programs is not None and self.files:
-            self.placed = join(standing, self.files, self.result, self.programs, outcome, used_names)
+            requirement = requirement_of(self.programs)
+            self.placed = place(self.files, standing, requirement, outcome, used_names, self.result)
 
     def keep_schedules(self, library: Library, outcome: Outcome, until: float) -> None:
         """Check the library's schedules against the new ones of the same names, for ranges without a file.
@@ -260,9 +258,9 @@ class _CallForm:
                 outcome.ranges.append((served.low, served.high))
         self.result = replace(self.result, ranges=ranges)
 
-    def is_of(self, entry: Entry) -> bool:
+    def is_of(self, entry: IndexEntry) -> bool:
         """Return True if an entry has this form, and there are new files for it."""
-        return any(entry.inplace == file.entry["inplace"] for file in self.files)
+        return any(entry.inplace == file.entry.inplace for file in self.files)
 
     def saved(self, folder: Path, stored: Mapping[int, Mapping[str, str]]) -> Saved:
         """Return the rows of this form with their files.
@@ -271,21 +269,60 @@ class _CallForm:
             folder: Folder of the library.
             stored: Schedules and proofs of ranges by their number.
         """
-        saved = Saved(None, self.result, made=self.new_files)
+        saved = Saved(None, self.result, new_files=self.new_files)
         lacking = [number for number, file in enumerate(self.new_files) if file is None]
         for subject, fields in table_rows(self.result, self.placed, lacking, self.stays):
-            files = stored.get(subject, {}) if isinstance(subject, int) else _files_of(subject.entry)
+            files = stored.get(subject, {}) if isinstance(subject, int) else subject.entry.files
             saved.rows.append(fields)
             saved.files.append({kind: folder / name for kind, name in files.items()})
         return saved
 
 
-def _file(result: SearchResult, served: Offer, name: str, programs: Programs) -> File:
-    """Return the library's file of a range."""
-    text, entry = document(result, served, name, programs)
-    program = served.execution
-    assert isinstance(program, Lowered)
-    return File(entry, text, lambda size: program.time_us(size / program.scale), served)
+def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, **fields: object) -> LibraryFile:
+    """Return an offer of a search as a file of a library.
+
+    Args:
+        result: The search.
+        served: The offer.
+        name: Stem of the file's name.
+        programs: Lowering that made the offer's program.
+        fields: Further fields of its entry.
+
+    Raises:
+        InputError: If the target cannot hold it.
+    """
+    problem, target, lowered = result.problem, programs.target, served.execution
+    if not isinstance(lowered, Lowered):
+        raise InputError(served.refused)
+    low, high = lowered.served(served.low, served.high)
+    program, goal = replace(lowered.program, name=name, min_bytes=low, max_bytes=high or 0), lowered.goal
+    text = restate_program(lowered.text, name, low, high, target) if lowered.text else programs.text(program, goal)
+    asked_fields = question(problem)
+    entry_row = {
+        **asked_fields,
+        "network": network_digest(problem),
+        "nranks": len(asked_fields["group"]),
+        "communicator": list(problem.ranks),
+        "file": f"{target.folder}/{name}{target.suffix}",
+        "target": target.name,
+        "protocol": target.protocols[program.protocol],
+        "inplace": program.inplace,
+        "threadblocks": max(FORMATS[target.format].threadblocks(program, text)),
+        **row(result, served),
+        "min_bytes": low,
+        "max_bytes": high,
+        "divides": lowered.divides,
+        "otherwise": target.otherwise,
+        "padding": lowered.common.padding,
+        "schedule": None,
+        "proof_file": None,
+        # The file itself may not say what it must achieve.
+        "goal": None if goal is None else {"nranks": program.nranks, **goal_columns(lowered.common.cells)},
+        # The executor's costs, if its times are with them.
+        **state_costs(problem),
+    }
+    entry = IndexEntry.of(entry_row | fields, Path())
+    return LibraryFile(entry, text, lambda size: lowered.time_us(size / lowered.scale), served)
 
 
 def _sizes(served: Offer) -> set[int]:
@@ -293,27 +330,22 @@ def _sizes(served: Offer) -> set[int]:
     return {max(1, served.low), served.shown, max(served.low, LARGEST) if served.high is None else served.high}
 
 
-def _files_of(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of an entry's files by kind."""
-    return {kind: entry[kind] for kind in ("file", "schedule", "proof_file") if entry[kind] is not None}
-
-
-def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _remarks(programs: Programs, entries: Sequence[IndexEntry]) -> Iterator[str]:
     """Yield what users of the files must know."""
     if programs.target.name == "msccl" and len(entries) > MSCCL_FILES:
         yield f"msccl loads only {MSCCL_FILES} files of MSCCL_XML_FILES: see synth library env"
     target, collective = programs.target, programs.problem.collective.name
     if entries and collective in target.uncallable:
         yield f"{target.reader} has no function that calls {collective}: synth bench and torch run these files"
-    most = max((entry["threadblocks"] for entry in entries), default=0)
+    most = max((entry.row["threadblocks"] for entry in entries), default=0)
     if not target.limits.sms and most > FEWEST_SMS:
         yield f"a rank has {most} threadblocks, and the SMs of its device are not known: state sms, or give --sms"
 
 
-def _served(target: Target, entries: Sequence[Mapping[str, Any]], lacking: Sequence[str]) -> Iterator[str]:
+def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str]) -> Iterator[str]:
     """Yield which sizes and forms of calls the files do not serve, and what serves these."""
     unit = "bytes" if target.cell_bytes else "elements"
-    divides = sorted({entry.get("divides", 1) for entry in entries} - {1})
+    divides = sorted({entry.divides for entry in entries} - {1})
     if divides:
         multiples = " or ".join(map(str, divides)) if len(divides) < 4 else f"{divides[0]} to {divides[-1]}"
         yield f"a file serves messages of a multiple of {multiples} {unit}; {target.otherwise} serves the others"
@@ -336,16 +368,19 @@ def _place_schedules(library: Library, forms: Sequence[_CallForm], proof: bool) 
     Entries of their files then name them.
     """
     usual, stored = forms[0], {}
-    new_files = [placed_file for form in forms for placed_file in form.placed if not placed_file.kept]
-    used_names = {placed_file.entry["schedule"] for form in forms for placed_file in form.placed if placed_file.kept}
+    placed = [placed_file for form in forms for placed_file in form.placed]
+    new_files = [placed_file for placed_file in placed if not placed_file.file.existed]
+    used_names = {placed_file.entry.schedule for placed_file in placed if placed_file.file.existed}
     for number, (served, name) in enumerate(
         zip(usual.result.ranges, stems(usual.result, library.entries), strict=True)
     ):
-        own = [placed_file for placed_file in new_files if placed_file.file.served is served]
+        own = [placed_file for placed_file in new_files if placed_file.file.offer is served]
         own += [
             placed_file
             for placed_file in new_files
-            if placed_file.file.served not in usual.result.ranges and placed_file.algorithm is served.algorithm
+            if (offer := placed_file.file.offer) not in usual.result.ranges
+            and offer is not None
+            and offer.algorithm is served.algorithm
         ]
         if (own and not proof) or (not own and usual.new_files[number] is not None):
             continue
@@ -357,7 +392,7 @@ def _place_schedules(library: Library, forms: Sequence[_CallForm], proof: bool) 
             name += f"-{zlib.crc32(served.algorithm.schedule.start_us.tobytes()):08x}"
         stored[number] = _place_schedule(library, usual.result, served, name, proof)
         for placed_file in own:
-            placed_file.entry |= stored[number]
+            placed_file.entry = placed_file.entry.restated(**stored[number])
             new_files.remove(placed_file)
     return stored
 
@@ -399,7 +434,7 @@ def stem(result: SearchResult, served: Offer) -> str:
     return f"{stem_of_problem(result.problem)}-{shape.steps}step-{shape.rounds}r{shape.chunks}c"
 
 
-def stems(result: SearchResult, library_entries: Iterable[Entry] = ()) -> list[str]:
+def stems(result: SearchResult, library_entries: Iterable[IndexEntry] = ()) -> list[str]:
     """Return a name for each range of sizes; one algorithm can serve two of them.
 
     If a name is that of another question's file (topologies `a b` and `a-b`), all names get a number that follows from
@@ -417,42 +452,8 @@ def stems(result: SearchResult, library_entries: Iterable[Entry] = ()) -> list[s
     foreign_names = {
         Path(entry.file).name.removesuffix(TARGETS[entry.target].suffix)
         for entry in library_entries
-        if any(entry.values[key] != value for key, value in fields.items())
+        if not entry.answers(fields)
     }
     if not foreign_names.isdisjoint(name + form for name in names for form in ("", *FORMS.values())):
         names = [f"{name}-{zlib.crc32(repr(fields).encode()):08x}" for name in names]
     return names
-
-
-def document(result: SearchResult, served: Offer, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:
-    """Return one algorithm's file and its entry; raise InputError if the target cannot hold it."""
-    problem, target, lowered = result.problem, programs.target, served.execution
-    if not isinstance(lowered, Lowered):
-        raise InputError(served.refused)
-    low, high = lowered.served(served.low, served.high)
-    program, goal = replace(lowered.program, name=name, min_bytes=low, max_bytes=high or 0), lowered.goal
-    text = restate_program(lowered.text, name, low, high, target) if lowered.text else programs.text(program, goal)
-    fields = question(problem)
-    return text, {
-        **fields,
-        "network": network_digest(problem),
-        "nranks": len(fields["group"]),
-        "communicator": list(problem.ranks),
-        "file": f"{target.folder}/{name}{target.suffix}",
-        "target": target.name,
-        "protocol": target.protocols[program.protocol],
-        "inplace": program.inplace,
-        "threadblocks": max(FORMATS[target.format].threadblocks(program, text)),
-        **row(result, served),
-        "min_bytes": low,
-        "max_bytes": high,
-        "divides": lowered.divides,
-        "otherwise": target.otherwise,
-        "padding": lowered.common.padding,
-        "schedule": None,
-        "proof_file": None,
-        # The file itself may not say what it must achieve.
-        "goal": None if goal is None else {"nranks": program.nranks, **goal_columns(lowered.common.cells)},
-        # The executor's costs, if its times are with them.
-        **state_costs(problem),
-    }

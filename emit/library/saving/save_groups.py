@@ -10,22 +10,20 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from emit.formats import restate_program
+from emit.library.entry import INDEX, NO_END, SCHEDULES, IndexEntry
 from emit.library.group_programs import GroupProgram, GroupPrograms, concurrent_us
-from emit.library.index import INDEX, SCHEDULES, Entry
-from emit.library.saving.merge import NO_END
-from emit.library.saving.save import document, stem
-from emit.library.standing import MOST_BYTES, File, read_again, requirement_of, schedule_again
+from emit.library.library_file import MOST_BYTES, LibraryFile, read_again, requirement_of, schedule_again
+from emit.library.saving.save import file_of, stem
 from emit.library.write import Library, writing
 from emit.targets import TARGETS
 from synth.concurrent.isolated import isolated_parts
@@ -53,7 +51,7 @@ class SavedGroups:
         files: The executor's files, one for all groups or one per group.
         time_us: Time in µs of all groups, predicted as `simulate` does; None if there are no files.
         refused: Why there are no files; "" if there are, or none was asked for.
-        kept: True if all this existed before, and is no slower than what was found now.
+        existed: True if all this existed before, and is no slower than what was found now.
     """
 
     schedules: list[Path]
@@ -61,7 +59,7 @@ class SavedGroups:
     files: list[Path] = field(default_factory=list)
     time_us: float | None = None
     refused: str = ""
-    kept: bool = False
+    existed: bool = False
 
 
 def save_groups(
@@ -93,61 +91,57 @@ def save_groups(
     """
     name = f"{SCHEDULES}/{_stem(result)}"
     time_us, refused = None, ""
-    documents: list[tuple[str, dict[str, Any]]] = []
+    new_files: list[LibraryFile] = []
     parts: Sequence[GroupProgram] = ()
     if programs.settings.name != NONE:
         try:
-            documents, parts, time_us = limited(until, partial(_documents, result, programs))
+            lowered = limited(until, partial(programs.lower, result.problem, result.algorithm))
+            parts, time_us = lowered.parts, lowered.time_us
+            new_files = limited(until, lambda: [_file(result, part) for part in parts])
         except InputError as error:
             refused = str(error)
         except TimeUp:
             refused = "no time was left to lower and to check them; give more --budget"
     with writing(folder, until=until, elsewhere=True) as library:
-        existing = None if anew or time_us is None else _standing(library.entries, result, parts, documents)
+        existing = None if anew or time_us is None else _standing(library.entries, result, parts, new_files)
         if existing is not None and time_us is not None and existing[1] <= time_us:
-            files = [library.folder / entry["file"] for entry in existing[0]]
-            stored = sorted({entry["schedule"] for entry in existing[0] if entry["schedule"] is not None})
+            files = [library.folder / entry.file for entry in existing[0]]
+            stored = sorted({entry.schedule for entry in existing[0] if entry.schedule is not None})
             placed = [library.folder / schedule for schedule in stored]
-            return SavedGroups(placed, library.folder / INDEX, files, existing[1], kept=True)
+            return SavedGroups(placed, library.folder / INDEX, files, existing[1], existed=True)
         unlisted = not anew and all(entry.schedule != f"{name}.synth" for entry in library.entries)
         better = None
-        if unlisted and not documents:
+        if unlisted and not new_files:
             better, _ = schedule_again(library.inside(f"{name}.synth"), result.algorithm, [result.size_bytes])
             result = result if better is None else replace(result, algorithm=better)
         schedules = _place_schedules(library, result, name, proof)
-        entries = [entry | {"schedule": schedules[0]} for _, entry in documents]
-        remaining_rows = [] if anew else [row for entry in entries for row in _beside(library, entry)]
-        for text, entry in documents:
-            library.write(entry["file"], text.encode())
-        library.commit([*entries, *remaining_rows])
+        entries = [file.entry.restated(schedule=schedules[0]) for file in new_files]
+        remaining = [] if anew else [other for entry in entries for other in _beside(library, entry)]
+        for file in new_files:
+            library.write(file.entry.file, file.text.encode())
+        library.commit([*entries, *remaining])
         placed = [library.folder / schedule for schedule in schedules]
-        files = [library.folder / entry["file"] for entry in entries]
+        files = [library.folder / entry.file for entry in entries]
         index = library.folder / INDEX if entries else None
-        return SavedGroups(placed, index, files, time_us, refused, kept=better is not None)
-
-
-def _question_of(entry: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the question of a row as `Entry.question` does."""
-    ranks = (tuple(entry[key]) for key in ("group", "relays"))
-    return entry["collective"], entry["topology"], *ranks, entry["root"], entry["target"]
+        return SavedGroups(placed, index, files, time_us, refused, existed=better is not None)
 
 
 def _standing(
-    entries: Sequence[Entry],
+    entries: Sequence[IndexEntry],
     result: ConcurrentResult,
     parts: Sequence[GroupProgram],
-    documents: Sequence[tuple[str, Mapping[str, Any]]],
-) -> tuple[list[Mapping[str, Any]], float] | None:
+    new_files: Sequence[LibraryFile],
+) -> tuple[list[IndexEntry], float] | None:
     """Return the library's files for all groups, checked again, and their time in µs; None if a group has none."""
-    files: list[File] = []
-    for part, (_, entry) in zip(parts, documents, strict=True):
-        own = [e for e in entries if e.question == _question_of(entry) and e.inplace == entry["inplace"]]
-        own = [e for e in own if e.in_range(entry["min_bytes"]) and e.values.get("network") == entry["network"]]
+    files: list[LibraryFile] = []
+    for part, new_file in zip(parts, new_files, strict=True):
         programs, problem = copy(part.programs), part.algorithm.problem
         question = result.problem if len(part.groups) > 1 else result.problem.members[part.groups[0]]
         programs.problem = replace(problem, collective=question.collective)
+        size, key = new_file.low, (new_file.entry.question_and_form, new_file.entry.network)
+        own = [entry for entry in entries if (entry.question_and_form, entry.network) == key and entry.serves(size)]
         try:
-            files += [read_again(e, requirement_of(programs)) for e in own if e.serves(entry["min_bytes"])]
+            files += [read_again(entry, requirement_of(programs)) for entry in own]
         except InputError:
             return None
     predictors = [file.predictor for file in files if file.within and file.predictor is not None]
@@ -156,26 +150,26 @@ def _standing(
     return [file.entry for file in files], concurrent_us(result.problem, parts, predictors)
 
 
-def _beside(library: Library, entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _beside(library: Library, entry: IndexEntry) -> Iterator[IndexEntry]:
     """Yield the library's entries that remain for a question next to a group's file for one size; cut their files."""
+    size = entry.min_bytes
     for existing in library.entries:
-        if existing.question != _question_of(entry):
+        if existing.question != entry.question:
             continue
-        low, high = existing.min_bytes, NO_END if existing.max_bytes is None else existing.max_bytes
-        size, target = entry["min_bytes"], TARGETS[existing.target]
-        if existing.inplace != entry["inplace"] or not existing.in_range(size):
-            yield dict(existing.values)
+        if existing.inplace != entry.inplace or not existing.in_range(size):
+            yield existing
             continue
-        for least, most in ((low, size - 1), (size + 1, high)):
-            end = None if most >= NO_END else most
-            suffix = target.suffix
-            file = existing.file if least == low else f"{existing.file.removesuffix(suffix)}-from{least}{suffix}"
+        target = TARGETS[existing.target]
+        stem = existing.file.removesuffix(target.suffix)
+        for least, most in ((existing.min_bytes, size - 1), (size + 1, existing.last_bytes)):
+            end = None if most >= NO_END - 1 else most
+            file = existing.file if least == existing.min_bytes else f"{stem}-from{least}{target.suffix}"
             with suppress(InputError):  # The file takes no message of these sizes, or is missing.
                 if least <= most:
                     text = read_text(existing.path, "a file of the library", MOST_BYTES, existing.folder, None)
-                    cut = restate_program(text, Path(file).name.removesuffix(suffix), least, end, target)
+                    cut = restate_program(text, Path(file).name.removesuffix(target.suffix), least, end, target)
                     library.write(file, cut.encode())
-                    yield {**existing.values, "file": file, "min_bytes": least, "max_bytes": end}
+                    yield existing.restated(file=file, min_bytes=least, max_bytes=end)
 
 
 def _place_schedules(library: Library, result: ConcurrentResult, name: str, proof: bool) -> list[str]:
@@ -201,37 +195,29 @@ def _place_schedules(library: Library, result: ConcurrentResult, name: str, proo
     return written
 
 
-def _documents(
-    result: ConcurrentResult, programs: GroupPrograms
-) -> tuple[list[tuple[str, dict[str, Any]]], Sequence[GroupProgram], float | None]:
-    """Return the executor's files with their entries, the programs in them, and their time in µs."""
-    lowered = programs.lower(result.problem, result.algorithm)
-    return [_document(result, part) for part in lowered.parts], lowered.parts, lowered.time_us
-
-
-def _document(result: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[str, Any]]:
-    """Return a file's text and its entry, which says where each group's chunks are."""
+def _file(result: ConcurrentResult, part: GroupProgram) -> LibraryFile:
+    """Return the library's file of a program; its entry says where each group's chunks are."""
     is_one_group, problem, size = len(part.groups) == 1, part.algorithm.problem, max(1, round(part.size_bytes))
-    served = Offer(part.algorithm, part.by).at_size(size)
+    offer = Offer(part.algorithm, part.by).at_size(size)
     bound = result.isolated[part.groups[0]].bound if is_one_group else result.bound
-    answer = SearchResult(problem, [served], bound=bound)
+    answer = SearchResult(problem, [offer], bound=bound)
     # With the digest the name differs from that of the group's file outside a plan.
-    name = f"{stem(answer, served)}-{_digest(result)}" if is_one_group else _stem(result)
-    text, entry = document(answer, served, name, part.programs)
-    if not is_one_group:  # Other groups of the same ranks are another question.
-        entry["collective"] += f"-{_digest(result)}"
+    name = f"{stem(answer, offer)}-{_digest(result)}" if is_one_group else _stem(result)
     first = np.append(0, np.cumsum(part.by.common.count))
     chunks = result.problem.first_chunk if not is_one_group else np.array([0, problem.collective.nchunks])
-    entry["groups"] = [
+    members = [result.problem.members[group] for group in part.groups]
+    groups = [
         {
             "ranks": list(member.ranks),
             "collective": member.collective.name,
             "size_bytes": member.size_bytes,
             "chunks": first[chunks[at : at + 2]].tolist(),
         }
-        for at, member in enumerate(result.problem.members[group] for group in part.groups)
+        for at, member in enumerate(members)
     ]
-    return text, entry
+    # Other groups of the same ranks are another question.
+    collective = problem.collective.name + ("" if is_one_group else f"-{_digest(result)}")
+    return file_of(answer, offer, name, part.programs, collective=collective, groups=groups)
 
 
 def _stem(result: ConcurrentResult) -> str:

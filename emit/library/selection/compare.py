@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from emit.formats import FORMATS, verify_program
 from emit.library.checking.networks import Networks
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
+from emit.library.library_file import MOST_BYTES
 from emit.library.selection.selector import Selector
-from emit.library.standing import MOST_BYTES
 from emit.targets import TARGETS
 from emit.timing.predict import TimedProgram
 from topologies.text.files import read_text
@@ -56,14 +56,13 @@ class Times:
     networks: Networks
     predictors: dict[tuple[str, tuple[int, ...]], TimedProgram | None] = field(default_factory=dict)
 
-    def at(self, entry: Entry, size_bytes: int) -> float | None:
+    def at(self, entry: IndexEntry, size_bytes: int) -> float | None:
         """Return the time in µs of an entry's file at a size; None if the network is not known.
 
         It is the time that the entry states for this size, or else a prediction.
         """
-        stated = entry.values.get("time_us")
-        if entry.values.get("shown_bytes") == size_bytes and isinstance(stated, int | float):
-            return float(stated)
+        if entry.shown_bytes == size_bytes and entry.time_us is not None:
+            return float(entry.time_us)
         of_size = next((time_us for size, time_us, _ in entry.curve if size == size_bytes), None)
         if of_size is not None:
             return of_size
@@ -73,7 +72,7 @@ class Times:
         timed = self.predictors[key]
         return None if timed is None else timed.time_us(size_bytes)
 
-    def _predictor(self, entry: Entry) -> TimedProgram | None:
+    def _predictor(self, entry: IndexEntry) -> TimedProgram | None:
         """Return the predictor of an entry's checked file; None if its network is not known."""
         topology = self.networks.of(entry)
         if topology is None:
@@ -85,7 +84,7 @@ class Times:
 
 
 def differences(
-    first: Sequence[Entry], second: Sequence[Entry], sizes: Sequence[int], topology: Topology | None = None
+    first: Sequence[IndexEntry], second: Sequence[IndexEntry], sizes: Sequence[int], topology: Topology | None = None
 ) -> Iterator[Difference]:
     """Yield the difference of two libraries for every question that either has, at each size.
 
@@ -112,9 +111,9 @@ def differences(
             yield Difference(question, size, files[0], files[1], times_us[0], times_us[1])
 
 
-def _by_question(entries: Sequence[Entry]) -> dict[Question, list[Entry]]:
+def _by_question(entries: Sequence[IndexEntry]) -> dict[Question, list[IndexEntry]]:
     """Return the entries of each question."""
-    entries_of_question: dict[Question, list[Entry]] = {}
+    entries_of_question: dict[Question, list[IndexEntry]] = {}
     for e in entries:
         entries_of_question.setdefault(
             (e.collective, e.topology, e.group, e.relays, e.root, e.target, e.inplace), []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from emit.targets import MSCCL_FILES, TARGETS, Target, target_named
 from synth.model.text import format_count, format_listed
 from topologies.errors import InputError
@@ -38,7 +38,7 @@ class Environment:
         return [head, *(f"# {remark}" for remark in self.remarks), *exports]
 
 
-def environments(entries: Sequence[Entry], target: str | None = None) -> list[Environment]:
+def environments(entries: Sequence[IndexEntry], target: str | None = None) -> list[Environment]:
     """Return the environment of each target that has files among the entries of one index, or of the named target only.
 
     Raises:
@@ -55,7 +55,7 @@ def environments(entries: Sequence[Entry], target: str | None = None) -> list[En
     ]
 
 
-def _environment(target: Target, entries: Sequence[Entry]) -> Environment:
+def _environment(target: Target, entries: Sequence[IndexEntry]) -> Environment:
     """Return the environment of one target; raise InputError if a colon in a path prevents a list."""
     folder = entries[0].folder.resolve()
     remarks = list(target.remarks)
@@ -84,9 +84,9 @@ def _environment(target: Target, entries: Sequence[Entry]) -> Environment:
     return Environment(target, variables, tuple(remarks), len(entries))
 
 
-def _mixed(entries: Sequence[Entry]) -> str:
+def _mixed(entries: Sequence[IndexEntry]) -> str:
     """Return the first two questions of one collective and number of ranks, which readers confuse; empty if none."""
-    first_entries: dict[tuple[str, int], Entry] = {}
+    first_entries: dict[tuple[str, int], IndexEntry] = {}
     for entry in entries:
         first = first_entries.setdefault((entry.collective, len(entry.communicator)), entry)
         if first.question != entry.question:
@@ -94,7 +94,7 @@ def _mixed(entries: Sequence[Entry]) -> str:
     return ""
 
 
-def _question(entry: Entry) -> str:
+def _question(entry: IndexEntry) -> str:
     """Return an entry's question in words."""
     root = "" if entry.root is None else f" root {entry.root}"
     return f"{entry.collective} on {entry.topology} group {format_listed(entry.communicator)}{root}"

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emit.formats import FORMATS, verify_file, verify_program
-from emit.library.index import ISOMORPHIC, Entry, load_index
+from emit.library.entry import ISOMORPHIC, IndexEntry
+from emit.library.index import load_index
+from emit.library.library_file import MOST_BYTES
 from emit.library.selection.environment import environments
 from emit.library.selection.selector import Selector, entries_in_order
-from emit.library.standing import MOST_BYTES
 from emit.library.write import writing
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, target_named
@@ -50,7 +51,7 @@ class Folder:
 
 
 def export_folders(
-    entries: Sequence[Entry], target: str, out: str | Path, groups: Iterable[tuple[int, ...]] = ()
+    entries: Sequence[IndexEntry], target: str, out: str | Path, groups: Iterable[tuple[int, ...]] = ()
 ) -> list[Folder]:
     """Write a folder for each communicator that a target has files for.
 
@@ -86,10 +87,10 @@ def export_folders(
     return [_write(Path(out) / name, folder_entries, checked) for name, folder_entries in _folders(exported).items()]
 
 
-def _folders(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+def _folders(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
     """Return the entries of each folder by its name: one per communicator, or one per root if there are several."""
-    folders: dict[str, list[Entry]] = {}
-    by_communicator: dict[tuple[str, tuple[int, ...]], list[Entry]] = defaultdict(list)
+    folders: dict[str, list[IndexEntry]] = {}
+    by_communicator: dict[tuple[str, tuple[int, ...]], list[IndexEntry]] = defaultdict(list)
     for entry in entries:
         by_communicator[entry.topology, entry.communicator].append(entry)
     for (topology, communicator), communicator_entries in by_communicator.items():
@@ -104,7 +105,7 @@ def _folders(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     return folders
 
 
-def _checked(entry: Entry) -> bytes:
+def _checked(entry: IndexEntry) -> bytes:
     """Return a file's bytes, which must be right for what the entry serves, whatever digest the index states.
 
     Raises:
@@ -125,7 +126,7 @@ def _checked(entry: Entry) -> bytes:
     return data
 
 
-def _other_call(entry: Entry, program: Program) -> str:
+def _other_call(entry: IndexEntry, program: Program) -> str:
     """Return how a right program serves other calls than its entry says; empty if it serves these."""
     kind = KINDS.get(entry.collective)
     is_named = kind is not None and kind.by_name and not entry.relays and entry.goal() is None
@@ -142,17 +143,18 @@ def _other_call(entry: Entry, program: Program) -> str:
     return ""
 
 
-def _write(folder: Path, entries: Sequence[Entry], files: dict[str, bytes]) -> Folder:
+def _write(folder: Path, entries: Sequence[IndexEntry], files: dict[str, bytes]) -> Folder:
     """Write one folder with its index and env.sh."""
     with writing(folder, "-o") as library:
-        rows = []
+        own_entries = []
         for entry in entries:
             # An entry of a failure names its file by the path to the healthy library, which does not hold here.
             name = f"{TARGETS[entry.target].folder}/{entry.path.name}"
             library.write(name, files[entry.file])
-            own = {key: value for key, value in entry.values.items() if key not in (ISOMORPHIC, "sha256")}
-            rows.append({**own, "file": name, "schedule": None, "proof_file": None})
-        library.commit(rows)
+            own = {key: value for key, value in entry.row.items() if key not in (ISOMORPHIC, "sha256")}
+            own |= {"file": name, "schedule": None, "proof_file": None}
+            own_entries.append(IndexEntry.of(own, folder))
+        library.commit(own_entries)
     environment = environments(load_index(folder), entries[0].target)[0]
     order = format_listed(entries[0].communicator)
     lines = [f"# ranks of {entries[0].topology} in the order of the communicator: {order}", *environment.lines()]

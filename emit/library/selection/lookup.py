@@ -11,7 +11,9 @@ from pathlib import Path
 
 from emit.formats import FORMATS, name_in
 from emit.goal import Goal
-from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index, state_goal
+from emit.library.entry import INDEX, IndexEntry
+from emit.library.goals import goal_stated, state_goal
+from emit.library.index import MAX_INDEX_BYTES, load_index, read_index
 from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
 from synth.storage.columns import json_object
@@ -24,7 +26,7 @@ GOAL_FORMAT = "synth-goal-1"
 
 
 def choose(
-    entries: Sequence[Entry],
+    entries: Sequence[IndexEntry],
     collective: str,
     nranks: int,
     ranks: Sequence[int] | None,
@@ -37,7 +39,7 @@ def choose(
     relays: Sequence[int] = (),
     element_bytes: int = 1,
     any_order: bool = False,
-) -> Entry | None:
+) -> IndexEntry | None:
     """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
     That is so if no file of the library fits, or the message size is no multiple of what its file needs. For many calls
@@ -73,7 +75,7 @@ def choose(
     )
 
 
-def entry_beside(path: str | Path) -> Entry | None:
+def entry_beside(path: str | Path) -> IndexEntry | None:
     """Return what an index beside a file, or in the folder above, says of it; None if no index of ours names it."""
     for folder, name in _folders_above(path):
         with suppress(InputError):

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from emit.library.selection.selector import Selector
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl.model import COLLECTIVES, nccl_model
@@ -76,7 +76,7 @@ class Line(NamedTuple):
         return ",".join(map(str, (self.collective, self.low, self.high, *self.tuning, *conditions)))
 
 
-def model_lines(entries: Sequence[Entry], topology: Topology) -> tuple[list[Line], list[str]]:
+def model_lines(entries: Sequence[IndexEntry], topology: Topology) -> tuple[list[Line], list[str]]:
     """Return what NCCL would run by its own cost model for a library's groups on a topology, with remarks.
 
     A line is for a number of nodes and ranks, since the plug-in knows nothing else of a group. Of several such groups

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
 from synth.model.text import format_listed, format_served, format_size, format_time
 
 
 def pick(
-    entries: Sequence[Entry],
+    entries: Sequence[IndexEntry],
     collective: str,
     ranks: tuple[int, ...],
     size_bytes: int,
@@ -21,7 +21,7 @@ def pick(
     topology: str | None = None,
     root: int | None = None,
     element_bytes: int = 1,
-) -> list[tuple[Entry, str]]:
+) -> list[tuple[IndexEntry, str]]:
     """Return the entry that serves a call for each executor that has one, in the order of TARGETS, with the reason.
 
     The arguments and errors are those of `emit.library.selection.lookup.choose`, which is asked for a file in any order
@@ -46,15 +46,14 @@ def pick(
     return choices
 
 
-def _why(entry: Entry, ranks: tuple[int, ...]) -> str:
+def _why(entry: IndexEntry, ranks: tuple[int, ...]) -> str:
     """Return in words what an entry serves, and how well."""
     form = "in place" if entry.inplace else "out of place"
     clauses = [f"serves {format_served(entry.min_bytes, entry.max_bytes)} {form}"]
-    time_us, gap, size = (entry.values.get(key) for key in ("time_us", "gap", "shown_bytes"))
-    if isinstance(time_us, int | float) and isinstance(size, int):
-        clauses.append(f"{format_time(time_us)} at {format_size(size)}")
-    if isinstance(gap, int | float):
-        clauses.append("optimal" if entry.values.get("optimal") is True else f"time / bound {gap:.3f}")
+    if entry.time_us is not None and entry.shown_bytes is not None:
+        clauses.append(f"{format_time(entry.time_us)} at {format_size(entry.shown_bytes)}")
+    if entry.gap is not None:
+        clauses.append("optimal" if entry.row.get("optimal") else f"time / bound {entry.gap:.3f}")
     if entry.divides > 1:
         clauses.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
     if entry.group != ranks:
@@ -63,7 +62,7 @@ def _why(entry: Entry, ranks: tuple[int, ...]) -> str:
 
 
 def why_none(
-    entries: Sequence[Entry],
+    entries: Sequence[IndexEntry],
     collective: str,
     ranks: tuple[int, ...],
     size_bytes: int,
@@ -82,7 +81,7 @@ def why_none(
     candidates = Selector(entries).expanded()
     sorted_ranks = sorted(ranks)
     form = "in place" if inplace else "out of place"
-    steps: list[tuple[str, Callable[[Entry], bool]]] = [
+    steps: list[tuple[str, Callable[[IndexEntry], bool]]] = [
         (f"no file for {collective}", lambda e: e.collective == collective),
         (f"none of {collective} for ranks {format_listed(ranks)}", lambda e: sorted(e.group) == sorted_ranks),
         (f"none of topology {topology}", lambda e: topology in (None, e.topology)),
@@ -100,13 +99,13 @@ def why_none(
     if not in_range:
         ranges = ", ".join(format_served(low, None if high == 1 << 63 else high) for low, high in served)
         return f"files are for {ranges}, not for {size_bytes} bytes"
-    units = sorted({entry.divides * (element_bytes if entry.counts_elements else 1) for entry in in_range})
+    units = sorted({entry.unit(element_bytes) for entry in in_range})
     return (
         f"{in_range[0].file} serves multiples of {' or '.join(map(str, units))} bytes; {size_bytes} is not one of them"
     )
 
 
-def _alternatives(candidates: Sequence[Entry], reason: str) -> str:
+def _alternatives(candidates: Sequence[IndexEntry], reason: str) -> str:
     """Return what the library has instead of what is missing, if that is short."""
     if reason.startswith("no file for"):
         return f"; there are {', '.join(sorted({entry.collective for entry in candidates}))}" if candidates else ""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from synth.model.numbers import as_flag, as_text, whole, whole_numbers
 from synth.model.registry import parse_name
 from synth.model.text import format_listed
@@ -30,7 +30,7 @@ class Served(NamedTuple):
         unit: Bytes of which the message size must be a multiple, for the type of the call.
     """
 
-    entry: Entry
+    entry: IndexEntry
     unit: int
 
 
@@ -46,7 +46,7 @@ class Ranges(NamedTuple):
     served: list[tuple[Served, ...]]
 
 
-def entries_in_order(entries: Iterable[Entry], ranks: tuple[int, ...]) -> list[Entry]:
+def entries_in_order(entries: Iterable[IndexEntry], ranks: tuple[int, ...]) -> list[IndexEntry]:
     """Return the entries of a group, then those that name it as an isomorphic group, restated for it.
 
     The latter are left out if the same question has entries of its own.
@@ -61,7 +61,7 @@ def entries_in_order(entries: Iterable[Entry], ranks: tuple[int, ...]) -> list[E
     return own + [entry for entry in shared if (entry.question, entry.inplace) not in own_questions]
 
 
-def entries_of(entries: Sequence[Entry], ranks: tuple[int, ...]) -> list[Entry]:
+def entries_of(entries: Sequence[IndexEntry], ranks: tuple[int, ...]) -> list[IndexEntry]:
     """Return the entries for ranks in this order, then those for the same ranks in other orders, each with its own."""
     sorted_ranks = sorted(ranks)
     groups = [entry.group for entry in entries]
@@ -77,14 +77,16 @@ class Selector:
         InputError: If it is made from something else than a list of entries.
     """
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        if not all(isinstance(entry, Entry) for entry in (entries if isinstance(entries, list | tuple) else [None])):
+    def __init__(self, entries: Sequence[IndexEntry]) -> None:
+        if not all(
+            isinstance(entry, IndexEntry) for entry in (entries if isinstance(entries, list | tuple) else [None])
+        ):
             raise InputError("entries: hold something else; it must be a list of entries, as load_index returns it")
         self._entries = entries
         self._names = {entry.collective for entry in entries}
-        self._of: dict[tuple[str, bool, int], list[Entry]] = defaultdict(list)
-        self._own: dict[_Key, list[Entry]] = defaultdict(list)
-        self._shared: dict[_Key, list[Entry]] = defaultdict(list)
+        self._of: dict[tuple[str, bool, int], list[IndexEntry]] = defaultdict(list)
+        self._own: dict[_Key, list[IndexEntry]] = defaultdict(list)
+        self._shared: dict[_Key, list[IndexEntry]] = defaultdict(list)
         self._orders: dict[_Key, dict[tuple[int, ...], None]] = defaultdict(dict)
         for entry in entries:
             call = entry.collective, entry.inplace
@@ -111,7 +113,7 @@ class Selector:
         relays: Sequence[int] = (),
         element_bytes: int = 1,
         any_order: bool = False,
-    ) -> Entry | None:
+    ) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
         That is so if no file of the library fits, or the message size is no multiple of what its file needs.
@@ -163,7 +165,7 @@ class Selector:
             )
         required = {key: value for key, value in conditions.items() if value is not None}
 
-        def matching(entries: Sequence[Entry]) -> list[Entry]:
+        def matching(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
             """Return the entries that meet the call's conditions."""
             return [e for e in entries if all(getattr(e, key) == value for key, value in required.items())]
 
@@ -177,16 +179,16 @@ class Selector:
             )
         return _cut(fitting, element_bytes, any_order=any_order)
 
-    def expanded(self) -> list[Entry]:
+    def expanded(self) -> list[IndexEntry]:
         """Return the entries in their order, then one for each further group that an entry serves."""
         shared = (entry for key in self._shared for entry in self._in_order(key)[len(self._own.get(key, ())) :])
         return [*self._entries, *shared]
 
-    def _in_order(self, key: _Key) -> list[Entry]:
+    def _in_order(self, key: _Key) -> list[IndexEntry]:
         """Return the entries of a collective, form and ranks, those of the ranks themselves first."""
         return entries_in_order([*self._own.get(key, ()), *self._shared.get(key, ())], key[2])
 
-    def _first_of_orders(self, fitting: Sequence[Entry], call: Sequence[Any], size_bytes: int) -> Entry:
+    def _first_of_orders(self, fitting: Sequence[IndexEntry], call: Sequence[Any], size_bytes: int) -> IndexEntry:
         """Return the first entry if only the order of ranks differs; else raise InputError that says what differs."""
         collective, nranks, ranks, _, _, _, root, *_, any_order = call
         description = f"{collective} of {nranks} ranks, {size_bytes} bytes"
@@ -212,7 +214,7 @@ def _size(size_bytes: Any) -> int:
     return size
 
 
-def _cut(entries: Sequence[Entry], element_bytes: int, *, any_order: bool = False) -> Ranges:
+def _cut(entries: Sequence[IndexEntry], element_bytes: int, *, any_order: bool = False) -> Ranges:
     """Return the ranges of sizes with the entries that serve each.
 
     With `any_order`, only the first of entries that differ in the order of their ranks is kept.
@@ -222,9 +224,7 @@ def _cut(entries: Sequence[Entry], element_bytes: int, *, any_order: bool = Fals
         begins[entry.min_bytes].append(number)
         if entry.max_bytes is not None:
             ends[entry.max_bytes + 1].append(number)
-    served_entries = [
-        Served(entry, entry.divides * (element_bytes if entry.counts_elements else 1)) for entry in entries
-    ]
+    served_entries = [Served(entry, entry.unit(element_bytes)) for entry in entries]
     starts = sorted({0, *begins, *ends})
     served: list[tuple[Served, ...]] = []
     open_numbers: set[int] = set()

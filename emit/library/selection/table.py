@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from emit.library.selection.selector import Selector
 from topologies.errors import InputError
 
@@ -26,7 +26,7 @@ _IN_PLACE, _COUNTS_ELEMENTS = 1, 2
 _NO_END, _MOST = (1 << 64) - 1, (1 << 32) - 1
 
 
-def table_bytes(entries: Sequence[Entry], index: bytes, topology: str | None = None) -> bytes:
+def table_bytes(entries: Sequence[IndexEntry], index: bytes, topology: str | None = None) -> bytes:
     """Return the table of an index's entries.
 
     Args:
@@ -57,7 +57,7 @@ def table_bytes(entries: Sequence[Entry], index: bytes, topology: str | None = N
     groups = b"".join(_GROUP.pack(ranks.place((*key[2], *key[3])), key[0], key[1], 0) for key in keys)
     orders = {order: number for number, order in enumerate(dict.fromkeys(entry.communicator for entry in entries))}
 
-    def sort_key(e: Entry) -> tuple[int, ...]:
+    def sort_key(e: IndexEntry) -> tuple[int, ...]:
         """Return the key by which records are sorted."""
         question = group_of[_key(e)], place[e.collective], place[e.target], int(e.inplace), _root(e)
         return *question, orders[e.communicator], e.min_bytes
@@ -112,23 +112,22 @@ class _TableRanks:
         return self._known[ranks]
 
 
-def _key(entry: Entry) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+def _key(entry: IndexEntry) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
     """Return what identifies an entry's ranks: numbers of ranks and relays, and both sorted."""
     return len(entry.group), len(entry.relays), tuple(sorted(entry.group)), tuple(sorted(entry.relays))
 
 
-def _root(entry: Entry) -> int:
+def _root(entry: IndexEntry) -> int:
     """Return an entry's root, -1 for none."""
     return -1 if entry.root is None else entry.root
 
 
 def _record(
-    entry: Entry, group_of: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int], place: dict[str, int],
+    entry: IndexEntry, group_of: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int], place: dict[str, int],
     text: _TableText, ranks: _TableRanks,
 ) -> bytes:  # fmt: skip
     """Return the bytes of an entry's record."""
-    time_us, shown_bytes, blocks = (entry.values.get(key) for key in ("time_us", "shown_bytes", "threadblocks"))
-    is_timed = isinstance(time_us, int | float) and type(shown_bytes) is int and 0 <= shown_bytes <= _NO_END
+    time_us, shown_bytes, blocks = entry.time_us, entry.shown_bytes, entry.row.get("threadblocks") or 0
     return _RECORD.pack(
         group_of[_key(entry)],
         place[entry.collective],
@@ -143,18 +142,18 @@ def _record(
         text.place(entry.file),
         ranks.place(entry.communicator),
         entry.nranks,
-        blocks if type(blocks) is int and 0 <= blocks <= _MOST else 0,
-        float(time_us) if is_timed and isinstance(time_us, int | float) else math.nan,
-        shown_bytes if is_timed and type(shown_bytes) is int else 0,
+        blocks if blocks <= _MOST else 0,
+        math.nan if time_us is None or shown_bytes is None else time_us,
+        0 if time_us is None or shown_bytes is None else shown_bytes,
     )
 
 
-def _check(entries: Sequence[Entry]) -> None:
+def _check(entries: Sequence[IndexEntry]) -> None:
     """Raise InputError if a rank is too large, or two entries serve one question and size."""
     largest = max((rank for entry in entries for rank in entry.communicator), default=0)
     if largest > _MOST:
         raise InputError(f"rank {largest}: is beyond what a table holds; it must be at most {_MOST}")
-    last_entry: dict[object, Entry] = {}
+    last_entry: dict[object, IndexEntry] = {}
     for entry in sorted(entries, key=lambda e: e.min_bytes):
         previous = last_entry.get((entry.question, entry.inplace))
         if previous is not None and previous.in_range(entry.min_bytes):

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from emit.library.index import SCHEDULES
+from emit.library.entry import SCHEDULES
 from emit.library.saving.save import Saved, save
 from emit.library.write import existing_entries
 from emit.targets import TARGETS
@@ -76,7 +76,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         clear_progress()
         click.echo(f"warning: {error}", err=True)
     if cached is not None:
-        return partial(_report, command, question, cached.found, cached_answer=cached)
+        return partial(_report, command, question, cached.result, cached_answer=cached)
     # If the library has files for the question already, the written files are not the answer of this search only.
     is_kept = not entries_of_question(existing_entries(folder), question)
     result = find_answer(question, workers, progress)
@@ -207,7 +207,7 @@ def _report(
             proof=command.proof,
             anew=command.replace,
             until=written_until(result.ended, command),
-            other_found=None if cached_answer is None else cached_answer.other_form,
+            other_result=None if cached_answer is None else cached_answer.other_form,
         )
         clear_progress()
         document = _statement(written)
@@ -239,11 +239,11 @@ def _report(
 
 def _statement(written: Saved) -> dict[str, Any]:
     """Return the statement of an answer as it was written, with the files that the library now has."""
-    document = statement(written.found)
+    document = statement(written.result)
     document["algorithms"] = _rows(written)
     if written.other_form is not None:
         document["other_form"] = _rows(written.other_form)
-    document["next_minute"] = next_minute(written.found, document["algorithms"])
+    document["next_minute"] = next_minute(written.result, document["algorithms"])
     return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
 
 

@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from emit.library.index import INDEX, Entry, index_text, load_index
+from emit.library.entry import INDEX, IndexEntry
+from emit.library.index import index_text, load_index
+from emit.library.library_file import LibraryFile
 from emit.library.programs import Programs, executor_for
 from emit.library.restored import restored_program
 from emit.library.saving.save import Saved
-from emit.library.standing import File
 from emit.library.write import existing_entries
 from synth.baselines import baseline
 from synth.bounds.prove import Bound
@@ -55,11 +56,11 @@ class CachedAnswer:
     """An answer from the cache, checked.
 
     Attributes:
-        found: The search result, as a search would have ended with it, with the programs of the usual form of calls.
+        result: The search result, as a search would have ended with it, with the programs of the usual form of calls.
         other_form: The same with the programs of the other form, in or out of place; None if no such programs are kept.
     """
 
-    found: SearchResult
+    result: SearchResult
     other_form: SearchResult | None
 
 
@@ -85,10 +86,10 @@ def answer_key(user_question: Question, proof: bool) -> str:
     return digest.hexdigest()[:40]
 
 
-def entries_of_question(entries: Iterable[Entry], user_question: Question) -> list[Entry]:
+def entries_of_question(entries: Iterable[IndexEntry], user_question: Question) -> list[IndexEntry]:
     """Return the entries of a library for a question, for all targets."""
     fields = question(user_question.problem)
-    return [entry for entry in entries if all(entry.values[key] == value for key, value in fields.items())]
+    return [entry for entry in entries if entry.answers(fields)]
 
 
 def keep_answer(cache: Cache, key: str, written: Saved) -> None:
@@ -102,7 +103,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         key: Key of the answer.
         written: The answer as it was written to a library that had no files for the question.
     """
-    result = written.found
+    result = written.result
     if result.healthy is not None or not result.ranges:
         return
     forms = [written] + ([written.other_form] if written.other_form is not None else [])
@@ -110,7 +111,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     is_unwritten = any(file is None and offer.execution is not None for row in rows for offer, file in row)
     if is_unwritten or (written.refused and result.ended):
         return
-    algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.found.ranges))
+    algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.result.ranges))
     algorithms += [offer.algorithm for offer in result.refused if offer.algorithm not in algorithms]
     number_of = {id(algorithm): number for number, algorithm in enumerate(algorithms)}
     about = {
@@ -128,7 +129,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         "refutable": result.refutable,
     }
     with suppress(OSError, InputError, VerificationError), tempfile.TemporaryDirectory() as folder:
-        files = {file.entry["file"]: file.text.encode() for form in forms for file in form.made if file is not None}
+        files = {file.entry.file: file.text.encode() for form in forms for file in form.new_files if file is not None}
         shown = result.ranges[0].shown
         for number, algorithm in enumerate(algorithms):
             path = save_schedule(Path(folder) / f"{number}.synth", algorithm, shown)
@@ -167,12 +168,12 @@ def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -
         raise InputError(f"{origin} is not believed ({why}); it is removed, and the question is searched") from None
 
 
-def _ranges_and_files(form: Saved) -> list[tuple[Offer, File | None]]:
+def _ranges_and_files(form: Saved) -> list[tuple[Offer, LibraryFile | None]]:
     """Return each range of an answer with the file that was written for it."""
-    return list(zip(form.found.ranges, form.made, strict=True))
+    return list(zip(form.result.ranges, form.new_files, strict=True))
 
 
-def _state_range(served: Offer, file: File | None, number_of: Mapping[int, int]) -> dict[str, Any]:
+def _state_range(served: Offer, file: LibraryFile | None, number_of: Mapping[int, int]) -> dict[str, Any]:
     """Return a range as an object of the cache's file."""
     return {
         "algorithm": number_of[id(served.algorithm)],
@@ -181,7 +182,7 @@ def _state_range(served: Offer, file: File | None, number_of: Mapping[int, int])
         "shown": served.shown,
         "refused": served.refused,
         "found_s": served.elapsed_s,
-        "entry": None if file is None else {**file.entry, "schedule": None, "proof_file": None},
+        "entry": None if file is None else {**file.entry.row, "schedule": None, "proof_file": None},
     }
 
 
@@ -273,7 +274,7 @@ def _ranges(
     return ranges
 
 
-def _entries(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bytes], folder: Path) -> Iterator[Entry]:
+def _entries(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bytes], folder: Path) -> Iterator[IndexEntry]:
     """Write files into a folder of their own and return the entries of an index that names them."""
     folder.mkdir()
     (folder / INDEX).write_bytes(index_text(rows))

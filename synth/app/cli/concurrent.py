@@ -220,7 +220,7 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
             "files": list(map(str, saved.files)),
             "time_us": saved.time_us,
             "unsaved": saved.refused,
-            "kept": saved.kept,
+            "kept": saved.existed,
         }
         print_json(document)
     else:
@@ -248,7 +248,7 @@ def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float) -> str:
         closing.insert(
             0, f"the programs ({file_count}) take {format_time(saved.time_us)}, {ratio:.3f} × the schedule's time"
         )
-        if saved.kept:
+        if saved.existed:
             closing.insert(1, "the library's files are no slower and stay")
     elif saved.refused:
         closing.insert(0, f"no executor's file: {saved.refused}")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from emit.library.checking.check import check_library
-from emit.library.index import check_types, index_text, parse_index
+from emit.library.entry import check_types
+from emit.library.index import index_text, parse_index
 from synth.app.clusters.placing import in_its_name
 from synth.app.clusters.plan import BuildShare
 from synth.app.clusters.task import BASELINE_SENDS, Answer

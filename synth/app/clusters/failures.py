@@ -136,18 +136,18 @@ def costs(library: str | Path, hurt: str | Path) -> list[FailureCost]:
     """
     healthy_us_of: dict[object, float] = {}
     for entry in existing_entries(library):
-        if entry.max_bytes is None:
+        if entry.max_bytes is None and entry.time_us is not None:
             for group in (entry.group, *entry.isomorphic_groups):
                 group_entry = entry if group == entry.group else entry.for_group(group)
                 healthy_us_of[
                     group_entry.collective, group, group_entry.root, group_entry.target, group_entry.inplace
-                ] = entry.values["time_us"]
+                ] = entry.time_us
     question_costs = []
     for entry in existing_entries(hurt):
         healthy_us = healthy_us_of.get((entry.collective, entry.group, entry.root, entry.target, entry.inplace))
-        if healthy_us and entry.max_bytes is None:
+        if healthy_us and entry.max_bytes is None and entry.time_us is not None:
             question = BuildQuestion(entry.collective, entry.group, entry.root)
-            question_costs.append(FailureCost(question, entry.target, entry.values["time_us"] / healthy_us))
+            question_costs.append(FailureCost(question, entry.target, entry.time_us / healthy_us))
     return sorted(question_costs, key=lambda cost: -cost.factor)
 
 

@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 
 from emit.formats import restate_program
-from emit.library.index import ISOMORPHIC, Entry, check_types
+from emit.library.entry import ISOMORPHIC, IndexEntry, check_types
+from emit.library.library_file import network_digest
 from emit.library.saving.save import stem_of_problem
-from emit.library.standing import network_digest
 from emit.library.write import existing_entries, writing
 from emit.targets import TARGETS
 from synth.app.clusters.carried import relabel
@@ -140,41 +140,35 @@ class Placing:
         waiting = list(self._waiting)
         numbers = {id(share): number for number, share in enumerate(self.plan.shares)}
         with writing(self.folder, until=until, elsewhere=elsewhere) as library:
-            rows: dict[tuple[str, str, tuple[int, ...]], list[Mapping[str, Any]]] = {}
+            entries: dict[tuple[str, str, tuple[int, ...]], list[IndexEntry]] = {}
             # Other builds may have named further groups.
             groups_of_question: dict[object, list[tuple[int, ...]]] = {}
             for entry in library.entries:
-                place = str(entry.values.get("answer")), entry.collective, entry.group
-                rows.setdefault(place, []).append(entry.values)
-                groups_of_question.setdefault((entry.question[:-1], entry.values.get("network")), []).extend(
-                    entry.isomorphic_groups
-                )
+                entries.setdefault((str(entry.answer), entry.collective, entry.group), []).append(entry)
+                key = entry.question[:-1], entry.network
+                groups_of_question.setdefault(key, []).extend(entry.isomorphic_groups)
             for share, packed in waiting:
                 placed = in_its_name(share, unpacked(packed), library.entries)
                 for name, data in placed.files.items():
                     library.write(name, data)
-                rows[_place_of(share)] = []
+                entries[_place_of(share)] = []
                 for row in placed.rows:
-                    stated_question = (
-                        *(row[key] for key in ("collective", "topology")),
-                        share.first.group,
-                        (),
-                        row["root"],
-                    )
-                    known_groups = groups_of_question.get((stated_question, row["network"]), ())
+                    entry = IndexEntry.of(row, library.folder)
+                    known_groups = groups_of_question.get((entry.question[:-1], entry.network), ())
                     groups = dict.fromkeys(
                         [*(share_question.group for share_question in share.questions), *known_groups]
                     )
                     further_groups = [list(ranks) for ranks in groups if ranks != share.first.group]
                     additions = {"answer": placed.key} | ({ISOMORPHIC: further_groups} if further_groups else {})
-                    rows[_place_of(share)].append({**row, **additions})
+                    entries[_place_of(share)].append(entry.restated(**additions))
                 self.shares[numbers[id(share)]] |= {
                     "files": {name: hashlib.sha256(data).hexdigest() for name, data in placed.files.items()},
                     "unfiled": list(placed.unfiled),
                 }
             library.write(self._record, self._text())
             # Keep the order of the plan, so that the index has the same bytes whatever was solved first.
-            library.commit([row for share in self.plan.shares for row in rows.get(_place_of(share), ())], indexed=True)
+            ordered = [entry for share in self.plan.shares for entry in entries.get(_place_of(share), ())]
+            library.commit(ordered, indexed=True)
         self._waiting = self._waiting[len(waiting) :]
         self._recorded = (len(self.shares), len(self.left_out))
         return library.folder
@@ -275,7 +269,7 @@ def _groups(share: BuildShare) -> list[list[int]]:
     return [list(share_question.group) for share_question in share.questions]
 
 
-def _is_intact(folder: Path, row: Mapping[str, Any], entry_of_file: Mapping[str, Any]) -> bool:
+def _is_intact(folder: Path, row: Mapping[str, Any], entry_of_file: Mapping[str, IndexEntry]) -> bool:
     """Return whether all files of a share are as they were written, and the index lists those of executors."""
     try:
         for name, digest in row["files"].items():
@@ -283,7 +277,7 @@ def _is_intact(folder: Path, row: Mapping[str, Any], entry_of_file: Mapping[str,
             if hashlib.sha256(data).hexdigest() != digest:
                 return False
             is_listed = name.startswith("schedules/") or (
-                name in entry_of_file and entry_of_file[name].values["answer"] == row["key"]
+                name in entry_of_file and entry_of_file[name].answer == row["key"]
             )
             if not is_listed:
                 return False
@@ -297,7 +291,7 @@ def _plain(name: str) -> str:
     return "".join(c if c.isalnum() or c in "._" else "-" for c in name)[:60]
 
 
-def in_its_name(share: BuildShare, answer: Answer, entries: Sequence[Entry] = ()) -> Answer:
+def in_its_name(share: BuildShare, answer: Answer, entries: Sequence[IndexEntry] = ()) -> Answer:
     """Return an answer with the names, ranks and topology of the share's first question, whose name its files have.
 
     Args:
@@ -308,9 +302,7 @@ def in_its_name(share: BuildShare, answer: Answer, entries: Sequence[Entry] = ()
     problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
     stated_question = question(problem)
     stem = stem_of_problem(problem)
-    taken_names = {
-        entry.file for entry in entries if any(entry.values[key] != stated_question[key] for key in stated_question)
-    }
+    taken_names = {entry.file for entry in entries if not entry.answers(stated_question)}
     if any(Path(name).name.startswith(f"{stem}-") for name in taken_names):
         stem += f"-{answer.key[:8]}"  # The topologies' names differ only in characters that no file name has.
     if stem == answer.stem and all(stated_question[key] == answer.instance[key] for key in answer.instance):

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from emit.library.index import INDEX, load_index
+from emit.library.entry import INDEX
+from emit.library.index import load_index
 from emit.library.programs import executor_for
 from emit.library.saving.save import save, stem_of_problem
 from synth.app.clusters.carried import relabel
@@ -285,7 +286,7 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
                     stored = {kind: path.relative_to(folder).as_posix() for kind, path in paths.items()}
                     unfiled.append({"target": target} | saved_row | stored)
         entries = load_index(folder) if (Path(folder) / INDEX).exists() else []
-        rows = [dict(entry.values) for entry in entries if _overlaps(entry.values, task)]
+        rows = [dict(entry.row) for entry in entries if _overlaps(entry.row, task)]
         names = {row[kind] for row in (*rows, *unfiled) for kind in ("file", "schedule", "proof_file") if row.get(kind)}
         files = {name: (Path(folder) / name).read_bytes() for name in sorted(names)}
     gaps = [row["gap"] for row in (*rows, *unfiled) if "gap" in row]

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from emit.library.index import INDEX, Entry, is_figure, load_index, vs_library
+from emit.library.entry import INDEX, IndexEntry, is_figure, vs_library
+from emit.library.index import load_index
 from synth.app.report.layout import place_vertices
 from synth.app.report.static_page import html_table, static_page, tiles
 from synth.baselines.vendors import LIBRARIES
@@ -58,7 +59,7 @@ class LibraryQuestion:
     root: int
 
     @staticmethod
-    def of(entry: Entry) -> LibraryQuestion:
+    def of(entry: IndexEntry) -> LibraryQuestion:
         """Return the question that an entry answers."""
         root = -1 if entry.root is None else entry.root
         return LibraryQuestion(entry.collective, entry.topology, entry.nranks, entry.group, entry.relays, root)
@@ -81,20 +82,20 @@ class LibraryQuestion:
         return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', title)}-{mark:08x}.html"
 
 
-def find_library(path: str | Path) -> dict[LibraryQuestion, list[Entry]] | None:
+def find_library(path: str | Path) -> dict[LibraryQuestion, list[IndexEntry]] | None:
     """Return the questions of a library (its folder or index.json) that answers several; otherwise None."""
     location = Path(path)
     index = location / INDEX if location.is_dir() else location
     if index.name != INDEX or not index.is_file():
         return None
-    questions: dict[LibraryQuestion, list[Entry]] = defaultdict(list)
+    questions: dict[LibraryQuestion, list[IndexEntry]] = defaultdict(list)
     for entry in load_index(index):
         questions[LibraryQuestion.of(entry)].append(entry)
     return dict(questions) if len(questions) > 1 else None
 
 
 def library_page(
-    questions: Mapping[LibraryQuestion, Sequence[Entry]],
+    questions: Mapping[LibraryQuestion, Sequence[IndexEntry]],
     name: str,
     topologies: Mapping[str, Topology],
     links: Mapping[LibraryQuestion, str],
@@ -127,40 +128,39 @@ def library_page(
     return static_page(f"{name}: a library", name, "library.css", main)
 
 
-def _gap(entry: Entry) -> float | None:
+def _gap(entry: IndexEntry) -> float | None:
     """Return the gap that an entry states, or None."""
-    value = entry.values.get("gap")
-    return float(value) if is_figure(value) and value >= 1 else None
+    return float(entry.gap) if entry.gap is not None and entry.gap >= 1 else None
 
 
-def _gap_at(entry: Entry, size: int) -> float | None:
+def _gap_at(entry: IndexEntry, size: int) -> float | None:
     """Return the gap at a size in bytes if the entry states it; otherwise at the size that its file is shown for."""
     return next((max(1.0, time_us / bound) for at, time_us, bound in entry.curve if at == size), _gap(entry))
 
 
-def _worst_of(entry: Entry) -> Worst:
+def _worst_of(entry: IndexEntry) -> Worst:
     """Return the largest gap that an entry states in its range."""
     on_curve = [(max(1.0, t / b), int(s), t, b) for s, t, b in entry.curve if entry.in_range(int(s))]
-    stated = [entry.values.get(key) for key in ("shown_bytes", "time_us", "bound_us")]
+    stated = entry.shown_bytes, entry.time_us, entry.bound_us
     size, time_us, bound = (value if is_figure(value) else None for value in stated)
     own = (_gap(entry) or 1.0, None if size is None else int(size), time_us, bound)
     return max([own, *on_curve], key=lambda worst: worst[0])
 
 
-def largest_gap(entries: Sequence[Entry]) -> float:
+def largest_gap(entries: Sequence[IndexEntry]) -> float:
     """Return the largest gap that entries state; 1 if none does."""
     return max((_worst_of(entry)[0] for entry in entries), default=1.0)
 
 
 def _tiles(
-    questions: Mapping[LibraryQuestion, Sequence[Entry]], entries: Sequence[Entry]
+    questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], entries: Sequence[IndexEntry]
 ) -> list[tuple[str, str, str]]:
     """Return the figures of the library for the page's tiles."""
     gaps = [_worst_of(entry)[0] for entry in entries if _gap(entry) is not None]
     groups = {(e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
     served = {(e.collective, e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
     ratios_by_library = {
-        name: [vs for e in entries if (vs := vs_library(e.values, name)) is not None] for name in LIBRARIES
+        name: [vs for e in entries if (vs := vs_library(e.row, name)) is not None] for name in LIBRARIES
     }
     files, least = len({entry.file for entry in entries}), f"≤ {STEPS[0]}"
     return [
@@ -231,7 +231,7 @@ def _legend() -> str:
 
 def _heat_map(
     target: str,
-    questions: Mapping[LibraryQuestion, Sequence[Entry]],
+    questions: Mapping[LibraryQuestion, Sequence[IndexEntry]],
     links: Mapping[LibraryQuestion, str],
     opened: bool,
 ) -> str:
@@ -259,7 +259,7 @@ def _heat_map(
     )
 
 
-def _cell(entries: Sequence[Entry], size: int) -> str:
+def _cell(entries: Sequence[IndexEntry], size: int) -> str:
     """Return the largest gap of the files that serve a size, in or out of place."""
     serving = [entry for entry in entries if entry.in_range(size)]
     if not serving:
@@ -273,9 +273,9 @@ def _cell(entries: Sequence[Entry], size: int) -> str:
     return f'<td class="{_step(gap)}" title="{escape(tooltip, quote=True)}">{words}</td>'
 
 
-def _worst(questions: Mapping[LibraryQuestion, Sequence[Entry]], links: Mapping[LibraryQuestion, str]) -> str:
+def _worst(questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], links: Mapping[LibraryQuestion, str]) -> str:
     """Return the table of the largest gap of each question and executor, the largest first."""
-    worst: dict[tuple[LibraryQuestion, str], tuple[Worst, LibraryQuestion, Entry]] = {}
+    worst: dict[tuple[LibraryQuestion, str], tuple[Worst, LibraryQuestion, IndexEntry]] = {}
     for question, question_entries in questions.items():
         for entry in (rated_entry for rated_entry in question_entries if _gap(rated_entry) is not None):
             key, entry_worst = (question, entry.target), _worst_of(entry)
@@ -294,7 +294,7 @@ def _worst(questions: Mapping[LibraryQuestion, Sequence[Entry]], links: Mapping[
             f"{gap:.3f}",
             "–" if time_us is None else f"{format_time(time_us)} @ {format_size(size or 0)}",
             "–" if bound is None else format_time(bound),
-            escape(str(entry.values.get("proof") or "–")),
+            escape(str(entry.row.get("proof") or "–")),
             _linked(escape(Path(entry.file).name), links.get(question)),
         )
         for (gap, size, time_us, bound), question, entry in rated[:WORST]
@@ -307,7 +307,7 @@ def _linked(words: str, page: str | None) -> str:
     return words if page is None else f'<a href="{escape(page, quote=True)}">{words}</a>'
 
 
-def _questions(questions: Mapping[LibraryQuestion, Sequence[Entry]], links: Mapping[LibraryQuestion, str]) -> str:
+def _questions(questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], links: Mapping[LibraryQuestion, str]) -> str:
     """Return the list of all questions with links to their pages."""
     items = []
     for question in sorted(questions):

@@ -15,7 +15,7 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.formats import format_of, verify_program
 from emit.goal import Goal, goal_for
-from emit.library.index import Entry, is_figure
+from emit.library.entry import IndexEntry, is_figure
 from emit.library.selection.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
@@ -135,9 +135,9 @@ def program_item(
     )
 
 
-def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
+def _no_proof(entry: IndexEntry | None, topology: Topology | None) -> str:
     """Return the text that replaces a missing proof."""
-    words = None if entry is None else entry.values.get("proof")
+    words = None if entry is None else entry.row.get("proof")
     if isinstance(words, str):
         return (
             f"The library's index states: {words[:400]}. It is not checked here; synth prove checks it with"
@@ -148,17 +148,13 @@ def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
     return f"No bound was computed: the program is not right, its root is not known, or it has over {_PROVED} ranks."
 
 
-_FIGURES = ("shown_bytes", "time_us", "bound_us")  # keys of an entry; a row of its curve has the same figures
-
-
-def _stated(entry: Entry | None) -> ItemTiming:
+def _stated(entry: IndexEntry | None) -> ItemTiming:
     """Return the times and bounds that an index states."""
     if entry is None:
         return ItemTiming(None)
-    figures = [float(value) for key in _FIGURES if is_figure(value := entry.values.get(key))]
-    if len(figures) < len(_FIGURES):
+    size, time_us, bound_us = entry.shown_bytes, entry.time_us, entry.bound_us
+    if not (is_figure(size) and is_figure(time_us) and is_figure(bound_us)):
         return ItemTiming(entry.topology)
-    size, time_us, bound_us = figures
     curve, bound = (tuple((row[0], row[column]) for row in entry.curve) for column in (1, 2))
     return ItemTiming(entry.topology, size, time_us, bound_us, curve, bound)
 

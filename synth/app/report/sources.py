@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emit.formats import FORMATS, Format, format_of
-from emit.library.index import INDEX, SCHEDULES, Entry, load_index
+from emit.library.entry import INDEX, SCHEDULES, IndexEntry
+from emit.library.index import load_index
 from emit.targets import TARGETS
 from topologies.errors import InputError
 from topologies.text.files import check_below, open_regular_file, origin_of
@@ -29,7 +30,7 @@ class Source:
     path: Path
     kind: str
     name: str
-    entry: Entry | None = None
+    entry: IndexEntry | None = None
 
 
 def find_sources(path: str | Path) -> list[Source]:
@@ -92,7 +93,7 @@ def _library(index: Path) -> list[Source]:
     return sources_of(load_index(index), origin_of(index))
 
 
-def sources_of(entries: Sequence[Entry], origin: str) -> list[Source]:
+def sources_of(entries: Sequence[IndexEntry], origin: str) -> list[Source]:
     """Return the schedule of each entry, if it has one, and its file, if that holds a program.
 
     Args:

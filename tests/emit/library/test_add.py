@@ -11,7 +11,8 @@ from emit.compiler.compile import compile_instructions
 from emit.formats import verify_file
 from emit.goal import Goal
 from emit.language import Script, load_script
-from emit.library.index import goal_stated, load_index, state_goal
+from emit.library.goals import goal_stated, state_goal
+from emit.library.index import load_index
 from emit.library.saving.add import Addition, add
 from emit.library.selection.lookup import choose, goal_beside
 from emit.targets import TARGETS

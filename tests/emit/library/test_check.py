@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from emit.library.checking.check import LibraryReport, check_library
-from emit.library.index import INDEX, index_text, load_index
+from emit.library.checking.check import check_library
+from emit.library.checking.report import LibraryReport
+from emit.library.entry import INDEX
+from emit.library.index import index_text, load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save
 from synth import synthesize

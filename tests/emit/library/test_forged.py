@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emit.library.checking.check import LibraryReport, check_library
+from emit.library.checking.check import check_library
 from emit.library.checking.fault_check import check_fault
+from emit.library.checking.report import LibraryReport
+from emit.library.entry import INDEX
 from emit.library.group_programs import GroupPrograms
-from emit.library.index import INDEX, index_text, load_index
+from emit.library.index import index_text, load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save
 from emit.library.saving.save_groups import save_groups

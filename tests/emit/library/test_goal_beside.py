@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from emit.formats import verify_file
-from emit.library.index import INDEX, index_text, load_index
+from emit.library.entry import INDEX
+from emit.library.index import index_text, load_index
 from emit.library.selection.lookup import goal_beside
 from tests.emit.library.made_indices import entry_row
 from topologies.errors import InputError

@@ -47,8 +47,8 @@ def test_library_plans_use_switch_channels(tmp_path: Path, group: tuple[int, ...
         assert (verdict.status, verdict.program is not None) == ("right", True)
         assert _SIZE % entry.divides == 0
         predictor = PlanPredictor(read_plan(entry.path), load("dgx-h100"), group)
-        assert entry.values["time_us"] == pytest.approx(predictor.time_us(_SIZE))
-        assert entry.values["time_us"] < 1.15 * entry.values["bound_us"]
+        assert entry.row["time_us"] == pytest.approx(predictor.time_us(_SIZE))
+        assert entry.row["time_us"] < 1.15 * entry.row["bound_us"]
     assert {entry.inplace for entry in load_index(tmp_path)} == {True, False}
 
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from emit.library.index import FORMAT, INDEX, Entry, index_text, load_index, parse_index
+from emit.library.entry import INDEX, IndexEntry
+from emit.library.index import FORMAT, index_text, load_index, parse_index
 from emit.library.selection.lookup import choose
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
@@ -24,7 +25,7 @@ ORIGIN = "library/index.json"
 LARGEST = (1 << 63) - 1
 
 
-def parsed(rows: list[Row]) -> list[Entry]:
+def parsed(rows: list[Row]) -> list[IndexEntry]:
     return parse_index(index_text(rows), ORIGIN, HERE)
 
 
@@ -53,7 +54,7 @@ def test_written_indices_are_read(rows: list[Row]) -> None:
     data = index_text(rows)
     assert json.loads(data) == {"format": FORMAT, "algorithms": rows}
     entries = parse_index(data, ORIGIN, HERE)
-    assert [dict(entry.values) for entry in entries] == rows
+    assert [dict(entry.row) for entry in entries] == rows
     for entry, row in zip(entries, rows, strict=True):
         assert (list(entry.group), list(entry.communicator)) == (row["group"], row["communicator"])
         assert entry.path == HERE / row["file"]
@@ -266,7 +267,7 @@ def test_any_value_in_any_place() -> None:
                 continue
             read += 1
             entries = parse_index(data, ORIGIN, HERE)
-            reread = parse_index(index_text([entry.values for entry in entries]), ORIGIN, HERE)
+            reread = parse_index(index_text([entry.row for entry in entries]), ORIGIN, HERE)
             assert reread == entries
             for entry in entries:
                 with suppress(InputError):
@@ -305,7 +306,7 @@ def test_wrong_indices_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize("depth", [10, 300, 900, 990, 3000])
 def test_deep_fields_are_refused_or_can_be_written(depth: int) -> None:
     if refusal(_deep(depth)) is None:
-        index_text(entry.values for entry in parse_index(_deep(depth), ORIGIN, HERE))
+        index_text(entry.row for entry in parse_index(_deep(depth), ORIGIN, HERE))
 
 
 def test_load_by_file_or_folder(tmp_path: Path) -> None:

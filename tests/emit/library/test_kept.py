@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from emit.formats import FORMATS, verify_program
-from emit.library.index import INDEX, Entry, load_index
+from emit.library.entry import INDEX, IndexEntry
+from emit.library.index import load_index
 from emit.library.saving.save import Saved, save, stem
 from emit.library.selection.lookup import choose
 from emit.targets import TARGETS
@@ -178,7 +179,7 @@ def test_adding_one_size_removes_nothing(tmp_path: Path) -> None:
     assert second.rows[0]["time_us"] == pytest.approx(after[1 << 20, True])
 
 
-def plant(entry: Entry) -> None:
+def plant(entry: IndexEntry) -> None:
     """Replace a schedule by another one under the entry's name."""
     text = entry.path.read_text()
     entry.path.write_text(text.replace(' cnt="1"', ' cnt="2"', 1).replace('"size": 1}', '"size": 2}', 1))
@@ -258,7 +259,7 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
         assert not remarks_with(saved, "thrown out")
     assert files(tmp_path) == before
     entry = load_index(tmp_path)[0]
-    stated = entry.values["goal"]["required"][0]
+    stated = entry.row["goal"]["required"][0]
     index.write_text(index.read_text().replace(f'"required": [[{stated[0]},', f'"required": [[{stated[0] + 1},', 1))
     other_pattern = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
     assert "another goal" in remarks_with(save(results[1], tmp_path, TargetSettings("msccl")), "thrown out")
@@ -273,12 +274,12 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
 def test_files_beyond_requested_limits_are_replaced(tmp_path: Path) -> None:
     target = "executor-nccl"
     save(answer(target, "route"), tmp_path, TargetSettings(target))
-    most = max(entry.values["threadblocks"] for entry in load_index(tmp_path))
+    most = max(entry.row["threadblocks"] for entry in load_index(tmp_path))
     small_result = answer(target, "route", sms=2)
     assert most > 2
     saved = save(small_result, tmp_path, TargetSettings(target, sms=2))
     assert "beyond the limits asked for gave way" in remarks_with(saved, "gave way")
-    assert max(entry.values["threadblocks"] for entry in load_index(tmp_path)) <= 2
+    assert max(entry.row["threadblocks"] for entry in load_index(tmp_path)) <= 2
     check_whole(tmp_path)
 
 

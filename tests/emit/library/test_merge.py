@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emit.library.saving.merge import NO_END, MergedPart, Rival, merge
+from emit.library.entry import NO_END
+from emit.library.saving.merge import merge
 from synth.model.problem import LARGEST
 
 SIZES = sorted({base << e for e in range(9, 30) for base in (2, 3, 5, 7)})
 
 
-def rival(low: int, high: int, base_us: float, us_per_byte: float, divides: int = 1, first: int = 0) -> Rival:
-    return Rival(low, high, lambda size: base_us + us_per_byte * size, lambda size: size % divides == 0, first)
+@dataclass(frozen=True, eq=False)
+class TimedRange:
+    """A rival with a given time and given messages."""
+
+    low: int
+    high: int
+    time_us: Callable[[float], float]
+    serves: Callable[[int], bool]
+    precedence: int = 0
+
+
+Part = tuple[TimedRange, int, int]
+
+
+def rival(low: int, high: int, base_us: float, us_per_byte: float, divides: int = 1, precedence: int = 0) -> TimedRange:
+    return TimedRange(
+        low, high, lambda size: base_us + us_per_byte * size, lambda size: size % divides == 0, precedence
+    )
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> list[Rival]:
+def answers(draw: st.DrawFn) -> list[TimedRange]:
     """Draw files of one answer, whose ranges meet."""
     cuts = [0, *sorted(draw(st.sets(st.sampled_from(SIZES[:-20]), max_size=3)))]
     ends = [*(cut - 1 for cut in cuts[1:]), draw(st.sampled_from([NO_END - 1, LARGEST]))]
@@ -24,17 +44,17 @@ def answers(draw: st.DrawFn) -> list[Rival]:
     return [rival(low, high, *draw(costs)) for low, high in zip(cuts, ends, strict=True)]
 
 
-def serving(parts: list[MergedPart], size: int) -> Rival | None:
-    parts_of_size = [part.rival for part in parts if part.low <= size <= part.high]
+def serving(parts: Sequence[Part], size: int) -> TimedRange | None:
+    parts_of_size = [server for server, low, high in parts if low <= size <= high]
     assert len(parts_of_size) < 2
     return parts_of_size[0] if parts_of_size else None
 
 
-def at(candidates: list[Rival], size: int) -> Rival | None:
+def at(candidates: list[TimedRange], size: int) -> TimedRange | None:
     return next((rival for rival in candidates if rival.low <= size <= rival.high), None)
 
 
-def slower(parts: list[MergedPart], earlier_rivals: list[Rival]) -> list[int]:
+def slower(parts: Sequence[Part], earlier_rivals: list[TimedRange]) -> list[int]:
     """Return the sizes that are now served slower than before, or by a file that does not take the message."""
     sizes = []
     for size in SIZES:
@@ -51,15 +71,15 @@ def slower(parts: list[MergedPart], earlier_rivals: list[Rival]) -> list[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(answers(), answers())
-def test_nothing_gets_slower_and_no_size_is_lost(before: list[Rival], new: list[Rival]) -> None:
+def test_nothing_gets_slower_and_no_size_is_lost(before: list[TimedRange], new: list[TimedRange]) -> None:
     parts = merge([*before, *new])
-    assert [part.low for part in parts] == [0, *(part.high + 1 for part in parts[:-1])]
-    assert parts[-1].high == max(before[-1].high, new[-1].high)
+    assert [low for _, low, _ in parts] == [0, *(high + 1 for _, _, high in parts[:-1])]
+    assert parts[-1][2] == max(before[-1].high, new[-1].high)
     plain = [rival_before for rival_before in (*before, *new) if rival_before.serves(1)]
     if len(plain) == len(before) + len(new):
         assert slower(parts, before) == []
     planted = [
-        Rival(rival_before.low, rival_before.high, rival_before.time_us, rival_before.serves, first=-1)
+        TimedRange(rival_before.low, rival_before.high, rival_before.time_us, rival_before.serves, precedence=-1)
         for rival_before in new
     ]
     for size in SIZES:
@@ -71,23 +91,21 @@ def test_nothing_gets_slower_and_no_size_is_lost(before: list[Rival], new: list[
 
 @settings(max_examples=40, deadline=None)
 @given(answers(), answers())
-def test_merging_again_changes_nothing(before: list[Rival], new: list[Rival]) -> None:
+def test_merging_again_changes_nothing(before: list[TimedRange], new: list[TimedRange]) -> None:
     parts = merge([*before, *new])
-    now = [Rival(part.low, part.high, part.rival.time_us, part.rival.serves) for part in parts]
+    now = [TimedRange(low, high, server.time_us, server.serves) for server, low, high in parts]
     for answer in (before, new):
-        assert [(part.low, part.high) for part in merge([*now, *answer])] == [
-            (merged_part.low, merged_part.high) for merged_part in now
-        ]
+        assert [ends for _, *ends in merge([*now, *answer])] == [[part.low, part.high] for part in now]
 
 
 def test_one_size_is_cut_out_of_a_range() -> None:
     full_range, single_size = rival(0, NO_END - 1, 2, 1e-3), rival(1 << 20, 1 << 20, 1, 1e-3)
-    ends = [(part.low, part.high, part.rival is single_size) for part in merge([full_range, single_size])]
+    ends = [(low, high, server is single_size) for server, low, high in merge([full_range, single_size])]
     assert ends == [(0, (1 << 20) - 1, False), (1 << 20, 1 << 20, True), ((1 << 20) + 1, NO_END - 1, False)]
 
 
 def test_a_few_sizes_at_the_end_of_a_range_get_no_file() -> None:
     existing = [rival(0, 1 << 20, 1, 1e-3), rival((1 << 20) + 1, NO_END - 1, 0, 1e-4)]
     new = rival((1 << 20) - 50, NO_END - 1, 0.5, 1e-3)
-    assert [part.rival for part in merge([*existing, new])] == existing
-    assert [part.rival for part in merge([existing[0], new])] == [existing[0], new]
+    assert [server for server, _, _ in merge([*existing, new])] == existing
+    assert [server for server, _, _ in merge([existing[0], new])] == [existing[0], new]

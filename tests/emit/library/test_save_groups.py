@@ -76,7 +76,7 @@ def test_groups_that_share_ranks_get_one_file(tmp_path: Path) -> None:
     _, saved = planned("tp=4;allgather@512K:tp=4,dp=*:dp", tmp_path)
     (entry,) = load_index(tmp_path)
     assert (entry.target, entry.group) == ("msccl", tuple(range(8)))
-    stated = entry.values["groups"]
+    stated = entry.row["groups"]
     assert [g["ranks"] for g in stated] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 4], [1, 5], [2, 6], [3, 7]]
     ends = [at for g in stated for at in g["chunks"]]
     assert ends[0] == 0
@@ -159,16 +159,16 @@ def test_a_plan_keeps_the_files_of_a_group_and_stays_unless_beaten(tmp_path: Pat
     members = parse_members("0-1;2-3", "allgather", topology, size="1M")
     with Workers(()) as no_workers:
         result = plan(topology, members, relays="none", budget=2, workers=no_workers)
-    assert not save_groups(result, tmp_path, GroupPrograms(TargetSettings("executor-nccl"))).kept
+    assert not save_groups(result, tmp_path, GroupPrograms(TargetSettings("executor-nccl"))).existed
     entries = [entry for entry in load_index(tmp_path) if entry.group == (0, 1) and entry.inplace]
     entries.sort(key=lambda entry: entry.min_bytes)
-    assert ["groups" in entry.values for entry in entries if entry.in_range(1 << 20)] == [True]
+    assert ["groups" in entry.row for entry in entries if entry.in_range(1 << 20)] == [True]
     assert [entry_before.max_bytes for entry_before in entries[:-1]] == [
         entry_after.min_bytes - 1 for entry_after in entries[1:]
     ]
     assert (entries[0].min_bytes, entries[-1].max_bytes) == (0, None)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert save_groups(result, tmp_path, GroupPrograms(TargetSettings("executor-nccl"))).kept
+    assert save_groups(result, tmp_path, GroupPrograms(TargetSettings("executor-nccl"))).existed
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -183,9 +183,9 @@ def test_a_plan_without_files_stays_unless_beaten(tmp_path: Path) -> None:
     assert late.time_us(size) > result.algorithm.time_us(size)
     (path,) = save_groups(result, tmp_path, no_files).schedules
     data = path.read_bytes()
-    assert save_groups(replace(result, algorithm=late), tmp_path, no_files).kept
+    assert save_groups(replace(result, algorithm=late), tmp_path, no_files).existed
     assert path.read_bytes() == data
-    assert not save_groups(replace(result, algorithm=late), tmp_path, no_files, anew=True).kept
+    assert not save_groups(replace(result, algorithm=late), tmp_path, no_files, anew=True).existed
     assert path.read_bytes() != data
-    assert not save_groups(result, tmp_path, no_files).kept
+    assert not save_groups(result, tmp_path, no_files).existed
     assert path.read_bytes() == data

@@ -91,7 +91,7 @@ def test_ranges_follow_the_limit(result: SearchResult, tmp_path: Path) -> None:
 
 def test_programs_of_another_limit_are_lowered_again(result: SearchResult, tmp_path: Path) -> None:
     written = save(result, tmp_path, TargetSettings("msccl"))
-    ends = [max(s.high or 0 for s in search_result.ranges if s.execution) for search_result in (result, written.found)]
+    ends = [max(s.high or 0 for s in search_result.ranges if s.execution) for search_result in (result, written.result)]
     assert ends[1] >= 1000 * ends[0]
 
 

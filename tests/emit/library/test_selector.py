@@ -9,14 +9,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from emit.library.index import Entry, index_text, parse_index
+from emit.library.entry import IndexEntry
+from emit.library.index import index_text, parse_index
 from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError
 
 
-def parsed(rows: list[Row]) -> list[Entry]:
+def parsed(rows: list[Row]) -> list[IndexEntry]:
     return parse_index(index_text(rows), "index.json", Path("library"))
 
 

@@ -44,7 +44,7 @@ def test_powers_of_two_are_served_in_both_forms(collective: str, target: str, tm
         ) is None or all(entry.divides == 1 for entry in entries)
     for entry in entries:
         assert verify_file(entry.path).status == "right"
-        assert entry.values["otherwise"] in "".join(saved.remarks) or entry.divides == 1
+        assert entry.row["otherwise"] in "".join(saved.remarks) or entry.divides == 1
         if target == "executor-nccl":
             assert entry.divides == read_msccl(entry.path).nchunks_per_loop
         else:

@@ -26,7 +26,7 @@ def test_the_file_is_right_runs_and_never_beats_its_bound(sizes: list[list[int]]
         result = synthesize(alltoallv(sizes), "dgx-a100", [0, 1, 2, 3], **options).found
     saved = save(result, tmp_path, TargetSettings(target))
     assert not saved.refused
-    for entry, served in zip(load_index(tmp_path), saved.found.ranges, strict=True):
+    for entry, served in zip(load_index(tmp_path), saved.result.ranges, strict=True):
         assert verify_file(entry.path, entry.goal()).status == "right"
         lowered = served.execution
         assert isinstance(lowered, Lowered)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from emit.formats import verify_file
 from emit.library import write
-from emit.library.index import INDEX, load_index
+from emit.library.entry import INDEX
+from emit.library.index import load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save, stems
 from emit.library.selection.lookup import choose
@@ -78,7 +79,7 @@ def test_a_library_holds_its_last_answers_and_no_more(
                     last_row["proof_file"] = None
         last[number] = row
         entries = load_index(folder)
-        assert [{k: v for k, v in e.values.items() if k != "sha256"} for e in entries] == list(last.values())
+        assert [{k: v for k, v in e.row.items() if k != "sha256"} for e in entries] == list(last.values())
         for entry in entries:
             for key, path in (("file", entry.file), ("schedule", entry.schedule), ("proof_file", entry.proof_file)):
                 if path is not None:

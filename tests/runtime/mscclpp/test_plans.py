@@ -31,7 +31,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> AlgorithmCollectionBuilder:
 def add(folder: Path, *programs: tuple[Program, bool], nodes: Sequence[int] | None = None, **fields: Any) -> Path:
     """Add a plan for each program, in place or not, to a library."""
     (folder / "mscclpp").mkdir(parents=True, exist_ok=True)
-    rows = [dict(entry.values) for entry in load_index(folder)] if (folder / "index.json").exists() else []
+    rows = [dict(entry.row) for entry in load_index(folder)] if (folder / "index.json").exists() else []
     for program, inplace in programs:
         name = f"{program.collective}-{len(rows)}"
         text = write_plan(replace(program, name=name), nodes=nodes, inplace=inplace)

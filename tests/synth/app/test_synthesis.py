@@ -81,6 +81,6 @@ def test_the_answer_states_what_was_saved(tmp_path: Path) -> None:
         answer.save(tmp_path / target, target)
         assert not any(row["refused"] for row in answer.algorithms)
         usual = [entry for entry in load_index(tmp_path / target) if entry.inplace]
-        shown = {entry.values["shown_bytes"]: entry.values["time_us"] for entry in usual}
+        shown = {entry.row["shown_bytes"]: entry.row["time_us"] for entry in usual}
         assert shown == {row["shown_bytes"]: row["time_us"] for row in answer.algorithms}
         assert {offer.execution.target.name for offer in answer.found.ranges} == {target}  # type: ignore[union-attr]

@@ -19,8 +19,8 @@ from emit.compiler.search import Timer
 from emit.formats import FORMATS, format_of, write_program
 from emit.goal import Goal
 from emit.language import load_scripts
+from emit.library.library_file import MOST_BYTES
 from emit.library.selection.lookup import goal_path, goal_text
-from emit.library.standing import MOST_BYTES
 from emit.program import Program
 from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, on_devices, target_for
 from synth.app.cli.options import declare, replace_option, scratch_option, sms_option, target_option

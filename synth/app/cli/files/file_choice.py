@@ -12,7 +12,7 @@ from pathlib import Path
 from emit.compiler.unlimited import lower_unlimited
 from emit.formats import FORMATS, format_of
 from emit.goal import Goal
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from emit.library.overlay import load_library
 from emit.library.selection.lookup import entry_beside
 from emit.library.selection.selector import entries_of
@@ -48,7 +48,7 @@ class Chosen:
     file: Path
     program: Program
     goal: Goal | None
-    entry: Entry | None
+    entry: IndexEntry | None
     inside: Chosen | None = field(default=None, kw_only=True)
 
     def communicator(self, topology: Topology) -> tuple[int, ...] | None:
@@ -116,7 +116,7 @@ def chooser(
     return (lambda size: single_file if low <= size <= high else None), int(min(max(_USUAL, low), high))
 
 
-def _entries(path: Path, collective: str | None, group: str | None, target: str | None) -> list[Entry]:
+def _entries(path: Path, collective: str | None, group: str | None, target: str | None) -> list[IndexEntry]:
     """Return the entries of a library for the one question and target that a user chooses; see `chooser`."""
     entries = load_library(path)
     if collective is not None:
@@ -141,7 +141,7 @@ def _entries(path: Path, collective: str | None, group: str | None, target: str 
     return entries
 
 
-def _serving_file(entries: Sequence[Entry], file_of_entry: dict[str, Chosen], size: int) -> Chosen | None:
+def _serving_file(entries: Sequence[IndexEntry], file_of_entry: dict[str, Chosen], size: int) -> Chosen | None:
     """Return the file for a size, with its file for calls in place if the library has both.
 
     Executors here run any size, as they cut a message that does not divide.
@@ -161,7 +161,7 @@ def _serving_file(entries: Sequence[Entry], file_of_entry: dict[str, Chosen], si
     return chosen
 
 
-def _question(entry: Entry) -> str:
+def _question(entry: IndexEntry) -> str:
     """Return the question and the target of an entry as options of a command line."""
     group = ",".join(map(str, entry.group))
     return f"{entry.collective} on {entry.topology} --group {group} for {entry.target}"

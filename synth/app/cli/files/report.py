@@ -12,7 +12,7 @@ from urllib.parse import quote
 import click
 
 from emit.library.checking.networks import Networks
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
 from synth.app.cli.programs import write_text
 from synth.app.report.library import MOST_PAGES, LibraryQuestion, find_library, largest_gap, library_page
 from synth.app.report.page import Page, report_sources
@@ -85,8 +85,8 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
 
 
 def _library(
-    questions: Mapping[LibraryQuestion, Sequence[Entry]], path: str, out: Path, topology: Topology | None, begun: float,
-    *, pages: bool,
+    questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], path: str, out: Path, topology: Topology | None,
+    begun: float, *, pages: bool,
 ) -> None:  # fmt: skip
     """Write the page about a library and the pages about its questions; of too many, those with the largest gaps."""
     networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), dict[str, str]()

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
-from emit.library.checking.check import LibraryReport, check_library
+from emit.library.checking.check import check_library
 from emit.library.checking.fault_check import check_fault
-from emit.library.index import INDEX, load_index
+from emit.library.checking.report import LibraryReport
+from emit.library.entry import INDEX
+from emit.library.index import load_index
 from emit.library.overlay import FAULT, FAULTS, load_as_one, load_library
 from emit.library.selection.export import export_folders, load_line
 from emit.library.selection.nccl_tuner import measured_lines, model_lines, text_of

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from emit.library.checking.fault_check import check_fault
-from emit.library.index import Entry, vs_library
+from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import folder_without, load_library
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
@@ -32,12 +32,12 @@ _RANKS = 1 << 20  # ranks that a group may name
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
-def spelled_name(entries: Sequence[Entry], collective: str) -> str:
+def spelled_name(entries: Sequence[IndexEntry], collective: str) -> str:
     """Return a collective's name as the library spells it; raise InputError for an unknown one."""
     return collective if any(entry.collective == collective for entry in entries) else parse_name(collective)
 
 
-def _check_names(entries: Sequence[Entry], target: str | None, topology: str | None) -> None:
+def _check_names(entries: Sequence[IndexEntry], target: str | None, topology: str | None) -> None:
     """Raise InputError for an unknown executor, and for a topology without files."""
     if target is not None:
         target_named(target)
@@ -80,17 +80,17 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         and (ranks is None or any(sorted(group_ranks) == ranks for group_ranks in row["groups"]))
     ]
     if as_json:
-        print_json({"entries": [dict(entry.values) for entry in entries_left], "schedules_without_file": unfiled})
+        print_json({"entries": [dict(entry.row) for entry in entries_left], "schedules_without_file": unfiled})
         return
     if not entries_left and not unfiled:
         filters = {"--collective": collective, "--group": group, "--target": target}
         options = ", ".join(f"{option} {value}" for option, value in filters.items() if value is not None)
         raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
-    row_values = [entry.values for entry in entries_left] + list(unfiled)
-    libraries = [name for name in LIBRARIES if any(vs_library(values, name) is not None for values in row_values)]
+    index_rows = [*(entry.row for entry in entries_left), *unfiled]
+    libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
     head: tuple[str, ...] = ("collective", "group", "in place", "size", "algorithm", "target")
     head += ("predicted", "bound", "gap", *(f"vs {name}" for name in libraries))
-    rows = [_row(entry) + _vs(entry.values, libraries) for entry in sorted(entries_left, key=_order)]
+    rows = [_row(entry) + _vs(entry.row, libraries) for entry in sorted(entries_left, key=_order)]
     rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
     click.echo("\n".join(format_table([head, *rows], (0, 1, 2, 3, 4, 5))))
     groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
@@ -100,7 +100,7 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
 
 
-def _order(entry: Entry) -> tuple[object, ...]:
+def _order(entry: IndexEntry) -> tuple[object, ...]:
     """Return the sort key of an entry in the table."""
     e = entry
     return e.collective, e.topology, e.nranks, e.group, e.target, e.inplace, e.min_bytes
@@ -123,20 +123,21 @@ def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: IndexEntry) -> tuple[str, ...]:
     """Return the line of an entry."""
-    values, size = entry.values, entry.values.get("shown_bytes")
-    time_us, bound_us, gap = (_number(values.get(key)) for key in ("time_us", "bound_us", "gap"))
+    time_us, bound_us, gap = entry.time_us, entry.bound_us, entry.gap
     further = f" +{len(entry.isomorphic_groups)}" if entry.isomorphic_groups else ""
     root = "" if entry.root is None else f" root {entry.root}"
-    at = f" @ {format_size(size)}" if isinstance(size, int) else ""
-    shape = "/".join("–" if values.get(key) is None else str(values[key]) for key in ("steps", "rounds", "chunks"))
+    at = f" @ {format_size(entry.shown_bytes)}" if entry.shown_bytes is not None else ""
+    shape = "/".join(
+        "–" if entry.row.get(key) is None else str(entry.row[key]) for key in ("steps", "rounds", "chunks")
+    )
     return (
         entry.collective,
         f"{entry.topology} {format_ranks(entry.communicator, 8)}{root}{further}",
         "yes" if entry.inplace else "no",
         format_served(entry.min_bytes, entry.max_bytes),
-        f"{values.get('engine') or '–'} {shape} {entry.protocol}",
+        f"{entry.row.get('engine') or '–'} {shape} {entry.protocol}",
         entry.target,
         "–" if time_us is None else f"{format_time(time_us)}{at}",
         "–" if bound_us is None else format_time(bound_us),
@@ -148,11 +149,6 @@ def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
     """Return a cell for each library: how many times faster the entry is than the library's own choice."""
     ratios = (vs_library(values, name) for name in libraries)
     return tuple("–" if ratio is None else f"{ratio:.2f} ×" for ratio in ratios)
-
-
-def _number(value: Any) -> float | None:
-    """Return a number as float; None if the value is no number."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @click.command("pick")

@@ -30,9 +30,9 @@ def test_the_table_states_the_time_of_the_plan(collective: str, synth: Call, wor
     entries = load_index(working_folder / "out")
     assert {entry.target for entry in entries} == {"mscclpp"}
     for entry in entries:
-        size = entry.values["shown_bytes"]
+        size = entry.row["shown_bytes"]
         report = json.loads(synth("simulate", entry.path, "--topo", "ring:4", "--sizes", size, "--json").out)
-        assert report["sizes"][0]["time_us"] == pytest.approx(entry.values["time_us"])
+        assert report["sizes"][0]["time_us"] == pytest.approx(entry.row["time_us"])
         assert report["status"] == "right"
 
 
@@ -73,7 +73,7 @@ def test_bench(plan: Path, synth: Call, working_folder: Path) -> None:
     for options, name in (((), "executor-nccl"), (("--target", "mscclpp"), "mscclpp")):
         row = json.loads(synth("bench", "out", *arguments[:2], "-b", "64K", "--json", *options).out)["rows"][0]
         assert row["out_of_place"]["wrong"] == 0
-        times = [entry.values["time_us"] for entry in load_index(working_folder / "out") if entry.target == name]
+        times = [entry.row["time_us"] for entry in load_index(working_folder / "out") if entry.target == name]
         assert any(row["predicted_us"] == pytest.approx(time_us) for time_us in times)
     assert "target 'x': is not known" in synth("bench", "out", "--target", "x").refusal
     assert "this is one file" in synth("bench", plan, "--target", "mscclpp").refusal

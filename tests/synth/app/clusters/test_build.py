@@ -76,7 +76,7 @@ def test_costs_and_relays_are_of_the_question(tmp_path: Path) -> None:
     keys = {plan.searches[0].key for plan in (plain, costly, through, planned(tmp_path, text + 'relays = "2"'))}
     assert len(keys) == 4
     build(costly, tmp_path / "costly", Cache(None), Inline())
-    assert {bool(entry.values.get("costs")) for entry in load_index(tmp_path / "costly")} == {True}
+    assert {bool(entry.row.get("costs")) for entry in load_index(tmp_path / "costly")} == {True}
 
 
 def test_groups_with_relays_share_the_search_and_not_the_files(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from emit.library.index import Entry, index_text, load_index
+from emit.library.entry import IndexEntry
+from emit.library.index import index_text, load_index
 from emit.library.overlay import folder_without, load_as_one, load_library
 from emit.library.selection.export import export_folders
 from emit.library.selection.lookup import choose
@@ -33,7 +34,7 @@ budget = "1s"
 """
 
 
-def served_by(library: Path, group: tuple[int, ...]) -> Entry | None:
+def served_by(library: Path, group: tuple[int, ...]) -> IndexEntry | None:
     return choose(load_library(library), "allgather", len(group), group, 1 << 20, True)
 
 
@@ -72,7 +73,7 @@ def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
         assert benched is not None
         assert benched.file.parent.samefile(entry.path.parent)
     entries = load_index(lib)  # A file that no build wrote: nothing is known about the failures that affect it.
-    (lib / "index.json").write_bytes(index_text({k: v for k, v in e.values.items() if k != "answer"} for e in entries))
+    (lib / "index.json").write_bytes(index_text({k: v for k, v in e.row.items() if k != "answer"} for e in entries))
     assert {entry.group for entry in load_library(folder)} == {(0, 1, 2, 3)}
     (lib / "index.json").write_bytes(before[lib / "index.json"])
 

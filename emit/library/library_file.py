@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,8 @@ from emit.check.limits import check_limits
 from emit.compiler.lower import goal_columns, program_collective
 from emit.findings import Findings, Verdict, first_of
 from emit.formats import FORMATS, restate_program, verify_file, verify_program
-from emit.library.index import Entry
+from emit.library.entry import IndexEntry
+from emit.library.lowered import Lowered, blocks_of
 from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, divisor, most_bytes
@@ -42,26 +43,46 @@ _SIZES = re.compile(r'\b(?:min|max)(?:Bytes="|_message_size": )(\d+)')
 
 
 @dataclass(eq=False)
-class File:
+class LibraryFile:
     """A file that could serve some sizes of a question.
 
     Attributes:
         entry: Its entry in the index.
         text: Its contents.
         time_us: Returns its time in µs at a message size in bytes, as its executor sees it.
-        served: Range of a search's answers that it is for; None for an existing file.
+        offer: Offer of a search that it is for; None for an existing file and for a hand-written program.
         existed: True if it existed before.
         within: True if it keeps the limits that are asked for.
         predictor: Predictor of an existing file, else None.
+        serves: Returns True if its executor takes messages of about a size.
+        precedence: Of two files the one with the lower number serves, whatever their times.
     """
 
-    entry: Mapping[str, Any]
+    entry: IndexEntry
     text: str
     time_us: Callable[[float], float]
-    served: Offer | None = None
+    offer: Offer | None = None
     existed: bool = False
     within: bool = True
     predictor: TimedProgram | None = None
+    serves: Callable[[int], bool] = lambda _: True
+    precedence: int = 0
+
+    @property
+    def low(self) -> int:
+        """Return the smallest message in bytes."""
+        return self.entry.min_bytes
+
+    @property
+    def high(self) -> int:
+        """Return the largest message in bytes; a size beyond all messages if there is no limit."""
+        return self.entry.last_bytes
+
+    @property
+    def scale(self) -> float:
+        """Return the message size that an executor sees, divided by the problem's message size."""
+        program = self.offer.execution if self.offer is not None else None
+        return program.scale if isinstance(program, Lowered) else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +96,8 @@ class Requirement:
         ranks: The topology's rank of each rank of the program.
         target: Executor, with the limits that are asked for.
         is_goal: Returns True if the goal of an entry is what is asked; the collective's name may not say it.
+        network: `network_digest` of the question; None if not known.
+        blocks: Number of blocks of a message, each of which is cut into the cells of a file.
     """
 
     collective: str
@@ -82,7 +105,9 @@ class Requirement:
     topology: Topology
     ranks: Sequence[int]
     target: Target
-    is_goal: Callable[[Entry], bool]
+    is_goal: Callable[[IndexEntry], bool]
+    network: str | None = None
+    blocks: int = 1
 
     @property
     def nodes(self) -> list[int]:
@@ -96,12 +121,15 @@ def requirement_of(programs: Programs) -> Requirement:
     collective = program_collective(problem)
     custom = collective == CUSTOM
 
-    def is_goal(entry: Entry) -> bool:
+    def is_goal(entry: IndexEntry) -> bool:
         """Return True if an entry's goal is the problem's."""
-        return (entry.values["goal"] is not None) == custom and (not custom or states_goal(entry, problem))
+        return (entry.stated_goal is not None) == custom and (not custom or states_goal(entry, problem))
 
     root = None if custom or not problem.collective.kind.rooted else problem.collective.root
-    return Requirement(collective, root, problem.topology, problem.ranks, programs.target, is_goal)
+    return Requirement(
+        collective, root, problem.topology, problem.ranks, programs.target, is_goal, network_digest(problem),
+        blocks_of(problem),
+    )  # fmt: skip
 
 
 def network_digest(problem: Problem) -> str:
@@ -126,7 +154,7 @@ def network_digest(problem: Problem) -> str:
     return digest.hexdigest()[:16]
 
 
-def read_again(entry: Entry, requirement: Requirement) -> File:
+def read_again(entry: IndexEntry, requirement: Requirement) -> LibraryFile:
     """Return an existing file after checking it.
 
     Raises:
@@ -135,10 +163,10 @@ def read_again(entry: Entry, requirement: Requirement) -> File:
     text, program = read_right(entry, requirement)
     predictor = FORMATS[TARGETS[entry.target].format].predictor(text, program, requirement.topology, requirement.ranks)
     within = _within(program, text, entry, requirement)
-    return File(entry.values, text, predictor.time_us, existed=True, within=within, predictor=predictor)
+    return LibraryFile(entry, text, predictor.time_us, existed=True, within=within, predictor=predictor)
 
 
-def read_right(entry: Entry, requirement: Requirement) -> tuple[str, Program]:
+def read_right(entry: IndexEntry, requirement: Requirement) -> tuple[str, Program]:
     """Return the text and the program of an existing file after checking it; raise InputError as `read_again` does."""
     target = TARGETS[entry.target]
     try:
@@ -193,7 +221,7 @@ def _right(verdict: Verdict, file: str) -> Program:
     return verdict.program
 
 
-def _mismatch(entry: Entry, program: Program, requirement: Requirement) -> str:
+def _mismatch(entry: IndexEntry, program: Program, requirement: Requirement) -> str:
     """Return how a right program differs from what its entry says or what is required; empty if it does not."""
     target = TARGETS[entry.target]
     for subject, value, right in (
@@ -209,7 +237,7 @@ def _mismatch(entry: Entry, program: Program, requirement: Requirement) -> str:
     return f"it divides into {unit}" if entry.divides % unit else ""
 
 
-def _other_sizes(entry: Entry, text: str) -> str:
+def _other_sizes(entry: IndexEntry, text: str) -> str:
     """Return what sizes a file states if they are not its entry's; else an empty text."""
     target = TARGETS[entry.target]
     try:
@@ -220,11 +248,12 @@ def _other_sizes(entry: Entry, text: str) -> str:
     return "" if stated == expected else f"it is for {' to '.join(stated)} bytes"
 
 
-def states_goal(entry: Entry, problem: Problem) -> bool:
+def states_goal(entry: IndexEntry, problem: Problem) -> bool:
     """Return True if an entry's goal is that of a problem without a named collective."""
-    stated, whole = entry.values["goal"], problem.collective
+    stated, whole = entry.stated_goal, problem.collective
+    assert stated is not None
     cells, remainder = divmod(len(stated["initial"][0]), len(whole.pre))
-    chunks = entry.values.get("chunks")
+    chunks = entry.row.get("chunks")
     cuts: list[Callable[[], Collective]] = [lambda: subdivided(whole, cells)] if cells and not remainder else []
     if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # The chunks differ in size.
         cuts.append(lambda: common_chunk(problem.with_chunks(max(1, chunks // whole.chunks)).collective).cells)
@@ -243,7 +272,7 @@ def _rows(columns: Sequence[Sequence[Any]]) -> set[tuple[Any, ...]]:
     return set(zip(*columns, strict=True))
 
 
-def _within(program: Program, text: str, entry: Entry, requirement: Requirement) -> bool:
+def _within(program: Program, text: str, entry: IndexEntry, requirement: Requirement) -> bool:
     """Return True if a file keeps the target's present limits: threadblocks, scratch, packets, sends between nodes."""
     target, findings = requirement.target, Findings()
     form = FORMATS[target.format]

@@ -1,0 +1,151 @@
+"""The check of a library's schedules and proofs, and of what a build's record says of schedules without a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from emit.library.checking.figures import Evidence, check_figures
+from emit.library.checking.networks import Networks
+from emit.library.checking.report import LibraryReport
+from emit.library.entry import check_types
+from emit.library.library_file import network_digest
+from synth.bounds.witness import Witness
+from synth.model.problem import Problem, make_problem
+from synth.model.text import format_listed
+from synth.storage.check import ScheduleCheck, check_stored
+from synth.storage.problem import means_its_name
+from synth.storage.schedule_file import StoredSchedule, load_schedule
+from synth.symmetry.canonical import network_form
+from synth.verify.algorithm import Algorithm
+from topologies.costed import with_costs
+from topologies.costs import ANY
+from topologies.errors import InputError
+from topologies.text.fields import Fields
+from topologies.text.files import check_below, origin_of
+
+CheckedSchedule = tuple[StoredSchedule, ScheduleCheck]
+
+
+def check_schedule(
+    folder: Path, name: str, proof: str | None, networks: Networks, report: LibraryReport
+) -> CheckedSchedule | None:
+    """Check a schedule and the proof beside it; return None if one is wrong, which is reported."""
+    path = folder / name
+    report.schedules += 1
+    try:
+        check_below(folder, path)
+        if proof is not None:
+            check_below(folder, folder / proof)
+        stored = load_schedule(path)
+        if not stored.as_named and not means_its_name(stored.problem.collective):
+            kind = stored.problem.collective.name
+            raise InputError(f"collective: its columns are not {kind}; they must be what that means")
+        checked = check_stored(path, stored, None if proof is None else folder / proof)
+    except InputError as error:
+        report.wrong.append((name, str(error).removeprefix(f"{origin_of(path)}: ")))
+        return None
+    report.proofs += checked.proof is not None
+    if checked.wrong:
+        report.wrong.append((name, checked.wrong))
+        return None
+    try:
+        named_problem = _on_named(stored, networks)
+    except InputError as error:
+        report.wrong.append((name, f"is not possible on {stored.problem.topology.name}: {error}"))
+        return None
+    if named_problem is None:
+        reason = f"the network {stored.problem.topology.name} is not known: give it as --topo"
+        report.unproved[reason].add(name)
+    elif network_digest(named_problem) != network_digest(any_protocol(stored.bounded_problem)):
+        report.wrong.append((name, f"is for another network than {stored.problem.topology.name} now is"))
+        return None
+    return stored, checked
+
+
+def witnesses_of_questions(stored: Iterable[CheckedSchedule]) -> dict[object, tuple[Witness, ...]]:
+    """Return the checked witnesses of each question that names alone state; a bound holds for every schedule of it."""
+    witnesses_of: dict[object, tuple[Witness, ...]] = {}
+    for schedule, checked in stored:
+        problem = schedule.bounded_problem
+        if schedule.as_named and problem.collective.kind.by_name and schedule.problem.quotient is None:
+            costs = problem.topology.costs.source if problem.topology.protocol and problem.topology.costs else None
+            root = problem.group[problem.collective.root] if problem.collective.kind.rooted else None
+            key = problem.collective.name, problem.topology.name, problem.group, problem.relays, root, costs
+            witnesses_of[key] = witnesses_of.get(key, ()) + checked.limits
+    return witnesses_of
+
+
+def _on_named(stored: StoredSchedule, networks: Networks) -> Problem | None:
+    """Return the problem of a schedule file on the topology of its stated name; None if that is not known.
+
+    Costs that are not the named topology's own count as not known.
+    """
+    problem = stored.bounded_problem
+    topology = networks.named(problem.topology.name)
+    if topology is None:
+        return None
+    if problem.topology.protocol:
+        source = None if problem.topology.costs is None else problem.topology.costs.source
+        if topology.costs is None or topology.costs.source != source:
+            return None
+        topology = with_costs(topology)
+    return make_problem(topology, problem.collective, problem.group, relays=problem.relays)
+
+
+def unfiled_faults(
+    row: Mapping[str, Any],
+    networks: Networks,
+    stored: Mapping[str, CheckedSchedule | None],
+    report: LibraryReport,
+) -> Iterator[str]:
+    """Yield the faults of a row of a build's record that has a schedule and no file."""
+    name = str(row.get("schedule"))
+    label = f"unfiled row of {name[:80]!r}"
+    schedule_and_check = stored.get(name)
+    if schedule_and_check is None:
+        yield f"{label}: its schedule is missing or wrong; the library must hold it"
+        return
+    schedule, checked = schedule_and_check
+    try:
+        figures = {key: value for key, value in row.items() if key != "groups"}  # The groups are checked below.
+        check_types(Fields(figures, "", label))
+        problem = schedule.bounded_problem
+        root = problem.collective.root if problem.collective.kind.rooted else None
+        group = list(problem.group)
+        if (row["collective"], row["root"], row["groups"][0]) != (problem.collective.name, root, group):
+            yield f"{label}: states another question than its schedule; it must be {problem.collective.name} of {group}"
+        algorithm = Algorithm(
+            schedule.problem, schedule.schedule, str(schedule.header["engine"]), size_bytes=schedule.schedule.size_bytes
+        )
+        low, high, named_problem = row["min_bytes"], row["max_bytes"], _on_named(schedule, networks)
+        evidence = Evidence(
+            algorithm.time_us,
+            lambda size: low <= size and (high is None or size <= high),
+            checked.limits if named_problem is not None else (),
+            named_problem,
+            schedule,
+            has_file=False,
+        )
+        findings = check_figures(row, evidence)
+        yield from (f"{label}: {reason}" for reason in findings.wrong)
+        if findings.unproved:
+            report.unproved[", ".join(findings.unproved)].add(name)
+        for ranks in row["groups"][1:]:
+            if named_problem is not None and form_of(
+                make_problem(named_problem.topology, named_problem.collective, tuple(ranks))
+            ) != form_of(named_problem):
+                yield f"{label}: for group {format_listed(ranks)}: its network is not that of {format_listed(group)}"
+    except (InputError, KeyError, TypeError, LookupError) as error:
+        yield f"{label}: {str(error).removeprefix(f'{label}: ')}"
+
+
+def any_protocol(problem: Problem) -> Problem:
+    """Return a problem under its best protocol if its costs are on, else as it is."""
+    return problem.under(ANY) if problem.topology.protocol else problem
+
+
+def form_of(problem: Problem) -> bytes:
+    """Return the canonical form of a problem's network and nodes."""
+    return network_form(problem.network, problem.topology.nodes[list(problem.ranks)])

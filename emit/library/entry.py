@@ -1,0 +1,372 @@
+"""One entry of a library's index, typed; the head of `emit.library.index` describes the fields of its row."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from emit.goal import Goal
+from emit.library.goals import goal_stated
+from emit.targets import TARGETS
+from topologies.text.fields import Fields, shown
+from topologies.text.files import check_below, origin_of
+
+INDEX = "index.json"
+SCHEDULES = "schedules"  # folder of the schedules
+ISOMORPHIC = "isomorphic_groups"
+FILE_KINDS = "file", "schedule", "proof_file"  # fields that name a file
+_MOST_FIGURE, _MOST_POINTS = 1e200, 10_000  # largest number, most rows of a curve
+_MOST_ISOMORPHIC = 100_000  # groups of an entry; a cluster file may name as many
+_MOST = (1 << 63) - 1  # the largest size that executors' readers take
+_MOST_US = 1e18
+NO_END = 1 << 63  # exceeds all sizes
+_WORST = "bytes", "time_us", "bound_us", "gap"
+_MEMBER = {"ranks", "collective", "size_bytes", "chunks"}  # fields of each of the `groups`
+_DEFAULTS: dict[str, Any] = {"costs": {}, "groups": [dict.fromkeys(_MEMBER)], "sha256": {}}  # values of missing fields
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """An entry of a library's index: one file and what it serves.
+
+    Fields of other names than those of the row:
+
+    Attributes:
+        folder: Folder of the index.
+        row: The entry as it stands in the index, with all its fields in order.
+        stated_goal: `goal`; `goal` checks it.
+    """
+
+    collective: str
+    topology: str
+    group: tuple[int, ...]
+    relays: tuple[int, ...]
+    root: int | None
+    file: str
+    target: str
+    protocol: str
+    inplace: bool
+    min_bytes: int
+    max_bytes: int | None
+    folder: Path
+    row: Mapping[str, Any] = field(repr=False, compare=False)
+    divides: int = 1
+    padding: float = 0.0
+    network: str | None = None
+    answer: str | None = None
+    schedule: str | None = None
+    proof_file: str | None = None
+    stated_goal: Mapping[str, Any] | None = field(default=None, compare=False)
+    groups: Sequence[Mapping[str, Any]] = field(default=(), compare=False)
+    isomorphic_groups: tuple[tuple[int, ...], ...] = ()
+    shown_bytes: int | None = None
+    time_us: float | None = None
+    bound_us: float | None = None
+    gap: float | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], folder: Path, origin: str = "") -> IndexEntry:
+        """Return the entry of a row.
+
+        Args:
+            row: Fields of the entry as they stand in the index.
+            folder: Folder of the index.
+            origin: Where the row stands, for messages; empty for one that is about to be written.
+
+        Raises:
+            InputError: If a field is missing or wrong.
+        """
+        return _entry(Fields(dict(row), "", origin or origin_of(folder / INDEX)), folder)
+
+    def restated(self, **changes: object) -> IndexEntry:
+        """Return the entry with other values of some fields of its row."""
+        return IndexEntry.of({**self.row, **changes}, self.folder)
+
+    @property
+    def nranks(self) -> int:
+        """Return the size of the group."""
+        return len(self.group)
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the executor's file.
+
+        Raises:
+            InputError: If a link leads to it; none is followed inside a library.
+        """
+        return self.inside(self.file)
+
+    def inside(self, name: str) -> Path:
+        """Return the path of a file of the library; raise InputError if a link leads to it."""
+        check_below(self.folder, self.folder / name)
+        return self.folder / name
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Return the names of the files that the entry names, by the field that names each."""
+        return {kind: name for kind in FILE_KINDS if (name := getattr(self, kind)) is not None}
+
+    @property
+    def communicator(self) -> tuple[int, ...]:
+        """Return the topology's rank of each rank of the file."""
+        return self.group + self.relays
+
+    @property
+    def question(self) -> tuple[object, ...]:
+        """Return what the file answers, and for which executor."""
+        return self.collective, self.topology, self.group, self.relays, self.root, self.target
+
+    def answers(self, stated_question: Mapping[str, Any]) -> bool:
+        """Return True if the file answers a question, stated as `synth.model.problem.question` does, on any target."""
+        return all(self.row[key] == value for key, value in stated_question.items())
+
+    @property
+    def question_and_form(self) -> tuple[object, ...]:
+        """Return the question and the form of calls, in or out of place; the sizes of such entries do not overlap."""
+        return *self.question, self.inplace
+
+    def for_group(self, group: tuple[int, ...]) -> IndexEntry:
+        """Return the entry of one of the `isomorphic_groups`: its ranks replace those of `group`, in the root too."""
+        root = None if self.root is None else group[self.group.index(self.root)]
+        stated = {"group": list(group), "communicator": list(group), "root": root}
+        row = {key: value for key, value in self.row.items() if key != ISOMORPHIC} | stated
+        return replace(self, group=group, root=root, row=row, isomorphic_groups=())
+
+    def stated_digest(self, kind: str) -> str | None:
+        """Return the stated SHA-256 of a file, of FILE_KINDS; None if there is none."""
+        digest: str | None = self.row.get("sha256", {}).get(kind)
+        return digest
+
+    @property
+    def curve(self) -> list[tuple[float, float, float]]:
+        """Return (bytes, time in µs, bound in µs) at the sizes that the entry states."""
+        return sorted((float(a), float(b), float(c)) for a, b, c in self.row.get("curve") or ())
+
+    @property
+    def counts_elements(self) -> bool:
+        """Return True if the executor counts elements of the call's type, not bytes."""
+        return not TARGETS[self.target].cell_bytes
+
+    @property
+    def last_bytes(self) -> int:
+        """Return the largest message in bytes; a size beyond all messages if there is no limit."""
+        return NO_END - 1 if self.max_bytes is None else self.max_bytes
+
+    def in_range(self, size_bytes: int) -> bool:
+        """Return True if a size is in the entry's range.
+
+        Executors of this package run the file at any such size, other executors only where `serves` is true.
+        """
+        return self.min_bytes <= size_bytes and (self.max_bytes is None or size_bytes <= self.max_bytes)
+
+    def unit(self, element_bytes: int = 1) -> int:
+        """Return of how many bytes messages must be multiples, with elements of `element_bytes` bytes."""
+        return self.divides * (element_bytes if self.counts_elements else 1)
+
+    def serves(self, size_bytes: int, element_bytes: int = 1) -> bool:
+        """Return True if the executor takes the file for messages of a size, with elements of `element_bytes` bytes."""
+        return self.in_range(size_bytes) and size_bytes % self.unit(element_bytes) == 0
+
+    def goal(self) -> Goal | None:
+        """Return the goal that the entry states; None if the file itself says it.
+
+        Raises:
+            InputError: If the stated goal is malformed.
+        """
+        goal = self.stated_goal
+        return None if goal is None else goal_stated(goal, f"{origin_of(self.folder / INDEX)}: {self.file}")
+
+
+def vs_library(row: Mapping[str, Any], name: str) -> float | None:
+    """Return a named library's time over ours from an entry's row; None if it is not stated."""
+    libraries = row.get("libraries")
+    choice = libraries.get(name) if isinstance(libraries, Mapping) else None
+    ratio = choice.get("vs") if isinstance(choice, Mapping) else None
+    return float(ratio) if is_figure(ratio) else None
+
+
+def is_figure(value: object) -> TypeGuard[float]:
+    """Return True if a value is a positive number, as times and sizes in an entry must be."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_FIGURE
+
+
+def _entry(table: Fields, folder: Path) -> IndexEntry:
+    """Return a checked entry; raise InputError if a field is missing or wrong."""
+    collective, topology, target_name, protocol = (
+        _word(table, key) for key in ("collective", "topology", "target", "protocol")
+    )
+    if target_name not in TARGETS:
+        table.fail("target", f"{shown(target_name)} is not known; it must be one of {', '.join(TARGETS)}")
+    group, relays = _ranks(table, "group"), _ranks(table, "relays")
+    if not group or set(group) & set(relays):
+        table.fail("relays" if group else "group", "must be ranks, none of them in both group and relays")
+    if table.integer("nranks", 1, _MOST) != len(group):
+        table.fail("nranks", f"is {shown(table.values['nranks'])}; the group has {len(group)}")
+    if _ranks(table, "communicator") != group + relays:
+        table.fail("communicator", "must be the group's ranks, then the relays")
+    root = None if _absent(table, "root") else table.integer("root", 0, _MOST)
+    if root is not None and root not in group:
+        table.fail("root", f"{root} is not in the group; it must be one of its ranks, or null")
+    low = table.integer("min_bytes", 0, _MOST)
+    high = None if _absent(table, "max_bytes") else table.integer("max_bytes", low, _MOST)
+    if "inplace" not in table.values:
+        table.fail("inplace", "missing; it must be true or false")
+    if not (_absent(table, "goal") or isinstance(table.values["goal"], dict)):
+        table.fail("goal", "must be an object or null")
+    try:  # The fields are copied to the next index, so they must be writable.
+        as_json(table.values)
+    except (ValueError, RecursionError):
+        table.fail("", "holds a number beyond all floats, or is nested too deeply")
+    check_types(table)
+    target, row = TARGETS[target_name], table.values
+    return IndexEntry(
+        collective=collective,
+        topology=topology,
+        target=target_name,
+        protocol=protocol,
+        group=group,
+        relays=relays,
+        root=root,
+        file=_file(table, "file", target.folder, target.suffix),
+        inplace=table.boolean("inplace", False),
+        min_bytes=low,
+        max_bytes=high,
+        divides=table.integer("divides", 1, _MOST) if "divides" in row else 1,
+        padding=row.get("padding", 0.0),
+        network=row.get("network"),
+        answer=row.get("answer"),
+        schedule=_optional_file(table, "schedule", ".synth"),
+        proof_file=_optional_file(table, "proof_file", ".proof.json"),
+        stated_goal=row["goal"],
+        groups=row.get("groups", ()),
+        isomorphic_groups=_groups(table, group, relays),
+        shown_bytes=row.get("shown_bytes"),
+        time_us=row.get("time_us"),
+        bound_us=row.get("bound_us"),
+        gap=row.get("gap"),
+        folder=folder,
+        row=row,
+    )
+
+
+def check_types(table: Fields) -> None:
+    """Raise InputError if a stated figure of an entry has the wrong type.
+
+    A figure that is null states nothing. `padding`, `costs`, `groups` and `sha256` are left out if they do not apply.
+    """
+    stated_keys = {key for key, value in table.values.items() if value is not None}
+    for key in stated_keys & {"shown_bytes"}:
+        table.integer(key, 1, _MOST)
+    for key in stated_keys & {"steps", "rounds", "chunks", "sends", "threadblocks"}:
+        table.integer(key, 0, _MOST)
+    for key in stated_keys & {"optimal", "switch_ops"}:
+        table.boolean(key, False)
+    for key in stated_keys & {"proof", "engine", "otherwise", "network", "answer", "script"}:
+        text = table.values[key]
+        if not (isinstance(text, str) and len(text) <= 4000 and text.isprintable()):
+            table.fail(key, "must be a text of at most 4000 printable characters")
+    for key in stated_keys & {"time_us", "bound_us", "gap", "vs_baseline", "vs_healthy"}:
+        table.number(key, 0.0, _MOST_US, "µs or as a ratio")
+    padding = table.values.get("padding", 0.0)
+    if type(padding) not in (int, float) or not 0 <= padding < 1:
+        table.fail("padding", f"is {shown(padding)}; it must be a number from 0 to below 1")
+    if not _is_curve(table.values.get("curve")):
+        table.fail("curve", f"must be an array of at most {_MOST_POINTS} rows [bytes, time in µs, bound in µs]")
+    worst = table.values.get("worst")
+    if worst is not None and not (isinstance(worst, dict) and _is_point([worst.get(key) for key in _WORST])):
+        table.fail("worst", f"must be an object of figures {', '.join(_WORST)}, or null")
+    libraries = table.values.get("libraries")
+    if libraries is not None and not (
+        isinstance(libraries, dict)
+        and all(isinstance(row, dict) and is_figure(row.get("vs")) for row in libraries.values())
+    ):
+        table.fail("libraries", "must be an object of objects, each with a number vs above 0")
+    _check_models(table)
+
+
+def _check_models(table: Fields) -> None:
+    """Raise InputError if `costs`, `groups` or `sha256` is present and not as the head of this module says."""
+    costs, groups, digests = (table.values.get(key, default) for key, default in _DEFAULTS.items())
+    if not isinstance(costs, dict) or (costs and costs.keys() != {"protocols", "source"}):
+        table.fail("costs", "must be an object with protocols and source; it must be missing if costs are off")
+    members = groups if isinstance(groups, list) else [None]
+    if not all(isinstance(row, dict) and row.keys() == _MEMBER for row in members):
+        table.fail("groups", f"must be an array of objects with {', '.join(sorted(_MEMBER))}")
+    if not isinstance(digests, dict) or not all(isinstance(value, str) for value in digests.values()):
+        table.fail("sha256", "must be an object of texts")
+
+
+def _is_curve(value: object) -> bool:
+    """Return True if a value is null or a list of rows [bytes, time, bound]."""
+    rows = [] if value is None else value
+    return (
+        isinstance(rows, list)
+        and len(rows) <= _MOST_POINTS
+        and all(isinstance(row, list) and len(row) == 3 and _is_point(row) for row in rows)
+    )
+
+
+def _is_point(values: Sequence[object]) -> bool:
+    """Return True if the first value is a whole number of bytes, and all values are figures."""
+    return type(values[0]) is int and values[0] <= _MOST and all(map(is_figure, values))
+
+
+def as_json(value: object) -> str:
+    """Return a value as compact JSON; raise ValueError for a number that JSON does not have."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ": "))
+
+
+def _word(table: Fields, key: str) -> str:
+    """Return a field that is a printable text of at most 4000 characters; else raise InputError."""
+    value = table.string(key)
+    if not (0 < len(value) <= 4000 and value.isprintable()):
+        table.fail(key, "must be 1 to 4000 printable characters")
+    return value
+
+
+def _absent(table: Fields, key: str) -> bool:
+    """Return True if a field is null; raise InputError if it is missing."""
+    if key not in table.values:
+        table.fail(key, "missing; it must be null if there is none")
+    return table.values[key] is None
+
+
+def _ranks(table: Fields, key: str) -> tuple[int, ...]:
+    """Return a field that is an array of different ranks; else raise InputError."""
+    value = table.values.get(key)
+    if not isinstance(value, list) or not all(type(rank) is int and 0 <= rank <= _MOST for rank in value):
+        table.fail(key, "must be an array of ranks, such as [0, 2, 4]")
+    if len(set(value)) < len(value):
+        table.fail(key, "names a rank twice; it must be once")
+    return tuple(value)
+
+
+def _groups(table: Fields, group: tuple[int, ...], relays: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the isomorphic groups of an entry; raise InputError unless they are different groups of equal size."""
+    rows = table.values.get(ISOMORPHIC, [])
+    if not isinstance(rows, list) or (rows and relays) or len(rows) > _MOST_ISOMORPHIC:
+        table.fail(
+            ISOMORPHIC, f"must be an array of at most {_MOST_ISOMORPHIC} groups, and none where there are relays"
+        )
+    groups = tuple(_ranks(Fields({ISOMORPHIC: row}, "", table.origin), ISOMORPHIC) for row in rows)
+    if any(len(other_group) != len(group) for other_group in groups) or len({group, *groups}) <= len(groups):
+        table.fail(ISOMORPHIC, f"must each be {len(group)} ranks as the group is, and no group twice")
+    return groups
+
+
+def _file(table: Fields, key: str, folder: str, suffix: str) -> str:
+    """Return a field that is a path below the index and cannot lead out of its folder; else raise InputError."""
+    value = table.string(key)
+    if not re.fullmatch(f"{folder}/{_NAME}{re.escape(suffix)}", value):
+        table.fail(key, f"{shown(value)} is elsewhere; it must be {folder}/NAME{suffix}")
+    return value
+
+
+def _optional_file(table: Fields, key: str, suffix: str) -> str | None:
+    """Return the path of a schedule or a proof, or None if the field is null."""
+    return None if _absent(table, key) else _file(table, key, SCHEDULES, suffix)
