@@ -1,7 +1,8 @@
 """The registry of file formats: what each file is, and how it is checked and written.
 
 `synth verify`, `simulate`, `report`, `bench`, `optimize` and `convert` accept what a row says they can. The row of a
-target (`emit.targets`) names the format of its files.
+target (`emit.targets`) names the format of its files. A new format is a module with the functions of a protocol here, a
+function here that imports it, by which mypy checks it, and its row. A row imports its modules only when they are used.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from emit.findings import Findings, Verdict
 from emit.goal import Goal
@@ -33,44 +33,134 @@ LONGEST_NAME = 63  # characters of a program's name in any file
 _DIGEST = 8  # hexadecimal digits
 
 
+class Reader(Protocol):
+    """The functions of a module that reads the files of a format."""
+
+    def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None, target: str | None, /) -> Verdict:
+        """Read and check a file; never raise for bad input.
+
+        Args:
+            path: File to check.
+            goal: What the program must achieve; None for the goal that the file itself names.
+            fifo_depth: Slots of a FIFO; None for those of the file's protocol.
+            target: Executor whose reader must accept the file; None if one of those that read the format is enough.
+        """
+
+
+class Writer(Reader, Protocol):
+    """The functions of a module that writes the files of executors."""
+
+    def write(
+        self, program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, inplace: bool | None,
+        linked: Sequence[tuple[int, int]], /,
+    ) -> str:  # fmt: skip
+        """Return the text of a file, checked; the arguments and errors are those of `write_program`."""
+
+    def restate(self, text: str, name: str, least: int, most: int | None, target: Target, /) -> str:
+        """Return a text with another name and message sizes; arguments and errors are those of `restate_program`."""
+
+    def describe(self, program: Program, target: Target, text: str, /) -> str:
+        """Return one line that describes a written file."""
+
+    def threadblocks(self, program: Program | None, text: str | Path, /) -> list[int]:
+        """Return the number of threadblocks of each rank, from a program and the text or the file that holds it."""
+
+    def largest_message(self, text: str, /) -> int | None:
+        """Return the largest message in bytes for which the program in a text can be run; None if there is no limit."""
+
+
+class TraceWriter(Reader, Protocol):
+    """The functions of a module that writes a simulator's traces of one message size."""
+
+    def write(self, program: Program, size_bytes: int, /) -> Iterable[tuple[str, bytes]]:
+        """Return (end of the name, content) of each file of a trace, as `write_trace` does."""
+
+
+class Converter(Protocol):
+    """The functions of a module that converts files that hold no Program to one."""
+
+    def verify_program(self, path: Path, goal: Goal | None, /) -> Verdict:
+        """Return a verdict that holds the Program."""
+
+    def predictor(self, file: str | Path, topology: Topology, group: Sequence[int] | None, /) -> TimedProgram:
+        """Return the predictor of the file's time, which is not that of its Program, from its text or its path."""
+
+
+class SwitchWriter(Protocol):
+    """The functions of a module that writes multicasts and sums of switches."""
+
+    def write_program(self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[str, Program]:
+        """Return a text and its Program, as `Format.write_in_switch` does."""
+
+
+def _msccl() -> Writer:
+    from emit.msccl import format as msccl
+
+    return msccl
+
+
+def _mscclpp() -> Writer:
+    from emit.mscclpp import format as mscclpp
+
+    return mscclpp
+
+
+def _mscclpp_converter() -> Converter:
+    from emit.mscclpp import as_program
+
+    return as_program
+
+
+def _mscclpp_in_switch() -> SwitchWriter:
+    from emit.mscclpp import in_switch
+
+    return in_switch
+
+
+def _chakra() -> TraceWriter:
+    from emit.chakra import format as chakra
+
+    return chakra
+
+
+def _goal() -> TraceWriter:
+    from emit.loggopsim import format as loggopsim
+
+    return loggopsim
+
+
 @dataclass(frozen=True)
 class Format:
     """A format of files.
 
     Attributes:
         name: Key of FORMATS.
+        title: Name for people.
         what: Description of a file, with its article.
         suffix: Suffix of the file names.
         start: Bytes with which a file of another suffix begins; empty if its beginning does not tell.
-        module: Module that handles the format; it is imported on first use. Empty if no program is read or written so.
-            It has verify(path, goal, FIFO slots or None), which never raises for bad input, and which takes a target as
-            a fourth argument where several targets have this format. For programs it has write(program, goal, target,
-            node of each rank, in place or not, linked pairs of ranks), describe(program, target, text),
-            threadblocks(program, text), largest_message(text) and restate(text, name, bytes of the least and the
-            largest message or None, target).
+        load: Imports the module that handles the files of executors; None if no executor loads such files.
+        load_trace: Imports the module that handles a simulator's traces; None for other formats. No library or report
+            holds such files.
+        load_converter: Imports the module that converts a file to a Program; None if no such module is needed.
+        load_in_switch: Imports the module that writes multicasts and sums of switches; None if there is none.
         holds_program: True if a file is read as a Program, which executors here, predictions and the compiler take.
-        converter: Module that converts a file to a Program, or empty. It has verify_program(path, goal), whose verdict
-            holds the Program, and predictor(text or path, topology, group), since the file takes another time than that
-            Program.
-        in_switch: Module that writes multicasts and sums of switches, or empty. It has write_program(algorithm, cells
-            of its chunks, in place or not, threadblocks that a rank may have), which returns a file's text and the
-            header of its Program.
-        simulator: Name of the simulator that loads the files, or empty if an executor does. Such a file is a trace of
-            one message size; write(program, bytes) of the module yields (end of the name, content) for each of its
-            files. No library or report holds such files.
+        simulator: Name of the simulator that loads the files, or empty if an executor does.
         kept_by_name: True if an executor takes two files of one name for the same file.
         has_fifo: True if `verify` takes FIFO slots.
         placed: True if the text depends on which ranks share a node, and on the calls served.
     """
 
     name: str
+    title: str
     what: str
     suffix: str
     start: bytes
-    module: str = ""
+    load: Callable[[], Writer] | None = None
+    load_trace: Callable[[], TraceWriter] | None = None
+    load_converter: Callable[[], Converter] | None = None
+    load_in_switch: Callable[[], SwitchWriter] | None = None
     holds_program: bool = False
-    converter: str = ""
-    in_switch: str = ""
     simulator: str = ""
     kept_by_name: bool = False
     has_fifo: bool = False
@@ -79,39 +169,43 @@ class Format:
     @property
     def has_program(self) -> bool:
         """Return True if files of this format can be read as a Program or converted to one."""
-        return self.holds_program or bool(self.converter)
+        return self.holds_program or self.load_converter is not None
+
+    @property
+    def writer(self) -> Writer:
+        """Return the module that handles the files of executors; raise InputError if no executor loads such files."""
+        if self.load is None:
+            raise InputError(f"no executor loads {self.what}; it must be a format of executors' programs")
+        return self.load()
 
     def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None, target: str | None = None) -> Verdict:
-        """Read and check a file, for the executor `target` if several executors read this format."""
-        if not self.module:
+        """Read and check a file as `Reader.verify` does."""
+        load: Callable[[], Reader] | None = self.load or self.load_trace
+        if load is None:
             return Verdict("not readable", (f"{origin_of(path)}: is a schedule; synth prove checks it",))
-        target_argument = () if target is None or len(self.readers) < 2 else (target,)
-        verdict: Verdict = import_module(self.module).verify(path, goal, fifo_depth, *target_argument)
-        return verdict
+        return load().verify(path, goal, fifo_depth, target)
 
     def threadblocks(self, program: Program | None, text: str | Path) -> list[int]:
         """Return the number of threadblocks of each rank, from a program and the text or the file that holds it."""
-        return list(import_module(self.module).threadblocks(program, text))
-
-    def largest_message(self, text: str) -> int | None:
-        """Return the largest message in bytes for which the program in a text can be run; None if there is no limit."""
-        largest: int | None = import_module(self.module).largest_message(text)
-        return largest
+        return self.writer.threadblocks(program, text)
 
     def write_in_switch(
         self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int
     ) -> tuple[str, Program]:
         """Return the text of an algorithm whose sends go through switches, and its Program without threadblocks.
 
+        Args:
+            algorithm: The algorithm.
+            common: Cells of its chunks.
+            inplace: True for calls in place.
+            sms: Threadblocks that a rank may have.
+
         Raises:
             InputError: If files of this format cannot express the algorithm.
         """
-        if not self.in_switch:
+        if self.load_in_switch is None:
             raise InputError(f"{self.what} cannot express sums and multicasts of switches")
-        text_and_header: tuple[str, Program] = import_module(self.in_switch).write_program(
-            algorithm, common, inplace, sms
-        )
-        return text_and_header
+        return self.load_in_switch().write_program(algorithm, common, inplace, sms)
 
     def predictor(
         self, file: str | Path, program: Program, topology: Topology, group: Sequence[int] | None = None
@@ -120,39 +214,33 @@ class Format:
 
         Formats with a converter time the file, given as its text or its path; others time the program that it holds.
         """
-        if not self.converter:
+        if self.load_converter is None:
             return Predictor(program, topology, group)
-        timed: TimedProgram = import_module(self.converter).predictor(file, topology, group)
-        return timed
+        return self.load_converter().predictor(file, topology, group)
 
     @property
     def readers(self) -> list[str]:
         """Return the names of the targets whose files have this format."""
         return [target.name for target in TARGETS.values() if target.format == self.name]
 
-    def describe(self, program: Program, target: Target, text: str) -> str:
-        """Return one line that describes a written file."""
-        return str(import_module(self.module).describe(program, target, text))
-
 
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
-        Format("msccl", "an MSCCL XML file", ".xml", b"<", "emit.msccl.format", holds_program=True, has_fifo=True),
+        Format("msccl", "MSCCL", "an MSCCL XML file", ".xml", b"<", _msccl, holds_program=True, has_fifo=True),
         Format(
-            "mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format",
-            kept_by_name=True, placed=True, converter="emit.mscclpp.as_program",
-            in_switch="emit.mscclpp.in_switch",
+            "mscclpp", "MSCCL++", "an execution plan (JSON)", ".json", b"{", _mscclpp,
+            load_converter=_mscclpp_converter, load_in_switch=_mscclpp_in_switch, kept_by_name=True, placed=True,
         ),
         Format(
-            "chakra", "a Chakra trace (NAME.RANK.et)", ".et", b"", "emit.chakra.format",
-            holds_program=True, simulator="ASTRA-sim",
+            "chakra", "Chakra", "a Chakra trace (NAME.RANK.et)", ".et", b"", load_trace=_chakra, holds_program=True,
+            simulator="ASTRA-sim",
         ),
         Format(
-            "goal", "a GOAL file", ".goal", b"num_ranks", "emit.loggopsim.format",
-            holds_program=True, simulator="LogGOPSim",
+            "goal", "GOAL", "a GOAL file", ".goal", b"num_ranks", load_trace=_goal, holds_program=True,
+            simulator="LogGOPSim",
         ),
-        Format("schedule", "a schedule (.synth)", ".synth", b"PK"),
+        Format("schedule", "synth", "a schedule (.synth)", ".synth", b"PK"),
     )
 }  # fmt: skip
 
@@ -188,9 +276,8 @@ def verify_file(
 def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
     """Read and check a file as a Program; the verdict is "not readable" for formats that give no Program."""
     file_format = format_of(Path(path))
-    if file_format.converter:
-        verdict: Verdict = import_module(file_format.converter).verify_program(Path(path), goal)
-        return verdict
+    if file_format.load_converter is not None:
+        return file_format.load_converter().verify_program(Path(path), goal)
     if not file_format.holds_program:
         descriptions = " or ".join(form.what for form in FORMATS.values() if form.has_program)
         return Verdict("not readable", (f"{origin_of(Path(path))}: is {file_format.what}; it must be {descriptions}",))
@@ -241,12 +328,8 @@ def write_program(
     Raises:
         InputError: If a check has a finding, or the target cannot express the program.
     """
-    form = FORMATS[target.format]
-    if not form.module:
-        raise InputError(f"{target.name}: no program is written as {form.what}; it must be a format of programs")
-    base = plain_name(program.name)
-    text = str(import_module(form.module).write(replace(program, name=base), goal, target, nodes, inplace, linked))
-    return _stamped(text, base)
+    base, writer = plain_name(program.name), FORMATS[target.format].writer
+    return _stamped(writer.write(replace(program, name=base), goal, target, nodes, inplace, linked), base)
 
 
 def write_trace(program: Program, form: Format, size_bytes: int) -> list[tuple[str, bytes]]:
@@ -257,8 +340,9 @@ def write_trace(program: Program, form: Format, size_bytes: int) -> list[tuple[s
     Raises:
         InputError: If a chunk would not be a whole number of bytes.
     """
-    renamed = replace(program, name=plain_name(program.name))
-    return list(import_module(form.module).write(renamed, size_bytes))
+    if form.load_trace is None:
+        raise InputError(f"no simulator loads {form.what}; it must be a format of traces")
+    return list(form.load_trace().write(replace(program, name=plain_name(program.name)), size_bytes))
 
 
 def restate_program(text: str, name: str, least: int, most: int | None, target: Target) -> str:
@@ -275,7 +359,7 @@ def restate_program(text: str, name: str, least: int, most: int | None, target: 
         InputError: If the program takes no message of such a size.
     """
     base = plain_name(name)
-    return _stamped(str(import_module(FORMATS[target.format].module).restate(text, base, least, most, target)), base)
+    return _stamped(FORMATS[target.format].writer.restate(text, base, least, most, target), base)
 
 
 def _stamped(text: str, base: str) -> str:

@@ -82,7 +82,7 @@ def _node(position: int, operation: Operation, reduce_us: int) -> bytes:
     return b"".join(parts)
 
 
-def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
+def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None, _: str | None = None) -> Verdict:
     """Read and check a trace with all its files, given one of them; never raise for bad input.
 
     Its nodes must be those of the program in it, which is replayed as any other program.
@@ -218,8 +218,3 @@ def _packed(data: bytes) -> list[int]:
         value, at = read_varint(data, at)
         numbers.append(value)
     return numbers
-
-
-def threadblocks(program: Program, _: str | Path) -> list[int]:
-    """Return the number of threadblocks of each rank."""
-    return [len(gpu.threadblocks) for gpu in program.gpus]

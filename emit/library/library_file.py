@@ -176,7 +176,7 @@ def read_right(entry: IndexEntry, requirement: Requirement) -> tuple[str, Progra
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None
     if not requirement.is_goal(entry):
         raise InputError(f"{entry.file}: its entry states another goal than the question")
-    converts = FORMATS[target.format].converter
+    converts = FORMATS[target.format].load_converter
     verdict = verify_program(entry.path, goal) if converts else verify_file(entry.path, goal, None, target.name)
     program = _right(verdict, entry.file)
     fault = _mismatch(entry, program, requirement) or _other_sizes(entry, text)

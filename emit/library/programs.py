@@ -183,7 +183,9 @@ class Programs:
         common = best_cut(algorithm, self._cells(algorithm, SMALLEST, LARGEST))
         text, program = form.write_in_switch(algorithm, common, self.inplace, self.target.limits.sms)
         predictor = form.predictor(text, program, self.problem.topology, problem.ranks)
-        return Lowered(self.target, program, None, predictor, common, largest=form.largest_message(text), text=text)
+        return Lowered(
+            self.target, program, None, predictor, common, largest=form.writer.largest_message(text), text=text
+        )
 
     def _largest(self, algorithm: Algorithm, large: Lowered, until: float) -> Lowered | None:
         """Return a program for the largest messages only; None if `large` is fast enough there or no time is left."""
@@ -272,7 +274,7 @@ class Programs:
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # The format may still refuse the program.
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
-            largest = form.largest_message(text)
+            largest = form.writer.largest_message(text)
         predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
         scale = float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0)
         exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale

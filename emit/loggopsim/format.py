@@ -75,7 +75,7 @@ def _statement_of(operation: Operation) -> str:
     )
 
 
-def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
+def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None, _: str | None = None) -> Verdict:
     """Read and check a file; never raise for bad input.
 
     Its operations must be those of the program in its comments, which is replayed as any other program.
@@ -195,8 +195,3 @@ class _GoalReader:
         if missing:
             raise InputError(f"rank {missing[0]} is missing; it must have each of 0..{self.count - 1}")
         return [self.operations_of_rank[rank] for rank in range(self.count)]
-
-
-def threadblocks(program: Program, _: str | Path) -> list[int]:
-    """Return the number of threadblocks of each rank."""
-    return [len(gpu.threadblocks) for gpu in program.gpus]

@@ -212,9 +212,9 @@ def xml_text(program: Program, target: Target) -> str:
     return "\n".join(_lines(program, target)) + "\n"
 
 
-def threadblocks(program: Program, _: str | Path) -> list[int]:
-    """Return the number of threadblocks of each rank."""
-    return [len(gpu.threadblocks) for gpu in program.gpus]
+def threadblocks(program: Program | None, _: str | Path) -> list[int]:
+    """Return the number of threadblocks of each rank; none for a file that gave no program."""
+    return [] if program is None else [len(gpu.threadblocks) for gpu in program.gpus]
 
 
 def largest_message(_: str) -> None:

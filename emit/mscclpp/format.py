@@ -87,7 +87,7 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
     return next((report for report in further_reports if report.ok), first)
 
 
-def verify(path: str | os.PathLike[str], goal: Goal | None = None, _: int | None = None) -> Verdict:
+def verify(path: str | os.PathLike[str], goal: Goal | None = None, *_: object) -> Verdict:
     """Read and check a plan file, which has no FIFO; this never raises for bad input.
 
     Without `goal`, a plan of a collective without a known goal is "not readable", unless it is proved wrong.

@@ -24,7 +24,7 @@ def test_a_row_fits_its_format(target: Target) -> None:
     form = FORMATS[target.format]
     assert target.suffix == form.suffix
     assert target.runs_here == form.has_program
-    assert form.module
+    assert form.load
     assert set(target.protocols) == set(FIFO_DEPTH)
     assert target.limits.ops <= set(OPS)
     assert target.only_outofplace <= set(target.collectives)

@@ -115,7 +115,7 @@ def _file(addition: Addition, library: Library, earlier: Sequence[IndexEntry]) -
     renamed = replace(addition.program, name=stem)
     nodes = None if addition.topology is None else addition.topology.nodes[list(entry.group)].tolist()
     text, form = write_program(renamed, addition.goal, addition.target, nodes=nodes), FORMATS[addition.target.format]
-    most = most_bytes(renamed, addition.target.limits) if form.holds_program else form.largest_message(text)
+    most = most_bytes(renamed, addition.target.limits) if form.holds_program else form.writer.largest_message(text)
     if most is not None and most < entry.last_bytes:
         entry = entry.restated(max_bytes=most)
     _check_free(entry, earlier)

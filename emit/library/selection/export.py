@@ -116,7 +116,7 @@ def _checked(entry: IndexEntry) -> bytes:
     if stated is not None and stated != hashlib.sha256(data).hexdigest():
         raise InputError(f"{origin_of(entry.path)}: is not what its entry says; see synth library check")
     verdict = verify_file(entry.path, entry.goal(), None, entry.target)
-    if verdict.status == "right" and FORMATS[TARGETS[entry.target].format].converter:
+    if verdict.status == "right" and FORMATS[TARGETS[entry.target].format].load_converter:
         verdict = verify_program(entry.path, entry.goal())
     fault = verdict.status
     if verdict.program is not None and verdict.status == "right":

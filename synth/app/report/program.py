@@ -35,7 +35,6 @@ from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-_FORMAT_NAMES = {"msccl": "MSCCL", "mscclpp": "MSCCL++", "chakra": "Chakra", "goal": "GOAL"}
 _PLAN_NOTE = (
     "The drawing shows the messages of the plan in the order of its data. Times by size are those of the plan"
     " itself, with its signals."
@@ -123,7 +122,7 @@ def program_item(
         name=source.name,
         collective=program.collective,
         comparison_key=comparison_key,
-        subtitle=f"{format_count(program.nranks, 'rank')} · {_FORMAT_NAMES[form.name]}, {program.protocol}",
+        subtitle=f"{format_count(program.nranks, 'rank')} · {form.title}, {program.protocol}",
         timing=timing,
         view=view,
         facts=tuple(_facts(program, view, timing)),

@@ -65,7 +65,7 @@ def _folder(folder_path: Path) -> list[Source]:
     indexed = {source.path for source in sources}
     kinds = {file_format.suffix: _kind(file_format) for file_format in FORMATS.values() if not file_format.simulator}
     # A JSON file need not be a plan.
-    plain = {file_format.suffix for file_format in FORMATS.values() if not file_format.converter}
+    plain = {file_format.suffix for file_format in FORMATS.values() if file_format.load_converter is None}
     own = {target.folder for target in TARGETS.values()}
     for folder in ("", SCHEDULES, *(target.folder for target in TARGETS.values() if target.runs_here)):
         inner = folder_path / folder

@@ -239,7 +239,7 @@ def optimize(file: str, topo: str | None, group: str | None, **shared_options: A
     if options.out is None:
         options = with_values(options, out=f"{Path(file).stem}-optimized{target.suffix}")
     text: str | None = None
-    if place is not None and (form := FORMATS[target.format]).converter and format_of(file) is form:
+    if place is not None and (form := FORMATS[target.format]).load_converter and format_of(file) is form:
         text = write_program(compiled.program, goal, target, nodes=nodes_at(place if topo else None))
         # A plan's time differs from its program's.
         before, after = (form.predictor(version, program, *place).times_us(_SIZES) for version in (file, text))

@@ -145,7 +145,7 @@ def _convert_for_executor(
             raise
         raise InputError(f"{error}; synth optimize {source} --target {target.name} compiles it again") from None
     write_text(out, text)
-    click.echo(f"{origin_of(out)}: {FORMATS[target.format].describe(program, target, text)}")
+    click.echo(f"{origin_of(out)}: {FORMATS[target.format].writer.describe(program, target, text)}")
 
 
 def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:

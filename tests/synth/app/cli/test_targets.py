@@ -23,34 +23,36 @@ from tests.synth.app.cli.calling import Call
 from topologies.errors import InputError
 
 
-def write(program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, *calls: object) -> str:
-    return json.dumps({"toy": write_msccl(program, goal), "nodes": nodes, "inplace": calls[0]}) + "\n"
+class ToyModule:
+    """A module of a format whose files wrap MSCCL XML."""
 
+    def write(self, program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, *calls: object) -> str:
+        return json.dumps({"toy": write_msccl(program, goal), "nodes": nodes, "inplace": calls[0]}) + "\n"
 
-def verify(path: Path, _: Goal | None, __: int | None) -> Verdict:
-    try:
-        read_msccl(json.loads(path.read_text())["toy"])
-    except (InputError, ValueError) as error:
-        return Verdict("not readable", (str(error),))
-    return Verdict("right", ("right: as every toy",))
+    def verify(self, path: Path, *_: object) -> Verdict:
+        try:
+            read_msccl(json.loads(path.read_text())["toy"])
+        except (InputError, ValueError) as error:
+            return Verdict("not readable", (str(error),))
+        return Verdict("right", ("right: as every toy",))
 
+    def restate(self, text: str, *_: object) -> str:
+        raise InputError(f"{text[:20]}: cannot be restated; it must be written anew")
 
-def describe(_: Program, __: Target, ___: str) -> str:
-    return "a toy"
+    def describe(self, *_: object) -> str:
+        return "a toy"
 
+    def largest_message(self, _: str) -> None:
+        """Return None, since there is no limit."""
 
-def largest_message(_: str) -> None:
-    """Return None, since there is no limit."""
-
-
-def threadblocks(_: Program | None, __: str | Path) -> list[int]:
-    return [1] * 4
+    def threadblocks(self, *_: object) -> list[int]:
+        return [1] * 4
 
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     """Register a target and its format for one test."""
-    form = Format("toy", "a toy", ".toy", b"toy", __name__)
+    form = Format("toy", "Toy", "a toy", ".toy", b"toy", ToyModule)
     row = replace(
         TARGETS["executor-nccl"], name="toy", reader="nobody", load="TOY_DIR=out/toys", format="toy", folder="toys",
         suffix=".toy", collectives={"allgather": "all together now"}, runs_here=False,
