@@ -187,7 +187,9 @@ class Format:
 
     def threadblocks(self, program: Program | None, text: str | Path) -> list[int]:
         """Return the number of threadblocks of each rank, from a program and the text or the file that holds it."""
-        return self.writer.threadblocks(program, text)
+        if self.load is not None:
+            return self.load().threadblocks(program, text)
+        return [] if program is None else [len(gpu.threadblocks) for gpu in program.gpus]
 
     def write_in_switch(
         self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int

@@ -87,7 +87,7 @@ def test_the_index_states_threadblocks_of_a_rank(tmp_path: Path) -> None:
     synthesize("allgather", "dgx1", [0, 1, 2], engine="route", target="auto", sms=6).save(tmp_path)
     for entry in load_index(tmp_path):
         program = read_msccl(entry.path)
-        assert entry.values["threadblocks"] == max(threadblocks(program, "")) <= 6
+        assert entry.row["threadblocks"] == max(threadblocks(program, "")) <= 6
 
 
 def test_the_index_states_topology_and_group(tmp_path: Path) -> None:
