@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from emit.formats import verify_file
 from emit.library import write
-from emit.library.entry import INDEX
+from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save, stems
@@ -42,7 +42,7 @@ def put(folder: Path, *rows: Row) -> list[Path]:
             for name in (row["file"], row["schedule"], row["proof_file"]):
                 if name is not None:
                     library.write(name, asked_of(row).encode())
-        return library.commit(rows)
+        return library.commit([IndexEntry.of(row, folder) for row in rows])
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -123,7 +123,7 @@ def test_an_answer_is_written_beside_a_locked_library(
     for number in (2, 3):
         with held(Path(name)), writing(name, until=now(), elsewhere=True) as library:
             library.write("msccl/a.xml", b"answer")
-            placed = library.commit([row_of(0, "a")])
+            placed = library.commit([IndexEntry.of(row_of(0, "a"), tmp_path)])
         assert placed == [library.folder / "msccl/a.xml", library.folder / INDEX]
         assert files(tmp_path / f"lib-{number}").keys() == {"msccl/a.xml", INDEX}
         (line,) = capfd.readouterr().err.splitlines()
