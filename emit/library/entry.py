@@ -93,6 +93,11 @@ class IndexEntry:
         return len(self.group)
 
     @property
+    def is_of_plan(self) -> bool:
+        """Return True if the file is of a plan for concurrent groups, which `groups` lists."""
+        return "groups" in self.row
+
+    @property
     def path(self) -> Path:
         """Return the path of the executor's file.
 

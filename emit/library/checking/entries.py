@@ -65,7 +65,7 @@ class _Subject:
     @property
     def is_part(self) -> bool:
         """Return True if the schedule is that of several groups and the file that of one."""
-        return bool(self.entry.groups) and not self.entry.stated_goal
+        return self.entry.is_of_plan and not self.entry.stated_goal
 
     @property
     def own_schedule(self) -> CheckedSchedule | None:
@@ -96,7 +96,7 @@ def entry_faults(
         subject = _Subject(entry, topology, is_known, checked_schedule, problem)
         text, program = read_right(entry, _requirement(entry, topology, problem))
         if checked_schedule is not None:
-            other = _other_plan if entry.groups else _other_question
+            other = _other_plan if entry.is_of_plan else _other_question
             yield from other(entry, checked_schedule[0].bounded_problem)
         yield from _other_program(entry, program, text)
         if problem is None or topology is None:
@@ -110,7 +110,7 @@ def entry_faults(
         timed_for = partial(FORMATS[TARGETS[entry.target].format].predictor, text, program, costed_topology)
         findings = check_figures(entry.row, _evidence(subject, timed_for(entry.communicator), witnesses_of))
         yield from findings.wrong
-        if entry.groups:
+        if entry.is_of_plan:
             yield from _other_groups(entry, problem)
         if findings.unproved:
             report.unproved[", ".join(findings.unproved)].add(entry.file)
@@ -211,7 +211,7 @@ def _problem(entry: IndexEntry, topology: Topology | None, stored: StoredSchedul
     if entry.collective in KINDS and find_kind(entry.collective).by_name:
         root = entry.root if find_kind(entry.collective).rooted else None
         return make_problem(topology, entry.collective, entry.group, relays=entry.relays, root=root)
-    if stored is None or entry.groups:
+    if stored is None or entry.is_of_plan:
         return None
     return make_problem(topology, stored.bounded_problem.collective, entry.group, relays=entry.relays)
 

@@ -164,7 +164,7 @@ def _rank(file: LibraryFile, new_files: Sequence[LibraryFile], requirement: Requ
     if not padding and all(new_file.scale == 1.0 for new_file in new_files):
         file.serves = lambda size: divides_usual(divides, cells, target, size)
     file.precedence = _PLAIN if file.within else _LAST
-    if file.existed and file.entry.groups:
+    if file.existed and file.entry.is_of_plan:
         file.precedence = _FIRST
     if file.existed and any(new_file.offer and new_file.entry.padding != padding for new_file in new_files):
         file.precedence = _FIRST if _never_slower(file, new_files) else _LAST
