@@ -76,7 +76,7 @@ def hops(form: str, places: int, root: int, rotation: int) -> Hops:
     is_later = np.arange(places - 1) > 0
     if form == CHAIN:
         return Hops(np.append(root, places_after_root)[:-1], places_after_root, np.arange(places - 1))
-    if form == SCATTER:
+    if form == SCATTER and places > 2:
         return Hops(np.where(is_later, places_after_root[0], root), places_after_root, is_later.astype(np.int64))
     return Hops(np.full(places - 1, root), places_after_root, np.zeros(places - 1, dtype=np.int64))
 

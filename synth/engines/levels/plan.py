@@ -10,7 +10,18 @@ import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork, csr_network
 from synth.engines.flow.routes import FlowRouter
-from synth.engines.levels.composition import STAR, Arcs, Hops, exchange, following, from_root, hops, send, spread
+from synth.engines.levels.composition import (
+    SCATTER,
+    STAR,
+    Arcs,
+    Hops,
+    exchange,
+    following,
+    from_root,
+    hops,
+    send,
+    spread,
+)
 from synth.engines.levels.tuning import LevelsTuning
 from synth.model.collective import Bools, Ints
 from synth.model.compiled import choose_runner
@@ -187,9 +198,12 @@ class Levels:
             """Return the tree along a level from a place: routed, or with a link to each other rank."""
             if self._trees[level]:
                 return self._trees[level][place][rotation % self.tuning.variants]
-            return hops(shape.outer if level == 0 else STAR, self.members.shape[level], place, rotation)
+            form = shape.outer if level == 0 else inner
+            return hops(form, self.members.shape[level], place, rotation)
 
         collective, place = self.problem.collective, tuple(self.place[exit_rank].tolist())
+        # A root that sends every chunk only once sends those at its own place to one rank of its part too.
+        inner = SCATTER if collective.kind.rooted and exit_rank == root and shape.outer != STAR else STAR
         tree = spread(self.members, along, place, rotation, shape.exchanged)
         if collective.kind.in_shares:
             return following(tree.backwards(), exchange(self.members, place, shape.exchanged), tree)

@@ -67,6 +67,19 @@ def test_more_nodes_become_a_quotient_by_their_symmetry() -> None:
         assert len(plan.chunk) == 4 * (8 * nodes - 1)  # The chunks of one rank.
 
 
+@pytest.mark.parametrize("form", ["scatter", "chain"])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_a_root_moves_each_chunk_once_inside_its_node(collective: str, form: str) -> None:
+    problem = make_problem(load("dgx-a100:3"), collective, root=11)
+    levels = Levels(problem, levels_search._members(problem.topology, problem.group), TUNING)
+    plan = levels.plan(LevelsShape(form), 16)
+    assert plan is not None
+    net = problem.network
+    root_end, other_end = (net.src, net.dst) if collective == "broadcast" else (net.dst, net.src)
+    in_node = (root_end[plan.link] == 11) & (other_end[plan.link] // 8 == 1)
+    assert sorted(plan.chunk[in_node].tolist()) == list(range(plan.problem.collective.nchunks))
+
+
 def test_a_grid_is_refused(workers: Workers) -> None:
     problem = make_problem(load("mesh:3x3"), "allgather")
     request = Request(Options(), (1 << 20,), np.inf, workers, BestTimes(), prove(problem, max_flow=False))
