@@ -18,7 +18,8 @@ import torch.distributed as dist
 
 from emit.msccl.read import read_msccl
 from runtime.torch.programs.rank_program import rank_program
-from runtime.torch.programs.run import FIRST_TAG, Transport, run
+from runtime.torch.programs.run import run
+from runtime.torch.programs.transport import FIRST_TAG, Transport
 
 PINGS = 40
 

@@ -60,10 +60,12 @@ def worker(result: Path, sizes: list[int], turns: int) -> None:
                 bench = Bench(Case(op, size, ranks=tuple(range(world))), [Method("gloo"), Method("auto")])
                 for _ in range(turns):
                     bench.measure_once()
-                gloo, auto = bench.took
+                gloo, auto = bench.measured
                 if gloo.wrong or auto.wrong:
                     raise SystemExit(f"{op} of {size} bytes has wrong elements")
-                rows.append({"op": op, "size": size, "by": auto.ran, "gloo": gloo.median_s, "auto": auto.median_s})
+                rows.append(
+                    {"op": op, "size": size, "by": auto.algorithm, "gloo": gloo.median_s, "auto": auto.median_s}
+                )
     if me == 0:
         result.write_text(json.dumps(rows))
 

@@ -94,15 +94,15 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
     case = Case(program.collective, size_bytes, _KINDS.get(kind, kind), settings.op, ranks, program.root)
     method = Method("synth", name)
     bench = Bench(case, [method])
-    if not bench.took:
+    if not bench.measured:
         raise InputError(f"{name}: cannot be run on {case.call.size_bytes} bytes of {kind} over torch")
     for runs in (settings.warmup, settings.iterations):
         bench.runs[method] = runs
         if runs:
             bench.measure_once()
-    method_times = bench.took[0]
+    method_times = bench.measured[0]
     timing = Timing(1e6 * method_times.seconds[-1], method_times.wrong)
-    in_place = case.what.unit == BUFFER
+    in_place = case.row.unit == BUFFER
     return make_row(program, name, case.block, settings, None if in_place else timing, timing if in_place else None)
 
 

@@ -20,9 +20,7 @@ import torch
 import torch.distributed as dist
 
 import runtime.torch.process_group as ours
-from runtime.bench import (
-    count_blocks,
-)
+from runtime.bench import count_blocks
 from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
 from runtime.torch.choice import Method
 from runtime.torch.counters import counters
@@ -109,13 +107,13 @@ class MethodTimes:
 
     Attributes:
         method: The method.
-        ran: Name of the algorithm that ran.
+        algorithm: Name of the algorithm that ran.
         wrong: Wrong elements of all ranks in a run on known data.
         seconds: Time in s of each measurement: the mean of runs in a row, on the slowest rank.
     """
 
     method: Method
-    ran: str
+    algorithm: str
     wrong: int
     seconds: list[float] = field(default_factory=list)
 
@@ -146,7 +144,7 @@ class Case:
     root: int = 0
 
     @property
-    def what(self) -> CollectiveKind:
+    def row(self) -> CollectiveKind:
         """Return the collective's row of the registry."""
         return find_kind(self.collective)
 
@@ -169,22 +167,22 @@ class Case:
     def call(self) -> TableCall:
         """Return the properties on which the choice of a method depends."""
         size = self.block * self.blocks * self.dtype.itemsize
-        return TableCall(self.collective, size, self.kind, self.ranks, self.root if self.what.rooted else 0)
+        return TableCall(self.collective, size, self.kind, self.ranks, self.root if self.row.rooted else 0)
 
-    def given(self, rank: int) -> Tensor:
+    def input_of(self, rank: int) -> Tensor:
         """Build the input of a rank of the group: small numbers whose reductions are exact in every type."""
-        count = self.block * (self.blocks if self.what.unit == PAIR or self.what.before != OWN else 1)
+        count = self.block * (self.blocks if self.row.unit == PAIR or self.row.before != OWN else 1)
         most = 2 if self.op == "prod" else 4
         return ((torch.arange(count) + 3 * rank) % most + 1).to(self.dtype)
 
-    def wanted(self, me: int) -> Tensor | None:
+    def expected_output(self, me: int) -> Tensor | None:
         """Compute the correct result of a rank of the group; None if it gets none."""
-        if self.what.after == ROOT and me != self.root:
+        if self.row.after == ROOT and me != self.root:
             return None
         n = len(self.ranks)
-        own_slice = slice(me * self.block, (me + 1) * self.block) if self.what.after == OWN else slice(None)
-        parts = [self.given(rank)[own_slice] for rank in ([self.root] if self.what.before == ROOT else range(n))]
-        if not self.what.reduces:
+        own_slice = slice(me * self.block, (me + 1) * self.block) if self.row.after == OWN else slice(None)
+        parts = [self.input_of(rank)[own_slice] for rank in ([self.root] if self.row.before == ROOT else range(n))]
+        if not self.row.reduces:
             return torch.cat(parts)
         total = parts[0].clone()
         for part in parts[1:]:
@@ -197,13 +195,13 @@ class Case:
         """Build the call of torch's group, its input and its output (one tensor where it works in place)."""
         n, root = len(self.ranks), self.ranks[self.root]
         op = getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(self.op, self.op.upper()))
-        input_tensor = output_tensor = self.given(me)
-        if self.what.unit != BUFFER:
-            blocks = self.blocks if self.what.unit == PAIR or self.what.after != OWN else 1
+        input_tensor = output_tensor = self.input_of(me)
+        if self.row.unit != BUFFER:
+            blocks = self.blocks if self.row.unit == PAIR or self.row.after != OWN else 1
             output_tensor = torch.zeros(self.block * blocks, dtype=self.dtype)
         parts = None
         if me == self.root:
-            parts = list((output_tensor if self.what.after == ROOT else input_tensor).chunk(n)) if self.block else []
+            parts = list((output_tensor if self.row.after == ROOT else input_tensor).chunk(n)) if self.block else []
         calls: dict[str, Callable[[], Any]] = {
             "allreduce": lambda: dist.all_reduce(input_tensor, op, group=group),
             "allgather": lambda: _all_gather(output_tensor, input_tensor, group=group),
@@ -239,9 +237,9 @@ class Bench:
         self.case, self.group = case, group
         me = dist.get_rank(group)
         self.call, input_tensor, output_tensor = case.prepare(me, group)
-        expected = case.wanted(me)
+        expected = case.expected_output(me)
         input_copy = input_tensor.clone()
-        self.took: list[MethodTimes] = []
+        self.measured: list[MethodTimes] = []
         self.runs: dict[Method, int] = {}
         for method in methods:
             longest = math.inf
@@ -260,13 +258,13 @@ class Bench:
             if method.backend == "synth" and not ran.startswith("synth "):
                 continue
             differs = 0 if expected is None else int((output_tensor != expected).sum())
-            self.took.append(MethodTimes(method, ran, int(over_all(differs, group, dist.ReduceOp.SUM))))
+            self.measured.append(MethodTimes(method, ran, int(over_all(differs, group, dist.ReduceOp.SUM))))
             self.runs[method] = max(1, min(MOST_RUNS, math.ceil(_LONG_S / max(longest, 1e-6))))
         input_tensor.zero_()
 
     def measure_once(self, methods: Sequence[Method] | None = None) -> None:
         """Measure each method, or each of `methods`, once more, one after the other."""
-        for method_times in self.took:
+        for method_times in self.measured:
             if methods is not None and method_times.method not in methods:
                 continue
             runs = self.runs[method_times.method]
@@ -302,11 +300,11 @@ def measure_methods(
     """
     bench = Bench(case, methods, group)
     for _ in range(_LOOKS):
-        least = min((times.median_s for times in bench.took if times.seconds), default=math.inf)
-        near = (times.method for times in bench.took if not times.seconds or times.median_s <= _NEAR * least)
+        least = min((times.median_s for times in bench.measured if times.seconds), default=math.inf)
+        near = (times.method for times in bench.measured if not times.seconds or times.median_s <= _NEAR * least)
         bench.measure_once(list(near))
-    ours_right = [times for times in bench.took if times.method.backend == "synth" and not times.wrong]
-    wrapped = next(times for times in bench.took if times.method.backend != "synth")
+    ours_right = [times for times in bench.measured if times.method.backend == "synth" and not times.wrong]
+    wrapped = next(times for times in bench.measured if times.method.backend != "synth")
     gains: dict[Method, tuple[float, ...]] = {}
     if ours_right:
         best = min(ours_right, key=lambda times: times.median_s)
@@ -319,10 +317,10 @@ def measure_methods(
     size = case.call.size_bytes
     return [
         Measurement(
-            case.collective, case.ranks, case.kind, size, t.method, t.ran, 1e6 * t.median_s, t.wrong,
+            case.collective, case.ranks, case.kind, size, t.method, t.algorithm, 1e6 * t.median_s, t.wrong,
             gains.get(t.method, ()),
         )
-        for t in bench.took
+        for t in bench.measured
     ]  # fmt: skip
 
 

@@ -28,9 +28,10 @@ from runtime.torch.failures.compare import check_same_call, check_same_choices
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.agree import agree_on_block, exchange_sizes, wait_for_all
 from runtime.torch.programs.blocks import Blocks, Buffers
-from runtime.torch.programs.pieces import PieceMap, Sizes, map_pieces
+from runtime.torch.programs.pieces import Sizes, map_pieces
 from runtime.torch.programs.rank_program import RankProgram, rank_program
-from runtime.torch.programs.run import FIRST_TAG, MAX_CHANNELS, REDUCERS, Transport
+from runtime.torch.programs.run import REDUCERS
+from runtime.torch.programs.transport import FIRST_TAG, MAX_CHANNELS, Transport
 from runtime.torch.table import REDUCED_TYPES, TableCall
 from runtime.torch.tasks import GroupTask, Record, TaskThread
 from topologies.errors import InputError
@@ -112,9 +113,8 @@ class Core:
         self.names = ", ".join(map(str, self.ranks))
         self.lane = TaskThread(f"group of ranks {self.names}")
         self.task = task
-        # Most recent parts and piece maps, by the program's id and the order of its ranks.
+        # Most recent parts, by the program's id and the order of its ranks.
         self._parts: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[Program, RankProgram]] = OrderedDict()
-        self._maps: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[RankProgram, PieceMap | None]] = OrderedDict()
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
         fault, basis = None, ""
         try:
@@ -267,18 +267,18 @@ class Core:
             raise InputError(
                 f"{call.collective}: sparse tensors, or of several types; they must be dense and of one type"
             )
-        method, served_by = requested_method.get(), f"synth {DIRECT}"
+        method, served_by, reason = requested_method.get(), f"synth {DIRECT}", ""
 
         def work(transport: Transport) -> None:
             """Exchange sizes if wanted, then run a program or send the blocks straight to their destinations."""
-            nonlocal served_by
+            nonlocal served_by, reason
             block = agree_on_block(transport, blocks) if agrees else None
             sizes = exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
             if agrees and block is None:
-                uneven = self._choose_uneven(call, buffers, sizes, method)
-                if uneven is not None:
-                    served_by = f"synth {uneven[0].program.name}"
-                    return buffers.execute_uneven(*uneven, blocks, sizes, transport)
+                part, reason = self._choose_uneven(call, buffers, sizes, method)
+                if part is not None:
+                    served_by = f"synth {part.program.name}"
+                    return buffers.execute_uneven(part, blocks, sizes, transport)
             if block:
                 size_bytes = block * buffers.blocks * buffers.tensors[0].element_size()
                 even = replace(buffers, block=block)
@@ -290,18 +290,18 @@ class Core:
 
         def record(seconds: float) -> None:
             """Count the call, with what served it and its seconds."""
-            counters.count(call.collective, served_by, call.size_bytes)(seconds)
+            counters.count(call.collective, served_by, call.size_bytes, reason)(seconds)
 
         issued = self.issue(call, text, ", agreed" if agrees else f", {DIRECT}")
         return self._start(issued, record, work, buffers.outputs, "sum", terms)
 
     def _choose_uneven(
         self, call: TableCall, buffers: Buffers, sizes: Sizes, method: Method | None
-    ) -> tuple[RankProgram, PieceMap] | None:
-        """Return the program that runs on blocks of unequal sizes, or None to send the blocks directly.
+    ) -> tuple[RankProgram | None, str]:
+        """Return the program that runs on blocks of unequal sizes, or None and the reason to send the blocks directly.
 
         The answer is the same on every rank. The program is the one that serves equal blocks of as many bytes as the
-        busiest rank gives or takes. If that program cannot run on these blocks, the reason is counted.
+        busiest rank gives or takes. The reason is "" if no program serves such blocks either.
 
         Args:
             call: Facts on which the choice depends.
@@ -313,32 +313,20 @@ class Core:
         size_bytes = busiest * buffers.tensors[0].element_size()
         choice, part = self.choose(call._replace(size_bytes=size_bytes), replace(buffers, block=0), None, method)
         if part is None or self._chooser.path(choice) != "program":
-            return None
-        pieces, name = self._map(part), part.program.name
-        if pieces is None:
-            counters.count_fallback(call.collective, f"{name} is for blocks of equal sizes: sent directly")
-        elif max(map(max, sizes)) * len(sizes) > _MOST_UNEVEN * busiest:
-            counters.count_fallback(call.collective, f"blocks too unequal for {name}: sent directly")
-        else:
-            return part, pieces
-        return None
-
-    def _map(self, part: RankProgram) -> PieceMap | None:
-        """Return the piece map of a rank's part, built only once."""
-        key = id(part.program), part.order
-        if key not in self._maps or self._maps[key][0] is not part:
-            self._maps[key] = part, map_pieces(part)
-            while len(self._maps) > _KEPT:
-                self._maps.popitem(last=False)
-        return self._maps[key][1]
+            return None, ""
+        if map_pieces(part) is None:
+            return None, f"{part.program.name} is for blocks of equal sizes: sent directly"
+        if max(map(max, sizes)) * len(sizes) > _MOST_UNEVEN * busiest:
+            return None, f"blocks too unequal for {part.program.name}: sent directly"
+        return part, ""
 
     def send_blocks(
         self, call: TableCall, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
     ) -> GroupTask:
         """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one."""
-        counters.count_fallback(call.collective, "blocks of unequal sizes: sent one by one")
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
-        record = counters.count(call.collective, "one by one", call.size_bytes)
+        reason = "blocks of unequal sizes: sent one by one"
+        record = counters.count(call.collective, "one by one", call.size_bytes, reason)
         return self._start(issued, record, work, buffers.outputs, op, terms)
 
     def finish_calls(self, limit_s: float) -> bool:

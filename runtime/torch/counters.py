@@ -11,7 +11,6 @@ from itertools import groupby
 from synth.model.text import format_table
 
 log = logging.getLogger("synth.torch")
-_FALLBACK = "%s runs on the wrapped back end: %s"
 
 
 HELD = 4096  # Calls whose single durations are kept before they are added up.
@@ -73,7 +72,6 @@ class Counters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tallies: dict[tuple[str, str, str], Tally] = {}
-        self._fallbacks: Counter[tuple[str, str]] = Counter()
         self._waited: Counter[int] = Counter()
         self.last_ran: dict[str, str] = {}
 
@@ -92,22 +90,14 @@ class Counters:
                 self._tallies[key] = Tally(self, collective, backend)
             tally = self._tallies[key]
         if new and reason:
-            log.info(_FALLBACK, collective, reason)
+            log.info("%s runs on the wrapped back end: %s", collective, reason)
         return tally
 
-    def count(self, collective: str, backend: str, size_bytes: int) -> Callable[[float], None]:
-        """Count a call that begins; return the function that takes its duration in seconds when it is over."""
-        tally = self.tally(collective, backend)
+    def count(self, collective: str, backend: str, size_bytes: int, reason: str = "") -> Callable[[float], None]:
+        """Count a call that begins, as `tally` names it; return the function that takes its seconds when it is over."""
+        tally = self.tally(collective, backend, reason)
         tally.start(size_bytes)
         return tally.end
-
-    def count_fallback(self, collective: str, reason: str) -> None:
-        """Count a call that goes to the wrapped back end, and log the reason the first time."""
-        with self._lock:
-            self._fallbacks[collective, reason] += 1
-            first = self._fallbacks[collective, reason] == 1
-        if first:
-            log.info(_FALLBACK, collective, reason)
 
     def count_wait(self, rank: int, seconds: float) -> None:
         """Add seconds that this rank waited for a message of another rank."""
@@ -128,7 +118,7 @@ class Counters:
         """Return a table of the calls, the reasons of fallbacks, and the ranks for which this rank waited longest."""
         with self._lock:
             rows = [("collective", "ran on", "calls", "KiB", "mean ms", "longest ms")]
-            fallbacks = self._fallbacks.copy()
+            fallbacks: Counter[tuple[str, str]] = Counter()
             for (collective, backend), tallies_of_pair in groupby(
                 sorted(self._tallies.items()), key=lambda item: item[0][:2]
             ):

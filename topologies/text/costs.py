@@ -65,10 +65,8 @@ def _protocol(table: Fields) -> Protocol:
         if kind not in KINDS:
             table.fail("links", f"holds {kind[:40]!r}, which is no kind of link; it must be of {', '.join(KINDS)}")
     return Protocol(
-        start_us=table.number("start_us", 0.0, MAX_COST_US, "µs") if "start_us" in table.values else 0.0,
-        threadblock_gbs=table.number("threadblock_gbs", MIN_GBS, MAX_GBS, "GB/s")
-        if "threadblock_gbs" in table.values
-        else math.inf,
+        start_us=table.number("start_us", 0.0, MAX_COST_US, "µs", 0.0),
+        threadblock_gbs=table.number("threadblock_gbs", MIN_GBS, MAX_GBS, "GB/s", math.inf),
         links=tuple(kind for kind in KINDS if kind in links),
         switch_ops=_switch_ops(table.sub("switch_ops")),
         note=table.string("note", ""),

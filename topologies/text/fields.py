@@ -113,8 +113,14 @@ class Fields:
             self.fail(key, f"{shown(value)} is neither true nor false; it must be one of these, without quotes")
         return value
 
-    def integer(self, key: str, low: int, high: int) -> int:
-        """Return the whole number of `key`, which must be from `low` to `high`."""
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """Return the whole number of `key`, from `low` to `high`; the default, if there is one, where it is missing.
+
+        Raises:
+            InputError: The value is no such number, or it is missing and there is no default.
+        """
+        if default is not None and key not in self.values:
+            return default
         value = self._get(key, None, f"a whole number from {low} to {high}")
         if type(value) is not int:
             self.fail(key, f"{shown(value)} is no whole number; it must be one from {low} to {high}")
@@ -122,8 +128,14 @@ class Fields:
             self.fail(key, f"{shown(value)} is out of range; it must be {low} to {high}")
         return value
 
-    def number(self, key: str, low: float, high: float, unit: str) -> float:
-        """Return the number of `key`, which must be from `low` to `high`; NaN and infinities are refused."""
+    def number(self, key: str, low: float, high: float, unit: str, default: float | None = None) -> float:
+        """Return the number of `key`, from `low` to `high`; the default, if there is one, where it is missing.
+
+        Raises:
+            InputError: The value is no such number (NaN is none), or it is missing and there is no default.
+        """
+        if default is not None and key not in self.values:
+            return default
         value = self._get(key, None, f"a number in {unit}")
         if type(value) not in (int, float):
             self.fail(key, f"{shown(value)} is no number; it must be one in {unit}, without quotes")

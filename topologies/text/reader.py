@@ -86,10 +86,8 @@ def read_machine(text: str, origin: str) -> Machine:
             limits=_limits(top, vertices, src, dst),
             alpha_assumed=top.boolean("alpha_assumed", False) or assumed,
             nodes=_nodes(top, vertices.nranks),
-            sms=top.integer("sms", 1, MAX_SMS) if "sms" in top.values else 0,
-            compute_capability=top.integer("compute_capability", MIN_CAPABILITY, MAX_CAPABILITY)
-            if "compute_capability" in top.values
-            else 0,
+            sms=top.integer("sms", 1, MAX_SMS, 0),
+            compute_capability=top.integer("compute_capability", MIN_CAPABILITY, MAX_CAPABILITY, 0),
             **{key: top.matching(key, pattern, right) for key, pattern, right in NAMED},
             summary=top.string("summary", ""),
             source=top.string("source", ""),
@@ -380,7 +378,7 @@ def _switch_ops(top: Fields, vertices: _Vertices) -> Iterator[SwitchOps]:
         words = ("multicast", "reduce")
         if not any(word in table.values for word in words):
             table.fail("", "must have multicast or reduce, or both: at which part of a port's rate, 0 to 1")
-        parts = [table.number(word, 0.0, 1.0, "of a port's rate") if word in table.values else 0.0 for word in words]
+        parts = [table.number(word, 0.0, 1.0, "of a port's rate", 0.0) for word in words]
         if "switches" not in table.values or not table.strings("switches"):
             table.fail("switches", "missing or empty; it must be an array of switches' names")
         for item in table.strings("switches"):

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
 from runtime.torch.c10d.operations import OPERATIONS, TorchOperation
 from runtime.torch.c10d.pass_through import PassThrough
@@ -23,8 +22,7 @@ from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
 from runtime.torch.programs.blocks import Blocks, Buffers, as_values, holds_values
-from runtime.torch.programs.rank_program import RankProgram
-from runtime.torch.programs.run import Transport
+from runtime.torch.programs.transport import Transport
 from runtime.torch.table import TableCall
 from topologies.errors import InputError
 
@@ -92,6 +90,7 @@ class Dispatcher:
     Attributes:
         wrapped: By device type, torch's kind of the wrapped back end and the back end.
         ranks: The members, as the whole job numbers them.
+        core: Numbers, runs and watches the calls.
         pass_through: By operation, the object that hands calls on CPU tensors straight to Gloo.
     """
 
@@ -117,12 +116,12 @@ class Dispatcher:
             nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl/", store), rank, size, nccl_options)
             nccl._set_sequence_number_for_group()
             self.wrapped["cuda"] = (dist.ProcessGroup.BackendType.NCCL, nccl)
-        self._core = Core(watch, not dist.is_initialized(), TaskWork)
+        self.core = Core(watch, not dist.is_initialized(), TaskWork)
         self.pass_through = {
-            name: PassThrough(self._core, gloo, row, self._describe) for name, row in OPERATIONS.items()
+            name: PassThrough(self.core, gloo, row, self._describe) for name, row in OPERATIONS.items()
         }
 
-    def _terms(self, opts: Any) -> Terms:
+    def terms(self, opts: Any) -> Terms:
         """Return how a call with torch's options is made; a time-out that the group was given later counts, too."""
         limit = getattr(opts, "timeout", None)
         if limit is None or limit.total_seconds() <= 0:
@@ -164,14 +163,14 @@ class Dispatcher:
         buffers.check_outputs(operation.kind.name)
         op = reduction_of(opts.reduceOp) if operation.kind.reduces else None
         call = self._call(operation, buffers, opts)
-        choice, part = self._core.choose(call, buffers, op)
+        choice, part = self.core.choose(call, buffers, op)
         backend = wrapped.name() if part is None else part.program.name
-        issued = self._core.issue(
+        issued = self.core.issue(
             call, self._describe(operation, buffers.size_bytes, buffers.tensors[0].dtype, opts), f", on {backend}"
         )
         if part is None:
             return self._run_wrapped(issued, operation, wrapped, buffers, arguments, choice.reason, opts, op)
-        return self._core.execute(issued, part, buffers, op or "sum", self._terms(opts))
+        return self.core.execute(issued, part, buffers, op or "sum", self.terms(opts))
 
     def run_blocks(self, name: str, blocks: Blocks, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
         """Run a collective in which a rank does not know all block sizes of the other ranks, and return torch's Work.
@@ -194,31 +193,13 @@ class Dispatcher:
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
         text = f"{call.collective}{self._root(operation, call)} of blocks of {call.kind}"
-        paths = self._core.paths(call)
+        paths = self.core.paths(call)
         if like.device.type != "cpu" or (operation.uneven and paths == {"wrapped"}):
-            why = self._core.choose(call, buffers, None)[0].reason
-            issued = self._core.issue(call, text, f", on {wrapped.name()}")
+            why = self.core.choose(call, buffers, None)[0].reason
+            issued = self.core.issue(call, text, f", on {wrapped.name()}")
             return self._run_wrapped(issued, operation, wrapped, buffers, arguments, why, opts, None)
         agrees = bool(paths - ({"direct"} if operation.uneven else {"direct", "wrapped"}))
-        return self._core.run_blocks(call, text, blocks, buffers, agrees, self._terms(opts))
-
-    def run_custom(self, name: str, buffers: Buffers, redop: Any, opts: Any) -> Any:
-        """Run the library's program of a custom collective that serves these tensors.
-
-        Args:
-            name: Name of the collective.
-            buffers: Its tensors; the size of a block is ignored.
-            redop: torch's reduction.
-            opts: torch's options of an all-reduce.
-
-        Raises:
-            InputError: The library has no such program.
-        """
-        return self._core.execute_custom(name, buffers, reduction_of(redop), self._terms(opts))
-
-    def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
-        """Run this rank's part of a custom program, which need not be in a library; the caller waits at once."""
-        return self._core.execute_program(part.program.name, part, buffers, op, Terms(waits=True))
+        return self.core.run_blocks(call, text, blocks, buffers, agrees, self.terms(opts))
 
     def send_blocks(
         self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
@@ -226,7 +207,7 @@ class Dispatcher:
         """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one."""
         operation = OPERATIONS[name]
         opts = opts or operation.options()
-        return self._core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self._terms(opts))
+        return self.core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self.terms(opts))
 
     def _call(self, operation: TorchOperation, buffers: Buffers, opts: Any) -> TableCall:
         """Return the facts on which the choice of an algorithm depends.
@@ -238,18 +219,18 @@ class Dispatcher:
         if not 0 <= root < ranks:
             raise InputError(f"{operation.kind.name}: root {root}; it must be a rank of the group, 0 to {ranks - 1}")
         return TableCall(
-            operation.kind.name, buffers.size_bytes, type_name(like), self._core.ranks, root, buffers.in_place
+            operation.kind.name, buffers.size_bytes, type_name(like), self.core.ranks, root, buffers.in_place
         )
 
     def _describe(self, operation: TorchOperation, size_bytes: int, kind: Any, opts: Any) -> str:
         """Return the text of a call for errors, the same on all ranks."""
         reduced = f" {reduction_of(opts.reduceOp)}" if operation.kind.reduces else ""
-        root = f" of root {self._core.ranks[opts.rootRank]}" if operation.kind.rooted else ""
+        root = f" of root {self.core.ranks[opts.rootRank]}" if operation.kind.rooted else ""
         return f"{operation.kind.name}{reduced}{root}, {size_bytes} bytes of {type_text(kind)}"
 
     def _root(self, operation: TorchOperation, call: TableCall) -> str:
         """Return the text that names the root of a rooted call, or ""."""
-        return f" of root {self._core.ranks[call.root]}" if operation.kind.rooted else ""
+        return f" of root {self.core.ranks[call.root]}" if operation.kind.rooted else ""
 
     def _run_wrapped(
         self,
@@ -263,10 +244,9 @@ class Dispatcher:
         op: str | None,
     ) -> Any:
         """Run a collective on a wrapped back end, count it with its reason, and return torch's Work."""
-        name, core = wrapped.name(), self._core
-        if why not in CHOSEN:
-            counters.count_fallback(issued.call.collective, why)
-        record = counters.count(issued.call.collective, name, issued.call.size_bytes)
+        name, core = wrapped.name(), self.core
+        reason = "" if why in CHOSEN else why
+        record = counters.count(issued.call.collective, name, issued.call.size_bytes, reason)
         copies = Copies(name == "gloo")
         averages = name == "gloo" and op == "avg"
         if averages:
@@ -291,17 +271,16 @@ class Dispatcher:
                 core.divide(buffers.outputs)
 
         task = TaskWork(finish, buffers.outputs, record)
-        core.lane.put(task, self._terms(opts).waits)
+        core.lane.put(task, self.terms(opts).waits)
         return task
 
     def pass_on(self, method: str, arguments: Sequence[Any]) -> WrappedWork:
         """Run a call with several tensors per rank on Gloo, which checks and serves it."""
-        wrapped, watch = self.wrapped["cpu"][1], self._core.watch
-        counters.count_fallback(method, "several tensors a rank")
-        waiting = Waiting(f"{method} of several tensors a rank", peers=range(len(self._core.ranks)))
+        wrapped, watch = self.wrapped["cpu"][1], self.core.watch
+        waiting = Waiting(f"{method} of several tensors a rank", peers=range(len(self.core.ranks)))
         with watch.guard(waiting, new=True, closes=False):
             work = getattr(wrapped, method)(*[argument for argument in arguments if argument is not None])
-        record = counters.count(method, wrapped.name(), 0)
+        record = counters.count(method, wrapped.name(), 0, "several tensors a rank")
         return WrappedWork(work, record, watch, waiting, partial(wait_apart, work.wait, watch.is_left))
 
     def follow(self, work: Any, finish: Callable[[], None], outputs: Sequence[Tensor]) -> TaskWork:
@@ -313,14 +292,10 @@ class Dispatcher:
             finish()
 
         task = TaskWork(function, outputs, lambda _: None)  # The work has a record of its own.
-        self._core.lane.put(task, wait=False)
+        self.core.lane.put(task, wait=False)
         return task
 
     # ---- barriers, messages and the end of the group
-
-    def barrier(self, opts: Any) -> Any:
-        """Run a barrier with torch's options and return torch's Work."""
-        return self._core.barrier(self._terms(opts or c10d.BarrierOptions()))
 
     def monitored_barrier(self, timeout: Any, wait_all_ranks: bool) -> None:
         """Run Gloo's barrier that names the ranks that did not come.
@@ -328,7 +303,7 @@ class Dispatcher:
         Raises:
             RuntimeError: A rank did not come in time.
         """
-        self._core.lane.drain()
+        self.core.lane.drain()
         self.wrapped["cpu"][1].monitored_barrier(timeout, wait_all_ranks)
 
     def message(self, method: str, tensors: Sequence[Tensor], tag: int, peer: int | None = None) -> WrappedWork:
@@ -347,10 +322,10 @@ class Dispatcher:
             raise InputError(f"tag {tag} is used by schedules; it must be 0 to {OWN_TAG - 1}")
         wrapped = self._wrapped_for(tensors[0])
         size_bytes = sum(t.numel() * t.element_size() for t in tensors)
-        whom = "any rank" if peer is None else f"rank {self._core.ranks[peer]}"
+        whom = "any rank" if peer is None else f"rank {self.core.ranks[peer]}"
         text = f"{'send to' if method == 'send' else 'receive from'} {whom}, {size_bytes} bytes"
         peers = [] if peer is None else [peer]
-        waiting, watch = Waiting(text, peers=peers or range(len(self._core.ranks))), self._core.watch
+        waiting, watch = Waiting(text, peers=peers or range(len(self.core.ranks))), self.core.watch
         with watch.guard(waiting, new=True, closes=False):
             work = getattr(wrapped, method)(tensors, *peers, tag)
         record = counters.count(method.removesuffix("_anysource"), wrapped.name(), size_bytes)
@@ -364,23 +339,23 @@ class Dispatcher:
 
         A call that another rank does not make ends with an error.
         """
-        if self._core.lane.interrupted:  # The calls under way wait for ranks that may be gone.
+        if self.core.lane.interrupted:  # The calls under way wait for ranks that may be gone.
             self.abort()
             return
-        if not self._core.finish_calls(self._timeout.total_seconds()):
+        if not self.core.finish_calls(self._timeout.total_seconds()):
             self.abort("has left the group amid a call")
             return
-        self._core.watch.leave()
-        self._core.lane.stop()
+        self.core.watch.leave()
+        self.core.lane.stop()
         for _, wrapped in self.wrapped.values():
             with suppress(RuntimeError):
                 wrapped.shutdown()
 
     def abort(self, why: str = "has aborted the group") -> None:
         """Stop all calls under way, and tell the other ranks why this rank makes no more calls."""
-        why = "was interrupted" if self._core.lane.interrupted else why
-        self._core.watch.leave(why, over=False)
-        self._core.lane.stop()
+        why = "was interrupted" if self.core.lane.interrupted else why
+        self.core.watch.leave(why, over=False)
+        self.core.lane.stop()
         for _, wrapped in self.wrapped.values():
             with suppress(RuntimeError):
                 wrapped.abort()

@@ -15,10 +15,11 @@ from runtime.torch.c10d.packing import Coalesced, group_calls, pack
 from runtime.torch.c10d.registered import EARLIER, Watched, plain, watched
 from runtime.torch.c10d.untraced import untraced_methods
 from runtime.torch.c10d.work import CombinedWork
-from runtime.torch.core import type_name
+from runtime.torch.core import Terms, type_name
 from runtime.torch.programs.blocks import Blocks, Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
 from runtime.torch.programs.rank_program import RankProgram
-from runtime.torch.programs.run import REDUCERS, Transport
+from runtime.torch.programs.run import REDUCERS
+from runtime.torch.programs.transport import Transport
 from runtime.torch.table import REDUCED_TYPES
 from topologies.errors import InputError
 
@@ -314,11 +315,12 @@ class Group(Watched):
         inputs, outputs = ([plain(value)] if value.numel() else [] for value in (tensor, output))
         if not inputs and not outputs:
             raise InputError(f"{name}: has neither input nor output on this rank; it must have one of them")
-        return self._dispatch.run_custom(name, Buffers(inputs, outputs, 0), redop, opts)
+        terms = self._dispatch.terms(opts)
+        return self._dispatch.core.execute_custom(name, Buffers(inputs, outputs, 0), reduction_of(redop), terms)
 
     def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
         """Run this rank's part of a custom program, which need not be in a library; the caller waits at once."""
-        return self._dispatch.run_program(part, buffers, op)
+        return self._dispatch.core.execute_program(part.program.name, part, buffers, op, Terms(waits=True))
 
     # ---- barriers, messages, and the beginning and end of groups
 
@@ -329,7 +331,7 @@ class Group(Watched):
     @watched
     def barrier(self, opts: Any = None) -> Any:
         """Run a barrier after all calls of this group so far."""
-        return self._dispatch.barrier(opts)
+        return self._dispatch.core.barrier(self._dispatch.terms(opts or dist.BarrierOptions()))
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Run a barrier whose error names the ranks that did not come."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from runtime.torch.programs.blocks import Blocks
-from runtime.torch.programs.run import MAX_CHANNELS, Transport
+from runtime.torch.programs.transport import MAX_CHANNELS, Transport
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from runtime.torch.programs.pieces import PieceMap, Sizes
+from runtime.torch.programs.pieces import Sizes
 from runtime.torch.programs.rank_program import RankProgram
-from runtime.torch.programs.run import REDUCERS, Transport, exchange, run, run_uneven
+from runtime.torch.programs.run import REDUCERS, run, run_uneven
+from runtime.torch.programs.transport import Transport, exchange
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -109,19 +110,13 @@ class Buffers:
         if len(self.outputs) == 1:
             write_back(self.outputs[0], output_tensor)
         elif output_tensor is not None:
-            for tensor, values in zip(
-                self.outputs, output_tensor.split([t.numel() for t in self.outputs]), strict=True
-            ):
-                tensor.copy_(values.view(tensor.shape))
+            self._copy_outputs(output_tensor)
 
-    def execute_uneven(
-        self, part: RankProgram, pieces: PieceMap, blocks: Blocks, sizes: Sizes, transport: Transport
-    ) -> None:
+    def execute_uneven(self, part: RankProgram, blocks: Blocks, sizes: Sizes, transport: Transport) -> None:
         """Run this rank's part of a program on blocks of unequal sizes.
 
         Args:
-            part: The rank's part.
-            pieces: `map_pieces` of the part.
+            part: The rank's part, which has a piece map.
             blocks: This rank's blocks.
             sizes: Elements of all blocks, by giving and taking place.
             transport: Messages of the call.
@@ -135,14 +130,17 @@ class Buffers:
         sizes_in_order = [[sizes[source][target] for target in order] for source in order]
         is_direct = len(self.outputs) == 1 and part.order is None
         output_tensor = flat(self.outputs[0]) if is_direct else input_tensor.new_empty(sum(blocks.received_sizes))
-        run_uneven(part, pieces, input_tensor, output_tensor, sizes_in_order, transport)
+        run_uneven(part, input_tensor, output_tensor, sizes_in_order, transport)
         if is_direct:
             write_back(self.outputs[0], output_tensor)
         elif self.outputs:
             output_blocks = output_tensor.split([blocks.received_sizes[place] for place in order])
-            whole = torch.cat([output_blocks[order.index(place)] for place in range(len(order))])
-            for tensor, values in zip(self.outputs, whole.split([t.numel() for t in self.outputs]), strict=True):
-                tensor.copy_(values.view(tensor.shape))
+            self._copy_outputs(torch.cat([output_blocks[order.index(place)] for place in range(len(order))]))
+
+    def _copy_outputs(self, values: Tensor) -> None:
+        """Copy values into the outputs, one after the other."""
+        for tensor, part in zip(self.outputs, values.split([t.numel() for t in self.outputs]), strict=True):
+            tensor.copy_(part.view(tensor.shape))
 
     def _run_in_order(
         self,

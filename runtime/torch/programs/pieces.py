@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from runtime.buffers import Layout, chunk_start, executable_columns
 from runtime.torch.programs.rank_program import RankProgram, order_steps
 
 COLLECTIVES = ("alltoall", "gather", "scatter")  # Collectives that only move blocks, each between two ranks.
+_MOST_MAPS = 256  # Most recent parts whose maps are cached.
 Sizes = Sequence[Sequence[int]]  # [source][target]: Elements of the block that goes from one rank to the other.
 
 
@@ -66,6 +68,7 @@ class PieceMap:
         return input_starts, output_starts, scratch_starts
 
 
+@lru_cache(_MOST_MAPS)
 def map_pieces(part: RankProgram) -> PieceMap | None:
     """Return the piece map of a rank's part, or None if the program can run on equal blocks only.
 

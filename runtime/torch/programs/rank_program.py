@@ -56,7 +56,7 @@ class RankStep:
     predecessor: tuple[int, int] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # Parts are looked up by their identity: hashing all steps would take long.
 class RankProgram:
     """The steps of one rank of a program, in their order.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -16,121 +15,16 @@ import torch
 
 from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
-from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart
-from runtime.torch.messages import Messages, error_text
-from runtime.torch.programs.pieces import PieceMap, Sizes
+from runtime.torch.failures.apart import PARTS_FROM_BYTES
+from runtime.torch.programs.pieces import Sizes, map_pieces
 from runtime.torch.programs.rank_program import AHEAD, RankProgram, RankStep
+from runtime.torch.programs.transport import Started, Transport
 from runtime.torch.threads import helping
-from topologies.errors import MessageLost
 
 Tensor: TypeAlias = Any  # torch.Tensor; types are also checked without torch.
 Reducer = Callable[..., Tensor]  # (a, b, out=)
-FIRST_TAG = 1 << 30  # Schedules use the tags from here on, callers those below.
-MAX_CHANNELS = 1 << 15
-
-
 REDUCERS: dict[str, Reducer] = {"sum": torch.add, "avg": torch.add, "prod": torch.mul, "max": torch.maximum,
                                 "min": torch.minimum}  # fmt: skip
-
-
-@dataclass
-class Transport:
-    """The messages of one call.
-
-    Attributes:
-        messages: Moves the bytes.
-        ranks: Rank in the whole job of each peer, for error texts.
-        rank: Place of this rank among them.
-        tag: Tag of this call, FIRST_TAG or more, whose lower 15 bits are free for the channel.
-        call: Text of the call for errors.
-        wait_seconds: Seconds spent on waits for each peer.
-        timeout: Time-out of a wait; None for that of the messages.
-        in_vain: Returns True if waits that have not ended will never end.
-    """
-
-    messages: Messages
-    ranks: Sequence[int]
-    rank: int
-    tag: int
-    call: str
-    wait_seconds: MutableMapping[int, float] = field(default_factory=dict)
-    timeout: timedelta | None = None
-    in_vain: Callable[[], bool] = bool
-
-    def wait_for(self, work: Callable[[], None], longest_bytes: int) -> None:
-        """Run `work`, which waits for messages of at most `longest_bytes` bytes.
-
-        From PARTS_FROM_BYTES on it runs on another thread, so that its caller can leave it.
-        """
-        if longest_bytes < PARTS_FROM_BYTES:
-            work()
-        else:
-            wait_apart(work, self.in_vain)
-
-    def send(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
-        """Start to send values to a peer; return what `finish` takes."""
-        return self._begin(self.messages.send, values, peer, channel)
-
-    def receive(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
-        """Start to receive into `values`; return what `finish` takes."""
-        return self._begin(self.messages.recv, values, peer, channel)
-
-    def _begin(self, call: Callable[..., Any], values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
-        try:
-            return call([values], peer, self.tag + channel), values, peer
-        except RuntimeError as error:
-            raise self._lost(peer, "reaches", error) from error
-
-    def finish(self, message: tuple[Any, Tensor, int], word: str = "waits for") -> Tensor:
-        """Wait for a message that was started.
-
-        Args:
-            message: Result of `send` or `receive`.
-            word: Verb for the error text.
-
-        Raises:
-            MessageLost: The message failed or took too long; the text names both ranks.
-        """
-        work, values, peer = message
-        start = time.perf_counter()
-        try:
-            work.wait() if self.timeout is None else work.wait(self.timeout)
-        except RuntimeError as error:
-            raise self._lost(peer, word, error) from error
-        finally:
-            self.wait_seconds[peer] = self.wait_seconds.get(peer, 0.0) + time.perf_counter() - start
-        return values
-
-    def _lost(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
-        """Return the error of a message that did not come."""
-        ranks_text = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
-        return MessageLost(f"{self.call}: {ranks_text} in vain: {error_text(error)}", peer)
-
-
-def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
-    """Send out[r] to each rank r and receive into[r] from it, of any sizes; None stands for no block.
-
-    The tag depends on the size. So a block of which two ranks expect different sizes never arrives; otherwise Gloo
-    would end a process whose buffer is too short.
-    """
-
-    def begin_all(begin: Callable[[Tensor, int, int], Any], tensors: Sequence[Tensor | None]) -> list[Any]:
-        """Start the messages of all blocks to or from other ranks."""
-        blocks_of_peers = [
-            (values, peer) for peer, values in enumerate(tensors) if values is not None and peer != transport.rank
-        ]
-        return [begin(values, peer, values.nbytes % MAX_CHANNELS) for values, peer in blocks_of_peers if values.numel()]
-
-    received, sent = begin_all(transport.receive, into), begin_all(transport.send, out)
-
-    def wait() -> None:
-        """Wait for all messages."""
-        for message in received:
-            transport.finish(message)
-        for message in sent:
-            transport.finish(message, "sends to")
-
-    transport.wait_for(wait, max((values.nbytes for _, values, _ in (*received, *sent)), default=0))
 
 
 def run(
@@ -193,7 +87,6 @@ def run(
 
 def run_uneven(
     part: RankProgram,
-    pieces: PieceMap,
     input_tensor: Tensor,
     output_tensor: Tensor,
     sizes: Sizes,
@@ -203,8 +96,7 @@ def run_uneven(
     """Run a rank's part of a program on blocks of unequal sizes, with each message as long as its contents.
 
     Args:
-        part: The rank's part.
-        pieces: `map_pieces` of the part.
+        part: The rank's part, which has a piece map.
         input_tensor: Blocks that this rank gives, in the order of the program's ranks, contiguous and in one dimension.
         output_tensor: Blocks that this rank takes, likewise; it shares no memory with the input.
         sizes: Elements of all blocks, by the program's ranks.
@@ -214,6 +106,8 @@ def run_uneven(
     Raises:
         RuntimeError: A message did not come.
     """
+    pieces = map_pieces(part)
+    assert pieces is not None
     spans = pieces.spans(sizes)
     lengths = {
         place: [pieces.length(piece, sizes) for piece in moved_pieces]
@@ -285,10 +179,11 @@ class _RankBlock:
     """
 
     steps: deque[RankStep]
-    open_receives: deque[tuple[Any, Tensor, int] | None] = field(default_factory=deque)
+    open_receives: deque[Started | None] = field(default_factory=deque)
     later_receives: deque[RankStep] = field(default_factory=deque)
 
 
+@dataclass(eq=False)
 class _RankRun:
     """An execution of a rank's part of a program.
 
@@ -302,24 +197,23 @@ class _RankRun:
         transport: Messages of the call.
         signals: Whether one element is sent in place of an empty message. If only some messages are empty, steps that
             send no copy or receive early (`RankStep`) rely on the order that these messages enforce.
+        sent: Messages that were sent.
     """
 
-    def __init__(
-        self,
-        part: RankProgram,
-        buffers: list[Tensor],
-        spans: tuple[list[int], list[int], list[int]],
-        longest: int,
-        lengths_of: Callable[[RankStep], list[int]],
-        reduce: Reducer,
-        transport: Transport,
-        signals: bool = False,
-    ) -> None:
-        self.signals = signals
-        self.part, self.buffers, self.reduce, self.transport = part, buffers, reduce, transport
-        self.spans, self.longest, self.lengths_of = spans, longest, lengths_of
-        self.like = max(buffers, key=lambda tensor: tensor.numel())
-        self.sent: list[tuple[Any, Tensor, int]] = []
+    part: RankProgram
+    buffers: list[Tensor]
+    spans: tuple[list[int], list[int], list[int]]
+    longest: int
+    lengths_of: Callable[[RankStep], list[int]]
+    reduce: Reducer
+    transport: Transport
+    signals: bool = False
+    sent: list[Started] = field(default_factory=list)
+
+    @cached_property
+    def like(self) -> Tensor:
+        """Return the largest buffer; messages that need a tensor of their own are like it."""
+        return max(self.buffers, key=lambda tensor: tensor.numel())
 
     def go(self, threads_from: int) -> None:
         """Run all steps, with threads if chunks have at least `threads_from` bytes, and wait for all sends."""
@@ -410,7 +304,7 @@ class _RankRun:
         if step.op in RECEIVES and block.later_receives:
             block.open_receives.append(self._post(block.later_receives.popleft()))
 
-    def _post(self, step: RankStep) -> tuple[Any, Tensor, int] | None:
+    def _post(self, step: RankStep) -> Started | None:
         """Start a receive early, if possible into its destination; return None if nothing comes."""
         size = sum(self.lengths_of(step))
         assert step.source is not None

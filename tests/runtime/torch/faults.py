@@ -104,7 +104,7 @@ def left_amid_calls() -> None:
     for backend in ("synth", "gloo"):
         group: Any = dist.new_group([0, 1])
         if me == 0:
-            watch = group._dispatch._core.watch
+            watch = group._dispatch.core.watch
             watch.tuning = replace(watch.tuning, leaving=0.2)
             with ours.using(backend):
                 works = [dist.all_reduce(torch.ones(size), group=group, async_op=True) for size in (10, 200_000)]

@@ -16,7 +16,7 @@ from emit.program import Program
 from runtime.algorithms.built_in import COLLECTIVES, built_in, names
 from runtime.torch.programs.blocks import Buffers
 from runtime.torch.programs.rank_program import rank_program
-from runtime.torch.programs.run import Transport
+from runtime.torch.programs.transport import Transport
 from tests.runtime.torch.test_rank_program import Post
 
 ORDER = (2, 0, 3, 1)  # The place of each rank of the program.

@@ -23,7 +23,7 @@ from runtime.algorithms.built_in import built_in
 from runtime.torch.programs.blocks import Blocks, Buffers
 from runtime.torch.programs.pieces import map_pieces
 from runtime.torch.programs.rank_program import rank_program
-from runtime.torch.programs.run import Transport
+from runtime.torch.programs.transport import Transport
 from tests.runtime.torch.test_rank_program import Post
 from tests.runtime.torch.uneven import relays
 
@@ -62,12 +62,11 @@ def _wrong_after(program: Program, sizes: list[list[int]], order: tuple[int, ...
         parts = [values(me, r) for r in range(n)]
         into = [torch.zeros(sizes[r][me], dtype=torch.int64) for r in range(n)]
         part = rank_program(program, me, order)
-        pieces = map_pieces(part)
-        assert pieces is not None
+        assert map_pieces(part) is not None
         transport = Transport(post.end(me), range(n), me, 0, "a test")
         try:
             with torch.inference_mode():  # As tasks run.
-                Buffers(parts, into, 0).execute_uneven(part, pieces, Blocks.of(parts, into), sizes, transport)
+                Buffers(parts, into, 0).execute_uneven(part, Blocks.of(parts, into), sizes, transport)
         except Exception as error:
             faults.append(f"rank {me}: {error!r}")
         for r in range(n):

@@ -24,7 +24,8 @@ from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
 from runtime.algorithms.built_in import built_in, names
 from runtime.torch.failures.apart import PARTS_FROM_BYTES
 from runtime.torch.programs.rank_program import RankProgram, rank_program
-from runtime.torch.programs.run import Transport, run
+from runtime.torch.programs.run import run
+from runtime.torch.programs.transport import Transport
 from topologies.errors import InputError
 
 CASES: list[tuple[str, dict[str, Any]]] = [

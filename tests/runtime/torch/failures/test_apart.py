@@ -21,7 +21,7 @@ from runtime.torch.c10d.work import WrappedWork
 from runtime.torch.failures.apart import ABANDONED, PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
-from runtime.torch.programs.run import Transport, exchange
+from runtime.torch.programs.transport import Transport, exchange
 from runtime.torch.threads import helping, own_threads
 
 
