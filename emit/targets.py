@@ -223,6 +223,9 @@ TARGETS: dict[str, Target] = {
 }  # fmt: skip
 
 
+USUAL_LIMITS = TARGETS["executor-nccl"].limits
+
+
 def target_named(name: str) -> Target:
     """Return the target with a name; raise InputError if there is none."""
     if name not in TARGETS:

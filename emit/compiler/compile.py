@@ -18,7 +18,7 @@ from emit.compiler.passes.registry import FORMER_NAMES, PASSES, REQUIRED
 from emit.compiler.search import LoweringSearch, Timer, Times, Variants, describe, logged, mean_ratio, worst_ratio
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import Limits, target_named
+from emit.targets import USUAL_LIMITS, Limits
 from topologies.errors import InputError, did_you_mean
 
 _ROUNDING = 1e-9  # relative rounding error of times that are compared
@@ -96,19 +96,17 @@ class Compiler:
 
 def compile_instructions(
     ir: Instructions,
-    target: str = "executor-nccl",
+    limits: Limits = USUAL_LIMITS,
     *,
-    limits: Limits | None = None,
     timer: Timer | None = None,
     enough: Times | None = None,
     without: Collection[str] = (),
 ) -> Compiled:
-    """Lower instructions to a program for `target`.
+    """Lower instructions to a program.
 
     Args:
         ir: Instructions.
-        target: Name of the target.
-        limits: Limits that the program keeps; None for the target's.
+        limits: Limits that the program keeps.
         timer: Predicts the times of a program; of the programs with nearly the least time, the one with the fewest
             threadblocks is chosen. None: the first program without deadlock is chosen.
         enough: Times at the timer's sizes that are as good as the least; the first program that reaches them is chosen.
@@ -118,7 +116,6 @@ def compile_instructions(
         InputError: The instructions do not fit the target's limits, or a pass is unknown.
     """
     without = _current_names(without)
-    limits = target_named(target).limits if limits is None else limits
     if ir.instances > 1:
         return _compile_instances(ir, limits, timer, without)
     return Compiler(ir, limits, without).best(timer, enough)
@@ -131,9 +128,9 @@ def _compile_instances(ir: Instructions, limits: Limits, timer: Timer | None, wi
         raise InputError(f"{subject}; {limits.name} has {limits.channels} channels")
     instance, share = ir.copy(), share_of(limits, ir.instances, ir.header.nranks)
     try:  # Each instance has its own channels; a connection gets several only if the instance deadlocks with one.
-        compiled = compile_instructions(instance, limits=share, timer=timer, without={*without, "more-channels"})
+        compiled = compile_instructions(instance, share, timer=timer, without={*without, "more-channels"})
     except InputError:
-        compiled = compile_instructions(instance, limits=share, timer=timer, without=without)
+        compiled = compile_instructions(instance, share, timer=timer, without=without)
     program = side_by_side(compiled.program, ir, limits)
     return Compiled(program, [*compiled.log, f"{ir.instances} instances: {describe_size(program)}"])
 
@@ -141,9 +138,8 @@ def _compile_instances(ir: Instructions, limits: Limits, timer: Timer | None, wi
 def optimize(
     program: Program,
     goal: Goal | None = None,
-    target: str = "executor-nccl",
+    limits: Limits = USUAL_LIMITS,
     *,
-    limits: Limits | None = None,
     timer: Timer | None = None,
     without: Collection[str] = (),
 ) -> Compiled:
@@ -154,16 +150,14 @@ def optimize(
     Args:
         program: The program.
         goal: Its goal, if the collective's name does not define it.
-        target: Name of the target.
-        limits: As in `compile_instructions`.
+        limits: Limits that the program keeps.
         timer: As in `compile_instructions`.
         without: As in `compile_instructions`.
 
     Raises:
-        InputError: The program is not right, or `target` cannot hold it in any form.
+        InputError: The program is not right, or the limits allow it in no form.
     """
     without = _current_names(without)
-    limits = target_named(target).limits if limits is None else limits
     check(program, goal, target=None, split=False).raise_if_wrong()
     own_channels = instructions_of(program, goal)
     any_channels = replace(own_channels.copy(), channel=[NONE] * len(own_channels))
@@ -179,13 +173,13 @@ def optimize(
         else (own_channels,)
     ):
         try:
-            compiled = compile_instructions(ir, target, limits=limits, timer=timer, without=without)
+            compiled = compile_instructions(ir, limits, timer=timer, without=without)
             if check(compiled.program, goal, target=limits).ok:
                 candidates.append(compiled)
         except InputError as error:
             fault = fault or error
     if not candidates:
-        raise fault or InputError(f"{program.name}: {target} cannot hold it")
+        raise fault or InputError(f"{program.name}: {limits.name} cannot hold it")
     return min(
         candidates if timer is None else _fastest(candidates, timer, program),
         key=lambda compiled: _size(compiled.program),

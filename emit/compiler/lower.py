@@ -24,7 +24,7 @@ from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import COLLECTIVES, CUSTOM, Gpu, Program
-from emit.targets import LL_MOST_BYTES, Limits, target_named
+from emit.targets import LL_MOST_BYTES, USUAL_LIMITS, Limits
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective, Ints
 from synth.model.collective import named as named_collective
@@ -61,8 +61,7 @@ class Lowering:
         self,
         algorithm: Algorithm,
         name: str,
-        target: str = "executor-nccl",
-        limits: Limits | None = None,
+        limits: Limits = USUAL_LIMITS,
         *,
         inplace: bool | None = None,
         common: CommonChunk | None = None,
@@ -72,8 +71,7 @@ class Lowering:
         Args:
             algorithm: The algorithm.
             name: Name of the programs.
-            target: Name of the target.
-            limits: Limits that programs keep; None for the target's.
+            limits: Limits that programs keep.
             inplace: Form of the programs, as in `lower_to_instructions`.
             common: Cells of the chunks, as in `lower_to_instructions`.
 
@@ -82,7 +80,6 @@ class Lowering:
         """
         problem, schedule = algorithm.problem, algorithm.schedule
         net = problem.network
-        limits = target_named(target).limits if limits is None else limits
         large = 2 * len(schedule) >= TUNING.unfused_from and ordinary(net, schedule.link)
         if large:  # Refuse it before so many instructions are built.
             ends = (np.bincount(side[schedule.link], minlength=net.nranks) for side in (net.src, net.dst))
@@ -142,8 +139,7 @@ def lower(
     *,
     min_bytes: int = 0,
     max_bytes: int = 0,
-    target: str = "executor-nccl",
-    limits: Limits | None = None,
+    limits: Limits = USUAL_LIMITS,
     inplace: bool | None = None,
     common: CommonChunk | None = None,
 ) -> tuple[Program, Goal | None]:
@@ -155,8 +151,7 @@ def lower(
         protocol: Protocol of the program.
         min_bytes: Smallest message, in bytes.
         max_bytes: Largest message, in bytes; 0 for no limit.
-        target: Name of the target.
-        limits: Limits that the program keeps; None for the target's.
+        limits: Limits that the program keeps.
         inplace: Form of the program, as in `lower_to_instructions`.
         common: Cells of the chunks, as in `lower_to_instructions`.
 
@@ -166,7 +161,7 @@ def lower(
     Raises:
         InputError: More steps than threadblocks and channels can hold, or a form that the collective does not have.
     """
-    lowering = Lowering(algorithm, name, target, limits, inplace=inplace, common=common)
+    lowering = Lowering(algorithm, name, limits, inplace=inplace, common=common)
     return lowering.program(protocol, min_bytes=min_bytes, max_bytes=max_bytes), lowering.goal
 
 

@@ -33,7 +33,7 @@ def lower_unlimited(algorithm: Algorithm, name: str, protocol: str = "LL") -> tu
         if number > most:
             raise InputError(f"{name}: {number} {quantity}; it must be at most {most} to be run from memory")
     ir = lower_to_instructions(algorithm, name, protocol)
-    return compile_instructions(ir, limits=UNLIMITED).program, ir.goal
+    return compile_instructions(ir, UNLIMITED).program, ir.goal
 
 
 def lower_any(algorithm: Algorithm, name: str) -> tuple[Program, Goal | None]:

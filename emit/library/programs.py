@@ -263,7 +263,7 @@ class Programs:
         lowering = self._lowering
         if lowering is None or not lowering.is_of(algorithm, common):
             name = algorithm.problem.collective.name
-            lowering = Lowering(algorithm, name, limits=self.target.limits, inplace=self.inplace, common=common)
+            lowering = Lowering(algorithm, name, self.target.limits, inplace=self.inplace, common=common)
         self._lowering = lowering
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
         parts = 1

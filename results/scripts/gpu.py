@@ -48,7 +48,7 @@ def programs() -> Iterator[tuple[str, Program]]:
     """Yield hand-written all-reduces of 8 ranks, each with its name and settings."""
     for name, setting in CASES:
         ir = load_script(EXAMPLES / f"{name}.py", [f"ranks={RANKS}", setting]).instructions()
-        yield f"{name} {setting}", compile_instructions(ir, "executor-nccl").program
+        yield f"{name} {setting}", compile_instructions(ir).program
 
 
 def timed_us(cp: Any, once: Any, times: int = TIMES) -> float:

@@ -25,6 +25,7 @@ from emit.language import load_script
 from emit.msccl.format import write_msccl
 from emit.msccl.read import read_msccl
 from emit.program import Program
+from emit.targets import target_named
 from results.measuring.measure import ROOT, TABLES, grid, page, save, seconds_words, write
 
 EXAMPLES = ROOT / "examples"
@@ -95,7 +96,7 @@ def target_of(ir: Instructions) -> str:
 def right(ir: Instructions, disabled_passes: tuple[str, ...] = ()) -> Program:
     """Return the program of the instructions, compiled without the disabled passes and checked."""
     target = target_of(ir)
-    program = compile_instructions(ir, target, without=disabled_passes).program
+    program = compile_instructions(ir, target_named(target).limits, without=disabled_passes).program
     check(program, ir.goal, target=target).raise_if_wrong()
     return program
 

@@ -13,6 +13,7 @@ from emit.language import load_script
 from emit.msccl.format import write_msccl
 from emit.msccl.read import read_msccl
 from emit.program import Gpu, Program, Step, ThreadBlock
+from emit.targets import target_named
 from synth.baselines import baseline
 from synth.model.problem import make_problem
 from tests import EXAMPLES
@@ -109,7 +110,7 @@ def compiled_scripts() -> Iterator[Right]:
     folder = EXAMPLES
     for name, settings, off in SCRIPTS:
         ir = load_script(folder / name, settings).instructions()
-        program = compile_instructions(ir, "msccl", without=off).program
+        program = compile_instructions(ir, target_named("msccl").limits, without=off).program
         yield Right(f"{name} {' '.join(settings)}", program, ir.goal, "compiled")
 
 

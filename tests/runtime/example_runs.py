@@ -11,6 +11,7 @@ from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
 from emit.language import load_script
 from emit.program import Program, Step
+from emit.targets import target_named
 from runtime.bench import BenchExecutor, count_wrong, make_input
 from runtime.buffers import Layout, goal_of
 from runtime.dtypes import TYPES, Array
@@ -35,7 +36,7 @@ def programs() -> list[tuple[Program, Goal | None]]:
     for name, settings in CASES:
         ir = load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in settings.items()]).instructions()
         target = "msccl" if ir.header.collective == "custom" else "executor-nccl"
-        programs_and_goals.append((compile_instructions(ir, target).program, ir.goal))
+        programs_and_goals.append((compile_instructions(ir, target_named(target).limits).program, ir.goal))
     return programs_and_goals
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from emit.targets import SCRATCH_LIMIT, TARGETS, Target
-from synth.app.arguments import QuestionArguments
+
+if TYPE_CHECKING:  # Most commands have no question.
+    from synth.app.arguments import QuestionArguments
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]

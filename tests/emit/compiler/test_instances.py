@@ -14,6 +14,7 @@ from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
 from emit.language import Script
 from emit.program import FIFO_DEPTH, Program
+from emit.targets import target_named
 from tests.emit.compiler.test_language import example
 from tests.oracles.random_runs import Cell, Held, execute
 from topologies.errors import InputError
@@ -125,7 +126,7 @@ def test_instances_of_a_custom_goal(number: int) -> None:
         if c:
             relayed.copy(1, "o", 0)
     ir = script.instructions()
-    program = compile_instructions(ir, "msccl").program
+    program = compile_instructions(ir, target_named("msccl").limits).program
     report = check(program, ir.goal, target="msccl")
     assert report.ok, report.findings
     assert report.judged
@@ -133,7 +134,7 @@ def test_instances_of_a_custom_goal(number: int) -> None:
     # The refined goal is as strict, so a chunk at another place is reported.
     script.chunk(0, "i", 0).copy(1, "o", 0)
     ir = script.instructions()
-    assert not check(compile_instructions(ir, "msccl").program, ir.goal).ok
+    assert not check(compile_instructions(ir, target_named("msccl").limits).program, ir.goal).ok
 
 
 def build(seed: int, parallel: bool) -> Script:

@@ -17,7 +17,7 @@ from emit.compiler.passes.registry import PASSES
 from emit.goal import Goal
 from emit.language import Chunk, Script, load_script
 from emit.program import FIFO_DEPTH
-from emit.targets import TARGETS
+from emit.targets import TARGETS, target_named
 from tests import EXAMPLES
 from tests.oracles.random_runs import Cell, Held, execute
 from topologies.errors import InputError
@@ -47,7 +47,7 @@ def test_every_example_has_settings() -> None:
 def test_examples_are_right(name: str, settings_of_example: dict[str, Any], target: str) -> None:
     script = example(name, settings_of_example)
     ir = script.instructions()
-    compiled = compile_instructions(ir, target)
+    compiled = compile_instructions(ir, target_named(target).limits)
     report = check(compiled.program, ir.goal, target=target)
     assert report.ok, report.findings
     assert report.judged
@@ -159,7 +159,7 @@ def test_more_chunks_than_an_executor_takes_at_once(target: str) -> None:
     for r in range(2):
         script.chunk(0, "i", 0, 150).copy(r, "o", 0)
     ir = script.instructions()
-    program = compile_instructions(ir, target).program
+    program = compile_instructions(ir, target_named(target).limits).program
     assert check(program, ir.goal, target=target).ok
     assert max(step.count for *_, step in program.steps()) > 1
 

@@ -10,7 +10,7 @@ import pytest
 from emit.check.program import check
 from emit.compiler.lower import Lowering, lower
 from emit.program import SENDS
-from emit.targets import TARGETS
+from emit.targets import TARGETS, target_named
 from emit.timing.predict import Predictor
 from synth.app.arguments import QuestionArguments
 from synth.app.question import make_question
@@ -29,7 +29,7 @@ def test_baselines_are_lowered(collective: str, topo: str, protocol: str, target
     """Check all baselines, among them recursive doubling, which sends more at once than two slots hold on a ring."""
     problem = make_question(QuestionArguments(collective, topo)).problem
     for algorithm in baseline(problem):
-        program, goal = lower(algorithm, "x", protocol, min_bytes=1 << 20, target=target)
+        program, goal = lower(algorithm, "x", protocol, min_bytes=1 << 20, limits=target_named(target).limits)
         assert check(program, goal, target=target).ok
         bare = algorithm.problem.network.alpha_us.min()
         assert Predictor(program, problem.topology, problem.ranks).time_us(1 << 20) > bare
@@ -65,7 +65,7 @@ def test_relayed_blocks_to_one_rank_become_one_message() -> None:
     """Check that the blocks that a GPU relays to one rank of another node become few messages."""
     topology = with_protocol(with_costs(load("dgx-a100:2")), "LL")
     (algorithm,) = baseline_named(make_problem(topology, "alltoall"), "two-level", 1 << 12)
-    program, goal = lower(algorithm, "x", "LL", min_bytes=1 << 12, target="msccl")
+    program, goal = lower(algorithm, "x", "LL", min_bytes=1 << 12, limits=target_named("msccl").limits)
     assert check(program, goal, target="msccl").ok
     counts = [
         step.count

@@ -11,7 +11,7 @@ from emit.check.program import check
 from emit.compiler.compile import compile_instructions
 from emit.language import Script
 from emit.program import Program
-from emit.targets import TARGETS
+from emit.targets import TARGETS, target_named
 from tests.emit.compiler.test_instances import outcome, spread
 from topologies.errors import InputError
 
@@ -34,7 +34,7 @@ def blocks(program: Program, rank: int) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize("target", ["executor-nccl", "msccl"])
 def test_threadblocks_are_ordered_by_their_numbers(target: str) -> None:
-    program = compile_instructions(doubling(8).instructions(), target).program
+    program = compile_instructions(doubling(8).instructions(), target_named(target).limits).program
     assert check(program, target=target).ok
     for r in range(8):
         assert blocks(program, r) == [(0, peer, peer) for peer in sorted((r ^ 1, r ^ 2, r ^ 4))]
@@ -172,5 +172,5 @@ def test_random_programs_with_chosen_threadblocks_give_the_same_result(seed: int
     assert outcome(script, seed) == spread(plain, [[2 * c, 2 * c + 1] for c in range(3)])
     for target in TARGETS:
         ir = build(seed, True).instructions()
-        program = compile_instructions(ir, target).program
+        program = compile_instructions(ir, target_named(target).limits).program
         assert {finding.kind for finding in check(program, ir.goal).findings} <= {"wrong result"}

@@ -17,6 +17,7 @@ from emit.compiler.passes.liveness import prune
 from emit.compiler.passes.registry import PASSES
 from emit.language import Script
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
+from emit.targets import target_named
 from tests.emit.compiler.test_language import CASES, example, scripts
 from tests.emit.small_programs import allpairs_allreduce, ring_allgather, ring_allreduce
 from tests.oracles.random_runs import execute
@@ -44,8 +45,8 @@ def test_programs_compiled_without_passes_are_optimized(name: str, settings_of_e
     """Check that optimizing a program that was compiled without passes makes it right and not longer."""
     ir = example(name, settings_of_example).instructions()
     target = "msccl" if ir.header.collective == "custom" else "executor-nccl"
-    plain = compile_instructions(ir, target, without=PASSES).program
-    optimized = optimize(plain, ir.goal, target).program
+    plain = compile_instructions(ir, target_named(target).limits, without=PASSES).program
+    optimized = optimize(plain, ir.goal, target_named(target).limits).program
     assert check(optimized, ir.goal, target=target).ok
     assert _size(optimized) <= _size(plain)
 
@@ -59,7 +60,7 @@ def test_nops_and_detours_are_removed() -> None:
 
 
 def test_optimizing_for_a_target_without_fused_instructions() -> None:
-    optimized = optimize(ring_allreduce(4, protocol="Simple"), target="rccl").program
+    optimized = optimize(ring_allreduce(4, protocol="Simple"), limits=target_named("rccl").limits).program
     assert check(optimized, target="rccl").ok
 
 

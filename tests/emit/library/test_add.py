@@ -15,7 +15,7 @@ from emit.library.goals import goal_stated, state_goal
 from emit.library.index import load_index
 from emit.library.saving.add import Addition, add
 from emit.library.selection.lookup import choose, goal_beside
-from emit.targets import TARGETS
+from emit.targets import TARGETS, target_named
 from tests import EXAMPLES
 from topologies.errors import InputError
 from topologies.load import load
@@ -151,7 +151,9 @@ def test_the_index_states_a_custom_goal(tmp_path: Path) -> None:
     script.chunk(1, "i", 0).copy(1, "o", 0).reduce(script.chunk(0, "i", 0)).copy(0, "o", 0)
     ir = script.instructions()
     target = TARGETS["msccl"]
-    ((path,),) = add([Addition(compile_instructions(ir, "msccl").program, ir.goal, target)], tmp_path).files
+    ((path,),) = add(
+        [Addition(compile_instructions(ir, target_named("msccl").limits).program, ir.goal, target)], tmp_path
+    ).files
     entry = load_index(tmp_path)[0]
     assert entry.collective == "both"
     stated_goal = goal_beside(path)
@@ -170,7 +172,7 @@ def test_ranges_end_where_a_reader_cannot_allocate(tmp_path: Path) -> None:
     """Check that the index serves only sizes that msccl's scratch or a plan's offsets allow."""
     ir = load_script(EXAMPLES / "alltonext.py").instructions()
     for name in ("msccl", "mscclpp"):
-        program = compile_instructions(ir, name).program
+        program = compile_instructions(ir, target_named(name).limits).program
         ((path,),) = add([Addition(program, ir.goal, TARGETS[name])], tmp_path / name).files
         most = load_index(tmp_path / name)[0].max_bytes
         assert most is not None

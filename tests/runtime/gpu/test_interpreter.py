@@ -194,7 +194,7 @@ def test_there_are_missing_waits_to_test() -> None:
 def test_messages_that_carry_order(watched: Path) -> None:
     """Check threadblocks of a rank that only messages through another rank order: LL must then order memory too."""
     ir = load_script(EXAMPLES / "halving_doubling.py", ["ranks=4"]).instructions()
-    compiled = compile_instructions(ir, "executor-nccl", without=["pairing"]).program
+    compiled = compile_instructions(ir, without=["pairing"]).program
     program = replace(compiled, protocol="LL")
     executor = ShimExecutor(program, ir.goal, watched, depth=FIFO_DEPTH[compiled.protocol])
     assert executor.encoded.ll == 2

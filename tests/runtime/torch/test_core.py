@@ -145,7 +145,7 @@ def test_unequal_blocks_run_the_librarys_program_unless_they_are_too_unequal(
 ) -> None:
     n = 6
     *_, alltoall = relays(n)
-    program = compile_instructions(alltoall.instructions(), "executor-nccl").program
+    program = compile_instructions(alltoall.instructions()).program
     (tmp_path / "relayed.xml").write_text(write_msccl(program))
     monkeypatch.setenv("SYNTH_LIBRARY", str(tmp_path / "relayed.xml"))
     monkeypatch.setenv("SYNTH_BACKEND", "synth")

@@ -16,7 +16,7 @@ from emit.formats import write_program
 from emit.language import load_script
 from emit.library.saving.add import Addition, add
 from emit.library.selection.lookup import goal_path, goal_text
-from emit.targets import TARGETS
+from emit.targets import TARGETS, target_named
 from runtime.torch.choice import Chooser
 from tests import EXAMPLES, ROOT
 from tests.hang import HANG_S
@@ -31,7 +31,7 @@ def neighbour_copy() -> Addition:
     ir = load_script(EXAMPLES / "alltonext.py", ["nodes=1", "gpus=2"]).instructions()
     ir.header = replace(ir.header, max_bytes=1 << 20)
     assert ir.goal is not None
-    return Addition(compile_instructions(ir, "msccl").program, ir.goal, TARGETS["msccl"])
+    return Addition(compile_instructions(ir, target_named("msccl").limits).program, ir.goal, TARGETS["msccl"])
 
 
 def test_one_file_with_its_goal_is_a_library(neighbour_copy: Addition, tmp_path: Path) -> None:

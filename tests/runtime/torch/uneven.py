@@ -155,7 +155,7 @@ def with_programs(folder: Path) -> None:
     """Check a library's programs on equal and on unequal blocks, whose sizes ranks exchange."""
     me, n = dist.get_rank(), dist.get_world_size()
     library = folder / f"relays{me}"
-    programs = [compile_instructions(script.instructions(), "executor-nccl").program for script in relays(n)]
+    programs = [compile_instructions(script.instructions()).program for script in relays(n)]
     add([Addition(program, None, TARGETS["executor-nccl"]) for program in programs], library)
     os.environ["SYNTH_LIBRARY"] = str(library)
     group = dist.new_group(timeout=timedelta(seconds=60))

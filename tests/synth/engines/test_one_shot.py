@@ -11,6 +11,7 @@ import pytest
 
 from emit.check.program import check
 from emit.compiler.lower import forms, lower
+from emit.targets import target_named
 from synth.app.clusters.carried import relabel
 from synth.app.synthesis import synthesize
 from synth.bounds.prove import prove
@@ -69,7 +70,7 @@ def test_it_becomes_programs_of_each_form(group: tuple[int, ...], relays: tuple[
     for chunks in (1, 3):
         algorithm = one_shot_algorithm(make_problem(DGX1, "allreduce", group, relays), chunks)
         for inplace in forms(algorithm.problem):
-            program, goal = lower(algorithm, "x", target="msccl", inplace=inplace)
+            program, goal = lower(algorithm, "x", limits=target_named("msccl").limits, inplace=inplace)
             assert program.nchunks_per_loop == chunks
             report = check(program, goal, target="msccl")
             assert report.ok

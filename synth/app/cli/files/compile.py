@@ -97,7 +97,7 @@ class CompileOptions:
 
     def compiled(self, ir: Instructions, target: Target, timer: Timer | None) -> Compiled:
         """Return the program of instructions for a target, chosen by its time."""
-        return compile_instructions(ir, target.name, limits=target.limits, timer=timer, without=self.off)
+        return compile_instructions(ir, target.limits, timer=timer, without=self.off)
 
     def write(
         self,
@@ -233,9 +233,7 @@ def optimize(file: str, topo: str | None, group: str | None, **shared_options: A
     program = verdict.right_program(file)
     place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
     target = options.limited(choose_target(program.collective, options.target), sms_at(place))
-    compiled = optimize_program(
-        program, goal, target.name, limits=target.limits, timer=_timer(place, program), without=options.off
-    )
+    compiled = optimize_program(program, goal, target.limits, timer=_timer(place, program), without=options.off)
     if options.out is None:
         options = with_values(options, out=f"{Path(file).stem}-optimized{target.suffix}")
     text: str | None = None
