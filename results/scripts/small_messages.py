@@ -14,7 +14,7 @@ import synth
 from results.measuring.measure import grid, page, write
 from synth.baselines import CLOSED_FORMS, baseline_named
 from synth.baselines.algorithms.grid import grid_extents
-from synth.baselines.algorithms.swing import swing_line
+from synth.baselines.algorithms.patterns import swing_line
 from synth.model.problem import make_problem
 from synth.model.sizes import parse_size
 from synth.model.text import format_size, format_time

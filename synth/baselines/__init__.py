@@ -6,17 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from synth.baselines.algorithms.bine import bine_baselines
-from synth.baselines.algorithms.bucket import bucket_baselines
 from synth.baselines.algorithms.direct import direct_baselines
-from synth.baselines.algorithms.dissemination import dissemination_baselines
-from synth.baselines.algorithms.doubling import doubling_baselines
-from synth.baselines.algorithms.multiplying import multiplying_baselines
-from synth.baselines.algorithms.pat import pat_baselines
+from synth.baselines.algorithms.patterns import PATTERNS, pattern_baselines
 from synth.baselines.algorithms.ring import RINGED, ring_baselines
-from synth.baselines.algorithms.swing import swing_baselines
 from synth.baselines.algorithms.tree import tree_baselines
-from synth.baselines.algorithms.trivance import trivance_baselines
 from synth.baselines.algorithms.two_level import two_level_baselines
 from synth.baselines.fifo import Unordered, is_new
 from synth.baselines.tuning import TUNING
@@ -88,20 +81,14 @@ BASELINES: dict[str, Callable[[Problem, int], list[Unordered]]] = {
     "direct": direct_baselines,
     "direct in turns": partial(direct_baselines, turns=True),
     "ring": ring_baselines,
-    "recursive doubling": doubling_baselines,
+    "recursive doubling": partial(pattern_baselines, "recursive doubling"),
     "two-level": two_level_baselines,
     "tree": tree_baselines,
-    "bucket": bucket_baselines,
-    "multiplying": multiplying_baselines,
-    "trivance": trivance_baselines,
-    "swing": swing_baselines,
-    "bine": bine_baselines,
-    "pat": pat_baselines,
-    "dissemination": dissemination_baselines,
+    **{name: partial(pattern_baselines, name) for name in PATTERNS},
 }
 LIBRARY = ("direct", "direct in turns", "ring", "recursive doubling", "two-level", "tree")
 """Names of the algorithms that libraries run today."""
-CLOSED_FORMS = ("bucket", "multiplying", "trivance", "swing", "bine", "pat", "dissemination")
+CLOSED_FORMS = tuple(name for name in PATTERNS if name not in LIBRARY)
 """Names of the algorithms that the engine of closed forms builds, the likeliest first."""
 
 

@@ -153,7 +153,7 @@ def fifo_order(
     return np.asarray(columns[-1], dtype=np.int64)
 
 
-def _serve(  # One long loop over events: its state is too much to pass to functions.
+def _serve(  # One long loop over events, whose state is too large to pass on; the interpreter reads locals fastest.
     first: Any, sends: Any, after: Any, hold: Any, rate: Any, alpha: Any, uses_ptr: Any, uses: Any, share: Any,
     port: Any, free: Any, link_free: Any, behind: Any, ticket: Any, front: Any, back: Any, head: Any, tail: Any,
     under_way: Any, arrival: Any, order: Any,

@@ -97,7 +97,7 @@ def reverse_links(net: Network) -> Network:
     return replace(net, src=net.dst, dst=net.src, hyperlinks=None)
 
 
-def _fill(
+def _fill(  # Over ten parameters, as a compiled loop takes every array by itself.
     goals: Any, into_ptr: Any, into: Any, src: Any, dst: Any, number: Any, alpha_ps: Any, width: Any, cost: Any,
     queue: Any, link: Any, hops: Any,
 ) -> None:  # fmt: skip

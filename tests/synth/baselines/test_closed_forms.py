@@ -11,8 +11,7 @@ import pytest
 from synth.baselines import CLOSED_FORMS, baseline_named
 from synth.baselines.algorithms.exchange import exchange_baselines
 from synth.baselines.algorithms.grid import grid_extents
-from synth.baselines.algorithms.swing import swing_line, swing_partners
-from synth.baselines.algorithms.trivance import trivance_line
+from synth.baselines.algorithms.patterns import swing_line, swing_partners, trivance_line
 from synth.bounds.prove import prove
 from synth.engines.registry import ENGINES
 from synth.model.problem import Problem, make_problem
