@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from synth.engines.greedy import route
+from synth.engines.route import quick_schedule
 from synth.model.collective import Collective, alltoallv
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
@@ -168,12 +168,12 @@ def random_large(rng: random.Random, folder: Path) -> Problem:
 def answered(problem: Problem, size_bytes: float) -> Schedule:
     """Return the constructive engine's schedule, from both phases where the collective reduces."""
     if not problem.collective.reducing:
-        return route.solve(problem, size_bytes)
+        return quick_schedule(problem, size_bytes)
     if reversible(problem.collective):
-        return unreverse(problem, route.solve(reverse(problem), size_bytes))
+        return unreverse(problem, quick_schedule(reverse(problem), size_bytes))
     gathering, spreading = split(problem)
-    first = unreverse(gathering, route.solve(reverse(gathering), size_bytes))
-    return join(first, prune_copies(spreading, route.solve(spreading, size_bytes)))
+    first = unreverse(gathering, quick_schedule(reverse(gathering), size_bytes))
+    return join(first, prune_copies(spreading, quick_schedule(spreading, size_bytes)))
 
 
 def shares_nothing(problem: Problem) -> bool:

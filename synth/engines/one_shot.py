@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from synth.engines.flow.quotients import quotient_of
+from synth.engines.flow.routes import ExpectedTime, RouteShape
 from synth.engines.flow.search import best_of
 from synth.engines.flow.time_expanded_matching import FlowSchedule
 from synth.engines.flow.tuning import SEARCH as FLOW
@@ -101,12 +102,13 @@ def _best(shares: Problem, size: int, request: Request) -> tuple[float, Schedule
     """
     starts_us, latency_us = shares.network.start_us, request.bound.at(0.0)[0]
     enough_us, size = request.bound.at(size)[0] * _NEAR - starts_us, size * shares.collective.nranks
+    expected = ExpectedTime(latency_us=latency_us - starts_us, enough_us=enough_us)
     schedules: list[FlowSchedule] = []
     for depth in _DEPTHS:
         if not schedules or now() < request.deadline:
             flow_schedule = best_of(
-                shares, size, depth=depth, passes=_PASSES, orders=_ORDERS, enough_us=enough_us,
-                latency_us=latency_us - starts_us, deadline=request.deadline,
+                shares, size, shape=RouteShape(depth), expected=expected, passes=_PASSES, orders=_ORDERS,
+                deadline=request.deadline,
             )  # fmt: skip
             schedules.append(flow_schedule)
     best = min(schedules, key=lambda flow_schedule: flow_schedule.took_us)

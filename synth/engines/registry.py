@@ -21,9 +21,9 @@ AUTO = "auto"
 
 
 def _route() -> Engine:
-    from synth.engines.greedy import search
+    from synth.engines import route
 
-    return search
+    return route
 
 
 def _baseline() -> Engine:
@@ -135,7 +135,7 @@ _EXACT = ("cpsat", "linear")
 ENGINES: dict[str, EngineRow] = {
     row.name: row
     for row in (
-        EngineRow("route", "greedy routing for few ranks, at once", _route),
+        EngineRow("route", "a few passes of routing for few ranks, at once", _route),
         EngineRow("baseline", "algorithms that a vendor's library would run", _baseline),
         EngineRow("switch", "reductions and multicasts in switches", _switch),
         EngineRow("closed", "exchanges by formula: all of the next seven engines", _closed),

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.engines.edge_colouring import slotted
-from synth.engines.greedy import route
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request, SlotClaim
+from synth.engines.route import quick_schedule
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.deadline import now
 from synth.model.problem import Problem, least_latency
-from synth.model.schedule import Schedule
+from synth.model.schedule import Schedule, untimed
 from synth.phases.prune import prune_copies
 from synth.phases.split import Phase, phases
 from synth.solvers.linear_program import LinearProgram, ProgramBuilder
@@ -104,7 +104,7 @@ def _in_slots(
     if cells > 10 * tuning.most_variables or budget_s <= 0.05:
         return None
     best = min(
-        (route.solve(copying, size, depth) for depth in (0.0, 0.5, 1.0)), key=lambda s: predict_us(copying, s, size)
+        (quick_schedule(copying, size, depth) for depth in (0.0, 0.5, 1.0)), key=lambda s: predict_us(copying, s, size)
     )
     ceiling_us = predict_us(copying, best, size)
     if ceiling_us <= 0:  # No rank sends.
@@ -268,4 +268,11 @@ def read_schedule(problem: Problem, model: SlotModel, chosen: Ints) -> Schedule:
     """Return the chosen sends in the order of their slots; the step of a send is its depth in its chunk's tree."""
     rows = model.sends[chosen]
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))]
-    return prune_copies(problem, route.along_trees(problem, rows[:, :2].tolist()))
+    chunks, links = rows[:, :2].T
+    src, dst = problem.network.src[links].tolist(), problem.network.dst[links].tolist()
+    depth = {(chunk, rank): 0 for rank, chunk in problem.collective.pre.tolist()}
+    steps = []
+    for chunk, source, goal in zip(chunks.tolist(), src, dst, strict=True):
+        steps.append(depth[chunk, source])
+        depth.setdefault((chunk, goal), steps[-1] + 1)
+    return prune_copies(problem, untimed(chunks, links, np.array(steps)))

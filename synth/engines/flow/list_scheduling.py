@@ -1,8 +1,7 @@
 """List scheduling: no bundle of links stays idle while a send that could use it is ready (Graham, 1966).
 
 Of the sends that are ready for a bundle the most urgent goes first. Resources that several bundles share go to the most
-urgent send that fits. (`synth.engines.greedy` orders sends by another rule, for few ranks: there a narrow link holds a
-part of a resource's time, and the send that can begin first goes first, however urgent the others are.)
+urgent send that fits.
 """
 
 from __future__ import annotations
@@ -39,9 +38,11 @@ class _Ready(NamedTuple):
     Attributes:
         heads: First item of level i of bundle b, at b · levels + i.
         tails: Last item of the same list.
-        words: Bit i % _WORD of word b · words + i // _WORD says whether bundle b has items of level i.
+        words: Bit i % _WORD of word b · nwords + i // _WORD says whether bundle b has items of level i.
         waiting: Number of items of each bundle.
         next: The items, which hold the lists.
+        levels: Number of levels of urgency.
+        nwords: Words of each bundle.
     """
 
     heads: Any
@@ -49,6 +50,8 @@ class _Ready(NamedTuple):
     words: Any
     waiting: Any
     next: Any
+    levels: int
+    nwords: int
 
 
 class _Events(NamedTuple):
@@ -89,6 +92,28 @@ class _Bundles(NamedTuple):
     keys: Any
 
 
+class _ListedSends(NamedTuple):
+    """The sends of a list schedule, one row each.
+
+    Attributes:
+        place: Bundle of every row, plus its level << bits.
+        hold: Time that every row holds its bundle, or one number for all.
+        waiters: Rows that wait for each row.
+        used: GB/s in use of every resource.
+        order: Set to the rows in order of start.
+        when_us: Set to their starts in µs.
+        bits: Number of bits of a bundle in `place`.
+    """
+
+    place: Any
+    hold: Any
+    waiters: Any
+    used: Any
+    order: Any
+    when_us: Any
+    bits: int
+
+
 def list_schedule(
     run: Runner, net: CsrNetwork, bundle: Ints, hold_us: Floats, urgency: Floats, before: Ints, after: Ints,
     tuning: FlowTuning = TUNING,
@@ -114,27 +139,29 @@ def list_schedule(
     bits = int(nbundles).bit_length()
     most = 64 * min(64, max(1, tuning.levels // (64 * max(1, nbundles))))
     level, levels = _levels(urgency, min(most, 1 << (31 - bits)))
-    words = -(-levels // _WORD)
+    nwords = -(-levels // _WORD)
     hold = hold_us[:1] if count and hold_us.min() == hold_us.max() else hold_us
     eps = float(hold_us.min(initial=1.0)) * 1e-9
     chained = _are_paths(before, after)
     items, waiters = _path_items(before, count) if chained else _row_items(before, after, count)
     zeros = np.zeros(nbundles, dtype=np.int64)
     table = np.empty(nbundles * levels, dtype=np.int32)
-    ready = _Ready(*run.columns(table, table.copy(), np.zeros(nbundles * words, dtype=np.int64), zeros, items.ravel()))
+    words = np.zeros(nbundles * nwords, dtype=np.int64)
+    lists = run.columns(table, table.copy(), words, zeros, items.ravel())
+    ready = _Ready._make([*lists, levels, nwords])
     most_events = 2 * len(items) + 2
     codes, first, last = (np.empty(most_events, dtype=np.int64) for _ in range(3))
     state = np.array([-1, 0, -1, -1])
     events = _Events(*run.columns(np.empty(most_events), codes, first, last, np.empty(most_events), state))
     bundles = _Bundles(*run.columns(zeros > 0, zeros > 0, zeros.copy(), zeros.copy(), np.zeros(nbundles)))
-    bundle_and_level = (bundle | (level << bits)).astype(np.int32)
-    columns = run.columns(
-        bundle_and_level, hold, waiters, np.zeros(len(net.capacity_gbs)), np.empty(count, np.int32), np.empty(count)
-    )
-    nstarted = run(_start_sends, net, *columns, bits, chained, levels, words, eps, ready, events, bundles)
+    place = (bundle | (level << bits)).astype(np.int32)
+    used = np.zeros(len(net.capacity_gbs))
+    columns = run.columns(place, hold, waiters, used, np.empty(count, np.int32), np.empty(count))
+    sends = _ListedSends._make([*columns, bits])
+    nstarted = run(_start_sends, net, sends, chained, eps, ready, events, bundles)
     if nstarted < count:
         raise ScheduleError(f"list schedule: {count - nstarted} sends of {count} wait for each other")
-    return np.asarray(columns[-2], dtype=np.int64), np.asarray(columns[-1])
+    return np.asarray(sends.order, dtype=np.int64), np.asarray(sends.when_us)
 
 
 def urgencies(run: Runner, lasts_us: Floats, before: Ints, after: Ints, step: Ints) -> Floats:
@@ -205,10 +232,10 @@ def _add_chains(order: Any, lasts: Any, ptr: Any, waiters: Any, chain: Any) -> N
         chain[row] = lasts[row] + most
 
 
-def _push_item(ready: _Ready, bundle: int, level: int, levels: int, words: int, item: int) -> None:
+def _push_item(ready: _Ready, bundle: int, level: int, item: int) -> None:
     """Add a ready item behind the items of its bundle and level."""
     ready.next[_ITEM * item + _NEXT + 2] = -1
-    word, bit, list_place = bundle * words + level // _WORD, 1 << level % _WORD, bundle * levels + level
+    word, bit, list_place = bundle * ready.nwords + level // _WORD, 1 << level % _WORD, bundle * ready.levels + level
     if ready.words[word] & bit:
         ready.next[_ITEM * ready.tails[list_place] + _NEXT + 2] = item
     else:
@@ -218,12 +245,12 @@ def _push_item(ready: _Ready, bundle: int, level: int, levels: int, words: int, 
     ready.waiting[bundle] += 1
 
 
-def _top(ready: _Ready, bundle: int, words: int) -> int:
+def _top(ready: _Ready, bundle: int) -> int:
     """Return the most urgent level of a bundle with a waiting item."""
-    word = words - 1
-    while ready.words[bundle * words + word] == 0:
+    word = ready.nwords - 1
+    while ready.words[bundle * ready.nwords + word] == 0:
         word -= 1
-    bits, place = ready.words[bundle * words + word], 0
+    bits, place = ready.words[bundle * ready.nwords + word], 0
     for shift in (32, 16, 8, 4, 2, 1):
         if bits >> shift:
             bits >>= shift
@@ -231,13 +258,13 @@ def _top(ready: _Ready, bundle: int, words: int) -> int:
     return _WORD * word + place
 
 
-def _pop_item(ready: _Ready, bundle: int, level: int, levels: int, words: int) -> int:
+def _pop_item(ready: _Ready, bundle: int, level: int) -> int:
     """Remove and return the first item of a bundle and level."""
-    list_place = bundle * levels + level
+    list_place = bundle * ready.levels + level
     item: int = ready.heads[list_place]
     after = ready.next[_ITEM * item + _NEXT + 2]
     if after < 0:
-        ready.words[bundle * words + level // _WORD] &= ~(1 << level % _WORD)
+        ready.words[bundle * ready.nwords + level // _WORD] &= ~(1 << level % _WORD)
     else:
         ready.heads[list_place] = after
     ready.waiting[bundle] -= 1
@@ -277,30 +304,13 @@ def _mark(bundles: _Bundles, bundle: int, count: int) -> int:
 
 
 def _start_sends(  # One loop over events of over 60 lines, as its state is too large to pass on.
-    net: CsrNetwork, place: Any, hold: Any, waiters: Any, used: Any, order: Any, when_us: Any, bits: int, chained: bool,
-    levels: int, words: int, eps: float, ready: _Ready, events: _Events, bundles: _Bundles,
-) -> int:  # fmt: skip
+    net: CsrNetwork, sends: _ListedSends, chained: bool, eps: float, ready: _Ready, events: _Events, bundles: _Bundles
+) -> int:
     """Write the rows in order of start, and their starts, and return their number.
 
-    Items are rows, or whole paths if `chained`.
-
-    Args:
-        net: The network as the loops need it.
-        place: Bundle of every row, plus its level << bits.
-        hold: Time that every row holds its bundle, or one number for all.
-        waiters: Rows that wait for each row.
-        used: GB/s in use of every resource.
-        order: Set to the rows in order of start.
-        when_us: Set to their starts in µs.
-        bits: Number of bits of a bundle in `place`.
-        chained: Whether items are paths.
-        levels: Number of levels of urgency.
-        words: Words of bits a bundle.
-        eps: Time in µs by which events may differ and count as one.
-        ready: Ready items.
-        events: Events to come.
-        bundles: State of the bundles.
+    Items are rows, or whole paths if `chained`. Events count as one that differ by up to `eps` µs.
     """
+    place, hold, waiters, used, order, when_us, bits = sends
     alpha, rate, capacity = net.alpha_us, net.bandwidth_gbs, net.capacity_gbs
     uses_ptr, uses_idx, users_ptr, users_idx = net.uses_ptr, net.uses_idx, net.users_ptr, net.users_idx
     items, waiting, busy, candidates = ready.next, ready.waiting, bundles.busy, bundles.candidates
@@ -313,7 +323,7 @@ def _start_sends(  # One loop over events of over 60 lines, as its state is too 
                 row = items[_ITEM * item + _FROM]
                 items[_ITEM * item + _AT] = row
             bundle = place[row] & low
-            _push_item(ready, bundle, place[row] >> bits, levels, words, item)
+            _push_item(ready, bundle, place[row] >> bits, item)
             ncand = _mark(bundles, bundle, ncand)
     now = 0.0
     while True:
@@ -328,7 +338,7 @@ def _start_sends(  # One loop over events of over 60 lines, as its state is too 
                 candidates[nexclusive] = bundle
                 nexclusive += 1
             else:
-                push_key(bundles.keys, bundles.ranked, nshared, -_top(ready, bundle, words), bundle)
+                push_key(bundles.keys, bundles.ranked, nshared, -_top(ready, bundle), bundle)
                 nshared += 1
         ncand = 0
         while nshared > 0 or nexclusive > 0:
@@ -346,7 +356,7 @@ def _start_sends(  # One loop over events of over 60 lines, as its state is too 
                     fits = False
             if not fits:
                 continue
-            item = _pop_item(ready, bundle, _top(ready, bundle, words), levels, words)
+            item = _pop_item(ready, bundle, _top(ready, bundle))
             busy[bundle] = True
             items[_ITEM * item + _ON] = bundle
             for j in range(uses_ptr[bundle], uses_ptr[bundle + 1]):
@@ -378,7 +388,7 @@ def _start_sends(  # One loop over events of over 60 lines, as its state is too 
                     if row < items[_ITEM * item + _TO]:
                         items[_ITEM * item + _AT] = row
                         bundle = place[row] & low
-                        _push_item(ready, bundle, place[row] >> bits, levels, words, item)
+                        _push_item(ready, bundle, place[row] >> bits, item)
                         ncand = _mark(bundles, bundle, ncand)
                 elif kind == _ARRIVES:
                     for j in range(items[_ITEM * item + _FROM], items[_ITEM * item + _TO]):
@@ -386,7 +396,7 @@ def _start_sends(  # One loop over events of over 60 lines, as its state is too 
                         items[_ITEM * row + _AT] -= 1
                         if items[_ITEM * row + _AT] == 0:
                             bundle = place[row] & low
-                            _push_item(ready, bundle, place[row] >> bits, levels, words, row)
+                            _push_item(ready, bundle, place[row] >> bits, row)
                             ncand = _mark(bundles, bundle, ncand)
                 else:
                     bundle = items[_ITEM * item + _ON]

@@ -10,8 +10,9 @@ import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork
 from synth.engines.flow.list_scheduling import list_schedule, urgencies
+from synth.engines.flow.tree_sends import Sends
 from synth.engines.flow.tuning import TUNING, FlowTuning
-from synth.model.collective import Bools, Floats, Ints
+from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
@@ -24,44 +25,37 @@ class OrderedSends:
 
     Attributes:
         problem: The problem of the sends.
-        net: Its network.
-        loop_net: The network as the loops need it.
+        size_bytes: Message size in bytes.
+        sends: The sends and what they wait for.
         run: Runner of the compiled loops.
-        kilobytes: Size of every chunk, shape (chunks,).
-        chunk: Chunk of each send, int, shape (sends,).
-        link: Link of each send, int, shape (sends,).
-        step: Step of each send, int, shape (sends,), later than the steps of the sends that it waits for.
-        reduces: Whether each send reduces, bool, shape (sends,).
-        before: Earlier send of each dependency, int, shape (waits,): send after[i] carries data that send before[i]
-            brings.
-        after: Later send of each dependency, int, shape (waits,).
+        net: The network in compressed rows.
         busiest_us: Time in µs that the busiest resource is busy.
         tuning: Settings of list scheduling.
     """
 
     problem: Problem
-    net: CsrNetwork
-    loop_net: CsrNetwork
+    size_bytes: float
+    sends: Sends
     run: Runner
-    kilobytes: Floats
-    chunk: Ints
-    link: Ints
-    step: Ints
-    reduces: Bools
-    before: Ints
-    after: Ints
+    net: CsrNetwork
     busiest_us: float
     tuning: FlowTuning = TUNING
 
     @cached_property
+    def _loop_net(self) -> CsrNetwork:
+        """Return the network as the loops need it."""
+        return self.run.table(self.net)
+
+    @cached_property
     def bundle(self) -> Ints:
         """Return the bundle of every send, shape (sends,)."""
-        return np.asarray(self.net.bundle[self.link])
+        return np.asarray(self.net.bundle[self.sends.link])
 
     @cached_property
     def hold_us(self) -> Floats:
         """Return the time in µs that every send holds its bundle, shape (sends,)."""
-        return np.asarray(self.kilobytes[self.chunk] / self.net.bandwidth_gbs[self.bundle])
+        kilobytes = self.problem.collective.chunk_bytes(self.size_bytes) * 1e-3
+        return np.asarray(kilobytes[self.sends.chunk] / self.net.bandwidth_gbs[self.bundle])
 
     @cached_property
     def lasts_us(self) -> Floats:
@@ -82,11 +76,16 @@ class OrderedSends:
         """
         orders = self._by_parts() if planned_us is None else iter([-planned_us])
         best, rows, _ = self.listed(orders, enough_us, most, deadline)
-        return best, untimed(self.chunk[rows], self.link[rows], self.step[rows], self.reduces[rows])
+        return best, self.schedule(rows)
+
+    def schedule(self, rows: Ints) -> Schedule:
+        """Return the schedule of the sends in an order."""
+        sends = self.sends
+        return untimed(sends.chunk[rows], sends.link[rows], sends.step[rows], sends.reduces[rows])
 
     def chains_us(self) -> Floats:
         """Return the length of the longest chain of sends that starts with each send in µs, shape (sends,)."""
-        return urgencies(self.run, self.lasts_us, self.before, self.after, self.step)
+        return urgencies(self.run, self.lasts_us, self.sends.before, self.sends.after, self.sends.step)
 
     def listed(
         self, urgent: Iterable[Floats], enough_us: float, most: int = 10**9, deadline: float = np.inf
@@ -104,7 +103,7 @@ class OrderedSends:
         nschedules, is_over = 0, False
         for urgency in urgent:
             for swing in range(self.tuning.swings + 1):
-                rows, start = self._list_schedule(urgency, self.before, self.after)
+                rows, start = self._list_schedule(urgency, self.sends.before, self.sends.after)
                 time_us = float((start + self.lasts_us[rows]).max(initial=0.0))
                 nschedules += 1 + (swing > 0)
                 better = time_us < best_us * (1 - 1e-12)
@@ -115,7 +114,7 @@ class OrderedSends:
                     break
                 end = np.empty(len(rows))
                 end[rows] = start + self.hold_us[rows]
-                rows, start = self._list_schedule(end, self.after, self.before)
+                rows, start = self._list_schedule(end, self.sends.after, self.sends.before)
                 urgency = np.empty(len(rows))
                 urgency[rows] = start + self.hold_us[rows]
             if is_over:
@@ -132,7 +131,7 @@ class OrderedSends:
 
     def _list_schedule(self, urgency: Floats, before: Ints, after: Ints) -> tuple[Ints, Floats]:
         """Return a list schedule with these dependencies: its rows in order of start, and their starts in µs."""
-        return list_schedule(self.run, self.loop_net, self.bundle, self.hold_us, urgency, before, after, self.tuning)
+        return list_schedule(self.run, self._loop_net, self.bundle, self.hold_us, urgency, before, after, self.tuning)
 
     def _part(self) -> Floats:
         """Return the place of each send's chunk in its block, or in its owner's share: 0 for the first, towards 1."""
@@ -140,4 +139,4 @@ class OrderedSends:
         block = collective.chunks
         if collective.kind.in_shares and block > collective.nranks:
             block //= collective.nranks
-        return (self.chunk % block) / block
+        return (self.sends.chunk % block) / block

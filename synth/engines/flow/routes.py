@@ -8,13 +8,15 @@ chunk is removed and routed again at steeper prices.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from synth.bounds.prove import Bound
 from synth.engines.flow.congestion_prices import Congestion, add_load, cost_of, set_prices
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
-from synth.engines.flow.trees import Csr, route_trees
+from synth.engines.flow.tree_sends import no_trees
+from synth.engines.flow.trees import Csr, route_trees, tree_chunks
 from synth.engines.flow.tuning import TUNING, FlowTuning
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import Runner
@@ -46,6 +48,53 @@ class Routing:
         return float(self.load_us.max(initial=0.0))
 
 
+@dataclass(frozen=True)
+class RouteShape:
+    """The shape of the routes that a router prefers.
+
+    Attributes:
+        depth: 0 for trees that only follow the load, 1 for trees that also count the whole path from the root.
+        narrow: Whether the first passes take paths of fewest links only.
+        bias: Cost of a byte on an idle link, as a fraction of its cost on the busiest link: large for short paths,
+            small for balanced loads.
+    """
+
+    depth: float = 0.5
+    narrow: bool = True
+    bias: float = 0.05
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """What is known of a schedule's time in advance, without the time of a call before its first send.
+
+    Attributes:
+        likely_us: Likely time in µs that the busiest resource will be busy.
+        latency_us: Approximate time in µs of the smallest message.
+        enough_us: A time in µs that need not be improved (a bound, or a little above it).
+    """
+
+    likely_us: float = 0.0
+    latency_us: float = 0.0
+    enough_us: float = 0.0
+
+    @classmethod
+    def of(cls, bound: Bound, size_bytes: float, near: float, starts_us: float) -> ExpectedTime:
+        """Return what a bound tells of the time at a message size.
+
+        Args:
+            bound: The bound, which counts the start of a call.
+            size_bytes: Message size in bytes.
+            near: Ratio time / bound up to which a schedule is not improved.
+            starts_us: Time of a call before its first send in µs.
+        """
+        least_us, latency_us = bound.at(size_bytes)[0], bound.at(0.0)[0]
+        return cls(max(least_us - latency_us, 0.0), max(latency_us - starts_us, 0.0), least_us * near - starts_us)
+
+
+USUAL_SHAPE, UNKNOWN_TIME = RouteShape(), ExpectedTime()
+
+
 class FlowRouter:
     """A router of one problem for messages of one size, which improves its routes pass by pass.
 
@@ -62,12 +111,8 @@ class FlowRouter:
         problem: Problem,
         size_bytes: float,
         run: Runner,
-        *,
-        depth: float = 0.5,
-        likely_us: float = 0.0,
-        latency_us: float = 0.0,
-        narrow: bool = True,
-        bias: float = 0.05,
+        shape: RouteShape = USUAL_SHAPE,
+        expected: ExpectedTime = UNKNOWN_TIME,
         tuning: FlowTuning = TUNING,
     ) -> None:
         """Build the tables for the routes of a problem.
@@ -76,35 +121,22 @@ class FlowRouter:
             problem: The problem.
             size_bytes: Message size in bytes.
             run: Runner of the compiled loops.
-            depth: 0 for trees that only follow the load, 1 for trees that also count the whole path from the root.
-            likely_us: Likely time in µs that the busiest resource will be busy.
-            latency_us: Approximate time in µs of the smallest message.
-            narrow: Whether the first passes take paths of fewest links only.
-            bias: Cost of a byte on an idle link, as a fraction of its cost on the busiest link: large for short paths,
-                small for balanced loads.
+            shape: The shape of routes to prefer.
+            expected: What is known of the time.
             tuning: Settings of routing.
         """
         collective = problem.collective
-        self.problem, self.depth, self.run, self.tuning = problem, depth, run, tuning
-        self.likely_us, self.latency_us, self.bias = likely_us, latency_us, bias
+        self.problem, self.size_bytes, self.run, self.tuning = problem, size_bytes, run, tuning
+        self.shape, self.expected = shape, expected
         self.net = csr_network(problem.network)
-        self.loop_net = run.table(self.net)
-        self.in_time = in_time(self.net, likely_us + latency_us)
+        self.in_time = in_time(self.net, expected.likely_us + expected.latency_us)
         priced = self.net._replace(capacity_gbs=self.net.capacity_gbs * self.in_time)
         self.priced_net = run.table(priced)
         self.work = collective.chunk_bytes(size_bytes) * 1e-3
         self.allowed = problem.allowed or Allowed(
             np.zeros(collective.nchunks, dtype=np.int64), np.ones((1, problem.nranks), dtype=bool)
         )
-        holders, self.goals = collective.holders, collective.goals
-        empty = np.zeros(collective.nchunks + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        self.owned = self.parts = self.gathering = self.spreading = empty
-        self.sources = holders
-        if collective.reducing:
-            sums = collective.reduces & (np.diff(self.goals[0]) > 0)  # Sums that no rank wants are not gathered.
-            self.owned = (pointers(sums.astype(np.int64)), owners(problem)[sums])
-            self.parts = only(holders, sums)
-            self.sources = merged(self.owned, only(holders, ~sums))
+        self._set_ends()
         self.passes = 0
         nres, nbundles = len(self.net.capacity_gbs), self.net.nbundles
         zeros = (np.zeros(count) for count in (nres, nres, nbundles, nbundles, 2))
@@ -113,15 +145,31 @@ class FlowRouter:
         self.single = bool((np.diff(self.sources[0]) == 1).all() and (np.diff(self.goals[0]) == 1).all())
         is_plain = self.single and problem.allowed is None and not collective.reducing
         self.wide = not is_plain or collective.nchunks * problem.network.nlinks <= tuning.wide_links
-        self.narrow = is_plain and (narrow or not self.wide)
+        self.narrow = is_plain and (shape.narrow or not self.wide)
         if self.single:
             # All sources send to the next rank first, then to the rank after that.
             source, goal = self.sources[1], self.goals[1]
             self.order = np.argsort((goal - source) % collective.nranks, kind="stable")
         if self.narrow:
-            roots, self.row = np.unique(source, return_inverse=True)
-            self.hops = hop_table(run, self.net, roots)
-            self.path_ptr = pointers(self.hops[self.row, goal])
+            roots, row = np.unique(source, return_inverse=True)
+            hops = hop_table(run, self.net, roots)
+            self.path_ptr = pointers(hops[row, goal])
+            self.chunk_paths = run.table(
+                ChunkPaths(self.order, source, goal, self.work, row, hops.ravel(), self.path_ptr)
+            )
+
+    def _set_ends(self) -> None:
+        """Set the ranks that hold and want each chunk, and where sums come together."""
+        collective = self.problem.collective
+        holders, self.goals = collective.holders, collective.goals
+        empty = no_trees(collective.nchunks)
+        self.owned = self.parts = self.gathering = self.spreading = empty
+        self.sources = holders
+        if collective.reducing:
+            sums = collective.reduces & (np.diff(self.goals[0]) > 0)  # Sums that no rank wants are not gathered.
+            self.owned = (pointers(sums.astype(np.int64)), owners(self.problem)[sums])
+            self.parts = only(holders, sums)
+            self.sources = merged(self.owned, only(holders, ~sums))
 
     def improve(self) -> Routing:
         """Route every chunk once more, and return all routes.
@@ -132,10 +180,7 @@ class FlowRouter:
         self._reprice()
         if self.narrow and (self.passes < 2 or not self.wide):
             path = self.spreading[1] if self.passes else np.zeros(self.path_ptr[-1], dtype=np.int64)
-            path = route_shortest(
-                self.run, self.priced_net, self.congestion, self.order, self.sources[1], self.goals[1], self.work,
-                self.row, self.hops, (self.path_ptr, path), self.passes == 0,
-            )  # fmt: skip
+            path = route_shortest(self.run, self.priced_net, self.congestion, self.chunk_paths, path, self.passes == 0)
             self.spreading = self.path_ptr, path
         else:
             missed_sums = missed_goals = 0
@@ -153,23 +198,22 @@ class FlowRouter:
 
     def _route_trees(self, net: CsrNetwork, holders: Csr, goals: Csr, trees: Csr) -> tuple[Csr, int]:
         """Route all chunks over trees, and return the trees and the number of chunks that miss a goal."""
-        return route_trees(
-            self.run, net, self.congestion, self.order, holders, goals, self.work, self.allowed, self.depth, trees
-        )
+        chunks = tree_chunks(self.order, holders, goals, self.work, self.allowed)
+        return route_trees(self.run, net, self.congestion, chunks, self.shape.depth, trees)
 
     def _reprice(self) -> None:
         """Set the prices of links for the next pass from the loads so far, with a bias towards short paths."""
-        congestion, net = self.congestion, self.net
+        congestion, net, latency_us = self.congestion, self.net, self.expected.latency_us
         load = np.asarray(congestion.load)
         beta = self.tuning.sharpness[min(self.passes, len(self.tuning.sharpness) - 1)]
         sends = self.work * (np.diff(self.goals[0]) + np.diff(self.parts[0]))
         if self.narrow:
             sends = self.work * np.diff(self.path_ptr)
-        even_us = max(float(sends.sum()) / float(net.bandwidth_gbs.sum()), self.likely_us, 1e-12)
+        even_us = max(float(sends.sum()) / float(net.bandwidth_gbs.sum()), self.expected.likely_us, 1e-12)
         target_us = max(float(load.max(initial=0.0)), 1e-12) if self.passes else even_us
         # Short paths win among paths of equal price, and over all other paths where latency dominates.
-        weight = self.bias * np.exp(beta * (min(even_us / target_us, 1.0) - 1.0))
-        weight += self.latency_us / (self.latency_us + target_us)
+        weight = self.shape.bias * np.exp(beta * (min(even_us / target_us, 1.0) - 1.0))
+        weight += latency_us / (latency_us + target_us)
         mean = max(float(self.work.mean()), 1e-12) if len(self.work) else 1.0
         bias = weight * net.alpha_us / mean + weight / net.bandwidth_gbs
         self.congestion = congestion._replace(
@@ -190,11 +234,32 @@ def in_time(net: CsrNetwork, whole_us: float) -> Floats:
     return np.clip(1 - late_us / whole_us, _LEAST_IN_TIME, 1) if whole_us > 0 else np.ones_like(late_us)
 
 
+class ChunkPaths(NamedTuple):
+    """Chunks that are routed from one rank to one rank over paths of fewest links.
+
+    Attributes:
+        order: The chunks in the order in which they are routed.
+        source: Source of every chunk.
+        goal: Goal of every chunk.
+        work: Size of every chunk in kilobytes.
+        row: Row of every chunk's source in `hops`.
+        hops: Table of fewest links from sources to ranks (see `hop_table`), row by row.
+        ptr: CSR pointer from a chunk to its links.
+    """
+
+    order: Any
+    source: Any
+    goal: Any
+    work: Any
+    row: Any
+    hops: Any
+    ptr: Any
+
+
 def route_shortest(
-    run: Runner, net: CsrNetwork, congestion: Congestion, order: Ints, source: Ints, goal: Ints, work: Floats,
-    row: Ints, hops: Ints, paths: Csr, fresh: bool,
-) -> Ints:  # fmt: skip
-    """Route the chunks of `order` again over paths of fewest links, and return the paths by chunk, first link first.
+    run: Runner, net: CsrNetwork, congestion: Congestion, chunks: ChunkPaths, path: Ints, fresh: bool
+) -> Ints:
+    """Route chunks again over paths of fewest links, and return the links of all chunks, first link first.
 
     It looks only at links between source and goal, so that a pass over a million chunks takes a second.
 
@@ -202,24 +267,17 @@ def route_shortest(
         run: Runner of the compiled loops.
         net: The network as the loops need it.
         congestion: Loads and prices, which change.
-        order: The chunks to route.
-        source: Source of every chunk.
-        goal: Goal of every chunk.
-        work: Size of every chunk in kilobytes.
-        row: Row of every chunk's source in `hops`.
-        hops: Table of fewest links (see `hop_table`).
-        paths: Place of each chunk's links, and the links in the present loads.
+        chunks: The chunks as the loops need them.
+        path: Links of all chunks in the present loads.
         fresh: Whether the loads contain no links yet.
     """
     links = np.asarray(net.in_link)
     enters = np.column_stack([np.asarray(net.src)[links], np.asarray(net.bundle)[links]]).ravel()
     zeros = np.zeros(net.nranks, dtype=np.int64)
-    columns = run.columns(
-        order, source, goal, work, row, hops.ravel(), paths[0], enters, np.zeros(net.nranks), zeros, zeros - 1,
-        zeros.copy(), paths[1].copy(),
-    )  # fmt: skip
-    run(_route_shortest, net, congestion, fresh, *columns)
-    return np.asarray(columns[-1], dtype=np.int64)
+    scratch = _PathScratch(*run.columns(enters, np.zeros(net.nranks), zeros, zeros - 1, zeros.copy()))
+    (path,) = run.columns(path.copy())
+    run(_route_shortest, net, congestion, fresh, chunks, scratch, path)
+    return np.asarray(path, dtype=np.int64)
 
 
 def hop_table(run: Runner, net: CsrNetwork, sources: Ints) -> Ints:
@@ -230,30 +288,30 @@ def hop_table(run: Runner, net: CsrNetwork, sources: Ints) -> Ints:
     return np.asarray(columns[1], dtype=np.int64).reshape(-1, net.nranks)
 
 
-def _route_shortest(
-    net: CsrNetwork, congestion: Congestion, fresh: bool, order: Any, source: Any, goal: Any, work: Any, row: Any,
-    table: Any, path_ptr: Any, enters: Any, cost: Any, via: Any, stamp: Any, queue: Any, path: Any,
-) -> None:  # fmt: skip
-    """Write `path`, the links of all chunks.
+class _PathScratch(NamedTuple):
+    """State of every rank while a path is searched for.
 
-    Args:
-        net: The network as the loops need it.
-        congestion: Loads and prices, which change.
-        fresh: Whether the loads contain no links yet.
-        order: The chunks to route.
-        source: Source of every chunk.
-        goal: Goal of every chunk.
-        work: Size of every chunk in kilobytes.
-        row: Row of every chunk's source in `table`.
-        table: Fewest links from each source to every rank.
-        path_ptr: CSR pointer from a chunk to its links.
+    Attributes:
         enters: Source and bundle of every entry of in_link, in turn.
-        cost: Room for the cost of a byte from each rank.
-        via: Room for the link that leaves each rank.
-        stamp: Room for the last chunk that reached each rank.
-        queue: Room for the ranks to look at.
-        path: Links of all chunks.
+        cost: Cost of a byte from each rank.
+        via: Link that leaves each rank.
+        stamp: Last chunk that reached each rank.
+        queue: Ranks to look at.
     """
+
+    enters: Any
+    cost: Any
+    via: Any
+    stamp: Any
+    queue: Any
+
+
+def _route_shortest(
+    net: CsrNetwork, congestion: Congestion, fresh: bool, chunks: ChunkPaths, scratch: _PathScratch, path: Any
+) -> None:
+    """Write `path`, the links of all chunks; `fresh` says that the loads contain no links yet."""
+    order, source, goal, work, row, table, path_ptr = chunks
+    enters, cost, via, stamp, queue = scratch
     nranks = net.nranks
     for i in range(len(order)):
         chunk = order[i]

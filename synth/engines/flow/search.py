@@ -15,19 +15,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from synth.engines.estimates import estimated_sends
-from synth.engines.flow.csr_network import reverse_network
 from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
-from synth.engines.flow.routes import FlowRouter, Routing
+from synth.engines.flow.routes import UNKNOWN_TIME, USUAL_SHAPE, ExpectedTime, FlowRouter, RouteShape, Routing
 from synth.engines.flow.time_expanded_matching import FlowSchedule, is_matchable, match_schedule
-from synth.engines.flow.trees import find_parents
+from synth.engines.flow.tree_sends import Sends, tree_sends
 from synth.engines.flow.tuning import SEARCH, TUNING, FlowTuning, SearchTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
-from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
-from topologies.arrays import positions, ranges, row_of_entry
+from topologies.arrays import positions
 
 FLOW = "flow"
 
@@ -57,23 +55,19 @@ def solve(problem: Problem, request: Request, tuning: SearchTuning = SEARCH) -> 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """The settings of one run of the router and the scheduler; see `best_of` for the meaning of its numbers.
+    """The settings of one run of the router and the scheduler; see `best_of`.
 
     Attributes:
         size: Message size in bytes.
         chunks: Chunks a block.
         passes: Number of times that all chunks are routed.
-        depth: How much trees count the whole path from the root.
-        narrow: Whether the first passes take paths of fewest links only.
-        bias: Cost of a byte on an idle link, as a fraction of its cost on the busiest link.
+        shape: The shape of routes to prefer.
     """
 
     size: int
     chunks: int
     passes: int
-    depth: float
-    narrow: bool
-    bias: float
+    shape: RouteShape
 
 
 class _FlowSearch:
@@ -167,7 +161,7 @@ class _FlowSearch:
             kinds = [(0.5, False, 0.05), (0.0, False, 0.05), (0.1, False, 0.01), (0.75, False, 0.1)]
         else:
             kinds = [(0.0, False, 0.05), (1.0, False, 0.05), (0.5, False, 0.05), (0.0, False, 0.2)]
-        return [Trial(size, 1, 1, depth, narrow, bias) for depth, narrow, bias in kinds]
+        return [Trial(size, 1, 1, RouteShape(*kind)) for kind in kinds]
 
     def _counts(self, size: int) -> list[list[int]]:
         """Return lists of numbers of chunks to try, each list as long as it gains."""
@@ -197,20 +191,16 @@ class _FlowSearch:
         tuning = self.tuning
         problem = self.problem.with_chunks(trial.chunks * self.unit)
         sends = self.sends * trial.chunks
-        least_us, latency_us = self.bound.at(trial.size)[0], self.bound.at(0.0)[0]
+        least_us = self.bound.at(trial.size)[0]
         starts_us = problem.network.start_us  # Bounds and clocks count the start of a call, and `best_of` does not.
         orders = tuning.orders_of_many if sends > tuning.sends_of_few_orders else tuning.orders
         answer = best_of(
             problem,
             trial.size,
-            depth=trial.depth,
-            narrow=trial.narrow,
-            bias=trial.bias,
+            shape=trial.shape,
+            expected=ExpectedTime.of(self.bound, trial.size, tuning.close_enough(sends), starts_us),
             passes=trial.passes,
             orders=1 if sends > tuning.sends_of_one_order else orders,
-            enough_us=least_us * tuning.close_enough(sends) - starts_us,
-            likely_us=max(least_us - latency_us, 0.0),
-            latency_us=max(latency_us - starts_us, 0.0),
             deadline=self.request.deadline,
         )
         self.took_us = answer.took_us + starts_us
@@ -228,14 +218,10 @@ def best_of(
     problem: Problem,
     size_bytes: float,
     *,
-    depth: float = 0.5,
+    shape: RouteShape = USUAL_SHAPE,
+    expected: ExpectedTime = UNKNOWN_TIME,
     passes: int = 4,
     orders: int = 8,
-    enough_us: float = 0.0,
-    likely_us: float = 0.0,
-    latency_us: float = 0.0,
-    narrow: bool = True,
-    bias: float = 0.05,
     deadline: float = np.inf,
     run: Runner | None = None,
     tuning: FlowTuning = TUNING,
@@ -245,14 +231,10 @@ def best_of(
     Args:
         problem: The problem.
         size_bytes: Message size in bytes.
-        depth: As in `Router`.
+        shape: The shape of routes to prefer.
+        expected: What is known of the time; the search ends at a time that need not be improved.
         passes: Number of times that all chunks are routed.
         orders: Most list schedules for the best routes.
-        enough_us: A time that need not be improved (a bound, or a little above it).
-        likely_us: As in `Router`.
-        latency_us: As in `Router`.
-        narrow: As in `Router`.
-        bias: As in `Router`.
         deadline: Time on the clock `synth.model.deadline.now` at which the best schedule so far is the answer.
         run: Runner of the loops; None to interpret them while that takes less time than to load the compiled ones. The
             answers are the same.
@@ -261,45 +243,46 @@ def best_of(
     Raises:
         InputError: If a chunk cannot reach a goal over the ranks that may hold it.
     """
-    if run is None:
-        # In the interpreter a look at a link takes about 2 µs, and a send in a list schedule 10 µs.
-        links_seen = passes * problem.collective.nchunks * problem.network.nlinks
-        sends = len(problem.collective.pre) + 2 * len(problem.collective.post)
-        run = choose_runner(2e-6 * links_seen + 1e-5 * orders * sends)
+    run = run or choose_runner(interpreted_s(problem, passes, orders))
     best: FlowSchedule | None = None
     if problem.allowed is None and is_matchable(problem, tuning):
         best = match_schedule(problem, size_bytes, run)
-        if best is not None and best.took_us <= enough_us:
+        if best is not None and best.took_us <= expected.enough_us:
             return best
-    router = FlowRouter(
-        problem, size_bytes, run, depth=depth, likely_us=likely_us, latency_us=latency_us,
-        narrow=narrow, bias=bias, tuning=tuning,
-    )  # fmt: skip
+    router = FlowRouter(problem, size_bytes, run, shape, expected, tuning)
     routing = router.improve()
-    level = max(likely_us, enough_us - latency_us) * 1.002
+    level = max(expected.likely_us, expected.enough_us - expected.latency_us) * 1.002
     for _ in range(passes - 1):
-        is_late = float((routing.load_us / router.in_time).max(initial=0.0)) > level + latency_us
+        is_late = float((routing.load_us / router.in_time).max(initial=0.0)) > level + expected.latency_us
         if (routing.busiest_us <= level and not is_late) or now() >= deadline:
             break
         routing = router.improve()
     if best is None or routing.busiest_us < best.took_us:
-        time_us, schedule = routed(router, routing).ordered(enough_us, orders, deadline)
+        time_us, schedule = routed(router, routing).ordered(expected.enough_us, orders, deadline)
         if best is None or time_us < best.took_us * (1 - 1e-9):
             best = FlowSchedule(time_us, schedule, routing.load_us)
     return best
 
 
+def interpreted_s(problem: Problem, passes: int, orders: int) -> float:
+    """Estimate the seconds that `best_of` takes in the interpreter: 2 µs to look at a link, 10 µs to list a send."""
+    links_seen = passes * problem.collective.nchunks * problem.network.nlinks
+    sends = len(problem.collective.pre) + 2 * len(problem.collective.post)
+    return 2e-6 * links_seen + 1e-5 * orders * sends
+
+
 def routed(router: FlowRouter, routing: Routing) -> OrderedSends:
     """Return the sends of a routing, path by path, so that successive sends are adjacent in memory."""
-    columns = _paths(router, routing) if router.single and not len(routing.gather[1]) else _trees(router, routing)
-    chunk, link, step, gathers, before, after = columns
+    if router.single and not len(routing.gather[1]):
+        sends = _paths(router, routing)
+    else:
+        sends = tree_sends(router.run, router.net, routing.gather, routing.spread)
     return OrderedSends(
-        router.problem, router.net, router.loop_net, router.run, router.work, chunk, link, step,
-        np.arange(len(chunk)) < gathers, before, after, routing.busiest_us, router.tuning,
-    )  # fmt: skip
+        router.problem, router.size_bytes, sends, router.run, router.net, routing.busiest_us, router.tuning
+    )
 
 
-def _paths(router: FlowRouter, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
+def _paths(router: FlowRouter, routing: Routing) -> Sends:
     """Return the sends of paths, for one holder and one goal a chunk; each row of a path waits for the row before."""
     ptr, links = routing.spread
     length = np.diff(ptr)
@@ -311,39 +294,4 @@ def _paths(router: FlowRouter, routing: Routing) -> tuple[Ints, Ints, Ints, int,
     inner = np.ones(len(chunk), dtype=bool)
     inner[np.cumsum(length)[length > 0] - 1] = False
     before = np.flatnonzero(inner)
-    return chunk, links[ptr[chunk] + step], step, 0, before, before + 1
-
-
-def _trees(router: FlowRouter, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
-    """Return the sends of trees: chunk, link, step, number of gathering sends, and the dependencies."""
-    gather, spread = routing.gather, routing.spread
-    collective = router.problem.collective
-    # A gather is a reversed tree, so the sends nearest to the owner go last.
-    up, up_depth = find_parents(router.run, reverse_network(router.loop_net), gather)
-    down, down_depth = find_parents(router.run, router.loop_net, spread)
-    gather_chunk, spread_chunk = row_of_entry(gather[0]), row_of_entry(spread[0])
-    gathers = len(gather_chunk)
-    deepest = np.zeros(collective.nchunks, dtype=np.int64)
-    np.maximum.at(deepest, gather_chunk, up_depth + 1)
-    link = np.concatenate([gather[1], spread[1]])
-    chunk = np.concatenate([gather_chunk, spread_chunk])
-    step = np.concatenate([deepest[gather_chunk] - 1 - up_depth, deepest[spread_chunk] + down_depth])
-    child = np.flatnonzero(up >= 0)
-    before, after = [child], [up[child]]
-    if gathers:
-        # Sends from the owner wait for all sends to it.
-        root = np.flatnonzero(up < 0)
-        owner_sends = np.flatnonzero((down < 0) & collective.reduces[spread_chunk])
-        ptr = np.searchsorted(gather_chunk[root], np.arange(collective.nchunks + 1))
-        ninputs = np.diff(ptr)[spread_chunk[owner_sends]]
-        before.append(root[ranges(ptr[spread_chunk[owner_sends]], ninputs)])
-        after.append(np.repeat(owner_sends, ninputs) + gathers)
-    child = np.flatnonzero(down >= 0)
-    return (
-        chunk,
-        link,
-        step,
-        gathers,
-        np.concatenate([*before, down[child] + gathers]),
-        np.concatenate([*after, child + gathers]),
-    )
+    return Sends(chunk, links[ptr[chunk] + step], step, np.zeros(len(chunk), dtype=bool), before, before + 1)

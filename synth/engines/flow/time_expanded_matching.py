@@ -65,6 +65,28 @@ class _MatchScratch(NamedTuple):
     arrived: Any
 
 
+class _Matching(NamedTuple):
+    """The chunks to match, and the sends, in order of start.
+
+    Attributes:
+        is_goal: Whether a rank wants a chunk that it does not hold yet, chunk by chunk.
+        holder_ptr: CSR pointer from a chunk to its holders.
+        holders: Holders of each chunk, in CSR order.
+        work: Size of every chunk in kilobytes.
+        chunk: Chunk of each send.
+        link: Link of each send.
+        start: Start of each send in µs.
+    """
+
+    is_goal: Any
+    holder_ptr: Any
+    holders: Any
+    work: Any
+    chunk: Any
+    link: Any
+    start: Any
+
+
 @dataclass(frozen=True, eq=False)
 class FlowSchedule:
     """A schedule and its costs.
@@ -154,17 +176,11 @@ def match_in_time(
             np.empty(2 * total + 2, dtype=np.int64), np.empty(total, dtype=np.int64),
         )
     )  # fmt: skip
-    columns = run.columns(
-        is_goal.flatten(),
-        *holders,
-        work,
-        np.empty(total, dtype=np.int64),
-        np.empty(total, dtype=np.int64),
-        np.empty(total),
-    )
-    nsends = run(_match_in_time, net, *columns, eps, offers, scratch)
-    chunk, link = (np.asarray(column, dtype=np.int64)[:nsends] for column in columns[-3:-1])
-    return chunk, link, np.asarray(columns[-1])[:nsends]
+    empty = np.empty(total, dtype=np.int64)
+    matching = _Matching(*run.columns(is_goal.flatten(), *holders, work, empty, empty.copy(), np.empty(total)))
+    nsends = run(_match_in_time, net, matching, eps, offers, scratch)
+    chunk, link = (np.asarray(column, dtype=np.int64)[:nsends] for column in (matching.chunk, matching.link))
+    return chunk, link, np.asarray(matching.start)[:nsends]
 
 
 def _offer(
@@ -211,10 +227,10 @@ def _offer(
 
 
 def _match_in_time(  # One loop over events of over 60 lines, as its state is too large to pass on.
-    net: CsrNetwork, is_goal: Any, holder_ptr: Any, holders: Any, work: Any, out_chunk: Any, out_link: Any,
-    out_start: Any, eps: float, offers: _Offers, scratch: _MatchScratch,
-) -> int:  # fmt: skip
+    net: CsrNetwork, matching: _Matching, eps: float, offers: _Offers, scratch: _MatchScratch
+) -> int:
     """Write the sends and return their number."""
+    is_goal, holder_ptr, holders, work, out_chunk, out_link, out_start = matching
     head, _, follows, offer_chunk, offer_link = offers
     used, busy, marked, candidates, times, codes, arrived = scratch
     nranks = net.nranks

@@ -46,23 +46,47 @@ class _TreeScratch(NamedTuple):
     codes: Any
 
 
+class TreeChunks(NamedTuple):
+    """Chunks that are routed over trees.
+
+    Attributes:
+        order: The chunks in the order in which they are routed.
+        holder_ptr: CSR pointer from a chunk to its holders.
+        holders: Holders of each chunk, in CSR order.
+        goal_ptr: CSR pointer from a chunk to its goals.
+        goals: Goals of each chunk, in CSR order.
+        work: Size of every chunk in kilobytes.
+        allowed: Whether the chunks of a family may be on a rank, family by family.
+        family: Family of every chunk.
+    """
+
+    order: Any
+    holder_ptr: Any
+    holders: Any
+    goal_ptr: Any
+    goals: Any
+    work: Any
+    allowed: Any
+    family: Any
+
+
+def tree_chunks(order: Ints, holders: Csr, goals: Csr, work: Floats, allowed: Allowed) -> TreeChunks:
+    """Return chunks to route, with their holders and goals by chunk, and the ranks that may hold each."""
+    return TreeChunks(order, *holders, *goals, work, allowed.ranks.ravel(), allowed.family)
+
+
 def route_trees(
-    run: Runner, net: CsrNetwork, congestion: Congestion, order: Ints, holders: Csr, goals: Csr, work: Floats,
-    allowed: Allowed, depth: float, trees: Csr,
-) -> tuple[Csr, int]:  # fmt: skip
-    """Route the chunks of `order` again in O(chunks · links · log ranks), a little more where paths are replaced.
+    run: Runner, net: CsrNetwork, congestion: Congestion, chunks: TreeChunks, depth: float, trees: Csr
+) -> tuple[Csr, int]:
+    """Route chunks again in O(chunks · links · log ranks), a little more where paths are replaced.
 
     Args:
         run: Runner of the compiled loops.
         net: The network as the loops need it.
         congestion: Loads and prices, which change.
-        order: The chunks to route.
-        holders: Holders by chunk.
-        goals: Goals by chunk.
-        work: Size of every chunk in kilobytes.
-        allowed: Ranks that may hold each chunk.
+        chunks: The chunks to route.
         depth: How much of the path from the holder counts for a rank inside the tree.
-        trees: Trees in the present loads (empty at first); chunks outside `order` keep theirs.
+        trees: Trees in the present loads (empty at first); chunks that are not in the order keep theirs.
 
     Returns:
         Trees by chunk, links in the order in which they grew, and the number of chunks that miss a goal.
@@ -75,18 +99,18 @@ def route_trees(
         *run.columns(np.zeros(size, dtype=np.int64)),
     )
     begin, end, old = run.columns(trees[0][:-1].copy(), trees[0][1:].copy(), trees[1])
-    columns = run.columns(order, *holders, *goals, work, allowed.ranks.ravel(), allowed.family)
-    pool, missed = run(_route_trees, net, congestion, *columns, depth, begin, end, old, scratch)
+    pool, missed = run(_route_trees, net, congestion, run.table(chunks), depth, begin, end, old, scratch)
     pool, begin, end = (np.asarray(column) for column in (pool, begin, end))
     ptr = pointers(end - begin)
     return (ptr, pool[ranges(begin, end - begin)]), int(missed)
 
 
 def _route_trees(  # One search of over 60 lines, as its state is too large to pass on.
-    net: CsrNetwork, congestion: Congestion, order: Any, holder_ptr: Any, holders: Any, goal_ptr: Any, goals: Any,
-    work: Any, allowed: Any, family: Any, depth: float, begin: Any, end: Any, old: Any, scratch: _TreeScratch,
+    net: CsrNetwork, congestion: Congestion, chunks: TreeChunks, depth: float, begin: Any, end: Any, old: Any,
+    scratch: _TreeScratch,
 ) -> tuple[Any, int]:  # fmt: skip
     """Return the links of all trees, those of chunk c from begin[c] to end[c], and how many chunks miss a goal."""
+    order, holder_ptr, holders, goal_ptr, goals, work, allowed, family = chunks
     away, key, via, inside, is_goal, path, keys, codes = scratch
     nranks = net.nranks
     pool = np.empty(max(1024, len(old)), np.int64)

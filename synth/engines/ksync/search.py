@@ -10,11 +10,13 @@ import numpy as np
 
 from synth.bounds.prove import Bound, prove
 from synth.engines.edge_colouring import slotted
-from synth.engines.greedy import route
+from synth.engines.flow.search import interpreted_s
 from synth.engines.ksync.encoding import fewest_steps
 from synth.engines.ksync.pareto import DIRECT, ParetoTuning, Pins, ShapeSearch, direct_allreduce, pareto
 from synth.engines.ksync.step_bounds import MOST_GOALS, check_step_bound
 from synth.engines.request import Candidate, Decision, Options, Outcome, Progress, Refusal, Request, Shape, StepClaim
+from synth.engines.route import NAME as ROUTE
+from synth.engines.route import RouteTuning, quick_schedule
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem
 from synth.model.schedule import Schedule
@@ -74,12 +76,12 @@ class _Exact:
             return False
         problem = self.problem.with_chunks(options.chunks)
         copying = first.apply(options.chunks)
-        if route.work(copying) > self.tuning.lucky_s:
+        if interpreted_s(copying, RouteTuning.passes, RouteTuning.orders) > self.tuning.lucky_s:
             return False
         for depth in (1.0, 0.5):
-            schedule = first.invert(options.chunks, route.solve(copying, LARGEST, depth))
+            schedule = first.invert(options.chunks, quick_schedule(copying, LARGEST, depth))
             if schedule.nsteps == options.steps and rounds_of(problem, schedule) <= options.rounds:
-                yield Candidate(problem, schedule, route.NAME)
+                yield Candidate(problem, schedule, ROUTE)
                 return True
         return False
 
@@ -159,7 +161,7 @@ class _Exact:
             decision = search.decide(replace(shape, rounds=shape.rounds + extra), search.effort)
             if decision.schedule is not None:
                 return decision.schedule
-        return route.solve(phases_of_problem[1].apply(shape.chunks), LARGEST)
+        return quick_schedule(phases_of_problem[1].apply(shape.chunks), LARGEST)
 
     def direct(self) -> Iterator[Outcome]:
         """Yield direct all-reduces, in fewer steps than a reduce-scatter and an all-gather need."""

@@ -16,6 +16,7 @@ import numpy as np
 from synth.baselines.fifo import waits
 from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
+from synth.engines.flow.tree_sends import Sends
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.levels.composition import CHAIN, SCATTER, STAR
 from synth.engines.levels.plan import Levels, LevelsPlan, LevelsShape
@@ -142,21 +143,16 @@ class _LevelsSearch:
 
     def _schedule_plan(self, plan: LevelsPlan) -> tuple[float, Candidate]:
         """Return the time in µs and the candidate of the best list schedule of a plan."""
-        problem, levels = plan.problem, self.levels
-        sends = len(plan.chunk)
-        run = choose_runner(1e-5 * sends * self.tuning.orders)
-        net = levels.net
-        schedule = untimed(plan.chunk, plan.link, plan.step, plan.reduces)
+        problem = plan.problem
+        network, schedule = problem.network, untimed(plan.chunk, plan.link, plan.step, plan.reduces)
         kilobytes = problem.collective.chunk_bytes(self.size) * 1e-3
-        network = problem.network
         load_us = np.bincount(plan.link, kilobytes[plan.chunk], minlength=network.nlinks)[network.link_of_use]
         busy_us = np.bincount(network.uses_idx, load_us, minlength=network.nresources) / network.capacity_gbs
-        sends_with_waits = OrderedSends(
-            problem, net, run.table(net), run, kilobytes, plan.chunk, plan.link, plan.step, plan.reduces,
-            *waits(problem, schedule), float(busy_us.max(initial=0.0)),
-        )  # fmt: skip
+        sends = Sends(plan.chunk, plan.link, plan.step, plan.reduces, *waits(problem, schedule))
+        run = choose_runner(1e-5 * len(plan.chunk) * self.tuning.orders)
+        ordered_sends = OrderedSends(problem, self.size, sends, run, self.levels.net, float(busy_us.max(initial=0.0)))
         starts_us = problem.network.start_us
-        time_us, schedule_in_order = sends_with_waits.ordered(
+        time_us, schedule_in_order = ordered_sends.ordered(
             self.enough_us - starts_us, self.tuning.orders, self.request.deadline
         )
         return time_us + starts_us, Candidate(problem, schedule_in_order, NAME, self.size, supersedes=True)

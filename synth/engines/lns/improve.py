@@ -6,39 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from synth.engines.lns.calendars import Calendars, book, clear, earliest
-from synth.engines.lns.insertion import (
-    LnsChunks,
-    LnsGraph,
-    LnsPlan,
-    LnsScratch,
-    draw,
-    draw_roots,
-    insert,
-)
+from synth.engines.lns.calendars import book, clear, earliest
+from synth.engines.lns.insertion import LnsPlan, LnsPrices, LnsTables, draw, draw_roots, insert
 
 _LATENESS = 0.05  # weight of the mean arrival of the chunks in the cost, besides the last arrival
 
 
-def place_all(
-    graph: LnsGraph,
-    calendars: Calendars,
-    chunks: LnsChunks,
-    plan: LnsPlan,
-    arrival_us: Any,
-    end_us: Any,
-) -> float:
+def place_all(tables: LnsTables, plan: LnsPlan, end_us: Any) -> float:
     """Set every send of the plan to its earliest start, in the order of their starts, and return the plan's cost.
 
     Args:
-        graph: The network's links and ranks.
-        calendars: Calendars of the resources, which are cleared and booked again.
-        chunks: The chunks, their holders and goals.
+        tables: The problem, whose calendars are cleared and booked again.
         plan: The plan, whose starts change.
-        arrival_us: Set to each chunk's last arrival at a rank, of gathered parts and of all parts, float, shape (2,
-            chunks, ranks).
         end_us: Set to each chunk's last arrival, float, shape (chunks,).
     """
+    graph, calendars, chunks, arrival_us = tables.graph, tables.calendars, tables.chunks, tables.arrival_us
     nchunks = len(plan.count)
     total = 0
     for chunk in range(nchunks):
@@ -96,28 +78,25 @@ def copy_plan(source: LnsPlan, target: LnsPlan) -> None:
 
 
 def improve(  # One loop of over 60 lines, as its state is too large to pass on.
-    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, now: LnsPlan, trial: LnsPlan, best: LnsPlan,
-    scratch: LnsScratch, arrival_us: Any, end_us: Any, trial_end_us: Any, costs: Any, work: int, enough_us: float,
-    heat: float,
+    tables: LnsTables, now: LnsPlan, trial: LnsPlan, best: LnsPlan, end_us: Any, trial_end_us: Any, costs: Any,
+    work: int, limits: tuple[float, float],
 ) -> int:  # fmt: skip
     """Improve plans until `work` links were looked at, and return the number of iterations.
 
     Args:
-        graph: The network's links and ranks.
-        calendars: Calendars of the resources, which change.
-        chunks: The chunks, their holders and goals.
+        tables: The problem, whose calendars change.
         now: The present plan, which changes.
         trial: Room for another plan.
         best: The best plan so far, which changes.
-        scratch: Room for the growth of trees.
-        arrival_us: Room for the arrivals of each chunk, float, shape (2, chunks, ranks).
         end_us: Last arrival of each chunk of `now`, float, shape (chunks,).
         trial_end_us: Room for the same of `trial`.
         costs: Costs of `now` and `best`, float, shape (2,).
         work: Number of links to look at.
-        enough_us: A cost that need not be improved.
-        heat: How much worse, as a fraction, a plan may be and still become the present plan.
+        limits: A cost that need not be improved; how much worse, as a fraction, a plan may be and still become the
+            present plan.
     """
+    graph, calendars, chunks, scratch = tables.graph, tables.calendars, tables.chunks, tables.scratch
+    enough_us, heat = limits
     nchunks = len(now.count)
     rounds = 0
     until = scratch.drawn[1] + work
@@ -160,14 +139,14 @@ def improve(  # One loop of over 60 lines, as its state is too large to pass on.
                 most = trial.nroots[chunk]
                 if draw(scratch) < 0.5:
                     most = 1 + int(draw(scratch) * draw(scratch) * trial.roots.shape[1])
-                draw_roots(graph, chunks, trial, scratch, chunk, most)
-            insert(graph, calendars, chunks, trial, scratch, chunk, end, weight, noise, draw(scratch) < 0.5)
+                draw_roots(tables, trial, chunk, most)
+            insert(tables, trial, chunk, end, LnsPrices(weight, noise, draw(scratch) < 0.5))
             failed = failed or trial.count[chunk] < 0
         for chunk in range(nchunks):
             scratch.drawn[1] += trial.count[chunk]
         if failed:
             continue
-        cost = place_all(graph, calendars, chunks, trial, arrival_us, trial_end_us)
+        cost = place_all(tables, trial, trial_end_us)
         if cost < costs[0] * (1.0 + heat * draw(scratch)):
             copy_plan(trial, now)
             costs[0] = cost
@@ -180,31 +159,24 @@ def improve(  # One loop of over 60 lines, as its state is too large to pass on.
 
 
 def construct(
-    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, plan: LnsPlan, scratch: LnsScratch,
-    arrival_us: Any, end_us: Any, order: Any, likely_us: float, weight: float, noise: float, far: bool, roots: int,
-) -> float:  # fmt: skip
+    tables: LnsTables, plan: LnsPlan, end_us: Any, order: Any, likely_us: float, prices: LnsPrices, roots: int
+) -> float:
     """Build a plan chunk by chunk and return its cost, negative where a chunk cannot reach a goal.
 
     Args:
-        graph: The network's links and ranks.
-        calendars: Calendars of the resources, which are cleared and booked again.
-        chunks: The chunks, their holders and goals.
+        tables: The problem, whose calendars are cleared and booked again.
         plan: The plan to build.
-        scratch: Room for the growth of trees.
-        arrival_us: Set to the arrivals of each chunk, float, shape (2, chunks, ranks).
         end_us: Set to each chunk's last arrival, float, shape (chunks,).
         order: The chunks in the order in which they are inserted.
         likely_us: Likely end of the schedule in µs.
-        weight: Cost of a µs of a link, in µs.
-        noise: Relative noise of the prices.
-        far: True to connect the farthest goal first.
+        prices: Prices of paths.
         roots: Most roots of a sum; 0 for the roots that the plan has.
     """
-    clear(calendars)
+    clear(tables.calendars)
     for i in range(len(order)):
-        if roots and chunks.sums[order[i]]:
-            draw_roots(graph, chunks, plan, scratch, order[i], roots)
-        insert(graph, calendars, chunks, plan, scratch, order[i], likely_us, weight, noise, far)
+        if roots and tables.chunks.sums[order[i]]:
+            draw_roots(tables, plan, order[i], roots)
+        insert(tables, plan, order[i], likely_us, prices)
         if plan.count[order[i]] < 0:
             return -1.0
-    return place_all(graph, calendars, chunks, plan, arrival_us, end_us)
+    return place_all(tables, plan, end_us)

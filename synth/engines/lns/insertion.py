@@ -113,32 +113,58 @@ class LnsScratch(NamedTuple):
     drawn: Any
 
 
+class LnsTables(NamedTuple):
+    """A problem in the form that the loops need, with the room in which they work.
+
+    Attributes:
+        graph: The network's links and ranks.
+        calendars: Calendars of the resources, which change.
+        chunks: The chunks, their holders and goals.
+        scratch: Room for the growth of trees.
+        arrival_us: Each chunk's last arrival at a rank, of gathered parts and of all parts, float, shape (2, chunks,
+            ranks).
+    """
+
+    graph: LnsGraph
+    calendars: Calendars
+    chunks: LnsChunks
+    scratch: LnsScratch
+    arrival_us: Any
+
+
+class LnsPrices(NamedTuple):
+    """The prices of paths while a tree grows.
+
+    Attributes:
+        weight: Cost of a µs of a link, in µs.
+        noise: Relative noise of the prices.
+        far: True to connect the farthest goal first.
+    """
+
+    weight: float
+    noise: float
+    far: bool
+
+
 def draw(scratch: LnsScratch) -> float:
     """Return a random number from 0 to 1."""
     scratch.drawn[0] = (scratch.drawn[0] * 1103515245 + 12345) & 0x7FFFFFFF
     return float(scratch.drawn[0] >> 7) / 16777216.0
 
 
-def insert(
-    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, plan: LnsPlan, scratch: LnsScratch, chunk: int,
-    end_us: float, weight: float, noise: float, far: bool,
-) -> None:  # fmt: skip
+def insert(tables: LnsTables, plan: LnsPlan, chunk: int, end_us: float, prices: LnsPrices) -> None:
     """Add a chunk's sends to the calendars and the plan.
 
     The sends of a sum may begin before time 0; `place_all` then moves them, and the sends in their way, to later times.
 
     Args:
-        graph: The network's links and ranks.
-        calendars: Calendars of the resources.
-        chunks: The chunks, their holders and goals.
+        tables: The problem, whose calendars change.
         plan: The plan, whose row of the chunk is rewritten.
-        scratch: Room for the growth of trees.
         chunk: The chunk.
         end_us: Time at which the other chunks have arrived.
-        weight: Cost of a µs of a link, in µs.
-        noise: Relative noise of the prices.
-        far: True to connect the farthest goal first.
+        prices: Prices of paths.
     """
+    chunks, scratch = tables.chunks, tables.scratch
     plan.count[chunk] = plan.gathers[chunk] = plan.adds[chunk] = 0
     ranks = len(scratch.at)
     if not chunks.sums[chunk]:
@@ -147,7 +173,7 @@ def insert(
             scratch.at[chunks.holders[j]] = 0.0
             scratch.inside[chunks.holders[j]] = True
         missing = _want(chunks.goals_ptr, chunks.goals, scratch, chunk)
-        _grow(graph, calendars, chunks, plan, scratch, chunk, missing, False, weight, noise, far)
+        _grow(tables, plan, chunk, missing, False, prices)
         return
     shortest_us = 0.0
     for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
@@ -158,28 +184,22 @@ def insert(
     summed_us = shortest_us + draw(scratch) * max(0.0, end_us - 2.0 * shortest_us)
     _begin_at_roots(plan, scratch, chunk, summed_us)
     missing = _want(chunks.holders_ptr, chunks.holders, scratch, chunk)
-    _grow(graph, calendars, chunks, plan, scratch, chunk, missing, True, weight, noise, far)
+    _grow(tables, plan, chunk, missing, True, prices)
     if plan.count[chunk] < 0:
         return
     plan.gathers[chunk] = plan.count[chunk]
     if plan.nroots[chunk] > 1:
-        _leave_out_idle(graph, chunks, plan, scratch, chunk)
+        _leave_out_idle(tables, plan, chunk)
     _begin_at_roots(plan, scratch, chunk, summed_us)
-    _exchange(graph, calendars, chunks, plan, scratch, chunk, summed_us)
+    _exchange(tables, plan, chunk, summed_us)
     plan.adds[chunk] = plan.count[chunk]
     missing = _want(chunks.goals_ptr, chunks.goals, scratch, chunk)
-    _grow(graph, calendars, chunks, plan, scratch, chunk, missing, False, weight, noise, far)
+    _grow(tables, plan, chunk, missing, False, prices)
 
 
-def draw_roots(
-    graph: LnsGraph,
-    chunks: LnsChunks,
-    plan: LnsPlan,
-    scratch: LnsScratch,
-    chunk: int,
-    most: int,
-) -> None:
+def draw_roots(tables: LnsTables, plan: LnsPlan, chunk: int, most: int) -> None:
     """Choose the roots of a sum at random: a rank that can be one, and up to `most` ranks, all linked both ways."""
+    graph, chunks, scratch = tables.graph, tables.chunks, tables.scratch
     begin, after = chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]
     first = int(draw(scratch) * len(scratch.at))
     if draw(scratch) < 0.6 or not _can_be_root(chunks, chunk, first):
@@ -217,8 +237,9 @@ def _can_be_root(chunks: LnsChunks, chunk: int, rank: int) -> bool:
     return True
 
 
-def _leave_out_idle(graph: LnsGraph, chunks: LnsChunks, plan: LnsPlan, scratch: LnsScratch, chunk: int) -> None:
+def _leave_out_idle(tables: LnsTables, plan: LnsPlan, chunk: int) -> None:
     """Remove roots that neither contribute nor get a contribution, as they have nothing to exchange."""
+    graph, chunks, scratch = tables.graph, tables.chunks, tables.scratch
     for k in range(plan.nroots[chunk]):
         scratch.is_settled[plan.roots[chunk, k]] = False
     for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
@@ -234,16 +255,9 @@ def _leave_out_idle(graph: LnsGraph, chunks: LnsChunks, plan: LnsPlan, scratch: 
     plan.nroots[chunk] = nroots
 
 
-def _exchange(
-    graph: LnsGraph,
-    calendars: Calendars,
-    chunks: LnsChunks,
-    plan: LnsPlan,
-    scratch: LnsScratch,
-    chunk: int,
-    summed_us: float,
-) -> None:
+def _exchange(tables: LnsTables, plan: LnsPlan, chunk: int, summed_us: float) -> None:
     """Add the sends of every root's part to all other roots, and set `at` to the time at which each has the sum."""
+    graph, calendars, chunks, scratch = tables.graph, tables.calendars, tables.chunks, tables.scratch
     count = plan.nroots[chunk]
     for offset in range(1, count):
         for k in range(count):
@@ -284,13 +298,11 @@ def _want(ptr: Any, ranks: Any, scratch: LnsScratch, chunk: int) -> int:
     return count
 
 
-def _grow(
-    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, plan: LnsPlan, scratch: LnsScratch, chunk: int,
-    missing: int, back: bool, weight: float, noise: float, far: bool,
-) -> None:  # fmt: skip
+def _grow(tables: LnsTables, plan: LnsPlan, chunk: int, missing: int, back: bool, prices: LnsPrices) -> None:
     """Build a tree to the marked goals; with `back`, from the goals to the tree, backwards in time."""
+    graph, calendars, chunks, scratch = tables.graph, tables.calendars, tables.chunks, tables.scratch
     while missing > 0:
-        goal = _reach(graph, calendars, chunks, scratch, chunk, missing, back, weight, noise, far)
+        goal = _reach(tables, chunk, missing, back, prices)
         if goal < 0:
             plan.count[chunk] = -1  # A goal cannot be reached.
             return
@@ -317,11 +329,9 @@ def _grow(
                 missing -= 1
 
 
-def _reach(
-    graph: LnsGraph, calendars: Calendars, chunks: LnsChunks, scratch: LnsScratch, chunk: int, missing: int, back: bool,
-    weight: float, noise: float, far: bool,
-) -> int:  # fmt: skip
+def _reach(tables: LnsTables, chunk: int, missing: int, back: bool, prices: LnsPrices) -> int:
     """Return the goal nearest to the tree in time (`far`: farthest), with its path in `via`; -1 if there is none."""
+    graph, calendars, chunks, scratch = tables.graph, tables.calendars, tables.chunks, tables.scratch
     ranks, goal = len(scratch.at), -1
     for v in range(ranks):
         scratch.is_settled[v] = False
@@ -342,7 +352,7 @@ def _reach(
         if scratch.is_goal[v]:
             goal = v
             missing -= 1
-            if not far:
+            if not prices.far:
                 break
         for j in range(ptr[v], ptr[v + 1]):
             link = links[j]
@@ -360,9 +370,9 @@ def _reach(
                 arrival = start + hold + graph.alpha[link]
                 send_us = arrival - scratch.when[v]
             scratch.drawn[1] += 1
-            key = scratch.key[v] + send_us + weight * hold
-            if noise > 0.0:
-                key += noise * draw(scratch) * send_us
+            key = scratch.key[v] + send_us + prices.weight * hold
+            if prices.noise > 0.0:
+                key += prices.noise * draw(scratch) * send_us
             if key < scratch.key[w]:
                 scratch.key[w] = key
                 scratch.when[w] = arrival

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from synth.engines.flow.routes import RouteShape
 from synth.engines.flow.search import best_of
 from synth.engines.lns.calendars import calendars
 from synth.engines.lns.improve import construct, improve, place_all
-from synth.engines.lns.insertion import LnsChunks, LnsGraph, LnsPlan, LnsScratch
+from synth.engines.lns.insertion import LnsChunks, LnsGraph, LnsPlan, LnsPrices, LnsScratch, LnsTables
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Ints
 from synth.model.compiled import Runner
@@ -196,31 +197,29 @@ class _PlanSearch:
         problem = self.problem
         net, collective = problem.network, problem.collective
         nchunks, most_sends = self._shape
-        self._graph, self._chunks = _graph(net), _chunks(problem, self.size)
-        self._calendars = calendars(net, nchunks * most_sends)
-        self._scratch = _scratch(net.nranks, self._seed)
+        arrival_us, scratch = np.zeros((2, nchunks, net.nranks)), _scratch(net.nranks, self._seed)
+        empty = calendars(net, nchunks * most_sends)
+        self._tables = LnsTables(_graph(net), empty, _chunks(problem, self.size), scratch, arrival_us)
         self._now, self._trial, self._best = (
             _plan(*self._shape, self._most_roots, collective.holders) for _ in range(3)
         )
-        self._came, self._last, self._ends = np.zeros((2, nchunks, net.nranks)), np.zeros(nchunks), np.zeros(nchunks)
+        self._last, self._ends = np.zeros(nchunks), np.zeros(nchunks)
         self._costs = np.full(2, np.inf)
         part = np.arange(nchunks) % collective.chunks
         order = np.lexsort((np.arange(nchunks), part)).astype(np.int64)
         for roots in dict.fromkeys((0, min(2, self._most_roots), self._most_roots)) if self._sums else (0,):
             for number in range(times):
                 weight, noise = (0.0, 0.0) if number < 2 else (1.0, 0.3)
+                prices = LnsPrices(weight, noise, number % 2 == 1)
                 cost = self._run(
-                    construct, self._graph, self._calendars, self._chunks, self._trial, self._scratch, self._came,
-                    self._ends, order, 1.5 * likely_us, weight, noise, number % 2 == 1, roots,
-                )  # fmt: skip
+                    construct, self._tables, self._trial, self._ends, order, 1.5 * likely_us, prices, roots
+                )
                 if cost < 0:
                     return False
                 self._take(cost)
-        routed = best_of(problem, self.size, bias=0.05, narrow=False, orders=4, passes=6, run=self._run)
+        routed = best_of(problem, self.size, shape=RouteShape(narrow=False), orders=4, passes=6, run=self._run)
         self._read(timed(problem, routed.schedule, self.size))
-        self._take(
-            self._run(place_all, self._graph, self._calendars, self._chunks, self._trial, self._came, self._ends)
-        )
+        self._take(self._run(place_all, self._tables, self._trial, self._ends))
         self._time()
         return True
 
@@ -253,8 +252,8 @@ class _PlanSearch:
     def improve(self, work: int, enough_us: float, heat: float) -> None:
         """Improve the best plan with `work` more looks at links."""
         self._run(
-            improve, self._graph, self._calendars, self._chunks, self._now, self._trial, self._best, self._scratch,
-            self._came, self._last, self._ends, self._costs, work, enough_us, heat,
+            improve, self._tables, self._now, self._trial, self._best, self._last, self._ends, self._costs, work,
+            (enough_us, heat),
         )  # fmt: skip
         self._time()
 

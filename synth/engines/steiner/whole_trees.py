@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from synth.engines.flow.csr_network import csr_network
 from synth.engines.flow.ordering import OrderedSends
+from synth.engines.flow.tree_sends import tree_sends
+from synth.engines.flow.trees import Csr
 from synth.engines.steiner.packing import Packing, SteinerTrees
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
-from topologies.network import Network
+from topologies.arrays import pointers
 
 _STEEP = 256  # power of loads whose sum is minimised: the busiest resources count, and their number
 _GAIN = 1 - 1e-9
@@ -86,55 +86,6 @@ def _interleave(trees: Ints, count: Ints) -> Ints:
     return np.asarray(trees[row[np.argsort(place, kind="stable")]])
 
 
-@dataclass(frozen=True, eq=False)
-class _Pattern:
-    """The sends of one chunk over its trees, and their dependencies.
-
-    Attributes:
-        link: Link of each send, int, shape (sends,).
-        step: Step of each send, int, shape (sends,).
-        reduces: 1 for each send that reduces, int, shape (sends,).
-        before: The earlier send of each dependency, int, shape (waits,).
-        after: The later send of each dependency, int, shape (waits,).
-    """
-
-    link: Ints
-    step: Ints
-    reduces: Ints
-    before: Ints
-    after: Ints
-
-
-def _pattern(net: Network, trees: SteinerTrees) -> _Pattern:
-    """Return the sends of one chunk over trees, first up, then between the roots, then down."""
-    rows: list[tuple[int, bool]] = []
-    waits: list[tuple[int, int]] = []
-    inputs_of: dict[int, list[int]] = {}
-    step_at: dict[int, int] = {}
-    for i, link in enumerate(trees.up):
-        u, v = int(net.src[link]), int(net.dst[link])
-        waits += [(j, i) for j in inputs_of.get(u, ())]
-        rows.append((step_at.get(u, 0), True))
-        step_at[v] = max(step_at.get(v, 0), step_at.get(u, 0) + 1)
-        inputs_of.setdefault(v, []).append(i)
-    exchange_step = max((step_at.get(root, 0) for root in trees.roots), default=0)
-    inputs_of = {root: inputs_of.get(root, []) for root in trees.roots}
-    # Both sends have one step, so that no root sends back what it gets.
-    waits += [(j, i) for i, link in enumerate(trees.exchange, len(rows)) for j in inputs_of[int(net.src[link])]]
-    for link in trees.exchange:
-        inputs_of[int(net.dst[link])] = [*inputs_of[int(net.dst[link])], len(rows)]
-        rows.append((exchange_step, True))
-    step_at = dict.fromkeys(trees.roots, exchange_step + bool(trees.exchange))
-    for i, link in enumerate(trees.down, len(rows)):
-        u, v = int(net.src[link]), int(net.dst[link])
-        waits += [(j, i) for j in inputs_of[u]]
-        rows.append((step_at[u], False))
-        step_at[v], inputs_of[v] = step_at[u] + 1, [i]
-    before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
-    step, reduces = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-    return _Pattern(np.array(trees.links, dtype=np.int64), step, reduces, before, after)
-
-
 def sends_of(
     packing: Packing, problem: Problem, parts: int, size_bytes: float, chosen: list[Ints],
     begun: list[list[Floats]] | None = None,
@@ -149,39 +100,36 @@ def sends_of(
         chosen: For each demand the tree of each of its chunks.
         begun: For each demand, chunk and link of its trees the time in µs at which the link begins; None for 0.
     """
-    net, run = problem.network, packing.run
-    csr = csr_network(net)
-    patterns: dict[int, _Pattern] = {}
-    columns: list[list[Ints]] = [[] for _ in range(6)]
-    begins: list[Floats] = []
-    nsends, total = 0, np.zeros(len(packing.capacity))
+    trees_of: list[SteinerTrees | None] = [None] * problem.collective.nchunks
+    begins_of: list[Floats | None] = [None] * len(trees_of)
+    total = np.zeros(len(packing.capacity))
     for place, (demand, tree_of) in enumerate(zip(packing.demands, chosen, strict=True)):
         # Part i of every chunk of the demand comes before part i + 1, so that each chunk is spread over the trees.
         chunks = (demand.chunks[None, :] * parts + np.arange(parts)[:, None]).ravel()
-        for number in np.unique(tree_of).tolist():
-            if number not in patterns:
-                patterns[number] = _pattern(net, packing.trees[number])
-            pattern, tree_chunks = patterns[number], chunks[tree_of == number]
-            first = nsends + np.arange(len(tree_chunks))[:, None] * len(pattern.link)
-            total += packing.loads[number] * len(tree_chunks) * demand.amount / len(chunks)
-            for column, values in zip(
-                columns,
-                (
-                    np.repeat(tree_chunks, len(pattern.link)),
-                    np.tile(pattern.link, len(tree_chunks)), np.tile(pattern.step, len(tree_chunks)),
-                    np.tile(pattern.reduces, len(tree_chunks)),
-                    (first + pattern.before).ravel(), (first + pattern.after).ravel(),
-                ),
-                strict=True,
-            ):  # fmt: skip
-                column.append(values)
-            starts_us = [] if begun is None else [begun[place][i] for i in np.flatnonzero(tree_of == number).tolist()]
-            begins.append(np.concatenate(starts_us) if starts_us else np.zeros(len(tree_chunks) * len(pattern.link)))
-            nsends += len(tree_chunks) * len(pattern.link)
-    chunk, link, step, reduces, before, after = (np.concatenate(column) for column in columns)
-    kilobytes = problem.collective.chunk_bytes(size_bytes) * 1e-3
+        total += packing.loads[tree_of].sum(axis=0) * demand.amount / len(chunks)
+        for i, (chunk, number) in enumerate(zip(chunks.tolist(), tree_of.tolist(), strict=True)):
+            trees_of[chunk] = packing.trees[number]
+            begins_of[chunk] = None if begun is None else begun[place][i]
+    # A tree up grows from its root against the links, thus from its last link on.
+    up = _by_chunk([trees.up[::-1] if trees else () for trees in trees_of])
+    between = _by_chunk([trees.exchange if trees else () for trees in trees_of])
+    down = _by_chunk([trees.down if trees else () for trees in trees_of])
+    csr = csr_network(problem.network)
+    sends = tree_sends(packing.run, csr, up, down, between)
     busiest_us = float(total.max()) * size_bytes
-    sends = OrderedSends(
-        problem, csr, run.table(csr), run, kilobytes, chunk, link, step, reduces.astype(bool), before, after, busiest_us
-    )
-    return sends, np.concatenate(begins)
+    ordered = OrderedSends(problem, size_bytes, sends, packing.run, csr, busiest_us)
+    if begun is None:
+        return ordered, np.zeros(len(sends.link))
+    begins = [
+        np.split(at_us, [len(trees.up), len(trees.up) + len(trees.exchange)])
+        for trees, at_us in zip(trees_of, begins_of, strict=True)
+        if trees is not None and at_us is not None
+    ]
+    ups, betweens, downs = zip(*begins, strict=True)
+    return ordered, np.concatenate([*(at_us[::-1] for at_us in ups), *betweens, *downs])
+
+
+def _by_chunk(links_of_chunk: list[tuple[int, ...]]) -> Csr:
+    """Return a table of the links of every chunk."""
+    links = [link for links in links_of_chunk for link in links]
+    return pointers(np.array([len(links) for links in links_of_chunk])), np.array(links, dtype=np.int64)

@@ -16,8 +16,9 @@ import numpy as np
 
 from synth.baselines.algorithms.grid import grid_extents
 from synth.bounds.cuts.worst_cut import written
+from synth.engines.flow.tree_sends import Sends
 from synth.engines.trees.packing import Tree
-from synth.engines.trees.pipeline import Round, one_round
+from synth.engines.trees.pipeline import one_round
 from synth.engines.trees.tuning import TreesTuning
 from synth.model.collective import Ints
 from synth.model.problem import Problem
@@ -84,10 +85,10 @@ class Combs:
         """Return the time that k trees take, in µs a byte."""
         return self._time(self.times[k])
 
-    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Round:  # noqa: ARG002 - A formula needs no deadline.
+    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Sends:  # noqa: ARG002 - A formula needs no deadline.
         """Return a round of k trees."""
         trees = [tree for comb, repeats in zip(self.sets, self.times[k], strict=True) for tree in comb * repeats]
-        return one_round(trees, self.net.src, self.net.dst, self.mirror)
+        return one_round(self.net, trees, self.mirror)
 
     def _many(self, repeats: tuple[int, ...]) -> int:
         """Return the number of trees if each set is taken so often."""

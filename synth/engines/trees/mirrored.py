@@ -8,8 +8,9 @@ from fractions import Fraction
 import numpy as np
 
 from synth.bounds.cuts.worst_cut import written
+from synth.engines.flow.tree_sends import Sends
 from synth.engines.trees.packing import TooLate, Tree, depths
-from synth.engines.trees.pipeline import Round, one_round
+from synth.engines.trees.pipeline import one_round
 from synth.engines.trees.spanning import pack_spanning, rooted
 from synth.engines.trees.tuning import TreesTuning
 from synth.model.collective import Ints
@@ -106,7 +107,7 @@ class MirroredTrees:
         packed = pack_spanning(self.run, self.n, ends, capacity, k, int(ranks[self.middle]))
         return None if packed is None else [np.sort(edges[tree]) for tree in packed]
 
-    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Round:
+    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Sends:
         """Return a round of k trees, the shallowest of some packings.
 
         Raises:
@@ -126,4 +127,4 @@ class MirroredTrees:
                 best, least = trees, depth
         if not best:
             raise TooLate
-        return one_round(best, self.net.src, self.net.dst, self.mirror)
+        return one_round(self.net, best, self.mirror)

@@ -10,8 +10,9 @@ import numpy as np
 
 from synth.bounds.cuts.max_flow import max_flow, residual
 from synth.bounds.cuts.worst_cut import written
+from synth.engines.flow.tree_sends import Sends
 from synth.engines.trees.packing import pack
-from synth.engines.trees.pipeline import Round, one_round
+from synth.engines.trees.pipeline import one_round
 from synth.engines.trees.tuning import TreesTuning
 from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
@@ -66,7 +67,8 @@ class RootedTrees:
             least: The time that the worst cut takes, in µs a byte.
             links: The links that trees may use; None for those of `unshared`.
         """
-        net, self.least = problem.network, least
+        self.net = net = problem.network
+        self.least = least
         self.links = tree_links = unshared(problem) if links is None else links
         collective = problem.collective
         self.n, self.src, self.dst = problem.nranks, net.src[tree_links], net.dst[tree_links]
@@ -142,7 +144,7 @@ class RootedTrees:
         most = min(math.floor(self._trees(high, gbs) * k), k * self.nroots)
         return range(math.floor(self._trees(low, gbs) * k), most + 1)
 
-    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Round:
+    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Sends:
         """Return a round of k trees a root.
 
         Raises:
@@ -151,5 +153,5 @@ class RootedTrees:
         capacity = self.capacity(k, us_per_byte)
         trees = pack(self.run, self.n, self.src, self.dst, capacity, dict.fromkeys(self.roots, k), deadline)
         trees.sort(key=lambda tree: self.roots.index(tree.root))
-        first_round = one_round(trees, self.src, self.dst, None)
-        return replace(first_round, link=self.links[first_round.link])
+        trees = [replace(tree, arcs=tuple(self.links[list(tree.arcs)].tolist())) for tree in trees]
+        return one_round(self.net, trees, None)

@@ -17,11 +17,12 @@ import numpy as np
 
 from synth.bounds.cuts.worst_cut import worst_cuts
 from synth.bounds.search import DEFAULT as BOUNDS
+from synth.engines.flow.tree_sends import Sends
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.trees.combs import Combs, is_mesh
 from synth.engines.trees.mirrored import MirroredTrees
 from synth.engines.trees.packing import TooLate
-from synth.engines.trees.pipeline import Round, listed
+from synth.engines.trees.pipeline import listed
 from synth.engines.trees.rooted import RootedTrees, unshared
 from synth.engines.trees.tuning import TUNING, TreesTuning
 from synth.model.deadline import now
@@ -75,7 +76,7 @@ class SpanningTrees(Protocol):
     def least_time(self, k: int) -> Fraction | None:
         """Return the least time in µs a byte in which k trees a root can be packed; None if it is not found."""
 
-    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Round:
+    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Sends:
         """Return a round of k trees a root.
 
         Raises:
@@ -136,7 +137,7 @@ def _solve(problem: Problem, trees: SpanningTrees, request: Request, tuning: Tre
 
 def _by_rounds(
     problem: Problem,
-    round_of_trees: Round,
+    round_of_trees: Sends,
     k: int,
     size: int,
     request: Request,

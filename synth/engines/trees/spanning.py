@@ -9,7 +9,7 @@ of the circuit that it closes leaves the tree and enters another tree, until an 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,46 @@ from synth.model.compiled import Runner
 from topologies.arrays import grouped
 
 _NONE = -1
+
+
+class _Forests(NamedTuple):
+    """Forests in a network of edges, and room for exchanges between them.
+
+    Attributes:
+        n: Number of vertices.
+        k: Number of forests.
+        m: Number of edges.
+        u: First end of every edge.
+        v: Second end of every edge.
+        remaining: Unused capacity of every edge.
+        ptr: CSR pointer from a vertex to its edges.
+        edge: Edges of each vertex, in CSR order.
+        member: Whether an edge is in a forest, shape (k · m,).
+        parent: Edge to the parent of each vertex in each forest, shape (k · n,).
+        depth: Depth of each vertex in each forest, shape (k · n,).
+        root: Root of each vertex in each forest, shape (k · n,).
+        replaced_by: Edge for which each edge leaves a forest, -2 if not reached.
+        leaves_forest: Forest that each edge leaves.
+        queue: Room for the edges to look at.
+        stack: Room for the vertices of a forest.
+    """
+
+    n: int
+    k: int
+    m: int
+    u: Any
+    v: Any
+    remaining: Any
+    ptr: Any
+    edge: Any
+    member: Any
+    parent: Any
+    depth: Any
+    root: Any
+    replaced_by: Any
+    leaves_forest: Any
+    queue: Any
+    stack: Any
 
 
 def pack_spanning(
@@ -37,22 +77,17 @@ def pack_spanning(
     u, v = (np.asarray(end, dtype=np.int64) for end in ends)
     ptr, half = grouped(np.concatenate([u, v]), nvertices)
     m = len(u)
-    columns = run.columns(
-        u, v, np.asarray(capacity, dtype=np.int64).copy(), ptr, half % m, np.zeros(k * m, dtype=np.int64),
-        *(np.zeros(k * nvertices, dtype=np.int64) for _ in range(3)), *(np.zeros(m, dtype=np.int64) for _ in range(3)),
-        np.zeros(nvertices, dtype=np.int64),
-    )  # fmt: skip
-    packed = run(_pack, nvertices, k, first, *columns)
-    member = np.asarray(columns[5]).reshape(k, m)
+    state = [np.zeros(size, dtype=np.int64) for size in (k * m, *(k * nvertices,) * 3, *(m,) * 3, nvertices)]
+    edges_and_sizes = (nvertices, k, m, u, v, np.array(capacity, dtype=np.int64), ptr, half % m)
+    forests = run.table(_Forests._make([*edges_and_sizes, *state]))
+    packed = run(_pack, forests, first)
+    member = np.asarray(forests.member).reshape(k, m)
     return [np.flatnonzero(row) for row in member] if packed else None
 
 
-def _pack(  # One function of over 60 lines, as growth and exchange share all their state.
-    n: int, k: int, first: int, u: Any, v: Any, remaining: Any, ptr: Any, edge: Any, member: Any, parent: Any,
-    depth: Any, root: Any, replaced_by: Any, leaves_forest: Any, queue: Any, stack: Any,
-) -> bool:  # fmt: skip
+def _pack(forests: _Forests, first: int) -> bool:  # One function of over 60 lines, as all its parts share their state.
     """Return True if k spanning trees were packed; `member` then marks the edges of each tree."""
-    m = len(u)
+    n, k, m, u, v, remaining, ptr, edge, member, parent, depth, root, _, _, _, _ = forests
     for cell in range(k * n):
         parent[cell] = _NONE
         depth[cell] = n  # The depth that the vertex would have.
@@ -100,7 +135,7 @@ def _pack(  # One function of over 60 lines, as growth and exchange share all th
                 if not root[y] and remaining[edge[j]] > 0 and depth[cell] + 1 < depth[y]:
                     depth[y], parent[y] = depth[cell] + 1, edge[j]
     for i in range(k):
-        _root(i, n, m, u, v, ptr, edge, member, parent, depth, root, stack)
+        _root(forests, i)
     while True:
         # Edges are exchanged until no forest lacks one.
         lacking = False
@@ -109,17 +144,13 @@ def _pack(  # One function of over 60 lines, as growth and exchange share all th
                 lacking = lacking or root[i * n + x] != root[i * n]
         if not lacking:
             return True
-        if not _exchange(
-            n, k, m, u, v, remaining, ptr, edge, member, parent, depth, root, replaced_by, leaves_forest, queue, stack
-        ):
+        if not _exchange(forests):
             return False
 
 
-def _root(
-    i: int, n: int, m: int, u: Any, v: Any, ptr: Any, edge: Any, member: Any, parent: Any, depth: Any, root: Any,
-    stack: Any,
-) -> None:  # fmt: skip
+def _root(forests: _Forests, i: int) -> None:
     """Set the parents, the edges to them, the depths and the roots of forest i."""
+    n, _, m, u, v, _, ptr, edge, member, parent, depth, root, _, _, _, stack = forests
     for x in range(n):
         root[i * n + x] = _NONE
     for first in range(n):
@@ -144,30 +175,9 @@ def _root(
                     size += 1
 
 
-def _exchange(
-    n: int, k: int, m: int, u: Any, v: Any, remaining: Any, ptr: Any, edge: Any, member: Any, parent: Any, depth: Any,
-    root: Any, replaced_by: Any, leaves_forest: Any, queue: Any, stack: Any,
-) -> bool:  # fmt: skip
-    """Add one edge to the forests, by a shortest path of exchanges; return True if there is such a path.
-
-    Args:
-        n: Number of vertices.
-        k: Number of forests.
-        m: Number of edges.
-        u: First end of every edge.
-        v: Second end of every edge.
-        remaining: Unused capacity of every edge.
-        ptr: CSR pointer from a vertex to its edges.
-        edge: Edges of each vertex, in CSR order.
-        member: Whether an edge is in a forest, shape (k · m,).
-        parent: Edge to the parent of each vertex in each forest, shape (k · n,).
-        depth: Depth of each vertex in each forest, shape (k · n,).
-        root: Root of each vertex in each forest, shape (k · n,).
-        replaced_by: Edge for which each edge leaves a forest, -2 if not reached.
-        leaves_forest: Forest that each edge leaves.
-        queue: Room for the edges to look at.
-        stack: Room for the vertices of a forest.
-    """
+def _exchange(forests: _Forests) -> bool:
+    """Add one edge to the forests, by a shortest path of exchanges; return True if there is such a path."""
+    n, k, m, u, v, remaining, _, _, member, parent, depth, root, replaced_by, leaves_forest, queue, _ = forests
     size, head = 0, 0
     for e in range(m):
         replaced_by[e] = -2
@@ -190,10 +200,10 @@ def _exchange(
                     out, origin = replaced_by[e], leaves_forest[e]
                     if origin == _NONE:
                         remaining[e] -= 1
-                        _root(forest, n, m, u, v, ptr, edge, member, parent, depth, root, stack)
+                        _root(forests, forest)
                         return True
                     member[origin * m + e] = 0
-                    _root(forest, n, m, u, v, ptr, edge, member, parent, depth, root, stack)
+                    _root(forests, forest)
                     e, forest = out, origin
             while x != y:
                 if depth[i * n + x] < depth[i * n + y]:

@@ -21,7 +21,7 @@ from synth.concurrent.union import (
     times_by_group,
     union_problem,
 )
-from synth.engines.greedy import route
+from synth.engines.route import quick_schedule
 from synth.model.collective import Collective, named, subdivided
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
@@ -154,7 +154,7 @@ def test_the_union_states_the_same_as_its_groups(seed: int) -> None:
 @given(SEEDS)
 def test_schedules_of_the_union_fall_into_schedules_of_the_groups(seed: int) -> None:
     union = random_union(random.Random(seed), copying=True, relays="all")
-    check_parts(union, timed(union, route.solve(union, union.size_bytes), union.size_bytes))
+    check_parts(union, timed(union, quick_schedule(union, union.size_bytes), union.size_bytes))
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

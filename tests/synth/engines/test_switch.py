@@ -13,8 +13,8 @@ from emit.compiler.lower import lower
 from synth.app.arguments import QuestionArguments
 from synth.app.question import make_question
 from synth.bounds.prove import prove
-from synth.engines.greedy import route
 from synth.engines.request import Candidate, Options, Request
+from synth.engines.route import quick_schedule
 from synth.engines.switch import accepts, solve
 from synth.model.pairs import ordinary
 from synth.model.problem import Problem, make_problem
@@ -149,7 +149,7 @@ def test_a_quotient_has_no_hyperlinks_and_expands_to_the_whole(part: float) -> N
     assert small.network.hyperlinks is None
     assert small.quotient is not None
     assert small.quotient.whole.hyperlinks is not None
-    assert np.isfinite(predict_us(small, route.solve(small, 1 << 20, 1.0), 1 << 20))
+    assert np.isfinite(predict_us(small, quick_schedule(small, 1 << 20, 1.0), 1 << 20))
 
 
 def test_an_executor_also_gets_few_chunks_that_are_nearly_as_good() -> None:

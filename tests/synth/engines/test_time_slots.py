@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from synth.engines.greedy import route
+from synth.engines.route import quick_schedule
 from synth.engines.time_slots import SlotModel, read_schedule, slot_model
 from synth.model.problem import Problem, make_problem
 from synth.solvers.result import Result
@@ -49,7 +49,7 @@ def _problems() -> list[Problem]:
 @pytest.mark.parametrize("problem", _problems(), ids=lambda p: f"{p.topology.name}-{p.collective.name}")
 @pytest.mark.parametrize("size", [1 << 12, 1 << 20])
 def test_no_schedule_of_these_chunks_beats_the_dual_bound(workers: Workers, problem: Problem, size: int) -> None:
-    schedules = [route.solve(problem, size, depth) for depth in (0.0, 0.5, 1.0)]
+    schedules = [quick_schedule(problem, size, depth) for depth in (0.0, 0.5, 1.0)]
     ceiling = min(predict_us(problem, s, size) for s in schedules)
     model = slot_model(problem, size, ceiling * 1.2, 8)
     result = _solved(workers, model)
@@ -68,7 +68,7 @@ def _solved(workers: Workers, model: SlotModel, solver: str = "") -> Result:
 def test_cbc_serves_where_highs_is_absent(workers: Workers) -> None:
     problem = make_problem(load("line:3"), "allgather")
     size = 1 << 20
-    ceiling = predict_us(problem, route.solve(problem, size), size)
+    ceiling = predict_us(problem, quick_schedule(problem, size), size)
     model = slot_model(problem, size, ceiling, 8)
     with_highs, with_cbc = _solved(workers, model), _solved(workers, model, "CBC")
     assert (with_highs.solver, with_cbc.solver) == ("HiGHS", "CBC")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from synth.bounds.prove import prove
-from synth.engines.greedy import route
 from synth.engines.registry import EngineRow
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.engines.route import quick_schedule
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.search.plans import SINGLE, SearchPlan, Stage
@@ -157,7 +157,7 @@ def test_a_second_equal_answer_gains_nothing(workers: Workers) -> None:
     staged_search = staged(problem, Options(size=1 << 20), workers)
     staged_search.state.result.bound = prove(problem)
     for depth, size, gained in ((1.0, 1 << 20, 1.0), (1.0, 0, 0.0), (1.0, 1 << 20, 0.0)):
-        answer = Candidate(problem, route.solve(problem, LARGEST, depth), f"route {size}", size)
+        answer = Candidate(problem, quick_schedule(problem, LARGEST, depth), f"route {size}", size)
         assert staged_search.take(answer, "route") == gained
 
 
@@ -166,7 +166,7 @@ def test_an_engine_that_is_asked_again_begins_elsewhere(workers: Workers, monkey
 
     def solve(engine: EngineRow, problem: Problem, request: Request) -> Iterator[Outcome]:
         seeds.append((engine.name, request.options.seed))
-        yield Candidate(problem, route.solve(problem, LARGEST, 1.0), engine.name)
+        yield Candidate(problem, quick_schedule(problem, LARGEST, 1.0), engine.name)
 
     monkeypatch.setattr(EngineRow, "solve", solve)
     tuning = SearchPlan((Stage("route"), Stage("lns"), Stage("flow"), Stage("lns")), rest=False, windows=0)

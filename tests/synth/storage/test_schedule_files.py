@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.engines.greedy import route
+from synth.engines.route import quick_schedule
 from synth.model.collective import alltoallv, named
 from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
@@ -110,7 +110,7 @@ def test_a_problem_that_a_file_cannot_hold_is_not_written(tmp_path: Path, monkey
 
 def test_saved_at_a_size(tmp_path: Path) -> None:
     problem = make_problem(load("ring:4"), "allgather")
-    algorithm = Algorithm(problem, route.solve(problem, 1e6), "route")
+    algorithm = Algorithm(problem, quick_schedule(problem, 1e6), "route")
     for size in (1, 1 << 20, float(1 << 40)):
         stored = load_schedule(save_schedule(tmp_path / "a.synth", algorithm, size))
         assert stored.claimed_us == algorithm.time_us(size)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from synth.bounds.prove import prove
-from synth.engines.greedy import route
+from synth.engines.route import quick_schedule
 from synth.model.collective import named
 from synth.model.problem import Problem, make_problem
 from synth.phases.prune import prune_copies
@@ -35,12 +35,12 @@ Columns = dict[str, Any]
 def write_proved(folder: Path, problem: Problem, proved: bool = True) -> Path:
     """Write a schedule file and its proof."""
     if not problem.collective.reducing:
-        schedule = route.solve(problem, SIZE)
+        schedule = quick_schedule(problem, SIZE)
     else:
         first, last = split(problem)
         schedule = join(
-            unreverse(first, route.solve(reverse(first), SIZE)),
-            prune_copies(last, route.solve(last, SIZE)),
+            unreverse(first, quick_schedule(reverse(first), SIZE)),
+            prune_copies(last, quick_schedule(last, SIZE)),
         )
     path = save_schedule(folder / "a.synth", Algorithm(problem, schedule, "route"), SIZE)
     stored = load_schedule(path)

@@ -24,6 +24,7 @@ from synth.bounds.lengths import from_loads
 from synth.bounds.prove import prove
 from synth.bounds.registry import check
 from synth.engines.flow import search as flow
+from synth.engines.flow.routes import ExpectedTime, RouteShape
 from synth.engines.request import Options
 from synth.model.collective import Floats, alltoallv
 from synth.model.problem import LARGEST, Problem, make_problem
@@ -68,12 +69,10 @@ def answer(rng: random.Random, problem: Problem, size: float) -> flow.FlowSchedu
     return flow.best_of(
         problem,
         size,
-        depth=rng.choice((0.0, 0.1, 0.5, 1.0)),
+        shape=RouteShape(rng.choice((0.0, 0.1, 0.5, 1.0))),
         passes=rng.randint(1, 8),
         orders=rng.choice((1, 3, 8)),
-        enough_us=rng.choice((0.0, 0.0, 1e3)),
-        likely_us=likely,
-        latency_us=latency,
+        expected=ExpectedTime(likely, latency, rng.choice((0.0, 0.0, 1e3))),
     )
 
 

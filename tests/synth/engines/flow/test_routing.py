@@ -14,9 +14,18 @@ from hypothesis import strategies as st
 
 from synth.engines.flow.congestion_prices import Congestion, cost_of, set_prices
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
-from synth.engines.flow.routes import FlowRouter, Routing, hop_table, in_time, route_shortest
+from synth.engines.flow.routes import (
+    ChunkPaths,
+    ExpectedTime,
+    FlowRouter,
+    RouteShape,
+    Routing,
+    hop_table,
+    in_time,
+    route_shortest,
+)
 from synth.engines.flow.search import best_of, routed
-from synth.engines.flow.trees import find_parents, route_trees
+from synth.engines.flow.trees import find_parents, route_trees, tree_chunks
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Allowed, Problem, make_problem
@@ -108,9 +117,8 @@ def test_routes_lead_from_holders_to_goals_and_loads_are_theirs(tmp_path_factory
         problem,
         rng.choice((1.0, 1e4, 1e9)),
         INTERPRETED,
-        depth=rng.choice((0.0, 0.1, 0.5, 1.0)),
-        likely_us=rng.choice((0.0, 10.0)),
-        latency_us=rng.choice((0.0, 3.0)),
+        RouteShape(rng.choice((0.0, 0.1, 0.5, 1.0))),
+        ExpectedTime(rng.choice((0.0, 10.0)), rng.choice((0.0, 3.0))),
     )
     assert router.narrow or router.wide
     for _ in range(rng.choice((1, 3, 12))):
@@ -195,11 +203,12 @@ def test_a_chunk_takes_the_cheapest_path_at_the_current_prices(seed: int) -> Non
     work, first = np.array([rng.choice((0.5, 20.0))]), np.zeros(1, dtype=np.int64)
     hops = hop_table(run, net, ends[0])
     path_ptr, path = np.array([0, hops[0, goal]]), np.zeros(hops[0, goal], dtype=np.int64)
+    chunks = ChunkPaths(first, *ends, work, first, hops.ravel(), path_ptr)
     congestion = random_congestion(rng, net)
     before = congestion.load.copy()
     price = np.array([cost_of(net, congestion, bundle) for bundle in net.bundle])
     for again in (False, True):  # When a chunk is routed again, its own load is subtracted first.
-        path = route_shortest(run, net, congestion, first, *ends, work, first, hops, (path_ptr, path), not again)
+        path = route_shortest(run, net, congestion, chunks, path, not again)
         assert sum(price[path]) == pytest.approx(cheapest(net, price, source, goal, True))
         check_tree(net, path, {source}, {goal})
     congestion.load[:] = before
@@ -207,9 +216,9 @@ def test_a_chunk_takes_the_cheapest_path_at_the_current_prices(seed: int) -> Non
     tree = np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64)
     pair_index = np.array([0, 1])
     all_may = Allowed(first, np.ones((1, topology.nranks), dtype=bool))
+    chunks_of_trees = tree_chunks(first, (pair_index, ends[0]), (pair_index, ends[1]), work, all_may)
     for _ in range(2):
-        holders, goals = (pair_index, ends[0]), (pair_index, ends[1])
-        tree, missed = route_trees(run, net, congestion, first, holders, goals, work, all_may, 1.0, tree)
+        tree, missed = route_trees(run, net, congestion, chunks_of_trees, 1.0, tree)
         assert missed == 0
         assert sum(price[tree[1]]) == pytest.approx(cheapest(net, price, source, goal, False))
         check_tree(net, tree[1], {source}, {goal})
@@ -224,7 +233,8 @@ def test_interpreted_and_compiled_loops_give_the_same_answers(tmp_path_factory: 
     problem, size = random_problem(rng, folder), rng.choice((1.0, 1e6, 1e9))
     narrow = rng.random() < 0.5
     interpreted_answer, two = (
-        best_of(problem, size, narrow=narrow, run=Runner(interpreted)) for interpreted in (True, False)
+        best_of(problem, size, shape=RouteShape(narrow=narrow), run=Runner(interpreted))
+        for interpreted in (True, False)
     )
     assert interpreted_answer.took_us == two.took_us
     assert interpreted_answer.load_us.tolist() == two.load_us.tolist()
@@ -238,7 +248,7 @@ def test_small_messages_take_the_shortest_paths(spec: str) -> None:
     problem = make_problem(load(spec), "broadcast")
     net = problem.network
     least = max(cheapest(csr_network(net), net.alpha_us, 0, goal, False) for goal in range(1, problem.nranks))
-    router = FlowRouter(problem, 1.0, INTERPRETED, depth=1.0, latency_us=least)
+    router = FlowRouter(problem, 1.0, INTERPRETED, RouteShape(1.0), ExpectedTime(latency_us=least))
     took, _ = routed(router, router.improve()).ordered(0.0)
     assert took == pytest.approx(least, rel=0.01)
 
@@ -281,7 +291,9 @@ def test_routes_for_a_time_count_only_data_that_arrives_in_time() -> None:
     assert sorted(set(in_time(net, 10 * late_us).round(9).tolist())) == [0.9, 1.0]
     assert (in_time(net, 0.0) == 1).all()
     assert (in_time(csr_network(make_problem(load("torus:3x3"), "allgather").network), 1.0) == 1).all()
-    plain, timed = (FlowRouter(problem, 1 << 20, INTERPRETED, likely_us=us, latency_us=us and 3.3) for us in (0.0, 3.0))
+    plain, timed = (
+        FlowRouter(problem, 1 << 20, INTERPRETED, expected=ExpectedTime(us, us and 3.3)) for us in (0.0, 3.0)
+    )
     for router in (plain, timed):
         for _ in range(3):
             routing = router.improve()
@@ -297,7 +309,7 @@ def test_late_routes_carry_less() -> None:
     (direct,) = np.flatnonzero((problem.network.src == 0) & (problem.network.dst == 1))
     loads = []
     for us in (0.0, 10.0):
-        router = FlowRouter(problem, 1e6, INTERPRETED, likely_us=us, latency_us=us and 4.0)
+        router = FlowRouter(problem, 1e6, INTERPRETED, expected=ExpectedTime(us, us and 4.0))
         for _ in range(3):
             routing = router.improve()
         loads.append(routing.load_us[direct])

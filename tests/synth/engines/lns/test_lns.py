@@ -115,7 +115,7 @@ def test_roots_are_linked_in_both_directions_and_reachable() -> None:
     linked = set(zip(net.src.tolist(), net.dst.tolist(), strict=True))
     counts = set()
     for number in range(60):
-        draw_roots(planned._graph, planned._chunks, planned._now, planned._scratch, number % 2, 1 + number % 4)
+        draw_roots(planned._tables, planned._now, number % 2, 1 + number % 4)
         roots = planned._now.roots[number % 2, : planned._now.nroots[number % 2]].tolist()
         counts.add(len(roots))
         assert 1 <= len(roots) == len(set(roots)) <= 1 + number % 4

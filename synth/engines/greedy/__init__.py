@@ -1,1 +1,0 @@
-"""The engine `route`: greedy routing and list scheduling for problems of a few ranks."""

@@ -1,0 +1,92 @@
+"""The engine `route`: shallow trees for small messages, deeper trees of more chunks for large messages, at once.
+
+A trial is a few passes of the router of the engine `flow`, and a few list schedules of its sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.engines.flow.routes import ExpectedTime, RouteShape
+from synth.engines.flow.search import best_of, interpreted_s
+from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.model.problem import LARGEST, SMALLEST, Problem
+from synth.model.schedule import Schedule
+from synth.phases.split import phases
+
+NAME = "route"
+_MET = 1.0005  # time / bound up to which a schedule is not improved
+_QUICKER = 0.2  # part of the interpreter's time that a trial takes, as large trials are compiled
+
+
+@dataclass(frozen=True)
+class RouteTuning:
+    """Settings of the engine.
+
+    Attributes:
+        chunks: Chunks a block, or a share of it, that are tried for large messages.
+        chunks_of_few: The same for few sources, which leave links idle unless their chunks follow each other closely.
+        few_sources: Number of sources up to which they are few.
+        depths: How much a tree counts the whole path from its root, from 0 (only the load counts) to 1.
+        passes: Number of times that all chunks are routed.
+        orders: Most list schedules of a trial.
+    """
+
+    chunks: tuple[int, ...] = (4, 16)
+    chunks_of_few: tuple[int, ...] = (8, 64)
+    few_sources: int = 2
+    depths: tuple[float, ...] = (0.0, 0.5, 1.0)
+    passes: int = 3
+    orders: int = 8
+
+
+def accepts(problem: Problem, options: Options) -> str:
+    """Return why the engine refuses a problem, empty for one group without a pinned shape."""
+    if problem.quotient is not None or problem.allowed is not None:
+        return "route takes one group, and no quotient problems"
+    return "route takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
+
+
+def solve(problem: Problem, request: Request, tuning: RouteTuning = RouteTuning()) -> Iterator[Outcome]:
+    """Yield a schedule for small messages, and several schedules for large ones.
+
+    The trials follow counted work, not the clock, so that the same question gets the same answer.
+    """
+    large, small = request.options.size or LARGEST, request.options.size or SMALLEST
+    first = phases(problem)[0]
+    sources = len(np.unique(first.apply(1).collective.pre[:, 0]))
+    counts = tuning.chunks_of_few if sources <= tuning.few_sources else tuning.chunks
+    trials = [(1, small, 1.0, 1), (1, large, 1.0, tuning.passes), (1, large, 0.5, tuning.passes)]
+    trials += [(chunks, large, depth, tuning.passes) for chunks in counts for depth in tuning.depths]
+    spent_s, answered = 0.0, False
+    for chunks, size, depth, passes in trials:
+        problem_of_chunks = problem.with_chunks(first.whole_chunks(chunks))
+        spent_s += _QUICKER * interpreted_s(problem_of_chunks, passes, tuning.orders)
+        if spent_s > request.work_s and answered:
+            continue
+        answer = best_of(
+            problem_of_chunks,
+            size,
+            shape=RouteShape(depth, narrow=False),
+            expected=ExpectedTime.of(request.bound, size, _MET, problem.network.start_us),
+            passes=passes,
+            orders=tuning.orders,
+        )
+        yield Candidate(problem_of_chunks, answer.schedule, NAME, size)
+        answered = True
+        yield Progress("routing for few ranks")
+
+
+def quick_schedule(problem: Problem, size_bytes: float, depth: float = 0.5) -> Schedule:
+    """Return a right schedule of a problem for messages of `size_bytes`, without a look at the bound.
+
+    Args:
+        problem: The problem.
+        size_bytes: Message size in bytes.
+        depth: 0 for trees that only follow the load, 1 for trees that also count the whole path from the root.
+    """
+    shape = RouteShape(depth, narrow=False)
+    return best_of(problem, size_bytes, shape=shape, passes=RouteTuning.passes, orders=RouteTuning.orders).schedule
