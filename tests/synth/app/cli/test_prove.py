@@ -145,14 +145,15 @@ def test_a_send_dropped_or_doubled(synth: Call, right: Path, proved: bool) -> No
 def test_a_send_moved(synth: Call, right: Path, column: str, proved: bool) -> None:
     """Check that a send is refused with another chunk, over another link, or at another time.
 
-    The time is earlier, or the start of another send.
+    The time is earlier, or the start of another send over the link, or long after the end.
     """
     for row in range(12):
 
         def change(_: dict[str, Any], columns: Columns, row: int = row) -> None:
             old = columns[column].astype(np.float64 if column == "start_us" else np.int64)
             if column == "start_us":
-                old[row] = old[row] / 2 if old[row] > 0 else old.max()
+                later = old[columns["link"] == columns["link"][row]].max()
+                old[row] = old[row] / 2 if old[row] > 0 else later or 1e6
             else:
                 old[row] = (old[row] + 1) % (old.max() + 1)
             columns[column] = old
