@@ -21,9 +21,9 @@ from synth.engines.registry import processes
 from synth.model.collective import Collective
 from synth.model.numbers import as_flag, as_folder, as_text
 from synth.model.schedule import Schedule
-from synth.search.protocols import search_protocols
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
+from synth.search.search import search
 from synth.search.settings import ANY_TARGET, TargetSettings
 from synth.search.statement import statement
 from synth.solvers.workers import Workers
@@ -133,12 +133,12 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     options, healthy = question.options, question.healthy
     executor = executor_for(question.problem, question.settings, options.size)
     own_options = options if healthy is None else dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s)
-    result = search_protocols(question.problem, own_options, workers, progress, executor=executor)
+    result = search(question.problem, own_options, workers, progress, executor=executor)
     result.unsaid = question.unsaid
     if healthy is not None and result.ended != "interrupted":
         try:
             executor = executor_for(healthy, question.settings, options.size)
-            result.healthy = search_protocols(healthy, options, workers, progress, executor=executor)
+            result.healthy = search(healthy, options, workers, progress, executor=executor)
             result.ended = "interrupted" if result.healthy.ended == "interrupted" else result.ended
         except KeyboardInterrupt:  # The cost of dead and slow parts remains unknown.
             result.ended = "interrupted"

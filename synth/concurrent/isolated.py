@@ -12,12 +12,11 @@ import numpy as np
 from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
 from synth.concurrent.union import UnionProblem, isolated_problems, split_by_group
-from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.search.plans import SearchPlan, Stage
+from synth.search.plans import ISOLATED
 from synth.search.pool import Executor
 from synth.search.result import Report
 from synth.search.search import search
@@ -27,21 +26,6 @@ from synth.timing.simulate import time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from topologies.network import links_among
-
-# There are many isolated runs, each with a part of a second, so only constructive engines run.
-ISOLATED = SearchPlan(
-    stages=(
-        Stage("baseline", most_sends=300_000, always=True),
-        Stage("route", most_ranks=16),
-        Stage("flow", share=0.75, gap=FLOW.near),  # The rest is for the bound.
-    ),
-    rest=False,
-    work_s=0.5,
-    patient=True,
-    met=FLOW.near,
-    max_flow_ranks=64,
-    quick_bounds=True,
-)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
+from synth.search.plans import Stage
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -52,6 +53,14 @@ class Budget:
     def left_s(self) -> float:
         """Return the seconds that are left; negative once the budget has ended."""
         return self.deadline - now()
+
+    def after(self, share: float) -> float:
+        """Return when the first share of the budget is used."""
+        return self.begun + share * self.seconds
+
+    def stage_deadline(self, stage: Stage) -> float:
+        """Return when a stage that begins now ends."""
+        return min(now() + stage.share * self.seconds, self.after(stage.until))
 
     def without_last(self, share: float) -> float:
         """Return the deadline of work that leaves the last share of the budget to others."""

@@ -1,18 +1,30 @@
 """Search plans: which engines and bounds run in which order, and which share of the budget each may take.
 
-A plan is data. `synth.search.search` runs it; other searches (isolated runs of concurrent groups, libraries of
-clusters) have plans of their own and the same runner.
+A plan is data, and `synth.search.runner` runs it. Every kind of search has its plan here: `SINGLE` for one process
+group, `ISOLATED` for a group whose rivals are idle, `GROUPS` for concurrent groups, `library_plan` for a library.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from synth.bounds.prove import Bound, TighteningEffort
 from synth.engines.estimates import estimated_sends
+from synth.engines.flow.tuning import SEARCH as FLOW
+from synth.engines.registry import AUTO
+from synth.engines.request import Options
 from synth.model.problem import LARGEST, SMALLEST, Problem
+
+LIBRARY_BASELINE_SENDS = 15_000  # In a library build, timing baselines with more takes longer than the search.
+# What makes plans for concurrent groups: the names of stages, and the methods in the answer.
+JOINT, DIRECT = "planned jointly", "direct"
+AT_ONCE, IN_TURN, WITHIN = "isolated, at once", "isolated, one after another", "isolated, without relays"
+Size = TypeVar("Size", int, float)
+_LINEAR_RANKS = 32  # Ranks up to which the linear program of bounds is small.
 
 _THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
 _BULK = 20.0  # Bytes count far more than latencies from this multiple of the bound of an empty message on.
@@ -25,6 +37,7 @@ class Stage:
     Attributes:
         engine: Name of the engine, a row of the registry.
         share: Share of the budget that the stage may take; half as long again while the engine gains.
+        until: Share of the budget after which the stage ends, counted from the start of the search.
         once: Whether the engine does not go on after its stage.
         refined: Number of sends up to which the engine may refine chunks; 0 for any number.
         from_ranks: Fewest local ranks of a problem for which the stage runs.
@@ -40,6 +53,7 @@ class Stage:
 
     engine: str
     share: float = 1.0
+    until: float = 1.0
     once: bool = False
     refined: int = 0
     from_ranks: int = 0
@@ -76,6 +90,73 @@ def _has_unlike_links(problem: Problem) -> bool:
 
 
 @dataclass(frozen=True)
+class ProtocolPlan:
+    """The choice of the protocols and sizes that are searched with an executor's costs, and their shares of the budget.
+
+    Attributes:
+        sizes: Message sizes in bytes, the largest first, from which those of each protocol are chosen.
+        near: A protocol is searched at a size if its bound is at most this multiple of the least bound there.
+        most: Most sizes of a protocol.
+        searching: Share of the budget for schedules, if an executor's programs are made in the rest.
+        schedules_only: The same share if there are no programs.
+        first: Share of that for the first of several protocols; None for the same share as the others.
+        exact: Share of the first protocol's time for exact search.
+        engines: Engines that run for the protocols after the first.
+        taken_over: Most sends of a schedule that the other protocols take over from the first.
+        ahead: Stage before exact search, which counts steps and rounds and ignores latencies and gaps.
+        exact_engine: Engine of the exact search.
+        last_engine: Engine that runs after all others.
+    """
+
+    sizes: tuple[int, ...] = (LARGEST, 16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10, 16 << 10, SMALLEST)
+    near: float = 1.3
+    most: int = 4
+    searching: float = 0.6
+    schedules_only: float = 1.0
+    first: float | None = 0.75
+    exact: float = 0.8
+    engines: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "flow", "lns")
+    taken_over: int = 3_000
+    ahead: Stage = Stage("flow", share=0.15, once=True, refined=1_500, most_ranks=8, gap=1.05)
+    exact_engine: str = "ksync"
+    last_engine: str = "lns"
+
+    def sizes_of(
+        self, bounds: Mapping[str, Bound], able: Sequence[str], sizes: Sequence[Size]
+    ) -> dict[str, tuple[Size, ...]]:
+        """Return the sizes in bytes at which each protocol is searched, the protocol with the largest size first.
+
+        Among protocols with the same largest size, the one with the least bound there is first.
+        """
+        least_us = {size: min(bounds[name].at(size)[0] for name in able) for size in sizes}
+        near = {
+            name: [size for size in sizes if bounds[name].at(size)[0] <= self.near * least_us[size]][: self.most]
+            for name in able
+        }
+        order = sorted((name for name in able if near[name]), key=lambda name: bounds[name].at(near[name][0])[0])
+        return {name: tuple(near[name]) for name in sorted(order, key=lambda name: -near[name][0])}
+
+    def share_of(self, place: int, protocols: int) -> float:
+        """Return the share of the time left for the search of one protocol, by its place among so many protocols."""
+        if place == 0 and protocols > 1 and self.first is not None:
+            return self.first
+        return 1.0 / (protocols - place)
+
+    def plan_for(self, plan: SearchPlan, options: Options, is_first: bool) -> SearchPlan:
+        """Return the plan for one protocol: all engines for the first one, those that mind latencies for the others."""
+        if options.engine != AUTO or options.pinned:
+            return plan
+        if not is_first:
+            stages = tuple(stage for stage in plan.stages if stage.engine in self.engines)
+            return replace(plan, stages=stages, rest=False)
+        # What all protocols can use is worth more than what fits the latencies of one.
+        order = [replace(s, share=self.exact) if s.engine == self.exact_engine else s for s in plan.stages]
+        order.sort(key=lambda stage: stage.engine == self.last_engine)
+        at = next((place for place, stage in enumerate(order) if stage.engine == self.exact_engine), len(order))
+        return replace(plan, stages=(*order[:at], self.ahead, *order[at:]))
+
+
+@dataclass(frozen=True)
 class SearchPlan:
     """The stages of a search, and what limits the work of its engines and bounds.
 
@@ -99,6 +180,7 @@ class SearchPlan:
         retry_sends: Most sends, as estimated, of an answer that is searched again.
         retry_share: Share of the time left that the stages of one retry divide among them.
         patient: Whether the search waits for its first answer and its programs, however long they take.
+        protocols: How protocols are searched where an executor's costs are on.
     """
 
     stages: tuple[Stage, ...]
@@ -119,6 +201,36 @@ class SearchPlan:
     retry_sends: int = 15_000
     retry_share: float = 0.5
     patient: bool = False
+    protocols: ProtocolPlan = ProtocolPlan()
+
+
+@dataclass(frozen=True)
+class GroupsPlan(SearchPlan):
+    """The plan of a search for concurrent groups, whose stages are methods that make plans for all groups.
+
+    Attributes:
+        isolated: Share of the budget for isolated runs, before the stages.
+        lowering: Share of the budget, at its end, in which plans become programs and files.
+        writing: The same share if there are no programs.
+        most_sends: Most sends to which chunks are refined.
+        worth: Part of the makespan that finer chunks must gain.
+        reordered: Number of plans whose order is made fairer.
+        settling: Times that a plan may replace isolated runs.
+        lowered: Most plans that become programs, the fastest first, after the first that can.
+    """
+
+    isolated: float = 0.25
+    lowering: float = 0.3
+    writing: float = 0.05
+    most_sends: int = 400_000
+    worth: float = 0.003
+    reordered: int = 4
+    settling: int = 4
+    lowered: int = 4
+
+    def limited(self, rank_sends: int | None, nranks: int) -> GroupsPlan:
+        """Return the plan for schedules in which a rank takes part in at most so many sends; None for any number."""
+        return self if rank_sends is None else replace(self, most_sends=min(self.most_sends, rank_sends * nranks))
 
 
 SINGLE = SearchPlan(
@@ -164,3 +276,60 @@ SINGLE = SearchPlan(
         (Stage("lns", share=1.0, gap=1.02),),
     ),
 )
+
+# There are many isolated runs, each with a part of a second, so only constructive engines run.
+ISOLATED = SearchPlan(
+    stages=(
+        Stage("baseline", most_sends=300_000, always=True),
+        Stage("route", most_ranks=16),
+        Stage("flow", share=0.75, gap=FLOW.near),  # The rest is for the bound.
+    ),
+    rest=False,
+    work_s=0.5,
+    patient=True,
+    met=FLOW.near,
+    max_flow_ranks=64,
+    quick_bounds=True,
+)
+
+GROUPS = GroupsPlan(
+    stages=(
+        Stage(WITHIN, share=0.1),
+        Stage(AT_ONCE),
+        Stage(IN_TURN),
+        Stage(DIRECT),
+        Stage(JOINT, until=0.65),  # The rest is for the bound.
+    ),
+    met=FLOW.near,
+    max_flow_ranks=256,
+    protocols=ProtocolPlan(searching=0.8, schedules_only=0.8, first=None),
+)
+
+
+def library_plan(low: int, high: int, work_s: float, nranks: int) -> SearchPlan:
+    """Return the plan of a library's search, whose engines count their work and whose bounds no clock ends.
+
+    Args:
+        low: Smallest message size in bytes.
+        high: Largest message size in bytes.
+        work_s: Seconds of work that the engines count.
+        nranks: Number of ranks of the problem.
+    """
+    middle = 1 << ((low.bit_length() + high.bit_length()) // 2)
+    most_linear_s = np.inf if nranks <= _LINEAR_RANKS else 0.0
+    return SearchPlan(
+        stages=(
+            Stage("switch"),
+            Stage("baseline", most_sends=LIBRARY_BASELINE_SENDS, always=True),
+            Stage("route", most_ranks=16),
+            Stage("flow", gap=1.001),
+        ),
+        rest=False,
+        work_s=work_s,
+        patient=True,
+        sizes=tuple(dict.fromkeys((high, max(low, min(high, middle)), low))),
+        effort=TighteningEffort(quick_ranks=np.inf, least_linear_s=0.0, most_linear_s=most_linear_s),
+        max_flow_ranks=64,
+        quick_bounds=True,
+        windows=0.0,
+    )

@@ -7,16 +7,20 @@ runner does not know what is searched: a ledger takes the answers and says what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from synth.engines.request import Outcome
-from synth.model.deadline import interrupt_behind, now
+from synth.model.deadline import TimeUp, interrupt_behind, limited, now
 from synth.model.defects import contained
+from synth.search.budget import Budget
 from topologies.errors import InputError
+
+Conclusion = TypeVar("Conclusion")
 
 _FADING = 0.5  # The factor on what an engine gained before, each time that it answers again.
 _WORTH = 0.01  # The gain of an answer after which a stage goes on.
@@ -126,3 +130,37 @@ def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: li
 def by_gain(runs: Iterable[EngineRun]) -> list[EngineRun]:
     """Return engines in the order in which they would go on."""
     return sorted(runs, key=lambda run: -run.gained)
+
+
+def run_to_end(
+    budget: Budget,
+    work: Callable[[], None],
+    conclude: Callable[[str], Conclusion],
+    interrupt_at: Callable[[], float] = lambda: math.inf,
+) -> tuple[Conclusion, str]:
+    """Run a search until its work ends, its time is over or Ctrl-C comes; then return its conclusion.
+
+    Args:
+        budget: The time of the search.
+        work: The work, which may be interrupted anywhere.
+        conclude: Returns the best answer so far. It receives why the work ended early: "budget", "interrupted" (then
+            it must not take long), or "".
+        interrupt_at: Returns when the work is interrupted, a reading of `now`; it is called again and again.
+
+    Returns:
+        The conclusion, and why the search ended early, or "".
+    """
+    ended = ""
+    try:
+        limited(interrupt_at, work)
+    except TimeUp:
+        ended = "budget"
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    if not ended and budget.left_s <= 0:
+        ended = "budget"
+    try:
+        with compiled_interrupts():
+            return conclude(ended), ended
+    except KeyboardInterrupt:
+        return conclude("interrupted"), "interrupted"

@@ -1,31 +1,32 @@
-"""The search for one process group: run the stages of a plan, raise the bound, and conclude with the frontier."""
+"""The search for one process group: one run of a plan, or one for each protocol where an executor's costs are on.
+
+With costs, the problem of the most promising protocol is searched like any other, at the sizes at which its bound is
+near the least bound. The other protocols differ in times alone, so they start from its algorithms, and only engines
+that mind latencies run for them. Then all algorithms compete, each under its protocol.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from synth.bounds.prove import prove
-from synth.bounds.search import DEFAULT as BOUNDS
-from synth.engines.estimates import estimated_sends
-from synth.engines.registry import AUTO, ENGINES, engines_named
-from synth.engines.request import SEEDS, Options, Outcome, Request
-from synth.model.deadline import TimeUp, limited, now
-from synth.model.defects import collected, contained, raise_first_defect
+from synth.bounds.prove import Bound, prove
+from synth.engines.request import Options
+from synth.model.deadline import now
+from synth.model.defects import collected
 from synth.model.problem import Problem
-from synth.search.budget import GRACE_S, check_budget, too_short
-from synth.search.frontier import POWERS
-from synth.search.gaps import LargestGap
-from synth.search.plans import SINGLE, SearchPlan, Stage
-from synth.search.pool import Executor
+from synth.search.budget import Budget
+from synth.search.offer import Offer
+from synth.search.plans import SINGLE, SearchPlan
+from synth.search.pool import Executor, Pool, offer_of
+from synth.search.protocols import search_protocols
 from synth.search.result import Report, SearchResult
-from synth.search.runner import EngineRun, by_gain, compiled_interrupts, race
+from synth.search.runner import run_to_end
+from synth.search.staged import StagedSearch
 from synth.search.state import SearchState
-from synth.search.windows import Windows
 from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 
@@ -42,7 +43,8 @@ def search(
     There is an answer however the search ends, because constructive engines give one before the solvers start.
 
     Args:
-        problem: The problem, with one chunk a block.
+        problem: The problem, with one chunk a block. With costs for which no protocol is chosen (`Problem.protocols`),
+            the answer is over all protocols that the executor has.
         options: What the user pins.
         workers: Solver processes.
         report: Receives what is tried and the best algorithm so far.
@@ -50,245 +52,137 @@ def search(
         executor: Executor whose programs are the answer, with their times, ranges and gaps; None for schedules.
 
     Raises:
-        InputError: The engine is not known or does not accept the problem, or the budget is too short.
+        InputError: The engine is not known or does not accept the problem, the budget is too short, or the executor has
+            none of the protocols.
         KeyboardInterrupt: Ctrl-C came before there was an answer.
     """
+    report = report or (lambda _, __: None)
     with collected() as defects:
-        state = SearchState(problem, options, plan, workers, report or (lambda _, __: None), executor)
-        result = StagedSearch(state).run()
+        if problem.protocols:
+            result = _ProtocolsSearch(problem, options, workers, report, plan, executor).run()
+        else:
+            result = StagedSearch(SearchState(problem, options, plan, workers, report, executor)).run()
     result.defects = tuple(defects.values())
     return result
 
 
-class StagedSearch:
-    """The run of one search plan.
+class _ProtocolsSearch:
+    """The search of one problem under each promising protocol.
 
     Attributes:
-        state: What is known so far.
+        able: Protocols that the executor has.
+        problems: The problem under each protocol.
+        bounds: What is proved of each protocol before its search.
+        least_bytes: Smallest chunk of each protocol that is useful to the executor, in bytes.
+        results: The result of each protocol that was searched, the most promising first.
+        lowering: The time for the programs of the answer.
+        pool: All algorithms, once the protocols are searched.
     """
 
-    def __init__(self, state: SearchState) -> None:
-        """Set up the run of a search that knows nothing yet."""
-        self.state, self._plan, self._options = state, state.plan, state.options
-        self._sends = estimated_sends(state.problem)
-        self._most_sends = self._limit_of_sends()
-        self._engines = engines_named(state.options.engine)
-        self._engines_deadline = state.budget.deadline
-        self._runs_of: Counter[str] = Counter()  # How often each engine was asked.
-        self._stages = list(self._plan.stages)  # The stages to come.
-        self._waiting = list[EngineRun]()  # The engines that have not ended.
-        self._stage_options = state.options  # The options of the stages that run now.
-        fixed = state.options.pinned or state.options.engine != AUTO or self._plan.only_sizes
-        has_retries = not fixed and self._sends <= self._plan.retry_sends
-        # If one size is given, the engines of all tuples but the last have had a stage for that size alone.
-        retries = self._plan.retries[-1:] if state.options.size else self._plan.retries
-        self._retries = list(retries) if has_retries else []
-        sizes = POWERS if self._retries and state.options.size is None else state.sizes
-        self._next_retry = LargestGap(state, sizes, self._plan.retry_gap)
-        self._windows = Windows(state, sizes, self._plan.windows_gap)
+    def __init__(
+        self,
+        problem: Problem,
+        options: Options,
+        workers: Workers,
+        report: Report,
+        plan: SearchPlan,
+        executor: Executor | None,
+    ) -> None:
+        """Prove a bound for each protocol; arguments and errors as those of `search`."""
+        self.budget = Budget(options.budget_s, now() if options.begun is None else options.begun)
+        self.able = problem.protocols if executor is None else executor.able(problem.protocols)
+        if not self.able:
+            names = " ".join(problem.protocols)
+            raise InputError(
+                f"costs: of {problem.topology.name} are of {names}; it must be a --target that has one of them"
+            )
+        self._problem, self._workers, self._report, self._plan, self._executor = (
+            problem, workers, report, plan, executor,
+        )  # fmt: skip
+        self._options = replace(options, rank_sends=None if executor is None else executor.rank_sends)
+        self.problems = {name: problem.under(name) for name in problem.protocols}
+        self.bounds = {name: prove(under, max_flow=False) for name, under in self.problems.items()}
+        self.least_bytes = {
+            name: 0 if executor is None else executor.least_bytes(under) for name, under in self.problems.items()
+        }
+        self.results: dict[str, SearchResult] = {}
+        self.lowering = Budget(math.inf, self.budget.begun) if plan.patient else self.budget
+        self.pool: Pool | None = None
 
     def run(self) -> SearchResult:
-        """Run the plan and conclude; errors as those of `search`."""
-        state, options = self.state, self._options
-        problem, result = state.problem, state.result
-        if options.engine != AUTO:
-            reason = self._engines[0].accepts(problem, options)
-            if reason:
-                raise InputError(reason if reason.startswith("-") else f"--engine {options.engine}: {reason}")
-        if not self._plan.patient:
-            check_budget(problem.topology, self._sends, options.budget_s)
-        try:
-            limited(self._interrupt_at, self._work)
-        except TimeUp:
-            result.ended = "budget"
-        except KeyboardInterrupt:
-            self._interrupted()
-        if not result.ended and state.budget.left_s <= 0:
-            result.ended = "budget"
-        if not state.answered and not options.pinned:
-            if result.ended == "interrupted":
-                raise KeyboardInterrupt
-            raise_first_defect()
-            raise InputError(too_short(problem.topology, self._sends, options.budget_s))
-        try:
-            with compiled_interrupts():
-                self._conclude()
-        except KeyboardInterrupt:
-            self._interrupted()
-            self._conclude()
-        self._describe_rest()
-        result.seconds = now() - state.budget.begun
+        """Search one protocol after another and merge their results."""
+        protocols, size = self._plan.protocols, self._options.size
+        sizes = protocols.sizes_of(self.bounds, self.able, protocols.sizes if size is None else (size,))
+        work = partial(
+            search_protocols, list(sizes), self.results, partial(self._search_protocol, sizes), self.budget, protocols,
+            has_programs=self._executor is not None,
+        )  # fmt: skip
+        result, ended = run_to_end(self.lowering, work, self._conclude)
+        if not ended and (self.lowering.left_s <= 0 or any(own.ended for own in self.results.values())):
+            ended = "budget"
+        result.ended, result.seconds = ended, now() - self.budget.begun
         return result
 
-    # Stages.
+    def _search_protocol(self, sizes: dict[str, tuple[int, ...]], name: str, budget_s: float) -> SearchResult:
+        """Return the result of the schedules of one protocol, at its sizes in bytes, in so many seconds."""
+        options = replace(self._options, begun=now(), budget_s=budget_s, least_bytes=self.least_bytes[name])
+        plan = replace(self._plan, sizes=sizes[name], only_sizes=True)
+        plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
+        return search(self.problems[name], options, self._workers, self._report, plan)
 
-    def _work(self) -> None:
-        """Prove a first bound, run the stages, raise the bound, and run the engines again for single sizes."""
-        state, budget = self.state, self.state.budget
-        state.pool.searching = True
-        state.report("bounds", None)
-        state.raise_bound(prove(state.problem, max_flow=state.problem.nranks <= self._plan.max_flow_ranks))
-        self._engines_deadline = budget.without_last(self._plan.windows * self._has_windows)
-        race(self._first_runs(), self, self._engines_deadline, self._waiting)
-        if not self._runs_of:
-            exact = next(engine for engine in ENGINES.values() if not engine.constructive)
-            raise InputError(exact.accepts(state.problem, self._options))
-        with compiled_interrupts():
-            contained("search for bounds", state.tighten_bound, None)
-            contained("search for bounds by windows of time", self._finish_windows, None)
-        self._engines_deadline = budget.deadline
-        race(self._retry_runs(), self, self._engines_deadline, self._waiting)
+    def _conclude(self, ended: str) -> SearchResult:
+        """Return the fastest algorithm of all protocols by size, with the bound over all protocols.
 
-    def _interrupt_at(self) -> float:
-        """Return when the work is interrupted, as a reading of `now`."""
-        if self.state.answered:
-            return self.state.pool.search_deadline()
-        return math.inf if self._plan.patient else self.state.budget.deadline + GRACE_S
-
-    def _first_runs(self) -> Iterator[EngineRun]:
-        """Yield the engines of the plan's stages, each when its stage begins, then those of the retries."""
-        planned = {stage.engine for stage in self._plan.stages}
-        if self._plan.rest:
-            self._stages += [Stage(engine.name) for engine in self._engines if engine.name not in planned]
-        yield from self._stage_runs(self._options.budget_s)
-        yield from self._retry_runs()
-
-    def _retry_runs(self) -> Iterator[EngineRun]:
-        """Yield the engines of the retries, for one size after another, the largest gap first."""
-        while self._retries and now() < self._engines_deadline:
-            if (size := self._next_retry.size()) is None:
-                del self._retries[0]
-                self._next_retry.restart()
-                continue
-            self._next_retry.mark_tried(size, for_good=True)
-            self.state.result.asked_sizes.add(size)
-            self._stages, self._stage_options = list(self._retries[0]), replace(self._options, size=size)
-            yield from self._stage_runs(self._plan.retry_share * (self._engines_deadline - now()))
-
-    def _stage_runs(self, budget_s: float) -> Iterator[EngineRun]:
-        """Yield the engines of the stages to come, each with its share of so many seconds."""
-        options = self._stage_options
-        while self._stages and (options is self._options or now() < self._engines_deadline):
-            stage = self._stages.pop(0)
-            sizes = self._sizes_for(stage) if self._runs_now(stage) else ()
-            # The engine is asked last, because that imports it.
-            if sizes and self._accepts(stage.engine, options):
-                yield self._begin(stage, options, sizes, budget_s)
-
-    def _begin(self, stage: Stage, options: Options, sizes: tuple[int, ...], budget_s: float) -> EngineRun:
-        """Ask the engine of a stage, and return its run."""
-        self._runs_of[stage.engine] += 1
-        engine, limit = ENGINES[stage.engine], self._most_sends
-        request = Request(
-            # An engine that is asked again begins with another seed.
-            options=replace(options, seed=(options.seed + self._runs_of[stage.engine] - 1) % SEEDS),
-            sizes=sizes,
-            deadline=self._engines_deadline,
-            workers=self.state.workers,
-            knowledge=self.state,
-            bound=self.state.result.bound,
-            work_s=self._plan.work_s or self._plan.work_share * options.budget_s,
-            most_sends=min(stage.refined or limit, limit or stage.refined),
-            solvers=engine.solvers,
+        Raises:
+            KeyboardInterrupt: Ctrl-C came before there was an answer.
+        """
+        if not self.results:
+            raise KeyboardInterrupt
+        results = self.results.values()
+        if self.pool is None:
+            offers = [offer for result in results for offer in _offers(result)]
+            offers += self._taken_over()
+            self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), offers)
+        if ended == "interrupted":
+            self.pool.stop()
+        ranges = self.pool.files(self._options.size)
+        first = next(iter(results))
+        proved = [
+            (self.results[name].bound if name in self.results else bound).of_protocol(name)
+            for name, bound in self.bounds.items()
+        ]
+        shown = {served.algorithm for served in ranges}
+        return SearchResult(
+            self._problem,
+            ranges=ranges,
+            others=[offer for offer in self.pool.offers if offer.algorithm not in shown],
+            bound=Bound(tuple(witness for bound in proved for witness in bound.witnesses)),
+            baselines=[algorithm for result in results for algorithm in result.baselines],
+            claims=first.claims,
+            impossible=next((result.impossible for result in results if result.impossible), ""),
+            refused=self.pool.refused,
+            engine=first.engine,
+            queue=tuple(dict.fromkeys(name for result in results for name in result.queue)),
+            other_engines=tuple(dict.fromkeys(name for result in results for name in result.other_engines)),
         )
-        no_answers: Iterator[Outcome] = iter(())
-        answers = contained(f"engine {engine.name}", partial(engine.solve, self.state.problem, request), no_answers)
-        return EngineRun(engine.name, answers, stage.share * budget_s, stage.once, stage.always)
 
-    def _accepts(self, name: str, options: Options) -> bool:
-        """Return whether an engine can work on the problem."""
-        accepts = partial(ENGINES[name].accepts, self.state.problem, options)
-        return not contained(f"engine {name}", accepts, "has a defect")
+    def _taken_over(self) -> list[Offer]:
+        """Return the algorithms of the first protocol under the other protocols: the same sends at other times."""
+        first = next(iter(self.results))
+        offers = []
+        for algorithm in (offer.algorithm for offer in _offers(self.results[first])):
+            is_large = len(algorithm.schedule) > self._plan.protocols.taken_over
+            if algorithm.problem.quotient is not None or is_large:
+                continue
+            for name in self.able:
+                # Another protocol's network may lack what switches reduce or multicast.
+                if name != first and max(algorithm.schedule.link, default=0) < self.problems[name].network.ncarriers:
+                    problem = replace(self.problems[name], collective=algorithm.problem.collective)
+                    same_sends = Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
+                    offers.append(offer_of(same_sends, self.least_bytes[name]))
+        return offers
 
-    def _runs_now(self, stage: Stage) -> bool:
-        """Return whether a stage runs, by what the user named, what is known and how late it is."""
-        state, engine = self.state, ENGINES[stage.engine]
-        if engine.name == self._options.engine:
-            return engine.name not in self._runs_of
-        if stage.as_first and not self._engines[0].constructive:
-            return True
-        is_late = stage.once and state.answered and state.budget.left_s <= 0
-        is_wanted = stage.always or (engine in self._engines and not state.proved)
-        return is_wanted and not is_late and stage.suits(state.problem, self._stage_options.size, state.result.bound)
 
-    def _sizes_for(self, stage: Stage) -> tuple[int, ...]:
-        """Return the message sizes in bytes that a stage is about; none if all are near their bound."""
-        state, size = self.state, self._stage_options.size
-        if not (stage.gap and state.answered):
-            return state.sizes if size is None else (size,)
-        shown = state.shown_bytes() if size is None else [size]
-        far = (size for size in shown if state.best_us(size) > state.result.bound.at(size)[0] * stage.gap)
-        return tuple(sorted(far, reverse=True))
-
-    def _limit_of_sends(self) -> int:
-        """Return to how many sends engines may refine chunks so that programs hold them; 0 for any number."""
-        executor = self.state.pool.executor
-        limits = (self._options.rank_sends, None if executor is None else executor.rank_sends)
-        return min((limit for limit in limits if limit is not None), default=0) * self.state.problem.nranks
-
-    # The ledger of the race.
-
-    @property
-    def answered(self) -> bool:
-        """Return whether there is an algorithm."""
-        return self.state.answered
-
-    @property
-    def proved(self) -> bool:
-        """Return whether nothing is left to do."""
-        return self.state.proved
-
-    def take(self, answer: Outcome, source: str) -> float:
-        """Keep an answer, let bounds advance while engines work, and return what the answer gained."""
-        gained = self.state.take(answer, source)
-        if self._has_windows and self.state.answered and any(ENGINES[name].is_near for name in self._runs_of):
-            contained("search for bounds by windows of time", self._windows.step, False)
-        return gained
-
-    # Bounds and the end.
-
-    @property
-    def _has_windows(self) -> bool:
-        """Return whether bounds by windows of time are searched."""
-        few_ranks = self.state.problem.nranks <= BOUNDS.window_ranks
-        return self._plan.windows > 0 and few_ranks and not self._options.pinned
-
-    def _finish_windows(self) -> None:
-        """Prove bounds by windows of time in their share of the budget, or in half of what engines left."""
-        if not self._has_windows:
-            return
-        state, has_one_size = self.state, self._options.size is not None
-        deadline = state.budget.windows_deadline(self._plan.windows)
-        if self._windows.next_gap.sizes is state.sizes and not has_one_size:
-            self._windows.next_gap.sizes = state.shown_bytes()
-        self._windows.finish(deadline, self._plan.windows_finer * self._options.budget_s * has_one_size)
-
-    def _interrupted(self) -> None:
-        """Record Ctrl-C and lower nothing more."""
-        self.state.result.ended = "interrupted"
-        self.state.pool.stop()
-
-    def _conclude(self) -> None:
-        """Set the ranges of the answer, and a bound if there is none yet."""
-        state = self.state
-        state.pool.searching = False
-        if not state.result.bound.witnesses:
-            state.raise_bound(prove(state.problem, max_flow=False))
-        state.result.ranges = state.pool.files(self._options.size)
-
-    def _describe_rest(self) -> None:
-        """Record what a longer search would do, and what is found but not shown."""
-        state, result, options = self.state, self.state.result, self._options
-        if not state.proved:
-            cut_off = [run.engine for run in self._waiting[-1:] if result.ended and self._stages]
-            to_come = [stage.engine for stage in self._stages if self._runs_now(stage) and self._sizes_for(stage)]
-            to_come = [name for name in to_come if self._accepts(name, options)]
-            later = [run.engine for run in by_gain(self._waiting)]
-            result.queue = tuple(dict.fromkeys([*cut_off, *to_come, *later]))
-            result.refutable = self._windows.next_gap.size() if self._has_windows else None
-        shown = {served.algorithm for served in result.ranges}
-        result.others = [offer for offer in state.pool.offers if offer.algorithm not in shown]
-        result.refused = state.pool.refused
-        if options.engine != AUTO:
-            names = dict.fromkeys(served.algorithm.engine for served in result.ranges)
-            result.other_engines = tuple(name for name in names if state.source_of[name] != options.engine)
+def _offers(result: SearchResult) -> list[Offer]:
+    """Return an offer of every algorithm of a result that can be shown, each once."""
+    return list({offer.algorithm: offer for offer in (*result.ranges, *result.others)}.values())

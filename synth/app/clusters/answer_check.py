@@ -18,9 +18,10 @@ from emit.library.entry import check_types
 from emit.library.index import index_text, parse_index
 from synth.app.clusters.placing import in_its_name
 from synth.app.clusters.plan import BuildShare
-from synth.app.clusters.task import BASELINE_SENDS, Answer
+from synth.app.clusters.task import Answer
 from synth.baselines import baseline
 from synth.engines.estimates import estimated_sends
+from synth.search.plans import LIBRARY_BASELINE_SENDS
 from synth.verify.algorithm import Algorithm
 from topologies.errors import HOSTILE, InputError
 from topologies.text.fields import Fields
@@ -48,7 +49,7 @@ def checked_answer(share: BuildShare, answer: Answer) -> Answer:
         with tempfile.TemporaryDirectory() as folder:
             _check_as_library(share, placed_answer, Path(folder))
         problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
-        has_baselines = problem.quotient is None and estimated_sends(problem) <= BASELINE_SENDS
+        has_baselines = problem.quotient is None and estimated_sends(problem) <= LIBRARY_BASELINE_SENDS
         baselines = baseline(problem) if has_baselines else []
         rows, unfiled = (
             [_compared(row, baselines) for row in part_rows] for part_rows in (answer.rows, answer.unfiled)

@@ -22,7 +22,7 @@ from emit.library.index import load_index
 from emit.library.programs import executor_for
 from emit.library.saving.save import save, stem_of_problem
 from synth.app.clusters.carried import relabel
-from synth.bounds.prove import TighteningEffort, prove, tighten
+from synth.bounds.prove import prove, tighten
 from synth.engines.flow.quotients import quotient_question
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -30,9 +30,9 @@ from synth.model.defects import collected, contained
 from synth.model.problem import Problem, make_problem, question
 from synth.search.frontier import frontier
 from synth.search.offer import Offer
-from synth.search.plans import SearchPlan, Stage
-from synth.search.protocols import search_protocols
+from synth.search.plans import library_plan
 from synth.search.result import SearchResult
+from synth.search.search import search
 from synth.search.settings import NONE, TargetSettings
 from synth.solvers.workers import Workers
 from synth.storage.bundle import pack, unpack
@@ -46,8 +46,6 @@ from topologies.topology import Topology
 FORMAT = "synth-answer-3"
 _STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects")
 _MOST_GAP = 1e18
-_LINEAR_RANKS = 32  # ranks up to which the linear program of bounds is small
-BASELINE_SENDS = 15_000  # sends; timing baselines with more takes longer than the search
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # (seconds of work below this, sends)
 
 
@@ -168,33 +166,6 @@ def solve(task: Task) -> bytes:
     return replace(answer, defects=sorted(defects)).packed()
 
 
-def plan_for(task: Task, ranks: int) -> SearchPlan:
-    """Return the plan of a search whose engines count their work and whose bounds no clock ends.
-
-    Args:
-        task: The task.
-        ranks: Number of ranks of the problem.
-    """
-    linear_s = np.inf if ranks <= _LINEAR_RANKS else 0.0
-    middle = 1 << ((task.low.bit_length() + task.high.bit_length()) // 2)
-    return SearchPlan(
-        stages=(
-            Stage("switch"),
-            Stage("baseline", most_sends=BASELINE_SENDS, always=True),
-            Stage("route", most_ranks=16),
-            Stage("flow", gap=1.001),
-        ),
-        rest=False,
-        work_s=task.work_s,
-        patient=True,
-        sizes=tuple(dict.fromkeys((task.high, max(task.low, min(task.high, middle)), task.low))),
-        effort=TighteningEffort(quick_ranks=np.inf, least_linear_s=0.0, most_linear_s=linear_s),
-        max_flow_ranks=64,
-        quick_bounds=True,
-        windows=0.0,
-    )
-
-
 def rank_sends(work_s: float) -> int | None:
     """Return the number of sends of a rank up to which a budget class refines chunks; None for any number.
 
@@ -229,9 +200,9 @@ def _searched_result(task: Task) -> SearchResult:
         if candidate is not None and (not problem.protocols or candidate.able(problem.protocols)):
             executor = candidate
             break
-    plan = plan_for(task, problem.nranks)
+    plan = library_plan(task.low, task.high, task.work_s, problem.nranks)
     with Workers(()) as workers:
-        return search_protocols(problem, options, workers, None, plan, executor)
+        return search(problem, options, workers, None, plan, executor)
 
 
 def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
@@ -252,7 +223,7 @@ def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
     else:
         ranges = frontier(offers)
     result = SearchResult(problem, bound=prove(problem), ranges=ranges)
-    largest, plan = result.ranges[-1], plan_for(task, problem.nranks)
+    largest, plan = result.ranges[-1], library_plan(task.low, task.high, task.work_s, problem.nranks)
     loads = partial(resource_loads_us, largest.algorithm.problem, largest.algorithm.timed(task.high))
     met_us = largest.time_us(task.high) / plan.met
     with Workers(()) as workers:

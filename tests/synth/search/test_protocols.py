@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from synth.search.protocols import ProtocolPlan
+from synth.search.plans import ProtocolPlan
 
 
 @dataclass

@@ -15,7 +15,8 @@ from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.search.plans import SINGLE, SearchPlan, Stage
 from synth.search.runner import EngineRun, by_gain, race
-from synth.search.search import StagedSearch, search
+from synth.search.search import search
+from synth.search.staged import StagedSearch
 from synth.search.state import SearchState
 from synth.solvers.workers import Workers
 from topologies.errors import InputError

@@ -161,14 +161,14 @@ def test_an_interrupt_of_the_comparison_with_the_healthy_network(synth: Call, mo
     """Check that the answer stays where only the search on the healthy network was interrupted."""
     from synth.app import synthesis
 
-    search, hurt = synthesis.search_protocols, apply_faults(load("ring:5"), ("link:0-1",), ()).name
+    search, hurt = synthesis.search, apply_faults(load("ring:5"), ("link:0-1",), ()).name
 
     def searched(problem: Any, *arguments: Any, **named: Any) -> Any:
         if problem.topology.name != hurt:
             raise KeyboardInterrupt
         return search(problem, *arguments, **named)
 
-    monkeypatch.setattr(synthesis, "search_protocols", searched)
+    monkeypatch.setattr(synthesis, "search", searched)
     answer = synth("allgather", "--topo", "ring:5", "--without", "link:0-1", "--engine", "route", *TO_THE_END)
     assert (answer.code, answer.err) == (130, "")
     assert "interrupted: the best so far" in answer.out
@@ -183,7 +183,7 @@ def test_an_interrupt_before_the_first_answer(
     def nothing(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(synthesis, "search_protocols", nothing)
+    monkeypatch.setattr(synthesis, "search", nothing)
     answer = synth("allgather", "--topo", "ring:5")
     assert (answer.code, answer.out, answer.err) == (130, "", "synth: interrupted before there was an answer\n")
     assert not list(working_folder.iterdir())
