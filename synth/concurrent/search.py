@@ -171,8 +171,10 @@ class ConcurrentSearch:
             if interrupted:
                 raise KeyboardInterrupt
             limited(lambda: self.deadline if self.plans else np.inf, self._work)
-        except KeyboardInterrupt as interrupt:
-            ended = "budget" if isinstance(interrupt, TimeUp) else "interrupted"
+        except TimeUp:
+            ended = "budget"
+        except KeyboardInterrupt:
+            ended = "interrupted"
         try:
             chosen = self._conclude()
         except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from itertools import chain
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from synth.model.deadline import check_deadline, now, remaining_s, whole
+from synth.model.deadline import check_deadline, now, remaining_s
 from synth.solvers import SOLVERS, is_available
 from synth.solvers.result import Result
 
@@ -40,7 +40,6 @@ class Ticket:
 class _Child:
     """A child process of one solver, with a pipe to it."""
 
-    @whole
     def __init__(self, solver: str) -> None:
         parent_end, child_end = socket.socketpair()
         self.solver = solver
@@ -57,7 +56,6 @@ class _Child:
         )
         child_end.close()
 
-    @whole
     def kill(self) -> None:
         """Stop the process and close its pipes."""
         self.process.kill()
@@ -80,7 +78,6 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    @whole
     def __exit__(self, *_: object) -> None:
         for child in [*chain.from_iterable(self._idle.values()), *self._busy.values()]:
             child.kill()
@@ -128,14 +125,12 @@ class Workers:
             return None
         return finished.reply
 
-    @whole
     def drop(self, ticket: Ticket) -> None:
         """Stop the work on a ticket; its child is killed if it is still busy with it."""
         child = self._busy.pop(ticket, None)
         if child is not None:
             child.kill()
 
-    @whole
     def _take(self, ticket: Ticket) -> None:
         """Read the reply of a ticket's child, and keep or kill the child."""
         child = self._busy[ticket]

@@ -209,10 +209,11 @@ class _WindowProgram:
     def solved(self, workers: Workers, deadline: float) -> Iterator[Floats | None]:
         """Yield None while the solver works, then the values of all variables, or None if there are none."""
         ticket = workers.ask("linear", self.builder.build(), max(0.01, deadline - now()), True)
-        # There is no `finally`: a generator's clean-up would swallow TimeUp. The workers end open requests themselves.
-        while (event := workers.first([ticket], min(deadline, now() + _WAIT_S))) is None and now() < deadline:
-            yield None
-        workers.drop(ticket)
+        try:
+            while (event := workers.first([ticket], min(deadline, now() + _WAIT_S))) is None and now() < deadline:
+                yield None
+        finally:
+            workers.drop(ticket)
         solution = None if event is None or event.reply is None else event.reply.solution
         yield None if solution is None else solution.values
 
