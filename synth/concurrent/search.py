@@ -132,6 +132,7 @@ class ConcurrentSearch:
         isolated: Each group's isolated run.
         plans: Every plan so far.
         bound: Lower limit on the union's time.
+        has_simple_plans: Whether the plans that always exist were made; only then the search looks at its deadline.
     """
 
     proved = False  # All plans are made, because the table shows them.
@@ -152,6 +153,7 @@ class ConcurrentSearch:
         self.isolated: list[Isolated] = []
         self.plans: list[ConcurrentPlan] = list(first)
         self.bound = Bound(())
+        self.has_simple_plans = False
         self.yielded: dict[str, tuple[Candidate, float]] = {}
         self.priced: ConcurrentPlan | None = None
         self.begun = now() if begun is None else begun
@@ -170,7 +172,7 @@ class ConcurrentSearch:
         try:
             if interrupted:
                 raise KeyboardInterrupt
-            limited(lambda: self.deadline if self.plans else np.inf, self._work)
+            limited(lambda: self.deadline if self.has_simple_plans else np.inf, self._work)
         except TimeUp:
             ended = "budget"
         except KeyboardInterrupt:
@@ -207,6 +209,7 @@ class ConcurrentSearch:
         direct = partial(plans.direct, self.problem, self._restated, self.asked.chunks)
         if (direct_plan := contained("direct plan", direct, None)) is not None:
             yield EngineRun(DIRECT, iter([Candidate(*direct_plan, DIRECT)]), np.inf)
+        self.has_simple_plans = True
         self.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
         if has_several and self.plans:
             contained("search for bounds", partial(self._tighten, quick=True), None)

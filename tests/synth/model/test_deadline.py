@@ -186,17 +186,18 @@ def test_a_loop_that_runs_again_and_again_is_ended() -> None:
 def test_few_looks_read_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a look is cheap: the deadline itself, which may take long to compute, is seldom read."""
     clock_s, reads = [0.0], []
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    end = now() + 1.0
 
     def until() -> float:
         reads.append(clock_s[0])
-        return 1.0
+        return end
 
     def work() -> None:
         while True:
             clock_s[0] += 1e-5
             check_deadline()
 
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
     with pytest.raises(TimeUp):
         limited(until, work)
     assert clock_s[0] == pytest.approx(1.0, abs=1e-3)
