@@ -35,7 +35,7 @@ class Backend:
     Attributes:
         name: Its name.
         summary: Text for --help.
-        module: Module with measuring(Request) → Session, which is imported only for a measurement.
+        module: Module with measuring(BenchRequest) → Session, which is imported only for a measurement.
         require: Function that raises InputError with what is missing on this machine.
         by_default: True if it may be used where no back end is named; the first available one is.
         options: Options of `synth bench` that it takes and not every back end does.

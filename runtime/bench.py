@@ -252,7 +252,7 @@ def measure(
     Warmup runs come first in each case. The size is rounded down, see `elements_of`.
 
     Raises:
-        InputError: As for `Executor.run`.
+        InputError: As for `BenchExecutor.run`.
     """
     kind = parse_type(settings.kind)
     layout = Layout.of(program, elements_of(program, size_bytes, kind))

@@ -82,9 +82,54 @@ def join(machine: Machine, count: int, name: str) -> Topology:
     Raises:
         InputError: The machine has no NICs, or the cluster would be too large.
     """
-    node_topology, nics = machine.topology, machine.nics
+    node_topology = machine.topology
     if count == 1:
         return node_topology
+    nics = _checked_nics(machine, count, name)
+    n, ranks = node_topology.nranks, node_topology.nranks * count
+    switches_per_node = len(node_topology.switches)
+    node = np.repeat(np.arange(count, dtype=np.int64), node_topology.nlinks)
+
+    def vertex(vertices: Ints) -> Ints:
+        """Return the cluster's copies of a column of the node's vertices: the whole column for each node in turn."""
+        vertices = np.tile(vertices, count)
+        return np.where(vertices < n, vertices + node * n, vertices - n + ranks + node * switches_per_node)
+
+    limits = [
+        Limit(f"{x.name}.{i}", x.links + i * node_topology.nlinks, x.bandwidth_gbs)
+        for i in range(count)
+        for x in node_topology.limits
+    ]
+    src, dst, sender, receiver = _fabric(nics, n, count, ranks + count * switches_per_node)
+    alpha_us = nics.alpha_us / 2 if nics.fabrics else nics.alpha_us
+    limits += _nic_limits(nics, sender, receiver, count * node_topology.nlinks)
+    nic_count = "one NIC" if len(nics.sends) == 1 else f"{len(nics.sends)} NICs"
+    return Topology(
+        name=name,
+        nranks=ranks,
+        switches=tuple(f"{s}.{i}" for i in range(count) for s in node_topology.switches) + _fabric_names(nics),
+        link_src=np.append(vertex(node_topology.link_src), src),
+        link_dst=np.append(vertex(node_topology.link_dst), dst),
+        alpha_us=np.append(np.tile(node_topology.alpha_us, count), np.full(len(src), alpha_us)),
+        bandwidth_gbs=np.append(np.tile(node_topology.bandwidth_gbs, count), np.full(len(src), nics.gbs)),
+        limits=tuple(limits),
+        alpha_assumed=node_topology.alpha_assumed or nics.assumed,
+        nodes=np.repeat(np.arange(count, dtype=np.int64), n),
+        sms=node_topology.sms,
+        compute_capability=node_topology.compute_capability,
+        gcn=node_topology.gcn,
+        platform=node_topology.platform,
+        summary=f"{count} nodes of {node_topology.summary}; {nic_count} a node, {nics.gbs:g} GB/s each way",
+        source=node_topology.source,
+        link_kind=np.append(np.tile(node_topology.link_kind, count), kind_numbers(nics.kind, len(src))),
+        costs=node_topology.costs,
+        switch_ops=tuple(replace(x, switch=f"{x.switch}.{i}") for i in range(count) for x in node_topology.switch_ops),
+    )
+
+
+def _checked_nics(machine: Machine, count: int, name: str) -> Nics:
+    """Return the machine's NICs, or raise InputError if it has none or a cluster of `count` nodes would be too large."""
+    node_topology, nics = machine.topology, machine.nics
     if nics is None:
         raise InputError(
             f"topology {name[:80]!r}: {node_topology.name} has no [nic], so nodes of it cannot be joined; "
@@ -96,50 +141,7 @@ def join(machine: Machine, count: int, name: str) -> Topology:
         raise InputError(
             f"topology {name[:80]!r}: too large; it must have at most {MAX_RANKS} ranks and {MAX_LINKS} links in all"
         )
-    n, ranks = node_topology.nranks, node_topology.nranks * count
-    switches_per_node = len(node_topology.switches)
-    node = np.repeat(np.arange(count, dtype=np.int64), node_topology.nlinks)
-
-    def vertex(vertices: Ints) -> Ints:
-        """Return the cluster's vertices for a column of the node's vertices, repeated for every node."""
-        vertices = np.tile(vertices, count)
-        return np.where(vertices < n, vertices + node * n, vertices - n + ranks + node * switches_per_node)
-
-    src, dst = [vertex(node_topology.link_src)], [vertex(node_topology.link_dst)]
-    alpha, gbs = [np.tile(node_topology.alpha_us, count)], [np.tile(node_topology.bandwidth_gbs, count)]
-    limits = [
-        Limit(f"{x.name}.{i}", x.links + i * node_topology.nlinks, x.bandwidth_gbs)
-        for i in range(count)
-        for x in node_topology.limits
-    ]
-    a, b, sender, receiver = _fabric(nics, n, count, ranks + count * switches_per_node)
-    src.append(a)
-    dst.append(b)
-    gbs.append(np.full(len(a), nics.gbs))
-    alpha.append(np.full(len(a), nics.alpha_us / 2 if nics.fabrics else nics.alpha_us))
-    limits += _nic_limits(nics, sender, receiver, count * node_topology.nlinks)
-    nic_count = "one NIC" if len(nics.sends) == 1 else f"{len(nics.sends)} NICs"
-    return Topology(
-        name=name,
-        nranks=ranks,
-        switches=tuple(f"{s}.{i}" for i in range(count) for s in node_topology.switches) + _fabric_names(nics),
-        link_src=np.concatenate(src),
-        link_dst=np.concatenate(dst),
-        alpha_us=np.concatenate(alpha),
-        bandwidth_gbs=np.concatenate(gbs),
-        limits=tuple(limits),
-        alpha_assumed=node_topology.alpha_assumed or nics.assumed,
-        nodes=np.repeat(np.arange(count, dtype=np.int64), n),
-        sms=node_topology.sms,
-        compute_capability=node_topology.compute_capability,
-        gcn=node_topology.gcn,
-        platform=node_topology.platform,
-        summary=f"{count} nodes of {node_topology.summary}; {nic_count} a node, {nics.gbs:g} GB/s each way",
-        source=node_topology.source,
-        link_kind=np.concatenate([np.tile(node_topology.link_kind, count), kind_numbers(nics.kind, len(a))]),
-        costs=node_topology.costs,
-        switch_ops=tuple(replace(x, switch=f"{x.switch}.{i}") for i in range(count) for x in node_topology.switch_ops),
-    )
+    return nics
 
 
 def _fabric_names(nics: Nics) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from topologies.arrays import Floats, Ints, flags_of, index_among, pointers, ranges, row_entries, row_of_entry
 from topologies.costed import figures_of, protocol_costs
+from topologies.costs import Figures
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
 from topologies.routing import follow, forwarding_tables
@@ -302,14 +303,7 @@ def _assembled(topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: I
         limit_gbs = limit_gbs * np.array([factor[x.links].max() for x in topology.limits])
     crossing = crossings(topology, members, link_gbs, figures)
     rates = np.append(np.where(used, link_gbs[crossed], np.inf).min(axis=1, initial=np.inf), crossing.gbs)
-    alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
-    # A sum over several hops is rounded to 1e-9 µs, because 0.1 + 0.2 must be the same latency in any order.
-    alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
-    gap = np.zeros(0)
-    if figures is not None:
-        kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
-        alpha = np.where(np.isnan(figures.latency_us[kind]), alpha, figures.latency_us[kind])
-        gap = figures.gap_us[kind] if figures.gap_us[kind].any() else gap
+    alpha, gap = _latencies(topology, crossed, figures)
     alpha = np.append(alpha, crossing.alpha_us)
     holds = np.append(np.ones(count), crossing.holds)
     link, where = np.nonzero(used)
@@ -345,6 +339,26 @@ def _assembled(topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: I
         start_us=0.0 if (costs := protocol_costs(topology)) is None else float(costs.start_us),
         hyperlinks=_hyperlinks(crossing, (alpha, rates, rates * holds, ptr, uses), count) if crossing.rank else None,
     )
+
+
+def _latencies(topology: Topology, crossed: Ints, figures: Figures | None) -> tuple[Floats, Floats]:
+    """Return α in µs of each link, and the gap in µs after each message, empty where no link has one.
+
+    Args:
+        topology: The topology.
+        crossed: As in `_assembled`.
+        figures: The costs that are on, or None.
+    """
+    used = crossed >= 0
+    alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
+    # A sum over several hops is rounded to 1e-9 µs, because 0.1 + 0.2 must be the same latency in any order.
+    alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
+    if figures is None:
+        return alpha, np.zeros(0)
+    kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
+    gap = figures.gap_us[kind]
+    alpha = np.where(np.isnan(figures.latency_us[kind]), alpha, figures.latency_us[kind])
+    return alpha, gap if gap.any() else np.zeros(0)
 
 
 def _hyperlinks(crossing: Crossing, columns: tuple[Floats, Floats, Floats, Ints, Ints], first: int) -> Hyperlinks:

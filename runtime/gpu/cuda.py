@@ -14,7 +14,7 @@ THREADS = (512, 256, 128, 64)  # Of a block; the first number with which all blo
 
 
 def cupy() -> Any:
-    """Import CuPy.
+    """Import CuPy and return the module.
 
     Raises:
         InputError: CuPy is not installed (the message says how to install it), or there is no GPU.

@@ -168,7 +168,13 @@ class Encoded:
         return _narrow(summed_cells(self.program, self.goal))
 
     def sizes(self, layout: Layout, kind: str, naverages: int) -> Sizes:
-        """Compute how chunks pass through the slots: in windows of as many elements as a slot holds."""
+        """Return the numbers at the end of the kernel's Job for one run: chunks pass in windows that fit a slot.
+
+        Args:
+            layout: Layout of the run's buffers.
+            kind: Data type.
+            naverages: Number of cells to divide after the last step.
+        """
         size, limit_ns = TYPES[kind].itemsize, int(self.limit_s * 1e9)
         longest, ranks = layout.longest, self.program.nranks
         if self.pace is not None:
@@ -180,7 +186,7 @@ class Encoded:
         return Sizes(width, windows, longest, self.depth, self.slot_bytes, limit_ns, self.ll, ranks, naverages)
 
     def groups(self, devices: int) -> list[int]:
-        """Return the first rank of each device, as evenly as possible, and the number of ranks.
+        """Return the first rank of each device, with ranks spread as evenly as possible, and at the end their number.
 
         Raises:
             InputError: There are more devices than ranks, or none.
@@ -191,7 +197,7 @@ class Encoded:
         return [number * ranks // devices for number in range(devices + 1)]
 
     def first_blocks(self, devices: int) -> list[int]:
-        """Return the first block of each device, and the number of blocks."""
+        """Return the first threadblock of each device, and at the end the number of threadblocks."""
         return [int(first) for first in np.searchsorted(self.columns.rank, self.groups(devices))]
 
     def chunk_bytes(self, layout: Layout, kind: str) -> float:

@@ -171,7 +171,7 @@ class _LaunchState:
 
 
 class GpuExecutor:
-    """An `Executor` on a GPU that stands for all ranks, or on several GPUs.
+    """A `BenchExecutor` on a GPU that stands for all ranks, or on several GPUs.
 
     Buffers are NumPy's, which are copied to the GPU and back, or CuPy's, which are used where they lie.
 
@@ -239,10 +239,10 @@ class GpuExecutor:
         return self.on(next(share for share in self.shares if share.first <= rank < share.end))
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
-        """Run the program once; see `Executor.run`.
+        """Run the program once; see `BenchExecutor.run`.
 
         Raises:
-            InputError: As for `Executor.run`, or the GPU does not hold all blocks at once.
+            InputError: As for `BenchExecutor.run`, or the GPU does not hold all blocks at once.
         """
         host_buffers: list[tuple[Array, Array]] = []
         gpu_buffers: list[list[Any]] = []

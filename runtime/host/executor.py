@@ -68,7 +68,7 @@ class _HostMessage:
 
 
 class HostExecutor:
-    """An `Executor` on this machine's CPU.
+    """A `BenchExecutor` on this machine's CPU.
 
     Raises:
         InputError: Steps of the program do not fit together.
@@ -114,7 +114,7 @@ class HostExecutor:
         return nullcontext()
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
-        """Run the program once; see `Executor.run`."""
+        """Run the program once; see `BenchExecutor.run`."""
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
         run = self._run(self, layout, inputs, outputs, kind, op)
         run.run_to_end()

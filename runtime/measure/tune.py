@@ -233,7 +233,7 @@ def table_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
     rows = []
 
     def question(m: Measurement) -> tuple[str, tuple[int, ...], str]:
-        """Return the key of the measurements that compete with each other."""
+        """Return collective, group and type: the measurements that share them compete with each other."""
         return m.collective, m.group, m.kind
 
     ordered = sorted(measured, key=lambda m: (*question(m), m.size_bytes))

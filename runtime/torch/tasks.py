@@ -215,7 +215,7 @@ class TaskThread:
         lanes.add(self)
 
     def put(self, task: GroupTask, wait: bool) -> None:
-        """Add a task; with `wait` run it here if no task is under way, since its caller waits anyway."""
+        """Add a task; with `wait`, and if no task is under way, run it at once on the caller's thread."""
         task.thread = self
         with self._order:
             last, self._last = self._last, task

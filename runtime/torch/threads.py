@@ -23,7 +23,8 @@ _helping: set[int | None] = set()  # Threads that work for a waiting thread.
 def helping() -> Iterator[None]:
     """Return a context for a thread that makes no calls of its own, but works for a thread that waits for it.
 
-    As in `Task.run` the thread may write any tensor, and leaves nothing for autograd: torch's modes are set per thread.
+    As in `GroupTask.run` the thread may write any tensor, and leaves nothing for autograd: torch's modes are set per
+    thread.
     """
     me = threading.get_ident()
     _helping.add(me)

@@ -216,7 +216,7 @@ def _vertex(topology: Topology, name: str) -> int | None:
 
 
 def links_at(topology: Topology, fault: Fault, option: str) -> Ints:
-    """Return the physical links of "3-5" (both directions, of which at least one must exist) or "3>5".
+    """Return the physical links that a fault link:3-5 (both directions, at least one must exist) or link:3>5 names.
 
     Raises:
         InputError: The text names no two vertices, can be read in two ways, or there is no such link.

@@ -10,16 +10,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from topologies.arrays import Ints
+from topologies.arrays import Floats, Ints
 from topologies.clusters import Machine, NicPort, Nics
 from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
-from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, SwitchOps, Topology, is_switch_name
+from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology, is_switch_name
 
 _LONGEST_NAME = 255  # Most letters of a host's or switch's name.
 _LONGEST_PART = 1 << 20  # Most letters of one name with its brackets in a list.
@@ -234,18 +234,58 @@ class Fabric:
 
     def _of_nodes(self, name: str, source: str, placed: Sequence[_Placed]) -> Machine:
         """Return the machine of all nodes, whose NICs are on the fabric's switches."""
-        ranks = sum(node.topology.nranks for node in placed)
+        topologies = [node.topology for node in placed]
+        ranks = sum(node.nranks for node in topologies)
         if not 1 <= ranks <= MAX_RANKS:
             raise InputError(f"{source}: {ranks} ranks; it must be 1 to {MAX_RANKS}")
-        if sum(node.topology.nlinks for node in placed) > MAX_LINKS:
+        if sum(node.nlinks for node in topologies) > MAX_LINKS:
             raise InputError(f"{source}: too large; it must have at most {MAX_LINKS} links")
         names = self._switch_names(source, placed)
-        inner = [f"{s}.{i}" for i, node in enumerate(placed) for s in node.topology.switches]
-        number = {switch: ranks + len(inner) + i for i, switch in enumerate(names)}
+        inner = [f"{s}.{i}" for i, node in enumerate(topologies) for s in node.switches]
+        table, limits = self._links_and_limits(
+            placed, ranks, {switch: ranks + len(inner) + i for i, switch in enumerate(names)}
+        )
+        kinds = list(dict.fromkeys(node.summary for node in topologies))
+        model = topologies[0]
+        topology = Topology(
+            name=name,
+            nranks=ranks,
+            switches=(*inner, *names),
+            link_src=table[:, 0].astype(np.int64),
+            link_dst=table[:, 1].astype(np.int64),
+            alpha_us=table[:, 3],
+            bandwidth_gbs=table[:, 2],
+            limits=tuple(limits),
+            alpha_assumed=True,
+            nodes=np.repeat([node.chassis for node in placed], [node.nranks for node in topologies]),
+            sms=min(node.sms for node in topologies),  # All devices have as many; 0: one device's number is unknown.
+            compute_capability=min(node.compute_capability for node in topologies),  # NCCL uses the least.
+            gcn=model.gcn if all(node.gcn == model.gcn for node in topologies) else "",
+            platform=model.platform if all(node.platform == model.platform for node in topologies) else "",
+            summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
+            f" switch{'es' if len(names) > 1 else ''}",
+            source=source,
+            link_kind=table[:, 4].astype(np.int64),
+            costs=model.costs if all(node.costs == model.costs for node in topologies) else None,
+            switch_ops=tuple(
+                replace(ops, switch=f"{ops.switch}.{i}") for i, node in enumerate(topologies) for ops in node.switch_ops
+            ),
+        )
+        return Machine(topology, None, tuple(dict.fromkeys((*self.remarks, "every α is assumed"))))
+
+    def _links_and_limits(
+        self, placed: Sequence[_Placed], first_switch: int, number: Mapping[str, int]
+    ) -> tuple[Floats, list[Limit]]:
+        """Return the links, a row (source, destination, GB/s, α in µs, kind) each, and the limits.
+
+        Args:
+            placed: The nodes.
+            first_switch: Vertex of the first switch of a node.
+            number: Vertex of each switch of the fabric.
+        """
         rows: list[tuple[int, int, float, float, int]] = []
-        network = KINDS.index("network")
         limits: list[Limit] = []
-        first, first_switch = 0, ranks
+        network, first = KINDS.index("network"), 0
         for i, placed_node in enumerate(placed):
             node = placed_node.topology
             vertex = np.arange(node.nvertices)
@@ -264,40 +304,10 @@ class Fabric:
                         limits.append(Limit(f"nic{j}.{i} {direction}", np.arange(at, len(rows)), nic.gbs))
             first += node.nranks
             first_switch += len(node.switches)
-        for (first_switch_name, second_switch_name), gbs in self.links.items():
-            for a, b in ((first_switch_name, second_switch_name), (second_switch_name, first_switch_name)):
-                rows.append((number[a], number[b], gbs, HOP_ALPHA_US, network))
-        table = np.array(rows, dtype=np.float64).reshape(-1, 5)
-        kinds = list(dict.fromkeys(node.topology.summary for node in placed))
-        sms = {node.topology.sms for node in placed}
-        model = placed[0].topology
-        topology = Topology(
-            name=name,
-            nranks=ranks,
-            switches=(*inner, *names),
-            link_src=table[:, 0].astype(np.int64),
-            link_dst=table[:, 1].astype(np.int64),
-            alpha_us=table[:, 3],
-            bandwidth_gbs=table[:, 2],
-            limits=tuple(limits),
-            alpha_assumed=True,
-            nodes=np.repeat([node.chassis for node in placed], [node.topology.nranks for node in placed]),
-            sms=min(sms),  # All devices have as many; 0 (unknown) where one device's number is unknown.
-            compute_capability=min(node.topology.compute_capability for node in placed),  # NCCL uses the least.
-            gcn=model.gcn if all(node.topology.gcn == model.gcn for node in placed) else "",
-            platform=model.platform if all(node.topology.platform == model.platform for node in placed) else "",
-            summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
-            f" switch{'es' if len(names) > 1 else ''}",
-            source=source,
-            link_kind=table[:, 4].astype(np.int64),
-            costs=model.costs if all(node.topology.costs == model.costs for node in placed) else None,
-            switch_ops=tuple(
-                SwitchOps(f"{x.switch}.{i}", x.multicast, x.reduce)
-                for i, node in enumerate(placed)
-                for x in node.topology.switch_ops
-            ),
-        )
-        return Machine(topology, None, tuple(dict.fromkeys((*self.remarks, "every α is assumed"))))
+        for pair, gbs in self.links.items():
+            a, b = (number[switch] for switch in pair)
+            rows += [(a, b, gbs, HOP_ALPHA_US, network), (b, a, gbs, HOP_ALPHA_US, network)]
+        return np.array(rows, dtype=np.float64).reshape(-1, 5), limits
 
     def _switch_names(self, source: str, placed: Sequence[_Placed]) -> list[str]:
         """Return the names of all switches, sorted, or raise InputError for a name that no switch can have."""
@@ -394,7 +404,7 @@ def _on_ports(nics: Nics, ports_of_nic: Sequence[Sequence[Port]], assumed: bool)
 
 
 def _orders(guid: int) -> tuple[int, ...]:
-    """Return a GUID in the byte orders in which tools print it, or none where it is no GUID.
+    """Return the numbers as which tools print a GUID, one per byte order; () where the number is no GUID.
 
     NCCL prints its bytes in their order in memory, the last one first.
     """

@@ -175,7 +175,7 @@ class _NcclXmlReader:
         return f"{self._host(device)} {holder.values.get('busid', '').lower()}"
 
     def node(self) -> Node:
-        """Return the node of the dump."""
+        """Return the node whose devices, NICs and links the dump states."""
         hosts = [self._host(device) for device in self.devices]
         order = list(dict.fromkeys(hosts))
         node = Node(len(self.devices), hosts=[order.index(host) for host in hosts], remarks=self.remarks)

@@ -173,7 +173,7 @@ class _Matrix:
                     raise InputError(f"{self.origin}: nothing between {a} and {b}; it must be {_RIGHT}")
 
     def node(self, status: dict[int, list[float]], name: str) -> Node:
-        """Return the node of the matrix.
+        """Return the node whose devices, NICs and links the matrix states.
 
         Args:
             status: GB/s of each device's active NVLinks, where they are known.

@@ -179,7 +179,7 @@ def link_image(net: Network, p: Ints) -> Ints:
 
 
 def find_link_image(structure: Structure, p: Ints) -> Ints | None:
-    """Return the images of links under p, or None where p is no automorphism."""
+    """Return the image of each link under the permutation p of ranks: int64 (nlinks,); None if p is no automorphism."""
     net = structure.net
     n = net.nranks
     pair = net.src * n + net.dst

@@ -74,9 +74,9 @@ def digits(translations: Translations, ranks: Ints) -> list[Ints]:
 
 
 def element_of_rank(translations: Translations, ranks: Ints) -> Ints:
-    """Return the product of translations that maps its representative to each rank, as a number.
+    """Return for each rank the number of the product of translations that maps its orbit's representative to the rank.
 
-    The first translation's digit counts fastest.
+    The number is written in the rank's digits (see `digits`), of which the first translation's counts fastest.
     """
     number, weight = np.zeros(np.shape(ranks), dtype=np.int64), 1
     for digit, (_, extent) in zip(digits(translations, ranks), translations, strict=True):
@@ -122,7 +122,7 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
 
     Strides ascend, and each stride · extent divides the next stride. Each translation maps links onto links of equal α
     and bandwidth, and the links of every resource onto those of one of equal capacity (an exact check). No resource is
-    over capacity when all translates of one send use it at once (see `orbits`); after `Tuning.crowded_groups` groups
+    over capacity when all translates of one send use it at once (see `orbits`); after `TUNING.crowded_groups` groups
     that crowd a resource the search ends without a result. Of groups of equal order the one with the fewest
     translations is returned.
 
@@ -203,7 +203,7 @@ class _TranslatedPairs:
         self.place[order] = positions(self.count)
 
     def links_at(self, src: Ints, dst: Ints, place: Ints) -> Ints:
-        """Return the links at these places among those of their pairs, -1 where there is none."""
+        """Return the link of each pair (src, dst) at a place among the pair's links, -1 where there is none."""
         key = src * self.net.nranks + dst
         i = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
         exists = (self.keys[i] == key) & (place < self.count[i])

@@ -107,7 +107,7 @@ class Fields:
         return value
 
     def boolean(self, key: str, default: bool) -> bool:
-        """Return the value true or false of `key`."""
+        """Return the value of `key`, the default where it is missing; raise InputError if it is not true or false."""
         value = self._get(key, default, "true or false")
         if type(value) is not bool:
             self.fail(key, f"{shown(value)} is neither true nor false; it must be one of these, without quotes")

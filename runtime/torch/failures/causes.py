@@ -92,7 +92,7 @@ class Cause:
 
 
 def error_end(error: BaseException) -> str:
-    """Return the text about a program that ends with an error."""
+    """Return what other ranks are told of a program that an error ends, such as "raised ValueError: …"."""
     if isinstance(error, KeyboardInterrupt):
         return "was interrupted"
     line = next(iter(str(error).strip().splitlines()), "")

@@ -354,7 +354,7 @@ class FailureWatch(Members):
             return part | {"waits": waits, "cause": given_up, "group": self.id}
 
     def held(self) -> tuple[str, int, list[HeldCall] | None, set[int], float]:
-        """Return what `deadlock.Watch.held` describes."""
+        """Return what `deadlock.DeadlockWatch.held` describes."""
         with self._change:
             texts, threads, since = self.calls.held()
             if not texts:
@@ -374,7 +374,7 @@ class FailureWatch(Members):
         self._tell_cause()
 
     def counts(self) -> Message:
-        """Return the number of calls made and that of the first open call, for when this rank ends or leaves."""
+        """Return by the group's id the number of calls made, and the number of the first call that is not over."""
         with self._change:
             self.calls.waits()  # This forgets waits that have completed.
             return {self.id: [self.calls.last_number, self.calls.first_open()]}

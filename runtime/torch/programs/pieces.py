@@ -50,7 +50,7 @@ class PieceMap:
     scratch: tuple[frozenset[Piece], ...]
 
     def length(self, piece: Piece, sizes: Sizes) -> int:
-        """Return the number of elements of a piece, cut as a block is."""
+        """Return the number of elements of a piece, for blocks of these sizes that are cut into `chunks` chunks."""
         elements = sizes[piece.source][piece.target]
         start, end = (chunk_start(chunk, self.chunks, elements) for chunk in (piece.chunk, piece.chunk + 1))
         return end - start
