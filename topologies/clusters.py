@@ -128,7 +128,7 @@ def join(machine: Machine, count: int, name: str) -> Topology:
 
 
 def _checked_nics(machine: Machine, count: int, name: str) -> Nics:
-    """Return the machine's NICs, or raise InputError if it has none or a cluster of `count` nodes would be too large."""
+    """Return the machine's NICs, or raise InputError if it has none or a cluster of `count` nodes is too large."""
     node_topology, nics = machine.topology, machine.nics
     if nics is None:
         raise InputError(
