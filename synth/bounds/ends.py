@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 
 from synth.bounds.cuts.cut_candidates import node_sets, worst
 from synth.bounds.resource_cover import cover, gbs_by_end
-from synth.bounds.search import BoundSearch
-from synth.bounds.witness import Witness
+from synth.bounds.search import BoundSearch, with_gbs
+from synth.bounds.witnesses.ends import Arrivals, Departures, Ends
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.deadline import checking_deadline
 from synth.model.requirements import sum_by
 from topologies.arrays import flags_of
 
+_E = TypeVar("_E", bound=Ends)
+
 # Flags of ranks, and the one resource that all their links use, or None.
 _Sets = list[tuple[Bools, int | None]]
 
 
-def find_arrivals(search: BoundSearch) -> Iterator[Witness]:
+def find_arrivals(search: BoundSearch) -> Iterator[Arrivals]:
     """Yield arrivals at all ranks that want anything, and at the worst sets that share a resource or a node."""
-    return _find(search, "arrivals", search.traffic.comes, search.problem.network.dst)
+    return _find(search, Arrivals, search.traffic.comes, search.problem.network.dst)
 
 
-def find_departures(search: BoundSearch) -> Iterator[Witness]:
+def find_departures(search: BoundSearch) -> Iterator[Departures]:
     """Yield departures from all ranks that must send anything, and from the worst sets on a resource or a node."""
-    return _find(search, "departures", search.traffic.leaves, search.problem.network.src)
+    return _find(search, Departures, search.traffic.leaves, search.problem.network.src)
 
 
-def _find(search: BoundSearch, kind: str, amount: Floats, end: Ints) -> Iterator[Witness]:
-    """Yield the witnesses of one kind, from each rank's amount and the rank at that end of each link."""
+def _find(search: BoundSearch, witness_class: type[_E], amount: Floats, end: Ints) -> Iterator[_E]:
+    """Yield the witnesses of one class, from each rank's amount and the rank at that end of each link."""
     problem, net = search.problem, search.problem.network
     needy = np.zeros(net.nranks)
     needy[: len(amount)] = amount
@@ -45,7 +48,11 @@ def _find(search: BoundSearch, kind: str, amount: Floats, end: Ints) -> Iterator
             continue
         resources = cover(net, links) if resource is None else np.array([resource])
         ranks = np.flatnonzero(flags)
-        yield search.claim(kind, f"{kind} at {search.name_ranks(ranks)}", resources, ranks)
+        yield witness_class(
+            ranks=tuple(ranks.tolist()),
+            resources=tuple(resources.tolist()),
+            text=with_gbs(f"{witness_class.kind} at {search.name_ranks(ranks)}", net, resources),
+        )
 
 
 def _sharing_a_resource(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from synth.bounds.metric import chunks_by_ends, latencies, pair_distances, pairs, resource_loads
-from synth.bounds.search import BoundSearch
-from synth.bounds.witness import Witness
+from synth.bounds.search import BoundSearch, with_gbs
+from synth.bounds.witnesses.hops import Direct, Path
 from synth.model.collective import Ints
 from synth.model.requirements import find_requirements, sum_by
 
 
-def find_path(search: BoundSearch) -> Iterator[Witness]:
+def find_path(search: BoundSearch) -> Iterator[Path]:
     """Yield the pair of ranks with the highest latency among the pairs between which some chunk must go."""
     best = max(_longest(search), default=None)
     if best is not None:
         us, first, last = best[0], -best[1], -best[2]
         ranks = search.problem.ranks
-        yield Witness("path", (first, last), text=f"path {ranks[first]}→{ranks[last]}, {us:.4g} µs")
+        yield Path(ranks=(first, last), text=f"path {ranks[first]}→{ranks[last]}, {us:.4g} µs")
 
 
 def _longest(search: BoundSearch) -> Iterator[tuple[float, int, int]]:
@@ -62,7 +62,7 @@ def _spread(search: BoundSearch, ranks: Ints) -> Ints | None:
     return np.unique(np.concatenate([spread, np.array(ends)]))
 
 
-def find_direct(search: BoundSearch) -> Iterator[Witness]:
+def find_direct(search: BoundSearch) -> Iterator[Direct]:
     """Yield the busiest resource if everything comes in one hop; the limit holds until two hops could pay."""
     net, collective = search.problem.network, search.problem.collective
     k, need, listed = collective.nranks, find_requirements(collective), pairs(collective)
@@ -82,4 +82,5 @@ def find_direct(search: BoundSearch) -> Iterator[Witness]:
     carried = np.zeros(net.nlinks)
     carried[inner] = np.where(links[at] == 1, load[at], 0.0)
     worst = int(resource_loads(net, carried).argmax())
-    yield search.claim("direct", f"one hop or two: {net.resource_names[worst]}", np.array([worst]))
+    text = f"one hop or two: {net.resource_names[worst]}"
+    yield Direct(resources=(worst,), text=with_gbs(text, net, np.array([worst])))

@@ -16,7 +16,8 @@ import numpy as np
 from synth.bounds.metric import fewer_ends, lengths_at_ends, link_lengths, pairs, resource_loads
 from synth.bounds.relaxation import dual_prices, steady, variables
 from synth.bounds.search import DEFAULT, BoundSearch, BoundTuning
-from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_per_byte
+from synth.bounds.witness import countable
+from synth.bounds.witnesses.lengths import Lengths, lengths_us_per_byte
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.deadline import checking_deadline, now
 from synth.model.problem import Problem
@@ -29,7 +30,7 @@ _FLOOR = 1e-4  # of the average weight: mirror ascent could never raise a weight
 _STEP = 1.0  # step size of mirror ascent
 
 
-def find_uniform(search: BoundSearch) -> Iterator[Witness]:
+def find_uniform(search: BoundSearch) -> Iterator[Lengths]:
     """Yield lengths from equal prices by the byte, by the busy µs, and by the port of a switch with hyperlinks.
 
     They prove that the average path needs capacity.
@@ -46,13 +47,13 @@ def find_uniform(search: BoundSearch) -> Iterator[Witness]:
             yield _claim(np.where(is_used, 1.0, price), "link lengths, every port alike")
 
 
-def find_by_loads(search: BoundSearch) -> Iterator[Witness]:
+def find_by_loads(search: BoundSearch) -> Iterator[Lengths]:
     """Yield prices from the loads of the search's routing, improved by mirror ascent."""
     if search.loads_us is not None:
         yield _claim(_prices_from_loads(search.problem, search.loads_us, search.tuning))
 
 
-def find_by_linear_program(search: BoundSearch) -> Iterator[Witness]:
+def find_by_linear_program(search: BoundSearch) -> Iterator[Lengths]:
     """Yield the dual prices of the flow relaxation, for problems that copy each chunk to one rank."""
     problem, tuning = search.problem, search.tuning
     collective = problem.collective
@@ -72,10 +73,10 @@ def find_by_linear_program(search: BoundSearch) -> Iterator[Witness]:
         return
     (prices,) = dual_prices(problem, relaxation, result.solution.dual_prices, symmetry)
     text = f"link lengths, {len(prices)} loaded resources"
-    yield Witness("lengths", text=text, prices=tuple(sorted(prices.items())))
+    yield Lengths(text=text, prices=tuple(sorted(prices.items())))
 
 
-def from_prices(problem: Problem, prices: Floats) -> Witness:
+def from_prices(problem: Problem, prices: Floats) -> Lengths:
     """Return the witness of some prices, with the numbers that it proves.
 
     Args:
@@ -83,11 +84,11 @@ def from_prices(problem: Problem, prices: Floats) -> Witness:
         prices: Prices ≥ 0, shape (nresources,), or (nresources + nlinks,) with those of every link's own bandwidth.
     """
     claim = _claim(prices)
-    base, per_byte, _ = lengths_limit(countable(problem), claim)
+    base, per_byte, _ = claim.limit(countable(problem))
     return replace(claim, base_us=base, per_byte_us=per_byte)
 
 
-def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Witness:
+def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Lengths:
     """Return the best lengths that the loads of a routing lead to; any loads give a true bound.
 
     Args:
@@ -99,11 +100,11 @@ def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Witness:
     return from_prices(problem, _prices_from_loads(countable(problem), loads_us, tuning))
 
 
-def _claim(prices: Floats, text: str = "") -> Witness:
+def _claim(prices: Floats, text: str = "") -> Lengths:
     """Return the witness of some prices without numbers; negligible prices are left out."""
     loaded = np.flatnonzero(prices > _NEGLIGIBLE * prices.max(initial=0.0))
     rows = tuple(zip(loaded.tolist(), prices[loaded].tolist(), strict=True))
-    return Witness("lengths", text=text or f"link lengths, {len(loaded)} loaded resources", prices=rows)
+    return Lengths(text=text or f"link lengths, {len(loaded)} loaded resources", prices=rows)
 
 
 def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: BoundTuning) -> Floats:

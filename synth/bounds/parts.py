@@ -1,7 +1,7 @@
 """Partitions of the network between whose parts an allreduce must send much data.
 
 The parts are nodes, ranks that wide links join, and what a local search finds. Between k parts a sum needs 2(k-1)
-sends (`witness.parts_limit`). Where links are as wide in both directions and nothing relays, the best partitions are
+sends (`witnesses.parts`). Where links are as wide in both directions and nothing relays, the best partitions are
 those of Tutte and Nash-Williams (1961), and spanning trees that attain them exist.
 """
 
@@ -15,8 +15,9 @@ import numpy as np
 
 from synth.bounds.cuts.cut_candidates import node_sets
 from synth.bounds.resource_cover import cover, single_uses
-from synth.bounds.search import BoundSearch
-from synth.bounds.witness import Witness, whole_network
+from synth.bounds.search import BoundSearch, with_gbs
+from synth.bounds.witness import whole_network
+from synth.bounds.witnesses.parts import Parts
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import check_deadline, checking_deadline
 from synth.model.problem import Problem
@@ -27,7 +28,7 @@ _KICK_RANKS = 4  # ranks that one kick moves
 _BETTER = 1 + 1e-9  # a smaller gain is rounding
 
 
-def find_parts(search: BoundSearch) -> Iterator[Witness]:
+def find_parts(search: BoundSearch) -> Iterator[Parts]:
     """Yield parts of an allreduce, or of several; a chunk needs 2(k-1) sends between the k parts with members.
 
     The parts are nodes, ranks that wide links join, and single ranks; in small networks also the steepest partition
@@ -200,7 +201,7 @@ def _ranks_by_part(division: Ints) -> list[list[int]]:
     return [np.flatnonzero(division == part).tolist() for part in np.unique(division)]
 
 
-def _parts(search: BoundSearch, parts: list[list[int]]) -> Iterator[Witness]:
+def _parts(search: BoundSearch, parts: list[list[int]]) -> Iterator[Parts]:
     """Yield the claim of a partition; a relay joins the part of a member of its node, or the first part."""
     problem, net = search.problem, whole_network(search.problem)
     parts = [list(part) for part in parts if min(part) < problem.collective.nranks]
@@ -221,4 +222,8 @@ def _parts(search: BoundSearch, parts: list[list[int]]) -> Iterator[Witness]:
     resources = cover(net, np.flatnonzero(side[net.src] != side[net.dst]))
     few, many = int(sends.min()), int(sends.max())
     text = f"{len(parts)} parts, {many if few == many else f'{few} to {many}'} sends a byte"
-    yield search.claim("parts", text, resources, parts=tuple(tuple(sorted(part)) for part in parts))
+    yield Parts(
+        parts=tuple(tuple(sorted(part)) for part in parts),
+        resources=tuple(resources.tolist()),
+        text=with_gbs(text, net, resources),
+    )

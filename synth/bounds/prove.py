@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from synth.bounds.registry import KINDS, BoundKind, proved
+from synth.bounds.check import proved
+from synth.bounds.registry import KINDS, BoundKind
 from synth.bounds.search import DEFAULT, BoundCost, BoundSearch, BoundTuning
 from synth.bounds.witness import Limit, Witness, countable, decisive
 from synth.model.collective import Floats
@@ -214,8 +215,8 @@ def _quick(problem: Problem, tuning: BoundTuning, _kinds: tuple[str, ...]) -> tu
 def _look(search: BoundSearch, cost: BoundCost) -> None:
     """Add the witnesses that the searches of one cost find."""
     for kind in checking_deadline(KINDS.values()):
-        if search.problem.quotient is None or kind.of_quotients:
-            contained(f"bound {kind.name}", partial(_take, search, kind, cost), None)
+        if search.problem.quotient is None or kind.witness_class.of_quotients:
+            contained(f"bound {kind.witness_class.kind}", partial(_take, search, kind, cost), None)
 
 
 def _take(search: BoundSearch, kind: BoundKind, cost: BoundCost) -> None:

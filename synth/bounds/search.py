@@ -8,10 +8,11 @@ from enum import IntEnum
 from functools import cached_property
 
 from synth.bounds.traffic import Traffic
-from synth.bounds.witness import Witness, whole_network
+from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from synth.solvers.workers import Workers
+from topologies.network import Network
 
 
 class BoundCost(IntEnum):
@@ -130,11 +131,7 @@ class BoundSearch:
             return f"{{{', '.join(map(str, names[:10]))}, … {len(ranks)} ranks}}"
         return "{" + ", ".join(map(str, names)) + "}"
 
-    def claim(
-        self, kind: str, text: str, resources: Ints, ranks: Ints | None = None, parts: tuple[tuple[int, ...], ...] = ()
-    ) -> Witness:
-        """Return a witness without numbers; its text ends with the GB/s of its resources in sum."""
-        net = whole_network(self.problem) if kind in ("cut", "parts") else self.problem.network
-        gbs = float(net.capacity_gbs[resources].sum())
-        members = () if ranks is None else tuple(ranks.tolist())
-        return Witness(kind, members, parts, tuple(resources.tolist()), text=f"{text}, {gbs:.6g} GB/s")
+
+def with_gbs(text: str, net: Network, resources: Ints) -> str:
+    """Return the text of a witness followed by the GB/s of its resources in sum."""
+    return f"{text}, {float(net.capacity_gbs[resources].sum()):.6g} GB/s"

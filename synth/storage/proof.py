@@ -10,8 +10,9 @@ The file states the bound of a schedule file and the witnesses that prove it:
                 figures, which the schedule file states
     schedule    SHA-256 of the schedule file that it belongs to
     time_us, bound_us, gap      the schedule's time, the bound, and time / bound
-    witnesses   the witnesses of the bound, the decisive one first: the fields of `witness.Witness`, and the names of
-                the resources in them (cap_us is null where there is no cap); protocol only where costs are on
+    witnesses   the witnesses of the bound, the decisive one first: the fields of all kinds, empty where a kind has
+                none, and the names of the resources in them (cap_us is null where there is no cap); protocol only
+                where costs are on
 
 Nothing in it is believed. A witness names ranks, resources and prices; the bound that they prove is recomputed from the
 problem, and compared with every number claimed.
@@ -26,11 +27,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from synth.bounds.registry import recompute
+from synth.bounds.check import WITNESSES, recompute
 from synth.bounds.witness import Witness, decisive
 from synth.model.problem import Problem, question
 from synth.storage.columns import json_object, replaced
@@ -44,6 +45,22 @@ MAX_FILE_BYTES = 128 << 20
 EQUAL = 1e-9  # relative error that another order of additions may cause
 _KEYS = ("format", "question", "schedule", "time_us", "bound_us", "gap", "witnesses")
 _NAMES = "resource_names"
+_FORM: dict[str, Any] = {  # the fields of a witness in their order, with their types
+    "kind": str,
+    "ranks": tuple[int, ...],
+    "parts": tuple[tuple[int, ...], ...],
+    "resources": tuple[int, ...],
+    "base_us": float,
+    "per_byte_us": float,
+    "cap_us": float,
+    "text": str,
+    "prices": tuple[tuple[int, float], ...],
+    "protocol": str,
+    "at_bytes": float,
+    "times": tuple[float, ...],
+    "windows": tuple[tuple[int, int, float], ...],
+    "shares": tuple[tuple[int, int, int, int, int, float], ...],
+}
 _MOST_US = 1e18
 _MOST = 1 << 53  # Beyond it floats do not distinguish integers.
 
@@ -236,8 +253,7 @@ def _names(problem: Problem, witness: Witness) -> dict[int, str]:
     """
     net = problem.network
     names = {}
-    priced = {row[0] for row in witness.prices} | {row[0] for row in witness.windows}
-    for resource in sorted({*witness.resources, *priced}):
+    for resource in sorted(witness.resource_numbers()):
         link = resource - net.nresources
         if not 0 <= resource < net.nresources + net.nlinks:
             raise IndexError(f"there is no resource {resource}")
@@ -254,9 +270,11 @@ def _text(proof: Proof) -> str:
 
     blocks = []
     for witness, names in zip(proof.witnesses, proof.names, strict=True):
-        values = {f.name: getattr(witness, f.name) for f in fields(witness) if f.name != "protocol" or witness.protocol}
+        values = {key: getattr(witness, key, 0.0 if type_ is float else ()) for key, type_ in _FORM.items()}
         if math.isinf(witness.cap_us):
             values["cap_us"] = None
+        if not witness.protocol:
+            del values["protocol"]
         values[_NAMES] = {str(resource): name for resource, name in names.items()}
         rows = ",\n".join(f"   {compact(key)}: {compact(value)}" for key, value in values.items())
         blocks.append(f"  {{\n{rows}\n  }}")
@@ -296,11 +314,9 @@ def load_proof(path: str | Path) -> Proof:
 
 def _read_witness(table: Fields) -> Witness:
     """Read one witness."""
-    hints = get_type_hints(Witness)
-    hint_of_field = {f.name: hints[f.name] for f in fields(Witness)}
-    table.only((*hint_of_field, _NAMES))
+    table.only((*_FORM, _NAMES))
     values = {}
-    for name, hint in hint_of_field.items():
+    for name, hint in _FORM.items():
         if name not in table.values:
             if name == "protocol":
                 continue
@@ -309,11 +325,18 @@ def _read_witness(table: Fields) -> Witness:
     for name, value in values.items():
         if isinstance(value, str) and not (value.isprintable() and len(value) <= 1000):
             table.fail(name, "it must be at most 1000 printable characters")
-    return Witness(**values)
+    kind = values.pop("kind")
+    if kind not in WITNESSES:
+        table.fail("kind", f"{shown(kind)} is not known; it must be one of {', '.join(WITNESSES)}")
+    own = {field.name for field in fields(WITNESSES[kind])}
+    for name in values.keys() - own:
+        if values.pop(name):
+            table.fail(name, f"a witness of kind {kind} has none; it must be empty")
+    return WITNESSES[kind](**values)
 
 
 def _typed(table: Fields, name: str, hint: Any, value: Any) -> Any:
-    """Return a JSON value as the type with which a field of Witness is declared."""
+    """Return a JSON value as the type that `_FORM` states for a field."""
     if get_origin(hint) is tuple:
         inner = get_args(hint)
         if isinstance(value, list) and inner[1:] == (Ellipsis,):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from results.scripts import bounds_exact
-from synth.bounds.registry import KINDS
-from synth.bounds.witness import Limit, Witness
+from synth.bounds.witness import Limit
+from synth.bounds.witnesses.cut import Cut
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
@@ -44,13 +43,13 @@ def test_no_claim_is_refuted(workers: Workers) -> None:
 
 
 def test_a_bound_that_is_one_per_cent_too_high_is_reported(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = KINDS["cut"]
+    true_limit = Cut.limit
 
-    def too_high(problem: Problem, witness: Witness) -> Limit:
-        base, per_byte, cap = kind.limit(problem, witness)
+    def too_high(cut: Cut, problem: Problem) -> Limit:
+        base, per_byte, cap = true_limit(cut, problem)
         return base * 1.01, per_byte * 1.01, cap
 
-    monkeypatch.setitem(KINDS, "cut", replace(kind, limit=too_high))
+    monkeypatch.setattr(Cut, "limit", too_high)
     refuted = counted(workers).refuted
     assert any("cut claims" in line for line in refuted)
     assert any("a byte claimed" in line for line in refuted)

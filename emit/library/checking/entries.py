@@ -24,7 +24,7 @@ from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, divisor
 from emit.timing.predict import TimedProgram
 from synth.bounds.prove import prove
-from synth.bounds.registry import recompute
+from synth.bounds.check import recompute
 from synth.bounds.witness import Witness
 from synth.concurrent.union import Member, UnionProblem, union_problem
 from synth.model.collective import named as named_collective

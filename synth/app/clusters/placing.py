@@ -42,7 +42,6 @@ from synth.app.clusters.carried import relabel
 from synth.app.clusters.cluster import Cluster
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare
 from synth.app.clusters.task import Answer, unpacked
-from synth.bounds.witness import Witness
 from synth.model.collective import Ints
 from synth.model.problem import Problem, question
 from synth.storage.columns import json_object
@@ -359,21 +358,11 @@ def _restate_schedules(answer: Answer, problem: Problem, stem: str) -> dict[str,
             old_proof_path = path.with_name("old.proof.json")
             old_proof_path.write_bytes(answer.files[proof_name])
             resource_map = _resource_map(stored.problem, problem)
-            witnesses = [_relabel_witness(witness, resource_map) for witness in load_proof(old_proof_path).witnesses]
+            witnesses = [witness.renumbered(resource_map) for witness in load_proof(old_proof_path).witnesses]
             with suppress(ProofRefused, InputError):
                 proof_path = save_proof(schedule_path, problem, witnesses, size, relabelled.time_us(size))
                 files[_renamed(proof_name, answer.stem, stem)] = proof_path.read_bytes()
     return files
-
-
-def _relabel_witness(witness: Witness, resource_map: Ints) -> Witness:
-    """Return a witness with the resources of another network; what it proves there is computed anew."""
-    return replace(
-        witness,
-        resources=tuple(int(resource_map[resource]) for resource in witness.resources),
-        prices=tuple((int(resource_map[resource]), price) for resource, price in witness.prices),
-        windows=tuple((int(resource_map[resource]), slot, price) for resource, slot, price in witness.windows),
-    )
 
 
 def _resource_map(old: Problem, new: Problem) -> Ints:

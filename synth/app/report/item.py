@@ -9,6 +9,10 @@ from typing import Any
 
 from synth.bounds.prove import OPTIMAL
 from synth.bounds.witness import Witness
+from synth.bounds.witnesses.cut import Cut
+from synth.bounds.witnesses.ends import Ends
+from synth.bounds.witnesses.hops import Path
+from synth.bounds.witnesses.parts import Parts
 from synth.model.problem import Problem
 from synth.model.text import format_size, format_time
 from synth.storage.check import ScheduleCheck
@@ -177,10 +181,11 @@ def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
 
 def _explain_witness(problem: Problem, witness: Witness) -> str:
     """Return the sentence that explains why the witness is a limit."""
-    ranks = [problem.ranks[r] for r in witness.ranks if r < problem.nranks]
+    members = witness.ranks if isinstance(witness, Path | Cut | Ends) else ()
+    ranks = [problem.ranks[r] for r in members if r < problem.nranks]
     names = ", ".join(map(str, ranks))
     if len(ranks) > _RANKS:
         names = f"{', '.join(map(str, ranks[: _RANKS - 1]))} … ({len(ranks)} of them)"
-    k = len(witness.parts)
+    k = len(witness.parts) if isinstance(witness, Parts) else 0
     words = _WITNESSES.get(witness.kind, "{text}.")
     return words.format(text=witness.text, names=names, ranks=ranks, parts=k, least=2 * (k - 1))

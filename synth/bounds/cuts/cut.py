@@ -12,8 +12,9 @@ from synth.bounds.cuts.cut_candidates import blocks, candidates
 from synth.bounds.cuts.worst_cut import worst_cuts
 from synth.bounds.metric import crossing_times
 from synth.bounds.resource_cover import cover
-from synth.bounds.search import BoundSearch
-from synth.bounds.witness import Witness, must_leave, whole_network
+from synth.bounds.search import BoundSearch, with_gbs
+from synth.bounds.witness import whole_network
+from synth.bounds.witnesses.cut import Cut, must_leave
 from synth.model.collective import Bools, Floats, Ints
 from topologies.arrays import flags_of, segment_sums
 
@@ -21,7 +22,7 @@ _SAME_US = 1e-8
 _STEEPER = 1 + 1e-9  # a smaller ratio of two limits is rounding
 
 
-def find_cuts(search: BoundSearch) -> Iterator[Witness]:
+def find_cuts(search: BoundSearch) -> Iterator[Cut]:
     """Yield cuts around single ranks and nodes, and around the best of many other sets by an estimate."""
     if search.problem.quotient is not None:
         sets = blocks(search.problem, search.tuning)
@@ -33,7 +34,7 @@ def find_cuts(search: BoundSearch) -> Iterator[Witness]:
         yield from _late(search, sets)
 
 
-def _late(search: BoundSearch, sets: list[Bools]) -> Iterator[Witness]:
+def _late(search: BoundSearch, sets: list[Bools]) -> Iterator[Cut]:
     """Yield, for the cuts, claims about the chunks that reach the cut late or have far to go after it.
 
     They are the pairs of latency and bytes for which no other pair is higher in both.
@@ -66,13 +67,13 @@ def _distinct(us: Floats) -> list[float]:
     return [float(time) for time in np.unique(np.round(us[np.isfinite(us)], 9))]
 
 
-def find_worst_cuts(search: BoundSearch) -> Iterator[Witness]:
+def find_worst_cuts(search: BoundSearch) -> Iterator[Cut]:
     """Yield worse and worse cuts, up to the worst of all sets of ranks, by max-flow (ForestColl, section 4)."""
     for worst_cut in worst_cuts(search.problem, search.tuning.max_flow_work).cuts:
         yield from _cut(search, worst_cut.inside, worst_cut.resources)
 
 
-def _cut(search: BoundSearch, inside: Bools, crossed: Ints | None = None) -> Iterator[Witness]:
+def _cut(search: BoundSearch, inside: Bools, crossed: Ints | None = None) -> Iterator[Cut]:
     """Yield the claim of the cut around a set of ranks, if any link leaves it.
 
     Args:
@@ -90,4 +91,8 @@ def _cut(search: BoundSearch, inside: Bools, crossed: Ints | None = None) -> Ite
     inward = 2 * int(inside.sum()) > net.nranks
     smaller = search.name_ranks(np.flatnonzero(~inside if inward else inside))
     text = f"cut {smaller}{' inward' if inward else ''}"
-    yield search.claim("cut", text, resources, np.flatnonzero(inside))
+    yield Cut(
+        ranks=tuple(np.flatnonzero(inside).tolist()),
+        resources=tuple(resources.tolist()),
+        text=with_gbs(text, net, resources),
+    )

@@ -14,12 +14,13 @@ long. So the message of s bytes needs at least T, each larger one too, and each 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
 from synth.bounds.metric import carrier_lengths, latencies
-from synth.bounds.witness import Limit, Witness, refusal
+from synth.bounds.witness import NOTHING, Limit, Witness
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from topologies.arrays import row_of_entry
@@ -28,7 +29,6 @@ from topologies.network import Network
 
 MOST_SLOTS = 256
 MOST_RANKS = 128  # the check holds tables of pairs × ranks
-_NOTHING = (0.0, 0.0, np.inf)
 _ROUNDING = 1e-9  # relative: the check assumes latencies that are longer by this
 
 
@@ -119,63 +119,6 @@ def alike_chunks(problem: Problem) -> list[ChunkClass]:
         holders, goals = np.frombuffer(holder_bytes, dtype=np.int64), np.frombuffer(goal_bytes, dtype=np.int64)
         classes.append(ChunkClass(np.array(chunks), sum(collective.fraction[chunks].tolist()), reduces, holders, goals))
     return [chunk_class for chunk_class in classes if len(chunk_class.holders) and chunk_class.flows()]
-
-
-def window_limit(problem: Problem, witness: Witness) -> Limit:
-    """Prove that messages of `at_bytes` and more need `times[-1]`, and smaller messages their part of it.
-
-    It takes O(flows × links × slots).
-
-    Raises:
-        BadWitness: The witness names a slot, resource, link or flow that does not exist.
-    """
-    return limit_of(witness, *balance(problem, witness))
-
-
-def limit_of(witness: Witness, paid: float, cost: Floats) -> Limit:
-    """Return the limit of a witness from its `balance`."""
-    budget = float(cost @ np.diff(witness.times))
-    if not (0 < budget < np.inf and 0 < witness.at_bytes < np.inf):
-        return _NOTHING
-    if not paid * witness.at_bytes > budget * (1 + _ROUNDING):
-        return _NOTHING
-    end_us = witness.times[-1] / (1 + _ROUNDING)
-    return 0.0, end_us / witness.at_bytes, end_us
-
-
-def balance(problem: Problem, witness: Witness) -> tuple[float, Floats]:
-    """Return the least that a message's byte pays, and what all capacity costs for a µs of each slot, shape (slots,).
-
-    It takes O(flows × links × slots).
-
-    Raises:
-        BadWitness: The witness names a slot, resource, link or flow that does not exist.
-    """
-    net = problem.network
-    slots = slots_of(net, _edges(witness))
-    try:
-        part_of(net, witness.parts)
-    except ValueError as error:
-        raise refusal(witness, str(error)) from None
-    if not problem.nranks <= MOST_RANKS:
-        raise refusal(witness, f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
-    price = np.zeros((net.nresources + net.nlinks, len(slots)))
-    for resource, slot, value in witness.windows:
-        if not (0 <= resource < len(price) and 0 <= slot < len(slots) and 0 <= value < np.inf):
-            raise refusal(
-                witness,
-                f"the price {value} of resource {resource} in slot {slot}; it must be ≥ 0, and the two must exist",
-            )
-        price[resource, slot] = value
-    capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]) * 1e3  # bytes/µs
-    link_price = np.stack([carrier_lengths(problem, column) for column in price.T], axis=1)
-    classes = alike_chunks(problem)
-    shares = _shares(problem, witness, classes, len(slots))
-    paid = sum(
-        chunk_class.amount * _least_paid(problem, chunk_class, slots, link_price, shares, witness.parts)
-        for chunk_class in classes
-    )
-    return float(paid), np.asarray(capacity @ price)
 
 
 def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], goals: Ints) -> Floats:
@@ -319,28 +262,103 @@ def _least_paid(
     return paid + (first_whole(problem, chunk_class, slots, remaining, parts) if chunk_class.reduces else 0.0)
 
 
-def _shares(
-    problem: Problem, witness: Witness, classes: list[ChunkClass], nslots: int
-) -> dict[int, dict[tuple[int, int], Floats]]:
-    """Return the prices of each flow of each chunk, shape (carriers, slots) each."""
-    count = problem.network.ncarriers
-    first = {chunk_class.chunk for chunk_class in classes}
-    prices: dict[int, dict[tuple[int, int], Floats]] = {}
-    for chunk, source, goal, link, slot, value in witness.shares:
-        if not (chunk in first and 0 <= link < count and 0 <= slot < nslots and 0 <= value < np.inf):
-            raise refusal(
-                witness,
-                f"the share {value} of chunk {chunk} on link {link} in slot {slot}; it must be ≥ 0, and all must exist",
-            )
-        flow = prices.setdefault(chunk, {}).setdefault((source, goal), np.zeros((count, nslots)))
-        flow[link, slot] = value
-    return prices
+@dataclass(frozen=True, kw_only=True)
+class Window(Witness):
+    """Prices of resources in slots of time, which refute that a message can be there by the end of the slots.
 
+    Attributes:
+        at_bytes: Message size in bytes.
+        times: Times in µs, from 0 on, that separate the slots.
+        windows: (resource, slot, price). A resource beyond the network's own (nresources + link) is that link's own
+            bandwidth.
+        shares: (chunk, source, goal, link, slot, price), the price that one of several flows of a chunk pays.
+        parts: Parts for sums: see `part_of`.
+    """
 
-def _edges(witness: Witness) -> Floats:
-    """Return the edges of a witness's slots; raise BadWitness if they do not rise from 0 or are too many."""
-    edges = np.array(witness.times, dtype=np.float64)
-    good = 2 <= len(edges) <= MOST_SLOTS + 1 and edges[0] == 0.0 and bool(np.all(np.diff(edges) > 0))
-    if not good or not np.isfinite(edges).all():
-        raise refusal(witness, f"times {edges[:3].tolist()}…; they must rise from 0, {MOST_SLOTS + 1} at most")
-    return edges
+    kind: ClassVar[str] = "window"
+    of_quotients: ClassVar[bool] = False
+    at_bytes: float = 0.0
+    times: tuple[float, ...] = ()
+    windows: tuple[tuple[int, int, float], ...] = ()
+    shares: tuple[tuple[int, int, int, int, int, float], ...] = ()
+    parts: tuple[tuple[int, ...], ...] = ()
+
+    def resource_numbers(self) -> set[int]:
+        """Return the resources with a price."""
+        return {resource for resource, _, _ in self.windows}
+
+    def renumbered(self, resource_map: Ints) -> Self:
+        """Return the witness with the resources of another network; what it proves there is computed anew."""
+        return replace(self, windows=tuple((int(resource_map[row[0]]), *row[1:]) for row in self.windows))
+
+    def limit(self, problem: Problem) -> Limit:
+        """Prove that messages of `at_bytes` and more need `times[-1]`, and smaller messages their part of it.
+
+        It takes O(flows × links × slots).
+        """
+        return self.limit_of(*self.balance(problem))
+
+    def limit_of(self, paid: float, cost: Floats) -> Limit:
+        """Return the limit that follows from the `balance`."""
+        budget = float(cost @ np.diff(self.times))
+        if not (0 < budget < np.inf and 0 < self.at_bytes < np.inf):
+            return NOTHING
+        if not paid * self.at_bytes > budget * (1 + _ROUNDING):
+            return NOTHING
+        end_us = self.times[-1] / (1 + _ROUNDING)
+        return 0.0, end_us / self.at_bytes, end_us
+
+    def balance(self, problem: Problem) -> tuple[float, Floats]:
+        """Return the least that a message's byte pays, and what all capacity costs in a µs of each slot, as (slots,).
+
+        It takes O(flows × links × slots).
+
+        Raises:
+            BadWitness: The witness names a slot, resource, link or flow that does not exist.
+        """
+        net = problem.network
+        slots = slots_of(net, self._edges())
+        try:
+            part_of(net, self.parts)
+        except ValueError as error:
+            raise self.refusal(str(error)) from None
+        if not problem.nranks <= MOST_RANKS:
+            raise self.refusal(f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
+        price = np.zeros((net.nresources + net.nlinks, len(slots)))
+        for resource, slot, value in self.windows:
+            if not (0 <= resource < len(price) and 0 <= slot < len(slots) and 0 <= value < np.inf):
+                rule = "it must be ≥ 0, and the two must exist"
+                raise self.refusal(f"the price {value} of resource {resource} in slot {slot}; {rule}")
+            price[resource, slot] = value
+        capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]) * 1e3  # bytes/µs
+        link_price = np.stack([carrier_lengths(problem, column) for column in price.T], axis=1)
+        classes = alike_chunks(problem)
+        shares = self._shares(problem, classes, len(slots))
+        paid = sum(
+            chunk_class.amount * _least_paid(problem, chunk_class, slots, link_price, shares, self.parts)
+            for chunk_class in classes
+        )
+        return float(paid), np.asarray(capacity @ price)
+
+    def _shares(
+        self, problem: Problem, classes: list[ChunkClass], nslots: int
+    ) -> dict[int, dict[tuple[int, int], Floats]]:
+        """Return the prices of each flow of each chunk, shape (carriers, slots) each."""
+        count = problem.network.ncarriers
+        first = {chunk_class.chunk for chunk_class in classes}
+        prices: dict[int, dict[tuple[int, int], Floats]] = {}
+        for chunk, source, goal, link, slot, value in self.shares:
+            if not (chunk in first and 0 <= link < count and 0 <= slot < nslots and 0 <= value < np.inf):
+                rule = "it must be ≥ 0, and all must exist"
+                raise self.refusal(f"the share {value} of chunk {chunk} on link {link} in slot {slot}; {rule}")
+            flow = prices.setdefault(chunk, {}).setdefault((source, goal), np.zeros((count, nslots)))
+            flow[link, slot] = value
+        return prices
+
+    def _edges(self) -> Floats:
+        """Return the edges of the slots; raise BadWitness if they do not rise from 0 or are too many."""
+        edges = np.array(self.times, dtype=np.float64)
+        good = 2 <= len(edges) <= MOST_SLOTS + 1 and edges[0] == 0.0 and bool(np.all(np.diff(edges) > 0))
+        if not good or not np.isfinite(edges).all():
+            raise self.refusal(f"times {edges[:3].tolist()}…; they must rise from 0, {MOST_SLOTS + 1} at most")
+        return edges

@@ -11,6 +11,7 @@ import numpy as np
 
 from synth.bounds.search import BoundSearch
 from synth.bounds.windows.limit import ChunkClass, alike_chunks, first_whole_holds
+from synth.bounds.witnesses.parts import Parts
 from synth.model.problem import Problem, least_latency
 
 _MORE_SLOTS = 1.5  # times the largest number of slots: a smaller step is not worth a program
@@ -76,7 +77,7 @@ def needs_first_whole(chunk_class: ChunkClass) -> bool:
 
 def _steepest_parts(search: BoundSearch) -> list[tuple[tuple[int, ...], ...]]:
     """Return, as a list of at most one, the partition of the witness that proves most at the size."""
-    proved = [witness for witness in search.witnesses if witness.kind == "parts"]
+    proved = [witness for witness in search.witnesses if isinstance(witness, Parts)]
     return [max(proved, key=lambda witness: witness.at(search.size_bytes)).parts] if proved else []
 
 

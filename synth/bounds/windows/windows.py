@@ -18,17 +18,14 @@ from synth.bounds.windows.edges import window_edges
 from synth.bounds.windows.limit import (
     ChunkClass,
     Slots,
+    Window,
     alike_chunks,
-    balance,
     first_whole_holds,
-    limit_of,
     part_of,
     slots_of,
     useful,
-    window_limit,
 )
 from synth.bounds.windows.shapes import find_shapes, flows_at, needs_first_whole
-from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
 from synth.model.problem import Problem
@@ -46,7 +43,7 @@ _MOST_SHRINK = 0.9  # of its length: no slot gets shorter by more
 _STRETCHES = 6  # later ends that are tried with the same prices
 
 
-def refutations(search: BoundSearch) -> Iterator[Witness | None]:
+def refutations(search: BoundSearch) -> Iterator[Window | None]:
     """Yield witnesses of later and later ends that are refuted at `search.size_bytes`, and None while a solver works.
 
     The ends lie between what is proved and what a schedule reaches. Programs with few slots come first.
@@ -108,13 +105,13 @@ def _text(times: tuple[float, ...], prices: int) -> str:
     return f"{len(times) - 1} windows of time up to {times[-1]:.6g} µs, {prices} prices"
 
 
-def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
+def _latest(problem: Problem, claim: Window, most_us: float) -> Window | None:
     """Return the claim with the latest end that its prices refute if the longest slot changes its length, or None.
 
     The other slots stay as they are to each other, so what a byte pays stays the same. The end is where what all bytes
     pay equals what the capacity costs. This is one of Newton's steps towards the last end that any prices refute.
     """
-    paid, cost = balance(problem, claim)
+    paid, cost = claim.balance(problem)
     lengths = np.diff(claim.times)
     slot = int(lengths.argmax())
     if cost[slot] > 0 and paid < np.inf:
@@ -123,19 +120,19 @@ def _latest(problem: Problem, claim: Witness, most_us: float) -> Witness | None:
         rises = bool((np.diff(times) > 0).all())  # Rounding can close slots that are far shorter.
         if rises and more_us > -_MOST_SHRINK * lengths[slot]:
             longer = replace(claim, times=times, text=_text(times, len(claim.windows)))
-            if window_limit(problem, longer)[2] < np.inf:
+            if longer.limit(problem)[2] < np.inf:
                 return longer
-    return _stretched(problem, claim, most_us) if limit_of(claim, paid, cost)[2] < np.inf else None
+    return _stretched(problem, claim, most_us) if claim.limit_of(paid, cost)[2] < np.inf else None
 
 
-def _stretched(problem: Problem, claim: Witness, most_us: float) -> Witness:
+def _stretched(problem: Problem, claim: Window, most_us: float) -> Window:
     """Return the claim with a late end that its prices still refute, found by bisection of the last slot's length."""
     low_us, high_us = claim.times[-1], most_us
     for _ in range(_STRETCHES):
         end_us = (low_us + high_us) / 2
         times = (*claim.times[:-1], end_us)
         longer = replace(claim, times=times, text=_text(times, len(claim.windows)))
-        if window_limit(problem, longer)[2] < np.inf:
+        if longer.limit(problem)[2] < np.inf:
             low_us, claim = end_us, longer
         else:
             high_us = end_us
@@ -165,8 +162,8 @@ class _WindowProgram:
         problem: The problem.
         edges: Times in µs at which slots begin and end, shape (slots + 1,).
         size_bytes: Message size in bytes.
-        ends: See `window_shapes.Shape`.
-        parts: See `window_shapes.Shape`.
+        ends: See `shapes.WindowShape`.
+        parts: See `shapes.WindowShape`.
         slots: The slots between the edges.
         builder: The rows and the columns so far.
         rows: The capacities that have prices.
@@ -221,7 +218,7 @@ class _WindowProgram:
         """Return what a byte pays; a value over 1 refutes the end."""
         return float(sum(amount * values[column] for column, amount in self.pays))
 
-    def claim(self, values: Floats) -> Witness:
+    def claim(self, values: Floats) -> Window:
         """Return the witness of a solution."""
         price = np.maximum(values[self.price], 0.0)
         threshold = _LEAST_PRICE * price.max(initial=0.0)
@@ -235,8 +232,8 @@ class _WindowProgram:
             for link, slot in np.argwhere(values[share] > threshold)
         ]
         times = tuple(self.edges.tolist())
-        return Witness(
-            "window", text=_text(times, len(windows)), at_bytes=float(self.size_bytes), times=times,
+        return Window(
+            text=_text(times, len(windows)), at_bytes=float(self.size_bytes), times=times,
             windows=tuple(windows), shares=tuple(shares), parts=self.parts,
         )  # fmt: skip
 

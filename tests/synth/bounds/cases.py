@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from synth.bounds.check import proved
 from synth.bounds.lengths import find_uniform
-from synth.bounds.registry import proved
 from synth.bounds.search import BoundSearch
 from synth.bounds.witness import Witness
 from synth.model.pattern import read_pattern

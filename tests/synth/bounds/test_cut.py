@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+from synth.bounds.check import check, recompute
 from synth.bounds.cuts.cut_candidates import candidates
 from synth.bounds.prove import prove
-from synth.bounds.registry import check, recompute
 from synth.bounds.resource_cover import cover
 from synth.bounds.search import DEFAULT
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
-from synth.bounds.witness import Witness
+from synth.bounds.witnesses.cut import Cut
 from synth.model.problem import make_problem
 from tests.random_problems import random_problem
 from tests.synth.bounds.cases import LARGE, SEEDS
@@ -65,7 +65,7 @@ def test_estimates_of_cuts(seed: int) -> None:
         if not len(ways):
             continue
         members = tuple(np.flatnonzero(inside).tolist())
-        claim = Witness("cut", members, (), everything, 0.0, 0.0, np.inf, "drawn")
+        claim = Cut(ranks=members, resources=everything, text="drawn")
         assert recompute(problem, claim)[1] * net.capacity_gbs.sum() * 1e3 == pytest.approx(amount)
         best = net.capacity_gbs[cover(net, ways)].sum()
         assert gbs >= best * 0.5  # Greedy covers and quick ones differ, but not by much with so few links.

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from synth.bounds.check import check
 from synth.bounds.prove import Bound, prove
-from synth.bounds.registry import check
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.solvers.workers import Workers

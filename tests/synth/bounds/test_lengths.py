@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+from synth.bounds.check import check
 from synth.bounds.lengths import Dual, ascend, from_loads, from_prices, sampled, shared_out
-from synth.bounds.registry import check
 from synth.model.problem import make_problem
 from synth.model.requirements import find_requirements
 from synth.timing.simulate import resource_loads_us, timed

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from synth.bounds.distances import Distances
 from synth.bounds.metric import pair_distances, required_distances
 from synth.bounds.prove import prove
-from synth.bounds.witness import direct_loads
+from synth.bounds.witnesses.hops import direct_loads
 from synth.model.problem import make_problem
 from tests.oracles.bellman_ford import bellman_ford
 from tests.random_problems import random_problem

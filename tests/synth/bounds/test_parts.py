@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from synth.bounds.check import check, recompute
 from synth.bounds.prove import prove
-from synth.bounds.registry import check, recompute
 from synth.bounds.resource_cover import cover
-from synth.bounds.witness import Witness
+from synth.bounds.witnesses.parts import Parts
 from synth.concurrent.plans import direct
 from synth.concurrent.union import Member, union_problem
 from synth.model.collective import named
@@ -40,7 +40,7 @@ def test_parts_of_concurrent_groups_add_up() -> None:
     assert time_us(plan[0], timed(*plan, 1e6)) >= steepest(across) * 1e6
     lone = union_problem(topology, [inside, replace(inside, ranks=(4, 5))])
     with pytest.raises(BadWitness, match="no chunk is in two parts"):
-        check(lone, Witness("parts", (), ((0, 1), (2, 3)), tuple(range(lone.network.nresources)), 0.0, 0.0, np.inf, ""))
+        check(lone, Parts(parts=((0, 1), (2, 3)), resources=tuple(range(lone.network.nresources))))
 
 
 def divisions(ranks: int, parts: tuple[tuple[int, ...], ...] = ()) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -61,7 +61,7 @@ def slope(problem: Problem, parts: tuple[tuple[int, ...], ...]) -> float:
     for i, part in enumerate(parts):
         side[list(part)] = i
     resources = cover(net, np.flatnonzero(side[net.src] != side[net.dst]))
-    claim = Witness("parts", (), parts, tuple(resources.tolist()), 0.0, 0.0, np.inf, "drawn")
+    claim = Parts(parts=parts, resources=tuple(resources.tolist()), text="drawn")
     try:
         return recompute(problem, claim)[1]
     except BadWitness:
@@ -89,7 +89,7 @@ def test_parts_of_a_quotient_prove_as_much_as_those_of_the_whole(spec: str) -> N
     assert quotient.quotient is not None
     nodes = len(np.unique(topology.nodes))
     folded, whole = (
-        next(w for w in prove(problem).witnesses if w.kind == "parts" and len(w.parts) == nodes)
+        next(w for w in prove(problem).witnesses if isinstance(w, Parts) and len(w.parts) == nodes)
         for problem in (quotient, make_problem(topology, "allreduce"))
     )
     assert folded.per_byte_us == pytest.approx(whole.per_byte_us)

@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.baselines import baseline
+from synth.bounds.check import check
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import prove
-from synth.bounds.registry import check
 from synth.model.problem import make_problem
 from synth.phases.reversal import reverse
 from synth.symmetry.quotient import quotient_problem

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from synth.baselines import baseline
+from synth.bounds.check import WITNESSES, check
 from synth.bounds.lengths import from_loads, from_prices
 from synth.bounds.prove import prove
-from synth.bounds.registry import KINDS, check
+from synth.bounds.windows.limit import Window
 from synth.bounds.witness import Witness
+from synth.bounds.witnesses.cut import Cut
+from synth.bounds.witnesses.ends import Arrivals, Departures
+from synth.bounds.witnesses.hops import Direct, Path
+from synth.bounds.witnesses.parts import Parts
 from synth.model.problem import make_problem
 from synth.symmetry.quotient import quotient_problem
 from synth.timing.simulate import predict_us
@@ -67,27 +70,25 @@ def test_a_quotient_refuses_witnesses_that_need_the_whole(name: str) -> None:
     assert problem is not None
     net = problem.network
     everything = tuple(range(net.nresources))
-    empty = Witness("", (), (), everything, 0.0, 0.0, np.inf, "planted")
     halves = (tuple(range(6)), tuple(range(6, 12)))
-    for kind in KINDS:
-        for wrong in (
-            replace(empty, kind=kind, ranks=halves[0]),
-            replace(empty, kind=kind, parts=halves),
-            replace(empty, kind=kind, resources=(0,)),
-        ):
-            if kind == "lengths" or (kind == "cut" and not wrong.ranks):  # A cut around no rank proves nothing.
-                continue
-            with pytest.raises(BadWitness):
-                check(problem, wrong)
-    with pytest.raises(BadWitness, match="quotient"):
-        check(problem, replace(empty, kind="direct", ranks=halves[0], parts=halves))
+    wrong_witnesses: tuple[Witness, ...] = (
+        Path(), Path(ranks=halves[0]), Direct(), Direct(resources=(0,)), Parts(resources=everything),
+        Parts(resources=(0,)), Arrivals(resources=everything), Arrivals(resources=(0,)),
+        Departures(resources=everything), Departures(resources=(0,)), Window(), Window(parts=halves),
+    )  # fmt: skip
+    for wrong in wrong_witnesses:
+        with pytest.raises(BadWitness):
+            check(problem, wrong)
+    for of_whole in (witness_class() for witness_class in WITNESSES.values() if not witness_class.of_quotients):
+        with pytest.raises(BadWitness, match="this kind proves nothing about a quotient problem"):
+            check(problem, of_whole)
     with pytest.raises(BadWitness, match="uses none"):  # A cut uses resources of the whole problem.
-        check(problem, replace(empty, kind="cut", ranks=halves[0]))
+        check(problem, Cut(ranks=halves[0], resources=everything))
     with pytest.raises(
         BadWitness, match="uses none" if name == "allreduce" else "must be an allreduce"
     ):  # So do parts.
-        check(problem, replace(empty, kind="parts", parts=halves))
-    for kind in ("arrivals", "departures"):
-        check(problem, replace(empty, kind=kind, ranks=tuple(range(12))))
+        check(problem, Parts(parts=halves, resources=everything))
+    for witness_class in (Arrivals, Departures):
+        check(problem, witness_class(ranks=tuple(range(12)), resources=everything))
         with pytest.raises(BadWitness, match="all ranks"):
-            check(problem, replace(empty, kind=kind, ranks=halves[0]))
+            check(problem, witness_class(ranks=halves[0], resources=everything))

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from synth.baselines import baseline
+from synth.bounds.check import check, proved
 from synth.bounds.prove import Bound, prove, refute
-from synth.bounds.registry import check, proved
 from synth.bounds.search import DEFAULT, BoundSearch
 from synth.bounds.windows.edges import window_edges
-from synth.bounds.windows.limit import alike_chunks, first_whole, slots_of, useful, window_limit
+from synth.bounds.windows.limit import Window, alike_chunks, first_whole, slots_of, useful
 from synth.bounds.windows.shapes import _farthest, find_shapes, flows_at
 from synth.bounds.windows.windows import _latest, _next_time, _stretched, _WindowProgram, refutations
-from synth.bounds.witness import Witness
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
@@ -64,7 +63,7 @@ def test_a_time_that_a_search_reaches_is_not_refuted(workers: Workers) -> None:
 
 
 @pytest.fixture(scope="module")
-def window_claim(workers: Workers) -> tuple[Problem, Witness]:
+def window_claim(workers: Workers) -> tuple[Problem, Window]:
     problem = make_problem(load("dgx1"), "allreduce", (0, 1, 4, 5))
     search = BoundSearch(problem, COARSE, list(prove(problem).witnesses), workers=workers)
     search.size_bytes, search.reached_us, search.budget_s = 3e4, 2.8, FAR
@@ -72,7 +71,7 @@ def window_claim(workers: Workers) -> tuple[Problem, Witness]:
     return problem, proved(problem, claim)
 
 
-def test_a_witness_that_is_tampered_with_is_refused(window_claim: tuple[Problem, Witness]) -> None:
+def test_a_witness_that_is_tampered_with_is_refused(window_claim: tuple[Problem, Window]) -> None:
     problem, witness = window_claim
     check(problem, witness)
     assert witness.shares
@@ -92,7 +91,7 @@ def test_a_witness_that_is_tampered_with_is_refused(window_claim: tuple[Problem,
             check(problem, wrong)
 
 
-def test_shares_that_are_too_large_gain_nothing(window_claim: tuple[Problem, Witness]) -> None:
+def test_shares_that_are_too_large_gain_nothing(window_claim: tuple[Problem, Window]) -> None:
     """Check that flows of a chunk never pay more than the price of the resource between them."""
     problem, witness = window_claim
     larger = replace(witness, shares=tuple((*row[:5], 2 * row[5]) for row in witness.shares))
@@ -153,9 +152,9 @@ def test_a_sum_is_first_whole_in_some_part() -> None:
         == [[True, True, False]] * 2
     )
     with pytest.raises(BadWitness, match="parts"):
-        window_limit(problem, Witness("window", at_bytes=1.0, times=(0.0, 1.0), parts=((0, 1), (1, 2))))
+        Window(at_bytes=1.0, times=(0.0, 1.0), parts=((0, 1), (1, 2))).limit(problem)
     with pytest.raises(BadWitness, match="parts"):
-        window_limit(problem, Witness("window", at_bytes=1.0, times=(0.0, 1.0), parts=((), (1, 2))))
+        Window(at_bytes=1.0, times=(0.0, 1.0), parts=((), (1, 2))).limit(problem)
 
 
 @pytest.mark.parametrize("relays", [[], [3]])
@@ -177,14 +176,14 @@ def test_times_between_the_bound_and_the_best_schedule_are_tried() -> None:
     assert _next_time(4.0, 6.0, [(4.0, 1.2), (6.0, 0.9)]) == pytest.approx(5.16, abs=0.1)
 
 
-def test_prices_are_tried_on_later_ends(window_claim: tuple[Problem, Witness]) -> None:
+def test_prices_are_tried_on_later_ends(window_claim: tuple[Problem, Window]) -> None:
     problem, witness = window_claim
     end_us, slot_us = witness.times[-1], witness.times[-1] - witness.times[-2]
     sooner = replace(witness, times=(*witness.times[:-1], end_us - slot_us / 2))
-    assert window_limit(problem, sooner)[2] == pytest.approx(sooner.times[-1])
+    assert sooner.limit(problem)[2] == pytest.approx(sooner.times[-1])
     later = _stretched(problem, sooner, end_us + slot_us)
     assert later.times[-1] >= end_us - slot_us / 16
-    assert window_limit(problem, later)[2] == pytest.approx(later.times[-1])
+    assert later.limit(problem)[2] == pytest.approx(later.times[-1])
     assert f"{later.times[-1]:.6g} µs" in later.text
     assert _stretched(problem, replace(witness, at_bytes=1.0), end_us).times == witness.times  # It refutes nothing.
 
@@ -199,7 +198,7 @@ def test_prices_say_how_far_they_refute(workers: Workers) -> None:
         *_, values = program.solved(workers, now() + FAR)
         assert values is not None
         claim = program.claim(values)
-        assert (window_limit(problem, claim)[2] < np.inf) == (try_us < least_us)
+        assert (claim.limit(problem)[2] < np.inf) == (try_us < least_us)
         latest = _latest(problem, claim, 2 * least_us)
         assert latest is not None
         check(problem, proved(problem, latest))

@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth.bounds.check import check, recompute
 from synth.bounds.prove import prove
-from synth.bounds.registry import check, recompute
-from synth.bounds.witness import Witness
+from synth.bounds.witness import ResourceWitness, Witness
+from synth.bounds.witnesses.cut import Cut
+from synth.bounds.witnesses.ends import Arrivals, Departures
+from synth.bounds.witnesses.hops import Direct, Path
+from synth.bounds.witnesses.lengths import Lengths
+from synth.bounds.witnesses.parts import Parts
 from synth.model.collective import named
 from synth.model.problem import Problem, make_problem
 from synth.model.requirements import find_requirements
@@ -57,7 +62,7 @@ def test_raised_numbers_are_refused(seed: int) -> None:
 def test_a_dropped_resource_is_refused(seed: int) -> None:
     problem, claims, rng = witnesses(seed)
     for witness in claims:
-        if witness.kind in ("cut", "parts", "arrivals", "departures"):
+        if isinstance(witness, Cut | Parts | Arrivals | Departures):
             remaining = tuple(r for r in witness.resources if r != rng.choice(witness.resources))
             if len(remaining) == len(witness.resources):
                 remaining = witness.resources[1:]
@@ -74,22 +79,23 @@ def random_witness(problem: Problem, rng: random.Random) -> Witness:
     """Return a witness of a random kind that claims nothing yet, with as few resources as the check accepts."""
     net, k = problem.network, problem.collective.nranks
     kind = rng.choice(("path", "cut", "cut", "parts", "direct", "lengths", "lengths", "arrivals", "departures"))
-    empty = Witness(kind, (), (), (), 0.0, 0.0, float("inf"), "at random")
     if kind == "path":
-        return replace(empty, ranks=(rng.randrange(k), rng.randrange(k)))
+        return Path(ranks=(rng.randrange(k), rng.randrange(k)), text="at random")
     if kind == "direct":
-        return replace(empty, resources=(rng.randrange(net.nresources),))
+        return Direct(resources=(rng.randrange(net.nresources),), text="at random")
     if kind == "lengths":
         priced = rng.sample(range(net.nresources + net.nlinks), rng.randint(1, net.nresources))
-        return replace(empty, prices=tuple((r, rng.choice((0.0, 0.5, 1.0, 3.0))) for r in priced))
-    if kind in ("cut", "arrivals", "departures"):
-        members = rng.sample(range(net.nranks), rng.randint(1, net.nranks))
-        claim = replace(empty, ranks=tuple(sorted(members)))
-    else:
+        return Lengths(prices=tuple((r, rng.choice((0.0, 0.5, 1.0, 3.0))) for r in priced), text="at random")
+    everything = tuple(range(net.nresources))
+    claim: ResourceWitness
+    if kind == "parts":
         side = [rng.randrange(3) for _ in range(net.nranks)]
         parts = (tuple(r for r in range(net.nranks) if side[r] == p) for p in sorted(set(side)))
-        claim = replace(empty, parts=tuple(parts))
-    claim = replace(claim, resources=tuple(range(net.nresources)))
+        claim = Parts(parts=tuple(parts), resources=everything, text="at random")
+    else:
+        members = rng.sample(range(net.nranks), rng.randint(1, net.nranks))
+        witness_class = {"cut": Cut, "arrivals": Arrivals, "departures": Departures}[kind]
+        claim = witness_class(ranks=tuple(sorted(members)), resources=everything, text="at random")
     for drop in rng.sample(claim.resources, net.nresources):
         fewer = replace(claim, resources=tuple(r for r in claim.resources if r != drop))
         if fewer.resources and limit_or_none(problem, fewer) is not None:
@@ -129,21 +135,21 @@ def test_accepted_witnesses_are_true(seed: int) -> None:
 
 def test_a_witness_without_resources_is_refused_without_a_crash() -> None:
     problem = make_problem(load("full:4"), "allreduce")
-    for kind, ranks, parts in (("cut", (0, 1, 2, 3), ()), ("parts", (), ((0, 1, 2, 3),))):
+    for claim in (Cut(ranks=(0, 1, 2, 3)), Parts(parts=((0, 1, 2, 3),))):
         with pytest.raises(BadWitness):
-            check(problem, Witness(kind, ranks, parts, (), 1.0, 1.0, float("inf"), "none"))
+            check(problem, replace(claim, base_us=1.0, per_byte_us=1.0, text="none"))
 
 
 def test_the_wrong_set_is_refused() -> None:
     problem = make_problem(load("full:4"), "broadcast")
-    cut = next(w for w in prove(problem).witnesses if w.kind == "cut")
+    cut = next(w for w in prove(problem).witnesses if isinstance(w, Cut))
     outside = tuple(r for r in range(4) if r not in cut.ranks)
     with pytest.raises(BadWitness):
         check(problem, replace(cut, ranks=outside))
     with pytest.raises(BadWitness, match="nothing has to get from 1 to 0"):
-        check(problem, Witness("path", (1, 0), (), (), 0.1, 0.0, float("inf"), "1→0"))
+        check(problem, Path(ranks=(1, 0), base_us=0.1, text="1→0"))
     summed = make_problem(load("full:4"), "allreduce")
-    parts = next(w for w in prove(summed).witnesses if w.kind == "parts")
+    parts = next(w for w in prove(summed).witnesses if isinstance(w, Parts))
     for wrong in (((0, 1), (2,)), ((0, 1), (1, 2, 3)), ((0, 1, 2, 3), ()), ((0,), (1,), (2,), (3,), (4,))):
         with pytest.raises(BadWitness):
             check(summed, replace(parts, parts=wrong))
@@ -182,13 +188,13 @@ def test_fewer_ranks_or_more_capacity_prove_less(seed: int) -> None:
     problem = random_problem(rng, name=rng.choice(("allgather", "alltoall", "reducescatter", "reduce", "allreduce")))
     net, k = problem.network, problem.collective.nranks
     need = find_requirements(problem.collective)
-    for kind, ends, flags in (
-        ("arrivals", problem.collective.goals[1], need.arrive),
-        ("departures", problem.collective.holders[1], need.depart),
+    for witness_class, ends, flags in (
+        (Arrivals, problem.collective.goals[1], need.arrive),
+        (Departures, problem.collective.holders[1], need.depart),
     ):
         if not flags.any():
             continue
-        every = Witness(kind, tuple(range(net.nranks)), (), tuple(range(net.nresources)), 0.0, 0.0, np.inf, "all")
+        every = witness_class(ranks=tuple(range(net.nranks)), resources=tuple(range(net.nresources)), text="all")
         base, per_byte, _ = recompute(problem, every)
         claim = replace(every, base_us=base, per_byte_us=per_byte)
         check(problem, claim)
@@ -200,24 +206,23 @@ def test_fewer_ranks_or_more_capacity_prove_less(seed: int) -> None:
 
 def test_ranks_and_resources_that_do_not_exist_are_refused() -> None:
     problem = LARGE["mesh:10x10"]
-    empty = Witness("arrivals", (0,), (), (0,), 0.0, 0.0, np.inf, "planted")
-    for wrong in (
-        replace(empty, ranks=(100,)),
-        replace(empty, ranks=(-1,)),
-        replace(empty, resources=(360,)),
-        replace(empty, resources=()),
-        replace(empty, resources=(0,)),  # This resource leads into another rank.
-        replace(empty, kind="cut", ranks=(0, 100)),
-        replace(empty, kind="path", ranks=(0, 100)),
-        replace(empty, kind="path", ranks=(0,)),
-        replace(empty, kind="direct", resources=(-1,)),
-        replace(empty, kind="parts", parts=((0,), (100,))),
-        replace(empty, kind="lengths", prices=((720, 1.0),)),
-        replace(empty, kind="lengths", prices=((-1, 1.0),)),
-        replace(empty, kind="lengths", prices=((0, -1.0),)),
-        replace(empty, kind="lengths", prices=((0, float("nan")),)),
-        replace(empty, kind="lengths", prices=((0, float("inf")),)),
-        replace(empty, kind="guess"),
-    ):
+    wrong_witnesses: tuple[Witness, ...] = (
+        Arrivals(ranks=(100,), resources=(0,)),
+        Arrivals(ranks=(-1,), resources=(0,)),
+        Arrivals(ranks=(0,), resources=(360,)),
+        Arrivals(ranks=(0,), resources=()),
+        Arrivals(ranks=(0,), resources=(0,)),  # This resource leads into another rank.
+        Cut(ranks=(0, 100), resources=(0,)),
+        Path(ranks=(0, 100)),
+        Path(ranks=(0,)),
+        Direct(resources=(-1,)),
+        Parts(parts=((0,), (100,)), resources=(0,)),
+        Lengths(prices=((720, 1.0),)),
+        Lengths(prices=((-1, 1.0),)),
+        Lengths(prices=((0, -1.0),)),
+        Lengths(prices=((0, float("nan")),)),
+        Lengths(prices=((0, float("inf")),)),
+    )
+    for wrong in wrong_witnesses:
         with pytest.raises(BadWitness):
             check(problem, wrong)

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from synth.bounds.check import recompute
 from synth.bounds.cuts.worst_cut import WorstCuts, worst_cuts, written
 from synth.bounds.prove import prove
-from synth.bounds.registry import recompute
 from synth.bounds.search import DEFAULT
 from synth.bounds.traffic import Traffic, capacities_out
-from synth.bounds.witness import Witness
+from synth.bounds.witnesses.cut import Cut
 from synth.model.problem import Problem, make_problem
 from synth.symmetry.quotient import quotient_problem
 from tests.random_problems import random_topology
@@ -118,7 +118,7 @@ def test_the_witness_proves_the_fraction(seed: int, name: str) -> None:
     problem = make_problem(random_topology(random.Random(seed)), name)
     for cut in worst_cuts(problem, MOST).cuts:
         members, resources = np.flatnonzero(cut.inside), cut.resources
-        proves = recompute(problem, Witness("cut", tuple(members.tolist()), (), tuple(resources.tolist())))
+        proves = recompute(problem, Cut(ranks=tuple(members.tolist()), resources=tuple(resources.tolist())))
         assert proves[1] >= float(cut.us_per_byte) * (1 - 1e-12)
     assert prove(problem).per_byte_us >= float(worst(problem)[0]) * (1 - 1e-12)
 

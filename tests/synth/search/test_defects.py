@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -14,7 +13,7 @@ import pytest
 from emit.library.programs import Programs, executor_for
 from synth import synthesize
 from synth.app.cli import main
-from synth.bounds.registry import KINDS
+from synth.bounds.witnesses.cut import Cut
 from synth.engines.registry import ENGINES, EngineRow
 from synth.engines.request import Options
 from synth.model.defects import DefectError
@@ -75,7 +74,7 @@ def test_a_bound_that_fails_costs_its_witnesses_only(workers: Workers, monkeypat
     def limit(*_: object) -> NoReturn:
         raise ArithmeticError("planted")
 
-    monkeypatch.setitem(KINDS, "cut", replace(KINDS["cut"], limit=limit))
+    monkeypatch.setattr(Cut, "limit", limit)
     result = search(make_problem(load("line:3"), "alltoall"), Options(1 << 10, engine="route", budget_s=3), workers)
     assert result.ranges
     assert result.bound.witnesses

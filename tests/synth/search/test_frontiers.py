@@ -19,7 +19,7 @@ from emit.targets import TARGETS
 from synth import synthesize
 from synth.app.synthesis import Synthesis
 from synth.baselines import CLOSED_FORMS
-from synth.bounds.registry import check
+from synth.bounds.check import check
 from synth.engines.registry import names
 from synth.model.collective import alltoallv
 from synth.model.problem import LARGEST, SMALLEST

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from synth.bounds.check import check
 from synth.bounds.prove import prove
-from synth.bounds.registry import check
 from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
 from synth.search.budget import Budget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import field, make_dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth.bounds.check import WITNESSES, recompute
 from synth.bounds.prove import prove
-from synth.bounds.registry import recompute
 from synth.bounds.witness import Witness
+from synth.bounds.witnesses.lengths import Lengths
 from synth.model.problem import Problem, make_problem
-from synth.storage import proof as proofs
 from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path, save_proof
 from synth.storage.schedule_file import StoredSchedule, load_schedule
 from synth.symmetry.quotient import quotient_problem
@@ -30,9 +30,9 @@ SIZE = float(1 << 20)
 NEVER = float("inf")
 
 
-def lengths(problem: Problem, prices: tuple[tuple[int, float], ...]) -> Witness:
+def lengths(problem: Problem, prices: tuple[tuple[int, float], ...]) -> Lengths:
     """Return a witness of these prices that claims what they prove."""
-    claim = Witness("lengths", (), (), (), 0.0, 0.0, NEVER, "link lengths", prices)
+    claim = Lengths(prices=prices, text="link lengths")
     base, per_byte, cap = recompute(problem, claim)
     return replace(claim, base_us=base, per_byte_us=per_byte, cap_us=cap)
 
@@ -115,19 +115,26 @@ def test_a_quotient_or_the_whole(tmp_path: Path) -> None:
         check_proof(stored_schedule.bounded_problem, of_quotient, SIZE)
 
 
-def test_new_fields_of_a_witness_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    more = [
-        ("flows", tuple[tuple[int, float], ...], field(default=((1, 0.1), (2, 1e-300)))),
-        ("exact", bool, field(default=True)),
-        ("by", str, field(default="HiGHS")),
-    ]
-    longer = make_dataclass("Longer", more, bases=(Witness,), frozen=True)
-    monkeypatch.setattr(proofs, "Witness", longer)
-    problem = make_problem(load("ring:4"), "allgather")
-    path = written(tmp_path, problem, SIZE)
-    first = longer(**vars(prove(problem).witnesses[0]))
-    save_proof(path, problem, [first], SIZE, load_schedule(path).claimed_us)
-    assert load_proof(proof_path(path)).witnesses == (first,)
+def test_every_field_of_every_kind_has_a_place_and_its_type_in_the_file(
+    stored: tuple[Path, StoredSchedule], tmp_path: Path
+) -> None:
+    """Check each kind with a value in each of its fields, and that a value of another kind's field is refused."""
+    document = json.loads(proof_path(stored[0]).read_text())
+    values = {
+        "ranks": (1, 2), "parts": ((0, 1), (2,)), "resources": (3, 1), "prices": ((1, 0.1), (2, 1e-300)),
+        "at_bytes": 2.0, "times": (0.0, 1.5), "windows": ((0, 1, 0.5),), "shares": ((0, 1, 2, 3, 4, 0.5),),
+    }  # fmt: skip
+    for kind, witness_class in WITNESSES.items():
+        own_values = {field.name: values[field.name] for field in fields(witness_class) if field.name in values}
+        witness = witness_class(base_us=1.0, per_byte_us=2.0, cap_us=3.0, text="x", protocol="LL", **own_values)  # type: ignore[arg-type]
+        assert {field.name for field in fields(witness)} | {"kind"} <= {*document["witnesses"][0], "protocol"}
+        shared = {"kind": kind, "base_us": 1, "per_byte_us": 2, "cap_us": 3, "text": "x", "protocol": "LL"}
+        empty = {name: 0 if name == "at_bytes" else [] for name in values}
+        content = {**shared, **empty, **own_values, "resource_names": {}}
+        assert read(tmp_path, {**document, "witnesses": [content]}).witnesses == (witness,)
+        for name in values.keys() - own_values.keys():
+            with pytest.raises(InputError, match=f"{name}: a witness of kind {kind} has none"):
+                read(tmp_path, {**document, "witnesses": [{**content, name: values[name]}]})
 
 
 CLAIMS = ("base_us", "per_byte_us", "cap_us", "time_us", "bound_us", "size_bytes", "gap")
@@ -200,7 +207,7 @@ def test_prices_that_prove_less_are_accepted(tmp_path: Path) -> None:
     even = lengths(problem, tuple((r, 1.0) for r in range(problem.network.nresources)))
     save_proof(path, problem, [even], SIZE, stored_schedule.claimed_us)
     proof = load_proof(proof_path(path))
-    assert proof.witnesses[0].prices == even.prices
+    assert proof.witnesses[0] == even
     for row in range(len(even.prices)):
         for price in (1.01, 3.0, 0.5, 0.0):
             prices = (*even.prices[:row], (row, price), *even.prices[row + 1 :])
@@ -215,7 +222,7 @@ def test_prices_that_prove_less_are_accepted(tmp_path: Path) -> None:
 def test_names_and_numbers_agree(stored: tuple[Path, StoredSchedule]) -> None:
     path, stored_schedule = stored
     proof = load_proof(proof_path(path))
-    number = next(i for i, w in enumerate(proof.witnesses) if w.resources or w.prices)
+    number = next(i for i, w in enumerate(proof.witnesses) if w.resource_numbers())
     names = proof.names[number]
     first = min(names)
     for wrong in (
@@ -298,6 +305,10 @@ WRONG: list[tuple[tuple[Any, ...], object]] = [
     (("bound_us",), 10**400),
     (("gap",), "1.0"),
     (("witnesses",), [3]),
+    (("witnesses", 0, "kind"), ""),
+    (("witnesses", 0, "kind"), "recompute"),
+    (("witnesses", 0, "kind"), "__class__"),
+    (("witnesses", 0, "kind"), "a\x1b[2J"),
     (("witnesses", 0, "ranks"), [-1]),
     (("witnesses", 0, "ranks"), [0.5]),
     (("witnesses", 0, "ranks"), [True]),
@@ -346,7 +357,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 def test_crafted_kinds_and_places(stored: tuple[Path, StoredSchedule]) -> None:
-    """Check that unknown kinds, and kinds with fields of other kinds, are refused and raise no other error."""
+    """Check that witnesses of every kind with any places are refused and raise no other error."""
     path, stored_schedule = stored
     proof, names = load_proof(proof_path(path)), stored_schedule.problem.network.resource_names
     shapes: list[dict[str, Any]] = [
@@ -354,21 +365,12 @@ def test_crafted_kinds_and_places(stored: tuple[Path, StoredSchedule]) -> None:
         {"resources": (0, 1, 2, 10**9)}, {"resources": (0,)}, {"ranks": (99,), "resources": (0,)},
         {"prices": ((0, 1e15), (0, 1e-15))}, {"prices": ((0, 0.0),)},
     ]  # fmt: skip
-    for kind in (
-        "path",
-        "cut",
-        "parts",
-        "direct",
-        "lengths",
-        "arrivals",
-        "departures",
-        "",
-        "recompute",
-        "__class__",
-    ):
+    for witness_class in WITNESSES.values():
+        own = {field.name for field in fields(witness_class)}
         for shape in shapes:
-            claim = replace(Witness(kind, (), (), (), 0.0, 1.0, NEVER, "x"), **shape)
-            spoken = [r for r in (*claim.resources, *dict(claim.prices)) if r < len(names)]
+            own_fields = {name: value for name, value in shape.items() if name in own}
+            claim = witness_class(per_byte_us=1.0, text="x", **own_fields)
+            spoken = [r for r in claim.resource_numbers() if r < len(names)]
             forged = replace(
                 proof,
                 witnesses=(claim,),

@@ -9,8 +9,8 @@ import pytest
 
 from emit.program import Gpu, Program, Step, ThreadBlock
 from emit.timing.predict import Predictor
+from synth.bounds.check import check
 from synth.bounds.prove import prove
-from synth.bounds.registry import check
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.timing.simulate import time_us, timed

@@ -20,9 +20,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.app.cli.files.prove import prove as prove_command
+from synth.bounds.check import check
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import prove
-from synth.bounds.registry import check
 from synth.engines.flow import search as flow
 from synth.engines.flow.routes import ExpectedTime, RouteShape
 from synth.engines.request import Options
