@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synth.bounds.check import proved
-from synth.bounds.registry import KINDS, BoundKind
 from synth.bounds.search import DEFAULT, BoundCost, BoundSearch, BoundTuning
 from synth.bounds.witness import Limit, Witness, countable, decisive
 from synth.model.collective import Floats
@@ -20,6 +19,9 @@ from synth.model.deadline import checking_deadline, now
 from synth.model.defects import contained
 from synth.model.problem import Problem
 from synth.solvers.workers import Workers
+
+if TYPE_CHECKING:
+    from synth.bounds.registry import BoundKind
 
 _NEVER = float("inf")
 _ROUND_OFF = 1 + 1e-9
@@ -176,7 +178,7 @@ def refute(
             countable(problem.under(name) if name else problem), tuning, own_witnesses, workers=workers
         )
         search.size_bytes, search.reached_us, search.budget_s = size_bytes, reached_us, deadline - now()
-        for kind in KINDS.values():
+        for kind in _kinds().values():
             for claim in checking_deadline(kind.find(search, BoundCost.WINDOWS)):
                 if claim is not None:
                     search.witnesses.append(witness := proved(search.problem, claim))
@@ -197,15 +199,22 @@ def prove(problem: Problem, *, max_flow: bool = True, tuning: BoundTuning = DEFA
         ]
         return Bound(tuple(w for bound in bounds for w in bound.witnesses))
     problem = countable(problem)
-    search = BoundSearch(problem, tuning, [*_quick(problem, tuning, tuple(KINDS))])
+    search = BoundSearch(problem, tuning, [*_quick(problem, tuning, tuple(_kinds()))])
     if max_flow:
         _look(search, BoundCost.MAX_FLOW)
-    search.witnesses.sort(key=lambda w: [*KINDS].index(w.kind))
+    search.witnesses.sort(key=lambda w: [*_kinds()].index(w.kind))
     return Bound(tuple(_useful(search.witnesses)))
 
 
+def _kinds() -> dict[str, BoundKind]:
+    """Return the registry; it imports the modules of the searches, which a command that proves nothing does without."""
+    from synth.bounds.registry import KINDS
+
+    return KINDS
+
+
 @lru_cache(maxsize=2)
-def _quick(problem: Problem, tuning: BoundTuning, _kinds: tuple[str, ...]) -> tuple[Witness, ...]:
+def _quick(problem: Problem, tuning: BoundTuning, _names: tuple[str, ...]) -> tuple[Witness, ...]:
     """Return the quick witnesses; they are cached for the call that adds the worst cuts."""
     search = BoundSearch(problem, tuning)
     _look(search, BoundCost.QUICK)
@@ -214,7 +223,7 @@ def _quick(problem: Problem, tuning: BoundTuning, _kinds: tuple[str, ...]) -> tu
 
 def _look(search: BoundSearch, cost: BoundCost) -> None:
     """Add the witnesses that the searches of one cost find."""
-    for kind in checking_deadline(KINDS.values()):
+    for kind in checking_deadline(_kinds().values()):
         if search.problem.quotient is None or kind.witness_class.of_quotients:
             contained(f"bound {kind.witness_class.kind}", partial(_take, search, kind, cost), None)
 

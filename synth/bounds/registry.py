@@ -1,21 +1,30 @@
 """The registry of the searches for bounds, one row a kind of bound.
 
-A row imports the module of its searches only when a search runs, so that the command line starts fast.
+It loads the modules of all searches, so import it only where a search runs; a witness is checked without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
+from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
+from synth.bounds.ends import find_arrivals, find_departures
+from synth.bounds.hops import find_direct, find_path
+from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
+from synth.bounds.parts import find_parts
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.windows.limit import Window
+from synth.bounds.windows.windows import refutations
 from synth.bounds.witness import Witness
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
 from synth.bounds.witnesses.lengths import Lengths
 from synth.bounds.witnesses.parts import Parts
+
+_W = TypeVar("_W", bound=Witness)
 
 
 class BoundKind(Protocol):
@@ -25,99 +34,28 @@ class BoundKind(Protocol):
     def witness_class(self) -> type[Witness]:
         """Return the class of the witnesses."""
 
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Witness | None]:
-        """Yield the witnesses, without numbers, that the search of a cost class finds; nothing if there is none.
+    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterable[Witness | None]:
+        """Return the witnesses, without numbers, that the search of a cost class finds; none without such a search.
 
         A None means that a solver's process is at work.
         """
 
 
-class _Paths:
-    witness_class = Path
+@dataclass(frozen=True)
+class KindRow(Generic[_W]):
+    """A row of the registry: a kind of bound whose searches are functions.
 
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Path]:
-        if cost == BoundCost.QUICK:
-            from synth.bounds.hops import find_path
+    Attributes:
+        witness_class: Class of the witnesses.
+        searches: The searches by their cost.
+    """
 
-            yield from find_path(search)
+    witness_class: type[_W]
+    searches: Mapping[BoundCost, Callable[[BoundSearch], Iterator[_W | None]]]
 
-
-class _Directs:
-    witness_class = Direct
-
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Direct]:
-        if cost == BoundCost.QUICK:
-            from synth.bounds.hops import find_direct
-
-            yield from find_direct(search)
-
-
-class _Cuts:
-    witness_class = Cut
-
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Cut]:
-        if cost == BoundCost.QUICK:
-            from synth.bounds.cuts.cut import find_cuts
-
-            yield from find_cuts(search)
-        elif cost == BoundCost.MAX_FLOW:
-            from synth.bounds.cuts.cut import find_worst_cuts
-
-            yield from find_worst_cuts(search)
-
-
-class _Parts:
-    witness_class = Parts
-
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Parts]:
-        if cost == BoundCost.QUICK:
-            from synth.bounds.parts import find_parts
-
-            yield from find_parts(search)
-
-
-class _Arrivals:
-    witness_class = Arrivals
-
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Arrivals]:
-        if cost == BoundCost.QUICK:
-            from synth.bounds.ends import find_arrivals
-
-            yield from find_arrivals(search)
-
-
-class _Departures:
-    witness_class = Departures
-
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Departures]:
-        if cost == BoundCost.QUICK:
-            from synth.bounds.ends import find_departures
-
-            yield from find_departures(search)
-
-
-class _Lengths:
-    witness_class = Lengths
-
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Lengths]:
-        if cost in (BoundCost.QUICK, BoundCost.ROUTING, BoundCost.LINEAR_PROGRAM):
-            from synth.bounds import lengths
-
-            yield from {
-                BoundCost.QUICK: lengths.find_uniform,
-                BoundCost.ROUTING: lengths.find_by_loads,
-                BoundCost.LINEAR_PROGRAM: lengths.find_by_linear_program,
-            }[cost](search)
-
-
-class _Windows:
-    witness_class = Window
-
-    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterator[Window | None]:
-        if cost == BoundCost.WINDOWS:
-            from synth.bounds.windows.windows import refutations
-
-            yield from refutations(search)
+    def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterable[_W | None]:
+        """Return the witnesses that the search of a cost class finds."""
+        return self.searches[cost](search) if cost in self.searches else ()
 
 
 # The order matters: of witnesses that prove the same, the one of the earlier kind counts.
@@ -129,5 +67,22 @@ def register(kind: BoundKind) -> None:
     KINDS[kind.witness_class.kind] = kind
 
 
-for _kind in (_Paths(), _Directs(), _Cuts(), _Parts(), _Arrivals(), _Departures(), _Lengths(), _Windows()):
-    register(_kind)
+# The row names its class twice: without the brackets mypy would infer the class `Witness`, and accept any search.
+for _row in (
+    KindRow[Path](Path, {BoundCost.QUICK: find_path}),
+    KindRow[Direct](Direct, {BoundCost.QUICK: find_direct}),
+    KindRow[Cut](Cut, {BoundCost.QUICK: find_cuts, BoundCost.MAX_FLOW: find_worst_cuts}),
+    KindRow[Parts](Parts, {BoundCost.QUICK: find_parts}),
+    KindRow[Arrivals](Arrivals, {BoundCost.QUICK: find_arrivals}),
+    KindRow[Departures](Departures, {BoundCost.QUICK: find_departures}),
+    KindRow[Lengths](
+        Lengths,
+        {
+            BoundCost.QUICK: find_uniform,
+            BoundCost.ROUTING: find_by_loads,
+            BoundCost.LINEAR_PROGRAM: find_by_linear_program,
+        },
+    ),
+    KindRow[Window](Window, {BoundCost.WINDOWS: refutations}),
+):
+    register(_row)

@@ -138,7 +138,7 @@ class Collective:
         return self.fraction * size_bytes
 
 
-def make_collective(
+def make_collective(  # It has a parameter for each field of a collective that callers state.
     name: str,
     nranks: int,
     fraction: Floats | float,

@@ -52,7 +52,7 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: ClockTuning = TUNIN
     return np.asarray(peaks)
 
 
-def _add_steps(
+def _add_steps(  # A loop that Numba compiles takes columns, however many.
     first: Any, chunk: Any, link: Any, weight: Any, holds: Any, ptr: Any, uses: Any, factor: Any, load: Any, peaks: Any
 ) -> None:
     """Set `peaks`; the sends of step i are the rows first[i]:first[i+1].

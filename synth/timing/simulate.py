@@ -210,7 +210,7 @@ def _network_columns(net: Network, run: Runner) -> list[Any]:
     )
 
 
-def _link_rows(
+def _link_rows(  # A loop that Numba compiles takes columns, however many.
     chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, nranks: int, src: Any, dst: Any, ptr: Any,
     holders_ptr: Any, holders: Any, sends: Any,
 ) -> int:  # fmt: skip

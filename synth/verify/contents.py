@@ -197,12 +197,12 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
             continue
         for i in range(goals_ptr[c], goals_ptr[c + 1]):
             if last_chunk[goals[i]] != c:
-                _clear(c, exact, goals[i], nranks, bits, words, has, latest, replaced, last_chunk)
+                _clear(c, exact, goals[i], bits, words, ranks)
         ncontributions = holders_ptr[c + 1] - holders_ptr[c]
         for i in range(holders_ptr[c], holders_ptr[c + 1]):
             at = holders[i]
             if last_chunk[at] != c:
-                _clear(c, exact, at, nranks, bits, words, has, latest, replaced, last_chunk)
+                _clear(c, exact, at, bits, words, ranks)
             has[at] = _WHOLE if ncontributions == 1 else _OWN
             size[at] = 1
             if exact:
@@ -214,9 +214,9 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
             while j < ptr[c + 1] and step[j] == step[i]:
                 at, to = src[j], dst[j]
                 if last_chunk[at] != c:
-                    _clear(c, exact, at, nranks, bits, words, has, latest, replaced, last_chunk)
+                    _clear(c, exact, at, bits, words, ranks)
                 if last_chunk[to] != c:
-                    _clear(c, exact, to, nranks, bits, words, has, latest, replaced, last_chunk)
+                    _clear(c, exact, to, bits, words, ranks)
                 if has[at] == _NOTHING:
                     return ABSENT, int(row[j]), 0, 0.0
                 if start[j] < latest[at] - tolerance:
@@ -238,7 +238,7 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
                 elif arrives[k] < latest[to] - tolerance:
                     return BEFORE, int(row[k]), 0, 0.0
             if exact:
-                _add_bits(i, j, src, dst, adds, nranks, bits, words, has, changes)
+                _add_bits(i, j, sends, bits, words, ranks)
             elif not _add_sizes(i, j, src, dst, adds, ncontributions, has, size):
                 return _UNCLEAR, c, 0, 0.0
             for k in range(i, j):
@@ -256,30 +256,19 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
     return OK, 0, 0, 0.0
 
 
-def _clear(
-    c: int,
-    exact: bool,
-    at: int,
-    nranks: int,
-    bits: Any,
-    words: int,
-    has: Any,
-    latest: Any,
-    replaced: Any,
-    last_chunk: Any,
-) -> None:
+def _clear(c: int, exact: bool, at: int, bits: Any, words: int, ranks: _RankTable) -> None:
     """Set a rank to hold nothing, as it does when it first occurs in a chunk.
 
     The caller compares `last_chunk` itself, as a call would cost more.
     """
-    last_chunk[at] = c
-    has[at] = _NOTHING
-    latest[at] = 0.0
-    replaced[at] = 0.0
+    ranks.last_chunk[at] = c
+    ranks.has[at] = _NOTHING
+    ranks.latest[at] = 0.0
+    ranks.replaced[at] = 0.0
     if exact:
         for table in range(_TABLES):
             for w in range(words):
-                bits[(table * nranks + at) * words + w] = 0
+                bits[(table * len(ranks.has) + at) * words + w] = 0
 
 
 def _add_sizes(i: int, j: int, src: Any, dst: Any, adds: Any, ncontributions: int, has: Any, size: Any) -> bool:
@@ -303,11 +292,10 @@ def _add_sizes(i: int, j: int, src: Any, dst: Any, adds: Any, ncontributions: in
     return True
 
 
-def _add_bits(
-    i: int, j: int, src: Any, dst: Any, adds: Any, nranks: int, bits: Any, words: int, has: Any, changes: Any
-) -> None:
+def _add_bits(i: int, j: int, sends: _SendTable, bits: Any, words: int, ranks: _RankTable) -> None:
     """Apply a step's sends to the ranks' bits: first combine all arrivals at a rank, then add them to what it had."""
-    table = nranks * words
+    src, dst, adds, has, changes = sends.src, sends.dst, sends.adds, ranks.has, ranks.changes
+    table = len(has) * words
     for k in range(i, j):
         for w in range(words):
             at, to = src[k] * words + w, dst[k] * words + w

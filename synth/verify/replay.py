@@ -163,15 +163,14 @@ def _first_overlap(
     return int(code), int(index), int(row), float(level)
 
 
-def _overlap(
+def _overlap(  # A loop that Numba compiles takes columns, however many.
     order: Any, link: Any, start: Any, end: Any, rate: Any, ptr: Any, uses: Any, slots: Any, most: Any,
     tolerance: float,
 ) -> tuple[int, int, int, float]:  # fmt: skip
     """Find the first overlap in one pass over the rows in `order`.
 
     It returns _UNSORTED if the starts on a link or a resource go down. The ends of the sends in flight through resource
-    r
-    lie in closes[first[r] : first[r] + count[r]], ascending. There is never more than one send a link, and
+    r lie in closes[first[r] : first[r] + count[r]], ascending. There is never more than one send a link, and
     slots[r] … slots[r + 1] hold twice as many.
     """
     nlinks, nresources = len(rate), len(most)
