@@ -23,8 +23,8 @@ from emit.library.library_file import Requirement, network_digest, read_right, s
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, divisor
 from emit.timing.predict import TimedProgram
-from synth.bounds.prove import prove
 from synth.bounds.check import recompute
+from synth.bounds.prove import prove
 from synth.bounds.witness import Witness
 from synth.concurrent.union import Member, UnionProblem, union_problem
 from synth.model.collective import named as named_collective
