@@ -3,6 +3,6 @@
 from emit.library.index import load_index
 from emit.library.overlay import load_library
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import Selector
+from emit.library.selection.selector import LibraryCall, Selector
 
-__all__ = ["Selector", "choose", "load_index", "load_library"]
+__all__ = ["LibraryCall", "Selector", "choose", "load_index", "load_library"]

@@ -39,7 +39,7 @@ from typing import Any
 
 from emit.library.entry import IndexEntry
 from emit.library.overlay import load_library
-from emit.library.selection.selector import Selector, entries_in_order
+from emit.library.selection.selector import LibraryCall, Selector, entries_in_order
 from emit.mscclpp.memory import counted_chunks
 from emit.mscclpp.plan import SUMS, ExecutionPlan
 from emit.mscclpp.read import read_plan
@@ -274,15 +274,11 @@ class Plans:
         if not entries or dtype is None or dtype not in supported_types:
             return None
         first_entry = entries[0]
-        entry = self._selector.choose(
-            collective,
-            first_entry.nranks,
-            first_entry.group,
-            size_bytes,
-            inplace,
-            root=None if root is None else first_entry.communicator[root],
-            relays=first_entry.relays,
+        root_rank = None if root is None else first_entry.communicator[root]
+        call = LibraryCall(
+            collective, first_entry.nranks, first_entry.group, inplace, root=root_rank, relays=first_entry.relays
         )
+        entry = self._selector.choose(call, size_bytes)
         loaded = None if entry is None else self._by_file[entry.file]
         return loaded if loaded is not None and loaded.takes(size_bytes) else None
 

@@ -14,7 +14,7 @@ from emit.goal import Goal
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.goals import goal_stated, state_goal
 from emit.library.index import MAX_INDEX_BYTES, load_index, read_index
-from emit.library.selection.selector import Selector
+from emit.library.selection.selector import LibraryCall, Selector
 from emit.targets import TARGETS
 from synth.storage.columns import json_object
 from topologies.errors import InputError
@@ -25,54 +25,9 @@ from topologies.topology import Topology
 GOAL_FORMAT = "synth-goal-1"
 
 
-def choose(
-    entries: Sequence[IndexEntry],
-    collective: str,
-    nranks: int,
-    ranks: Sequence[int] | None,
-    size_bytes: int,
-    inplace: bool,
-    *,
-    target: str | None = None,
-    topology: str | None = None,
-    root: int | None = None,
-    relays: Sequence[int] = (),
-    element_bytes: int = 1,
-    any_order: bool = False,
-) -> IndexEntry | None:
-    """Return the entry that serves a call; None if the executor's own algorithm serves it.
-
-    That is so if no file of the library fits, or the message size is no multiple of what its file needs. For many calls
-    make one `Selector`.
-
-    Args:
-        entries: Entries of one index.
-        collective: Name of the collective; torch's spellings are also known.
-        nranks: Number of ranks of the group.
-        ranks: The topology's ranks of the group, in order; None if they may be anywhere.
-        size_bytes: Larger of a rank's send and receive buffer.
-        inplace: True for a call in place.
-        target: Executor; None for any, if all fitting files have the same.
-        topology: Name of the topology; None for any, if all fitting files have the same.
-        root: The topology's rank of the root; a file is for one root only.
-        relays: Ranks of the topology after the group's in the communicator.
-        element_bytes: Bytes of an element of the call's type.
-        any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
-            must then be made in the order of the entry's `communicator`.
-
-    Raises:
-        InputError: If the call is impossible, or several entries fit; the message says what would tell them apart.
-    """
-    call = collective, nranks, ranks, size_bytes, inplace
-    return Selector(entries).choose(
-        *call,
-        target=target,
-        topology=topology,
-        root=root,
-        relays=relays,
-        element_bytes=element_bytes,
-        any_order=any_order,
-    )
+def choose(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> IndexEntry | None:
+    """Return the entry that serves a call as `Selector.choose` does, which is faster for many calls."""
+    return Selector(entries).choose(call, size_bytes)
 
 
 def entry_beside(path: str | Path) -> IndexEntry | None:

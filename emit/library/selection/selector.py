@@ -22,6 +22,60 @@ _Key = tuple[str, bool, tuple[int, ...]]  # collective, in place, ranks
 _KEPT = 1 << 14  # questions that are remembered, whatever their sizes
 
 
+class LibraryCall(NamedTuple):
+    """A call of a collective, of any size, for which a library may have a file.
+
+    Attributes:
+        collective: Name of the collective; torch's spellings are also known.
+        nranks: Number of ranks of the group.
+        ranks: The topology's ranks of the group, in order; None if they may be anywhere.
+        inplace: True for a call in place.
+        target: Executor; None for any, if all fitting files have the same.
+        topology: Name of the topology; None for any, if all fitting files have the same.
+        root: The topology's rank of the root; a file is for one root only.
+        relays: Ranks of the topology after the group's in the communicator.
+        element_bytes: Bytes of an element of the call's type.
+        any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
+            must then be made in the order of the entry's `communicator`.
+    """
+
+    collective: str
+    nranks: int
+    ranks: Sequence[int] | None
+    inplace: bool
+    target: str | None = None
+    topology: str | None = None
+    root: int | None = None
+    relays: Sequence[int] = ()
+    element_bytes: int = 1
+    any_order: bool = False
+
+    def checked(self) -> LibraryCall:
+        """Return the call with plain values, and ranks as tuples; raise InputError for one that is impossible."""
+        ranks = None if self.ranks is None else whole_numbers(self.ranks, "ranks")
+        call = LibraryCall(
+            as_text(self.collective, "collective"),
+            whole(self.nranks, "nranks"),
+            ranks,
+            as_flag(self.inplace, "inplace"),
+            None if self.target is None else as_text(self.target, "target"),
+            None if self.topology is None else as_text(self.topology, "topology"),
+            None if self.root is None else whole(self.root, "root"),
+            whole_numbers(self.relays, "relays"),
+            whole(self.element_bytes, "element_bytes"),
+            as_flag(self.any_order, "any_order"),
+        )
+        if call.element_bytes < 1:
+            raise InputError(f"element_bytes {call.element_bytes}: is not possible; it must be 1 or more")
+        if call.nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == call.nranks):
+            suffix = "" if ranks is None else f" and ranks {format_listed(ranks)}"
+            raise InputError(
+                f"nranks {call.nranks}{suffix}: is not possible; it must be 1 or more,"
+                " with that many different ranks if ranks are given"
+            )
+        return call
+
+
 class Served(NamedTuple):
     """An entry that serves a range of sizes.
 
@@ -99,85 +153,56 @@ class Selector:
                 self._orders[entry.collective, entry.inplace, tuple(sorted(group))][group] = None
         self._ranges = lru_cache(_KEPT, typed=True)(self._make_ranges)
 
-    def choose(
-        self,
-        collective: str,
-        nranks: int,
-        ranks: Sequence[int] | None,
-        size_bytes: int,
-        inplace: bool,
-        *,
-        target: str | None = None,
-        topology: str | None = None,
-        root: int | None = None,
-        relays: Sequence[int] = (),
-        element_bytes: int = 1,
-        any_order: bool = False,
-    ) -> IndexEntry | None:
+    def choose(self, call: LibraryCall, size_bytes: int) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
         That is so if no file of the library fits, or the message size is no multiple of what its file needs.
-        `emit.library.selection.lookup.choose` describes the arguments and the errors.
+
+        Args:
+            call: The call.
+            size_bytes: Larger of a rank's send and receive buffer.
+
+        Raises:
+            InputError: If the call is impossible, or several entries fit; the message says what would tell them apart.
         """
-        ranks = tuple(ranks) if type(ranks) is list else ranks
-        relays = tuple(relays) if type(relays) is list else relays
-        call = collective, nranks, ranks, inplace, target, topology, root, relays, element_bytes, any_order
         try:
             starts, served = self._ranges(*call)
-        except TypeError:  # Arguments that cannot be hashed have not been checked yet.
-            starts, served = self._make_ranges(*call)
+        except TypeError:  # Lists cannot be hashed; what else cannot has not been checked yet.
+            call = LibraryCall(*(tuple(value) if type(value) is list else value for value in call))
+            starts, served = self._ranges_of(call)
         if type(size_bytes) is not int or size_bytes < 0:
             size_bytes = _size(size_bytes)
         fitting = [entry for entry, unit in served[bisect_right(starts, size_bytes) - 1] if not size_bytes % unit]
-        if len(fitting) == 1 and (root is not None or fitting[0].root is None):
+        if len(fitting) == 1 and (call.root is not None or fitting[0].root is None):
             return fitting[0]
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
 
-    def _make_ranges(
-        self,
-        collective: Any,
-        nranks: Any,
-        ranks: Any,
-        inplace: Any,
-        target: Any,
-        topology: Any,
-        root: Any,
-        relays: Any,
-        element_bytes: Any,
-        any_order: Any,
-    ) -> Ranges:
-        """Return the entries for a call of any size; raise InputError for an impossible call."""
-        name, nranks = as_text(collective, "collective"), whole(nranks, "nranks")
-        ranks, relays = None if ranks is None else whole_numbers(ranks, "ranks"), whole_numbers(relays, "relays")
-        conditions: dict[str, object] = {"target": None if target is None else as_text(target, "target")}
-        conditions |= {"topology": None if topology is None else as_text(topology, "topology")}
-        conditions |= {"root": None if root is None else whole(root, "root"), "relays": relays}
-        inplace, any_order = as_flag(inplace, "inplace"), as_flag(any_order, "any_order")
-        element_bytes = whole(element_bytes, "element_bytes")
-        if element_bytes < 1:
-            raise InputError(f"element_bytes {element_bytes}: is not possible; it must be 1 or more")
-        name = name if name in self._names else parse_name(name)
-        if nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == nranks):
-            suffix = "" if ranks is None else f" and ranks {format_listed(ranks)}"
-            raise InputError(
-                f"nranks {nranks}{suffix}: is not possible; it must be 1 or more,"
-                " with that many different ranks if ranks are given"
-            )
-        required = {key: value for key, value in conditions.items() if value is not None}
+    def _ranges_of(self, call: LibraryCall) -> Ranges:
+        """Return the entries for a call of any size, remembered if the call can be hashed."""
+        try:
+            return self._ranges(*call)
+        except TypeError:
+            return self._make_ranges(*call)
 
-        def matching(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
+    def _make_ranges(self, *fields: Any) -> Ranges:
+        """Return the entries for a call with these fields and any size; raise InputError for an impossible call."""
+        call = LibraryCall(*fields).checked()
+        name = call.collective if call.collective in self._names else parse_name(call.collective)
+        required = {key: value for key in ("target", "topology", "root") if (value := getattr(call, key)) is not None}
+        required["relays"] = call.relays
+
+        def matching(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
             """Return the entries that meet the call's conditions."""
             return [e for e in entries if all(getattr(e, key) == value for key, value in required.items())]
 
-        if ranks is None:
-            return _cut(matching(self._of.get((name, inplace, nranks), ())), element_bytes)
-        fitting = matching(self._in_order((name, inplace, ranks)))
-        if any_order:
-            orders = self._orders.get((name, inplace, tuple(sorted(ranks))), ())
-            fitting += matching(
-                [e for order in orders if order != ranks for e in self._in_order((name, inplace, order))]
-            )
-        return _cut(fitting, element_bytes, any_order=any_order)
+        if call.ranks is None:
+            return _cut(matching(self._of.get((name, call.inplace, call.nranks), ())), call)
+        ranks = tuple(call.ranks)
+        orders = [ranks]
+        if call.any_order:
+            other_orders = self._orders.get((name, call.inplace, tuple(sorted(ranks))), ())
+            orders += [order for order in other_orders if order != ranks]
+        return _cut(matching(entry for order in orders for entry in self._in_order((name, call.inplace, order))), call)
 
     def expanded(self) -> list[IndexEntry]:
         """Return the entries in their order, then one for each further group that an entry serves."""
@@ -188,15 +213,14 @@ class Selector:
         """Return the entries of a collective, form and ranks, those of the ranks themselves first."""
         return entries_in_order([*self._own.get(key, ()), *self._shared.get(key, ())], key[2])
 
-    def _first_of_orders(self, fitting: Sequence[IndexEntry], call: Sequence[Any], size_bytes: int) -> IndexEntry:
+    def _first_of_orders(self, fitting: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> IndexEntry:
         """Return the first entry if only the order of ranks differs; else raise InputError that says what differs."""
-        collective, nranks, ranks, _, _, _, root, *_, any_order = call
-        description = f"{collective} of {nranks} ranks, {size_bytes} bytes"
-        if root is None and any(entry.root is not None for entry in fitting):
+        description = f"{call.collective} of {call.nranks} ranks, {size_bytes} bytes"
+        if call.root is None and any(entry.root is not None for entry in fitting):
             raise InputError(f"{description}: the library's files are for one root each; give root")
         for key, word in (("target", "target"), ("topology", "topology"), ("group", "ranks")):
             values = list(dict.fromkeys(getattr(entry, key) for entry in fitting))
-            if key == "group" and any_order and ranks is not None:
+            if key == "group" and call.any_order and call.ranks is not None:
                 return fitting[0]
             if len(values) > 1:
                 examples = " and ".join(v if isinstance(v, str) else format_listed(v) for v in values[:2])
@@ -214,17 +238,17 @@ def _size(size_bytes: Any) -> int:
     return size
 
 
-def _cut(entries: Sequence[IndexEntry], element_bytes: int, *, any_order: bool = False) -> Ranges:
+def _cut(entries: Sequence[IndexEntry], call: LibraryCall) -> Ranges:
     """Return the ranges of sizes with the entries that serve each.
 
-    With `any_order`, only the first of entries that differ in the order of their ranks is kept.
+    For ranks in any order, only the first of entries that differ in the order of their ranks is kept.
     """
     begins, ends = defaultdict(list), defaultdict(list)
     for number, entry in enumerate(entries):
         begins[entry.min_bytes].append(number)
         if entry.max_bytes is not None:
             ends[entry.max_bytes + 1].append(number)
-    served_entries = [Served(entry, entry.unit(element_bytes)) for entry in entries]
+    served_entries = [Served(entry, entry.unit(call.element_bytes)) for entry in entries]
     starts = sorted({0, *begins, *ends})
     served: list[tuple[Served, ...]] = []
     open_numbers: set[int] = set()
@@ -233,7 +257,7 @@ def _cut(entries: Sequence[IndexEntry], element_bytes: int, *, any_order: bool =
         first_served: dict[object, Served] = {}
         for number in sorted(open_numbers):
             entry, unit = served_entries[number]
-            group = tuple(sorted(entry.group)) if any_order else number
+            group = tuple(sorted(entry.group)) if call.any_order and call.ranks is not None else number
             first_served.setdefault(
                 (entry.topology, entry.target, entry.root, entry.relays, group, unit), served_entries[number]
             )

@@ -15,6 +15,7 @@ from emit.library.goals import goal_stated, state_goal
 from emit.library.index import load_index
 from emit.library.saving.add import Addition, add
 from emit.library.selection.lookup import choose, goal_beside
+from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS, target_named
 from tests import EXAMPLES
 from topologies.errors import InputError
@@ -44,7 +45,7 @@ def test_a_faster_program_replaces_existing_files(tmp_path: Path) -> None:
     names = {key.removeprefix("allreduce-any-2ranks-"): value for key, value in served(tmp_path).items()}
     assert names == {"old": (0, 999), "new": (1000, 2000), "newer": (2001, 3000), "old-from3001": (3001, None)}
     for size, stem in ((999, "old"), (1000, "new"), (2000, "new"), (3001, "old-from3001")):
-        entry = choose(load_index(tmp_path), "allreduce", 2, None, size, True)
+        entry = choose(load_index(tmp_path), LibraryCall("allreduce", 2, None, True), size)
         assert entry is not None
         assert entry.path.stem.endswith(f"-{stem}")
     add([pair("all")], tmp_path, anew=True)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import FORMAT, index_text, load_index, parse_index
 from emit.library.selection.lookup import choose
+from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError
@@ -71,7 +72,9 @@ def test_a_call_gets_the_file_that_serves_it(rows: list[Row], data: st.DataObjec
         right = [
             r["file"] for r in same if r["min_bytes"] <= size <= (size if r["max_bytes"] is None else r["max_bytes"])
         ]
-        entry = choose(entries, row["collective"], row["nranks"], row["group"], size, row["inplace"], **full)
+        entry = choose(
+            entries, LibraryCall(row["collective"], row["nranks"], row["group"], row["inplace"], **full), size
+        )
         assert ([] if entry is None else [entry.file]) == right
         assert len(right) <= 1
 
@@ -93,23 +96,23 @@ def test_an_incomplete_call_gets_a_file_only_if_it_is_unique(rows: list[Row], da
     ]
     ask = {"relays": row["relays"], "root": row["root"], "target": target}
     if len(fit) == 1:
-        entry = choose(entries, row["collective"], row["nranks"], ranks, size, row["inplace"], **ask)
+        entry = choose(entries, LibraryCall(row["collective"], row["nranks"], ranks, row["inplace"], **ask), size)
         assert entry is not None
         assert entry.file == row["file"]
         return
     with pytest.raises(InputError, match=r"give (target|topology|ranks)$"):
-        choose(entries, row["collective"], row["nranks"], ranks, size, row["inplace"], **ask)
+        choose(entries, LibraryCall(row["collective"], row["nranks"], ranks, row["inplace"], **ask), size)
 
 
 def test_choose_knows_other_spellings_and_patterns() -> None:
     entries = parsed([entry_row(), entry_row(collective="halo", file="msccl/b.xml")])
     for name, file in (("all_reduce", "msccl/a.xml"), ("allreduce", "msccl/a.xml"), ("halo", "msccl/b.xml")):
-        entry = choose(entries, name, 4, [0, 2, 4, 6], 0, True)
+        entry = choose(entries, LibraryCall(name, 4, [0, 2, 4, 6], True), 0)
         assert entry is not None
         assert entry.file == file
     for ranks in ([0, 2, 6, 4], [1, 2, 4, 6]):
-        assert choose(entries, "allreduce", 4, ranks, 0, True) is None
-    assert choose(entries, "allgather", 4, None, 0, True) is None
+        assert choose(entries, LibraryCall("allreduce", 4, ranks, True), 0) is None
+    assert choose(entries, LibraryCall("allgather", 4, None, True), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -127,28 +130,30 @@ def test_choose_knows_other_spellings_and_patterns() -> None:
 def test_wrong_calls_are_refused(collective: str, nranks: int, ranks: list[int] | None, size: int, words: str) -> None:
     entries = parsed([entry_row(), entry_row(collective="broadcast", root=2, file="msccl/b.xml")])
     with pytest.raises(InputError, match=words) as error:
-        choose(entries, collective, nranks, ranks, size, True)
+        choose(entries, LibraryCall(collective, nranks, ranks, True), size)
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_a_file_for_another_root_is_not_chosen() -> None:
     entries = parsed([entry_row(collective="broadcast", root=2)])
-    assert choose(entries, "broadcast", 4, None, 0, True, root=0) is None
-    assert choose(entries, "broadcast", 4, None, 0, True, root=2) == entries[0]
+    assert choose(entries, LibraryCall("broadcast", 4, None, True, root=0), 0) is None
+    assert choose(entries, LibraryCall("broadcast", 4, None, True, root=2), 0) == entries[0]
 
 
 def test_a_file_serves_further_groups_of_the_same_network() -> None:
     root = {"collective": "broadcast", "root": 2}
     entries = parsed([entry_row(isomorphic_groups=[[8, 10, 12, 14], [1, 0, 3, 2]], **root)])
-    entry = choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
+    entry = choose(entries, LibraryCall("broadcast", 4, (1, 0, 3, 2), True, root=0), 4096)
     assert entry is not None
     assert (entry.file, entry.communicator, entry.root) == ("msccl/a.xml", (1, 0, 3, 2), 0)
     assert (
-        choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=2) is None
+        choose(entries, LibraryCall("broadcast", 4, (1, 0, 3, 2), True, root=2), 4096) is None
     )  # The root has another position in that group.
-    assert choose(entries, "broadcast", 4, (0, 1, 2, 3), 4096, True, root=0) is None  # No entry's group has this order.
+    assert (
+        choose(entries, LibraryCall("broadcast", 4, (0, 1, 2, 3), True, root=0), 4096) is None
+    )  # No entry's group has this order.
     own_row = entry_row(file="msccl/b.xml", group=[1, 0, 3, 2], communicator=[1, 0, 3, 2], **root | {"root": 0})
-    own_entry = choose([*entries, *parsed([own_row])], "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
+    own_entry = choose([*entries, *parsed([own_row])], LibraryCall("broadcast", 4, (1, 0, 3, 2), True, root=0), 4096)
     assert own_entry is not None
     assert own_entry.file == "msccl/b.xml"
 
@@ -167,7 +172,7 @@ def test_wrong_further_groups() -> None:
 def test_entries_of_two_libraries_that_both_serve() -> None:
     entries = parsed([entry_row()]) + parsed([entry_row(file="msccl/b.xml")])
     with pytest.raises(InputError, match="both serve it"):
-        choose(entries, "allreduce", 4, None, 0, True)
+        choose(entries, LibraryCall("allreduce", 4, None, True), 0)
 
 
 WRONG = [

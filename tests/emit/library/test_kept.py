@@ -16,6 +16,7 @@ from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.saving.save import Saved, save, stem
 from emit.library.selection.lookup import choose
+from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.collective import alltoallv
@@ -312,4 +313,4 @@ def test_concurrent_writers_are_both_right(tmp_path: Path) -> None:
     assert [worse(single_times, times_of_both) for single_times in times_alone] == [[], [], []]
     check_whole(tmp_path / "out")
     entries = load_index(tmp_path / "out")
-    assert choose(entries, "reducescatter", 4, (0, 1, 2, 3), 1 << 20, True, element_bytes=4) is not None
+    assert choose(entries, LibraryCall("reducescatter", 4, (0, 1, 2, 3), True, element_bytes=4), 1 << 20) is not None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from emit.library.entry import IndexEntry
 from emit.library.index import index_text, parse_index
-from emit.library.selection.selector import Selector
+from emit.library.selection.selector import LibraryCall, Selector
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError
@@ -64,8 +64,9 @@ def test_every_size_follows_the_index(library: tuple[list[Row], list[Row]], data
     for size in [*range(64), 1 << 40]:
         right = looked_up(every, row, size, element_bytes)
         for ranks, any_order in ((row["group"], False), (tuple(row["group"]), True)):
-            call = row["collective"], row["nranks"], ranks, size, row["inplace"]
-            entry = selector.choose(*call, **full, element_bytes=element_bytes, any_order=any_order)
+            fields = row["collective"], row["nranks"], ranks, row["inplace"]
+            call = LibraryCall(*fields, **full, element_bytes=element_bytes, any_order=any_order)
+            entry = selector.choose(call, size)
             if not any_order or right:
                 assert ([] if entry is None else [entry.file]) == right
             if entry is not None:
@@ -79,7 +80,7 @@ def test_ranks_in_another_order() -> None:
     selector = Selector(parsed([reversed_row, entry_row(max_bytes=4)]))
 
     def choose_file(size: int, *, any_order: bool, ranks: tuple[int, ...] = (0, 2, 4, 6)) -> tuple[int, ...] | None:
-        entry = selector.choose("allreduce", 4, ranks, size, True, any_order=any_order)
+        entry = selector.choose(LibraryCall("allreduce", 4, ranks, True, any_order=any_order), size)
         return None if entry is None else entry.communicator
 
     assert choose_file(4, any_order=True) == choose_file(4, any_order=False) == (0, 2, 4, 6)
@@ -110,8 +111,10 @@ def test_ranks_in_another_order() -> None:
 def test_wrong_calls_are_refused_after_right_ones(changes: Row, message: str) -> None:
     """Check that a wrong call is refused even if it is equal to a remembered right one."""
     selector = Selector(parsed([entry_row()]))
-    call = {"collective": "allreduce", "nranks": 4, "ranks": (0, 2, 4, 6), "size_bytes": 1, "inplace": True}
-    assert selector.choose(**call) is not None
+    call: Row = {"collective": "allreduce", "nranks": 4, "ranks": (0, 2, 4, 6), "inplace": True}
+    assert selector.choose(LibraryCall(**call), 1) is not None
+    size_bytes = changes.get("size_bytes", 1)
+    fields = {key: value for key, value in changes.items() if key != "size_bytes"}
     with pytest.raises(InputError) as error:
-        selector.choose(**(call | changes))
+        selector.choose(LibraryCall(**(call | fields)), size_bytes)
     assert str(error.value).startswith(message)

@@ -11,6 +11,7 @@ from emit.formats import verify_file
 from emit.library.index import load_index
 from emit.library.saving.save import Saved, save
 from emit.library.selection.lookup import choose
+from emit.library.selection.selector import LibraryCall
 from emit.msccl.read import read_msccl
 from synth.app.synthesis import synthesize
 from synth.search.settings import TargetSettings
@@ -36,11 +37,11 @@ def test_powers_of_two_are_served_in_both_forms(collective: str, target: str, tm
     root = 0 if collective == "broadcast" else None
     for inplace in (True, False):
         for size in (block << e for e in range(10, 31)):
-            entry = choose(entries, collective, 3, RANKS, size, inplace, root=root, element_bytes=4)
+            entry = choose(entries, LibraryCall(collective, 3, RANKS, inplace, root=root, element_bytes=4), size)
             assert entry is not None, (size, inplace)
             assert entry.inplace == inplace
         assert choose(
-            entries, collective, 3, RANKS, (25 << 20) + 4, inplace, root=root, element_bytes=4
+            entries, LibraryCall(collective, 3, RANKS, inplace, root=root, element_bytes=4), (25 << 20) + 4
         ) is None or all(entry.divides == 1 for entry in entries)
     for entry in entries:
         assert verify_file(entry.path).status == "right"

@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emit.library.index import index_text, parse_index
-from emit.library.selection.selector import Selector
+from emit.library.selection.selector import LibraryCall, Selector
 from emit.library.selection.table import HEADER, table_bytes
 from tests.emit.library.made_indices import Row, entry_row
 from tests.emit.library.table_reader import TableReader
@@ -80,8 +80,9 @@ def calls(rows: list[Row]) -> Iterator[dict[str, Any]]:
 
 def chosen(selector: Selector, call: dict[str, Any], size: int, element_bytes: int) -> tuple[str, list[int]] | None:
     further_arguments = {key: call[key] for key in ("target", "root", "relays")}
-    call_arguments = call["collective"], len(call["group"]), tuple(call["group"]), size, call["inplace"]
-    entry = selector.choose(*call_arguments, **further_arguments, element_bytes=element_bytes, any_order=True)
+    call_arguments = call["collective"], len(call["group"]), tuple(call["group"]), call["inplace"]
+    library_call = LibraryCall(*call_arguments, **further_arguments, element_bytes=element_bytes, any_order=True)
+    entry = selector.choose(library_call, size)
     return None if entry is None else (entry.file, list(entry.communicator))
 
 

@@ -23,6 +23,7 @@ from emit.library.index import load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save, stems
 from emit.library.selection.lookup import choose
+from emit.library.selection.selector import LibraryCall
 from emit.library.write import LibraryHeldError, existing_entries, writing
 from emit.targets import TARGETS
 from synth import synthesize
@@ -268,7 +269,7 @@ def test_a_library_for_several_executors(tmp_path: Path) -> None:
         assert own == set(folder.iterdir()) == {p for p in folder.iterdir() if p.suffix == TARGETS[target].suffix}
         assert len(own) == 2 * len(served[target].ranges)  # Two forms.
         for size in (0, 1 << 10, 1 << 20, 1 << 40):
-            entry = choose(entries, "all_gather", 4, (0, 1, 2, 3), size, True, target=target)
+            entry = choose(entries, LibraryCall("all_gather", 4, (0, 1, 2, 3), True, target=target), size)
             beyond = target == "mscclpp" and size == 1 << 40  # Offsets have 32 bits.
             assert (entry is None) == beyond
             if entry is None:
@@ -277,4 +278,4 @@ def test_a_library_for_several_executors(tmp_path: Path) -> None:
                 assert verify_file(entry.path).status == "right"
             assert (entry.proof_file is not None) == (target == "rccl")
     with pytest.raises(InputError, match="give target"):
-        choose(entries, "all_gather", 4, (0, 1, 2, 3), 0, True)
+        choose(entries, LibraryCall("all_gather", 4, (0, 1, 2, 3), True), 0)

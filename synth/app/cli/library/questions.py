@@ -13,6 +13,7 @@ from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import folder_without, load_library
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
+from emit.library.selection.selector import LibraryCall
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json
@@ -186,9 +187,19 @@ def pick_(
         raise InputError(f"--root {root}: must be one of the ranks {format_ranks(ranks)}")
     if root is not None and spelled in KINDS and not find_kind(spelled).rooted:
         raise InputError(f"--root {root}: {spelled} has no root; leave it out")
-    conditions: dict[str, Any] = {"target": target, "topology": topology, "root": root, "element_bytes": element_bytes}
-    picked = pick(entries, spelled, ranks, size_bytes, not out_of_place, **conditions)
-    why = "" if picked else why_none(entries, spelled, ranks, size_bytes, not out_of_place, **conditions)
+    call = LibraryCall(
+        spelled,
+        len(ranks),
+        ranks,
+        not out_of_place,
+        target,
+        topology,
+        root,
+        element_bytes=element_bytes,
+        any_order=True,
+    )
+    picked = pick(entries, call, size_bytes)
+    why = "" if picked else why_none(entries, call, size_bytes)
     if as_json:
         rows = [
             {

@@ -15,6 +15,7 @@ from emit.formats import verify_file
 from emit.library.checking.check import check_library
 from emit.library.index import load_index
 from emit.library.selection.lookup import choose
+from emit.library.selection.selector import LibraryCall
 from synth.app.cli.library.questions import show
 from synth.app.clusters.build import build
 from synth.app.clusters.cluster import read_cluster
@@ -64,7 +65,7 @@ def test_symmetric_questions_are_solved_once(built_library: tuple[Path, BuildPla
     entries = load_index(folder / "lib")
     for group in ((0, 1, 2), (0, 1, 3), (0, 1), (1, 2, 3)):
         for inplace in (True, False):
-            entry = choose(entries, "allgather", len(group), group, 1536 << 10, inplace)
+            entry = choose(entries, LibraryCall("allgather", len(group), group, inplace), 1536 << 10)
             assert entry is not None
             assert entry.communicator == group
             assert verify_file(entry.path, entry.goal()).status == "right"

@@ -11,6 +11,7 @@ from emit.library.index import index_text, load_index
 from emit.library.overlay import folder_without, load_as_one, load_library
 from emit.library.selection.export import export_folders
 from emit.library.selection.lookup import choose
+from emit.library.selection.selector import LibraryCall
 from emit.library.selection.table import table_bytes
 from runtime.torch.choice import Chooser
 from runtime.torch.table import TableCall
@@ -35,7 +36,7 @@ budget = "1s"
 
 
 def served_by(library: Path, group: tuple[int, ...]) -> IndexEntry | None:
-    return choose(load_library(library), "allgather", len(group), group, 1 << 20, True)
+    return choose(load_library(library), LibraryCall("allgather", len(group), group, True), 1 << 20)
 
 
 def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
