@@ -168,8 +168,8 @@ class Selector:
         try:
             starts, served = self._ranges(*call)
         except TypeError:  # Lists cannot be hashed; what else cannot has not been checked yet.
-            call = LibraryCall(*(tuple(value) if type(value) is list else value for value in call))
-            starts, served = self._ranges_of(call)
+            fields: list[Any] = [tuple(value) if type(value) is list else value for value in call]
+            starts, served = self._ranges_of(fields)
         if type(size_bytes) is not int or size_bytes < 0:
             size_bytes = _size(size_bytes)
         fitting = [entry for entry, unit in served[bisect_right(starts, size_bytes) - 1] if not size_bytes % unit]
@@ -177,12 +177,12 @@ class Selector:
             return fitting[0]
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
 
-    def _ranges_of(self, call: LibraryCall) -> Ranges:
-        """Return the entries for a call of any size, remembered if the call can be hashed."""
+    def _ranges_of(self, fields: Sequence[Any]) -> Ranges:
+        """Return the entries for a call with these fields and any size, remembered if they can be hashed."""
         try:
-            return self._ranges(*call)
+            return self._ranges(*fields)
         except TypeError:
-            return self._make_ranges(*call)
+            return self._make_ranges(*fields)
 
     def _make_ranges(self, *fields: Any) -> Ranges:
         """Return the entries for a call with these fields and any size; raise InputError for an impossible call."""
