@@ -71,8 +71,7 @@ class BenchExecutor(Protocol):
         Args:
             inputs: Input of each rank, one-dimensional, of the type `kind`.
             outputs: Output of each rank; in place the same arrays as the inputs, or one a part of the other. The inputs
-                of
-                a program that works only in place are copied if they are apart.
+                of a program that works only in place are copied if they are apart.
             kind: Data type, by nccl-tests' name.
             op: Reduction, by nccl-tests' name.
 
@@ -269,8 +268,7 @@ def elements_of(program: Program, size_bytes: int, kind: str) -> int:
     """Return the elements of a block of a message of `size_bytes`, as executors take it.
 
     For a custom program the number is rounded down to whole chunks. In other collectives chunks that trade places have
-    the
-    same position in their blocks, so that their lengths agree.
+    the same position in their blocks, so that their lengths agree.
     """
     elements = size_bytes // TYPES[kind].itemsize // count_blocks(program.collective, program.nranks)
     whole = elements - elements % program.nchunks_per_loop

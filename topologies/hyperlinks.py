@@ -33,7 +33,7 @@ class Hyperlinks:
         paced: Whether it has the paced rate: bool (n,).
         hub: Local rank that sends to, or reads from, all other members: int64 (n,).
         group: Number of the switch: int64 (n,).
-        ptr: CSR: hyperlink h joins `one` with every other member, from src[j] to dst[j] for j in ptr[h]:ptr[h+1].
+        ptr: CSR: hyperlink h joins `hub` with every other member, from src[j] to dst[j] for j in ptr[h]:ptr[h+1].
         src: Local rank that sends.
         dst: Local rank that receives.
         alpha_us: Latency in µs of the longest path through the switch: float64 (n,).

@@ -83,7 +83,7 @@ def prepared(cp: Any, ready_executor: GpuExecutor, size_bytes: int) -> Launch:
     buffers = [cp.zeros(size_bytes // 4, dtype=np.float32) for _ in range(RANKS)]
     launch = ready_executor.prepare(buffers, buffers)
     assert launch is not None
-    launch.kept = (*launch.kept, buffers)
+    launch.references = (*launch.references, buffers)
     return launch
 
 

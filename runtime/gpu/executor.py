@@ -77,7 +77,7 @@ class Launch:
         fresh = e.sheet(layout, kind)
         offsets = scratch_offsets(e, layout, kind)
         self.jobs: list[tuple[DeviceShare, Any, int]] = []
-        self.kept: tuple[object, ...] = ()  # The jobs hold only addresses, not references.
+        self.references: tuple[object, ...] = ()  # The jobs hold only addresses.
         for share, state_part, tables in zip(executor.shares, self.state.parts, executor.tables, strict=True):
             with executor.on(share):
                 scratch = cp.empty(max(offsets[share.end] - offsets[share.first], 16), dtype=np.uint8)
@@ -97,7 +97,7 @@ class Launch:
                 numbers = replace(sizes, first_block=share.first_block, nothers=len(executor.shares) - 1).numbers()
                 job = cp.asarray(np.concatenate([addresses, numbers]))
             self.jobs.append((share, job, len(own_averages)))
-            self.kept = (*self.kept, scratch, parts)
+            self.references = (*self.references, scratch, parts)
             self.sheet, self.fresh = parts["pace"], parts["fresh"]
 
     def go(self) -> None:
@@ -141,7 +141,7 @@ class _LaunchState:
         sender, receiver = (np.array(ends, dtype=np.int64) for ends in (e.columns.sender, e.columns.receiver))
         ends = np.zeros((len(sender), 3), dtype=np.int64)
         self.parts: list[dict[str, Any]] = []
-        self.kept: list[object] = []
+        self.references: list[object] = []
         for share in executor.shares:
             block_range = (share.first_block, share.first_block + share.blocks)
             received = np.flatnonzero((receiver >= block_range[0]) & (receiver < block_range[1]))
@@ -160,7 +160,7 @@ class _LaunchState:
             ends[received, 1] = flags.data.ptr + np.arange(len(received)) * depth * 4
             ends[sent, 2] = tails.data.ptr + np.arange(len(sent)) * 4
             self.parts.append(part)
-            self.kept.append((slots, flags, tails))
+            self.references.append((slots, flags, tails))
         reports = [part["report"].data.ptr for part in self.parts]
         for number, (share, part) in enumerate(zip(executor.shares, self.parts, strict=True)):
             with executor.on(share):

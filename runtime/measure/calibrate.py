@@ -247,15 +247,10 @@ def executor_costs(measured: Calibration, stated: Costs | None, source: str) -> 
         stated: The topology's own costs.
         source: Source of the new costs.
     """
-    best = {
-        kind: max(
-            links_of_protocol[kind].link_gbs.value
-            for links_of_protocol in measured.costs.values()
-            if kind in links_of_protocol
-        )
-        for links_of_protocol in measured.costs.values()
-        for kind in links_of_protocol
-    }
+    best: dict[str, float] = {}  # GB/s of the fastest protocol by kind of link.
+    for by_kind in measured.costs.values():
+        for kind, on_kind in by_kind.items():
+            best[kind] = max(best.get(kind, 0.0), on_kind.link_gbs.value)
     protocols = {}
     for name, by_kind in measured.costs.items():
         limited = any(on_kind.blocks > 1 for on_kind in by_kind.values())

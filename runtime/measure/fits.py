@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from runtime.measure.probes import Probe
 from topologies.errors import InputError
@@ -176,7 +177,7 @@ class Meter:
     """
 
     def __init__(self, timer: Timer, nranks: int, accept_noise: bool = False) -> None:
-        self._timer, self._nranks = timer, nranks
+        self._timer, self._probe = timer, partial(Probe, nranks)
         self.noise = NoisePolicy(accept_noise)
         self._times: dict[tuple[Probe, int], list[float]] = {}  # All measurements in µs.
         self._sizes: dict[Probe, int] = {}  # Bytes of the shorter of two large messages.
@@ -242,7 +243,7 @@ class Meter:
         Raises:
             InputError: The noise policy refuses the times.
         """
-        probe = self._probe(pairs, protocol, blocks, MESSAGES)
+        probe = self._probe(tuple(pairs), protocol, blocks, MESSAGES)
         size = self._sizes.get(probe, FIRST_BYTES)
         while probe not in self._sizes and (took_us := self._timer(probe, size)) < SHORT_US and 4 * size < MOST_BYTES:
             # The step is limited, because small messages take longer than their bytes.
@@ -267,17 +268,6 @@ class Meter:
             self.noise.object_to(f"{links}: bandwidth under {protocol}, {threadblocks}", finding, "longer")
             return Measured(4 * size * chunks / longer.value / 1e3, math.inf, difference.unrest)
         return Measured(3 * size * chunks / difference.value / 1e3, difference.spread, difference.unrest)
-
-    def _probe(
-        self,
-        pairs: Sequence[tuple[int, int]],
-        protocol: str,
-        blocks: int = 1,
-        messages: int = 1,
-        rounds: int = 1,
-    ) -> Probe:
-        """Build a probe of this machine."""
-        return Probe(self._nranks, tuple(pairs), protocol, blocks, messages, rounds)
 
     def _least(self, probe: Probe, size: int, enough: float = ENOUGH) -> Measured:
         """Return the least time of a probe, with new measurements where they are needed."""

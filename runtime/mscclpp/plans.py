@@ -1,17 +1,17 @@
-"""Registers a library's execution plans with MSCCL++, which loads no folder of plans from version 0.9 on.
+"""Register a library's execution plans with MSCCL++, which loads no folder of plans from version 0.9 on.
 
 In every process, before its communicator is created:
 
     from runtime.mscclpp import Plans
 
-    plans = Plans("out", rank, world_size, ranks_per_node) plans.register(only_sums=True)    # NCCL's calls through
-    MSCCL++'s shim (LD_PRELOAD=libmscclpp_nccl.so)
+    plans = Plans("out", rank, world_size, ranks_per_node)
+    plans.register(only_sums=True)  # For NCCL's calls through MSCCL++'s shim (LD_PRELOAD=libmscclpp_nccl.so).
 
 The shim asks a selector for allreduce, allgather, reducescatter and broadcast; every other collective of the library
 (alltoall, reduce, custom) goes through MSCCL++'s own executor:
 
-    executor = mscclpp.Executor(communicator) plans.execute(executor, "alltoall", send, recv, nbytes, nbytes,
-    mscclpp.DataType.float16, stream=stream)
+    executor = mscclpp.Executor(communicator)
+    plans.execute(executor, "alltoall", send, recv, nbytes, nbytes, mscclpp.DataType.float16, stream=stream)
 
 The selector is ours, because the shim's own does not compare the root, does not check that the chunks divide the
 message, and assumes that all plans have the form (in place or not) of the first one. A call that our selector declines
@@ -48,7 +48,9 @@ from synth.model.text import format_listed
 from topologies.errors import InputError
 
 TARGET = "mscclpp"
-ASKED_FOR = frozenset({"allreduce", "allgather", "reducescatter", "broadcast"})  # The shim asks a selector for these.
+SHIM_COLLECTIVES = frozenset(
+    {"allreduce", "allgather", "reducescatter", "broadcast"}
+)  # The shim asks a selector for these.
 # The types for which MSCCL++'s executor runs plans, by its names.
 _TYPES = (
     "float16", "float32", "bfloat16", "int32", "uint32",
@@ -178,7 +180,8 @@ class Plans:
         self._registered = {
             loaded.plan.name
             for loaded in self._loaded
-            if loaded.plan.collective in ASKED_FOR and (only_sums or not find_kind(loaded.plan.collective).reduces)
+            if loaded.plan.collective in SHIM_COLLECTIVES
+            and (only_sums or not find_kind(loaded.plan.collective).reduces)
         }
         algorithm = self._api.Algorithm
         for loaded in self._loaded:
@@ -199,7 +202,7 @@ class Plans:
                 allgather), input_buffer, output_buffer (addresses), dtype, hints (of a broadcast: root).
         """
         collective, size = request.collective, int(request.message_size)
-        if request.world_size != self.world_size or collective not in ASKED_FOR:
+        if request.world_size != self.world_size or collective not in SHIM_COLLECTIVES:
             return None
         root = None
         if find_kind(collective).rooted:

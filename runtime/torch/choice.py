@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,11 @@ from topologies.text.files import read_bytes
 
 NO_TABLE = "no table says that ours is faster"
 CHOSEN = ("asked for", "by the table")  # Reasons of a deliberate choice: no algorithm is missing.
-_KEPT = 1024  # Most recent distinct calls whose choices are cached.
+_MOST_CALLS = 1024  # Most recent distinct calls whose choices are cached.
+# The fields of an entry on which choices depend.
+_CHOICE_FIELDS = attrgetter(
+    "file", "inplace", "min_bytes", "max_bytes", "group", "isomorphic_groups", "collective", "root", "target"
+)
 
 
 class Method(NamedTuple):
@@ -156,8 +161,8 @@ class Chooser:
                 )
         self._has_warned = False
         # The caches are bounded, since a program may call with any number of sizes.
-        self._cached_choice = lru_cache(_KEPT)(self._choose)
-        self._cached_paths = lru_cache(_KEPT)(self._paths)
+        self._cached_choice = lru_cache(_MOST_CALLS)(self._choose)
+        self._cached_paths = lru_cache(_MOST_CALLS)(self._paths)
         self._programs: dict[str, Program] = {}
 
     @staticmethod
@@ -177,21 +182,7 @@ class Chooser:
         Raises:
             InputError: A file of the library does not exist.
         """
-        listed = [
-            (
-                e.file,
-                e.inplace,
-                e.min_bytes,
-                e.max_bytes,
-                e.group,
-                e.isomorphic_groups,
-                e.collective,
-                e.root,
-                e.target,
-                _content(e),
-            )
-            for e in self.entries
-        ]
+        listed = [(*_CHOICE_FIELDS(entry), _content(entry)) for entry in self.entries]
         return json.dumps([self.backend, listed, self.rows])
 
     def check(self, ranks: int, is_whole_job: bool) -> None:

@@ -38,7 +38,7 @@ from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-_KEPT = 256  # Programs of which this rank's parts are cached: a broadcast has a program for each root.
+_MOST_PARTS = 256  # Programs of which this rank's parts are cached: a broadcast has a program for each root.
 _TICK_S = 0.005  # Seconds between two checks whether calls of the wrapped back end are over.
 # The largest allowed block, as a multiple of the mean block of the busiest rank. A program divides its links evenly for
 # equal blocks. With this limit no link carries more than this multiple of its share.
@@ -186,7 +186,7 @@ class Core:
         cached = self._parts.get(key)
         if cached is None:
             cached = self._parts[key] = program, rank_program(program, self.rank, order)
-            while len(self._parts) > _KEPT:
+            while len(self._parts) > _MOST_PARTS:
                 self._parts.popitem(last=False)
         return cached[1]
 
