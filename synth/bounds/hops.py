@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from synth.bounds.metric import chunks_by_ends, latencies, pair_distances, pairs, resource_loads
+from synth.bounds.metric import latencies, pair_distances, pairs, resource_loads
 from synth.bounds.search import BoundSearch, with_gbs
 from synth.bounds.witnesses.hops import Direct, Path
-from synth.model.collective import Ints
+from synth.model.collective import Ints, chunks_by_ends
 from synth.model.requirements import find_requirements, sum_by
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.bounds.distances import Distances
-from synth.model.collective import Bools, Collective, Floats, Ints
+from synth.model.collective import Bools, Collective, Floats, Ints, chunks_by_ends
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
 from topologies.arrays import flags_of, index_among, ranges, row_of_entry
@@ -205,19 +205,6 @@ def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> DistanceP
     else:
         holder, goals = hold[ranges(hold_ptr[chunk], counts)], np.repeat(goal[rows], counts)
     return DistancePairs(chunk, start, holder, goals, np.flatnonzero(many))
-
-
-def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
-    """Return the chunks grouped by equal holders and goals: (chunks, holders, goals)."""
-    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
-    chunks_of: dict[tuple[bool, bytes, bytes], list[int]] = {}
-    for c in chunks.tolist():
-        holders, goals = hold[hold_ptr[c] : hold_ptr[c + 1]], goal[goal_ptr[c] : goal_ptr[c + 1]]
-        chunks_of.setdefault((bool(collective.reduces[c]), holders.tobytes(), goals.tobytes()), []).append(c)
-    return [
-        (np.array(same), np.frombuffer(holders, dtype=np.int64), np.frombuffer(goals, dtype=np.int64))
-        for (_, holders, goals), same in chunks_of.items()
-    ]
 
 
 def required_distances(collective: Collective, distances: Distances, listed_below: int = LISTED_BELOW) -> Floats:

@@ -18,7 +18,7 @@ from synth.bounds.resource_cover import cover, single_uses
 from synth.bounds.search import BoundSearch, with_gbs
 from synth.bounds.witness import whole_network
 from synth.bounds.witnesses.parts import Parts
-from synth.model.collective import Floats, Ints
+from synth.model.collective import Floats, Ints, chunks_by_ends
 from synth.model.deadline import check_deadline, checking_deadline
 from synth.model.problem import Problem
 from topologies.arrays import components
@@ -79,13 +79,8 @@ class _Steepness:
     def contributors(self) -> list[tuple[Ints, float]]:
         """Return the distinct sets of ranks that contribute to a sum, with the share of the message of each."""
         collective = self.problem.collective
-        shares: dict[tuple[int, ...], float] = {}
-        order = np.lexsort((collective.pre[:, 0], collective.pre[:, 1]))
-        chunks, begin = np.unique(collective.pre[order, 1], return_index=True)
-        for chunk, ranks in zip(chunks, np.split(collective.pre[order, 0], begin[1:]), strict=True):
-            key = tuple(ranks.tolist())
-            shares[key] = shares.get(key, 0.0) + float(collective.fraction[chunk])
-        return [(np.array(ranks), share) for ranks, share in shares.items()]
+        groups = chunks_by_ends(collective, np.arange(collective.nchunks))
+        return [(holders, sum(collective.fraction[chunks].tolist())) for chunks, holders, _ in groups]
 
     @cached_property
     def neighbours(self) -> Ints:

@@ -174,6 +174,22 @@ def make_collective(  # It has a parameter for each field of a collective that c
     return Collective(name, nranks, 1, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
 
 
+def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
+    """Return chunks in groups that all reduce or all do not, and have equal holders and goals.
+
+    Each group is (chunks, holders, goals), all ascending.
+    """
+    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
+    chunks_of: dict[tuple[bool, bytes, bytes], list[int]] = {}
+    for c in chunks.tolist():
+        holders, goals = hold[hold_ptr[c] : hold_ptr[c + 1]], goal[goal_ptr[c] : goal_ptr[c + 1]]
+        chunks_of.setdefault((bool(collective.reduces[c]), holders.tobytes(), goals.tobytes()), []).append(c)
+    return [
+        (np.array(same), np.frombuffer(holders, dtype=np.int64), np.frombuffer(goals, dtype=np.int64))
+        for (_, holders, goals), same in chunks_of.items()
+    ]
+
+
 def subdivided(collective: Collective, chunks: int) -> Collective:
     """Return a collective with every chunk cut into `chunks` equal parts, which lie side by side.
 

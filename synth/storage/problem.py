@@ -7,14 +7,12 @@ A named collective is stored by its name; any other is stored in full, as column
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, named, one_shot
+from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, chunks_by_ends, named, one_shot
 from synth.model.problem import Problem, check_ranks, make_problem
 from synth.model.registry import KINDS, find_kind
 from synth.storage.columns import ColumnFile
@@ -312,16 +310,10 @@ def means_its_name(stated: Collective) -> bool:
 
 def _amounts(collective: Collective) -> dict[tuple[bool, bytes, bytes], float]:
     """Return the share of the message for each (reduced, ranks before, ranks after)."""
-    sides = []
-    for rows in (collective.pre, collective.post):
-        order = np.lexsort((rows[:, 0], rows[:, 1]))
-        ends = np.searchsorted(rows[order, 1], np.arange(collective.nchunks + 1))
-        ranks = rows[order, 0].astype(np.int64)
-        sides.append([ranks[low:high].tobytes() for low, high in pairwise(ends.tolist())])
-    amounts: dict[tuple[bool, bytes, bytes], float] = defaultdict(float)
-    columns = collective.reduces.tolist(), *sides, collective.fraction.tolist()
-    for reduces, before, after, fraction in zip(*columns, strict=True):
-        amounts[reduces, before, after] += fraction
+    amounts: dict[tuple[bool, bytes, bytes], float] = {}
+    for chunks, holders, goals in chunks_by_ends(collective, np.arange(collective.nchunks)):
+        key = bool(collective.reduces[chunks[0]]), holders.tobytes(), goals.tobytes()
+        amounts[key] = float(collective.fraction[chunks].sum())
     return amounts
 
 

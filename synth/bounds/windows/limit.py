@@ -21,7 +21,7 @@ import numpy as np
 
 from synth.bounds.metric import carrier_lengths, latencies
 from synth.bounds.witness import NOTHING, Limit, Witness
-from synth.model.collective import Bools, Floats, Ints
+from synth.model.collective import Bools, Floats, Ints, chunks_by_ends
 from synth.model.problem import Problem
 from topologies.arrays import row_of_entry
 from topologies.errors import BadWitness
@@ -106,18 +106,12 @@ class ChunkClass:
 def alike_chunks(problem: Problem) -> list[ChunkClass]:
     """Return the problem's chunks that move, grouped by their holders and goals."""
     collective = problem.collective
-    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
-    chunks_of: dict[tuple[bytes, bytes, bool], list[int]] = {}
-    for chunk, reduces in enumerate(collective.reduces.tolist()):
-        ends = (
-            np.sort(hold[hold_ptr[chunk] : hold_ptr[chunk + 1]]),
-            np.sort(goal[goal_ptr[chunk] : goal_ptr[chunk + 1]]),
+    classes = [
+        ChunkClass(
+            chunks, sum(collective.fraction[chunks].tolist()), bool(collective.reduces[chunks[0]]), holders, goals
         )
-        chunks_of.setdefault((ends[0].tobytes(), ends[1].tobytes(), reduces), []).append(chunk)
-    classes = []
-    for (holder_bytes, goal_bytes, reduces), chunks in chunks_of.items():
-        holders, goals = np.frombuffer(holder_bytes, dtype=np.int64), np.frombuffer(goal_bytes, dtype=np.int64)
-        classes.append(ChunkClass(np.array(chunks), sum(collective.fraction[chunks].tolist()), reduces, holders, goals))
+        for chunks, holders, goals in chunks_by_ends(collective, np.arange(collective.nchunks))
+    ]
     return [chunk_class for chunk_class in classes if len(chunk_class.holders) and chunk_class.flows()]
 
 

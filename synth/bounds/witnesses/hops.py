@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from synth.bounds.metric import LISTED_BELOW, chunks_by_ends, latencies, pairs
+from synth.bounds.metric import LISTED_BELOW, latencies, pairs
 from synth.bounds.witness import Limit, ResourceWitness, Witness
-from synth.model.collective import Bools, Floats
+from synth.model.collective import Bools, Floats, chunks_by_ends
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements
 from topologies.arrays import flags_of, row_of_entry, segment_sums
