@@ -1,6 +1,7 @@
 """The language for algorithms written by hand: a script copies and reduces chunks, and the compiler does the rest.
 
-    pair = Script("pair", "allreduce", ranks=2) total = pair.chunk(1, "i", 0).reduce(pair.chunk(0, "i", 0))
+    pair = Script("pair", "allreduce", ranks=2)
+    total = pair.chunk(1, "i", 0).reduce(pair.chunk(0, "i", 0))
     total.copy(0, "i", 0)
 
 Chunks that are moved as if one rank did it all are MSCCLang's idea (ASPLOS 2023, section 3). Here a script is an object

@@ -31,7 +31,7 @@ _NSIZES = 3  # number of message sizes that are timed, the smallest and the larg
 _WAITING = 1.5  # A message occupies its slot for so many times its latency, because it also waits for the link.
 
 
-def choose_instances(
+def choose_instances(  # Longer than 60 lines because of its documentation.
     lowering: Lowering,
     program: Program,
     limits: Limits,

@@ -47,7 +47,7 @@ class _PlacedMessage(NamedTuple):
 class Placer:
     """The placement of every step's data, built by following one order of execution."""
 
-    def __init__(
+    def __init__(  # Longer than 60 lines because every step of the placement shares this state.
         self,
         program: Program,
         c: Columns,
