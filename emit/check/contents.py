@@ -82,7 +82,7 @@ class ProgramContents:
         memory: Mapping[int, int],
         first: Sequence[int],
         units: int,
-        writers: Callable[[set[int]], Mapping[int, Place]],
+        writer: Callable[[int], Place | None],
         findings: Findings,
         prefix: str = "",
     ) -> None:
@@ -92,7 +92,7 @@ class ProgramContents:
             memory: Number of the multiset that each cell holds at the end; a cell that is missing holds nothing.
             first: First cell of each row of the goal's `required`.
             units: Number of cells of a chunk.
-            writers: Returns the last writer of each given cell that was written.
+            writer: Returns the last writer of a cell; None if nothing wrote it.
             findings: Where the findings are added.
             prefix: Prefix of the messages.
         """
@@ -100,23 +100,20 @@ class ProgramContents:
         ids = (sets.source * self.nchunks + sets.chunk).tolist()
         bounds = sets.start.tolist()
         numbers: dict[int, int] = {}
-        wrong: list[tuple[int, int, int]] = []  # row, first wrong cell, number of the multiset that it should hold
         rows = enumerate(zip(first, self.goal.required[3].tolist(), strict=True))
-        for row, (cell, set_number) in checking_deadline(rows, every=256):
+        for row, (first_cell, set_number) in checking_deadline(rows, every=256):
             required_number = numbers.get(set_number)
             if required_number is None:
                 required_number = numbers[set_number] = self.of(
                     tuple(sorted(ids[bounds[set_number] : bounds[set_number + 1]]))
                 )
-            if units == 1 and memory.get(cell) == required_number:
+            if units == 1 and memory.get(first_cell) == required_number:
                 continue
-            wrong_cells = [x for x in range(cell, cell + units) if memory.get(x, NOTHING) != required_number]
-            if wrong_cells:
-                wrong.append((row, wrong_cells[0], required_number))
-        if not wrong:
-            return
-        last_writers = writers({cell for _, cell, _ in wrong})
-        for row, cell, required_number in wrong:
+            cell = next(
+                (x for x in range(first_cell, first_cell + units) if memory.get(x, NOTHING) != required_number), None
+            )
+            if cell is None:
+                continue
             if findings.full("wrong result"):
                 findings.add("wrong result", "")
                 continue
@@ -127,7 +124,7 @@ class ProgramContents:
             )
             if code == 0 and self.goal.o_in_i[rank] is None:
                 required += " (out-of-place, the input must stay as it was)"
-            writer_rank, tb, step = last_writers.get(cell, (rank, None, None))
+            writer_rank, tb, step = writer(cell) or (rank, None, None)
             rank_phrase = "" if writer_rank == rank else f" of rank {rank}"
             holds = self.describe(memory.get(cell, NOTHING), required_number)
             verb = "holds" if tb is None else "is left with"

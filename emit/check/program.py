@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-import numpy as np
-
 from emit.check.cells import Cells, cells_of
 from emit.check.contents import GARBAGE, NOTHING, ProgramContents
-from emit.check.executor import Place
 from emit.check.limits import check_limits
 from emit.check.order import report_stopped, run
 from emit.check.races import find_races
@@ -123,6 +120,7 @@ def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, findings: Fi
     sends, receives, count = c.sends.tolist(), c.receives.tolist(), c.count.tolist()
     in_flight: list[deque[int]] = [deque() for _ in c.connections]
     chunk_of = [0] * len(count)
+    writer: dict[int, int] = {}  # step that wrote each cell last
     src, dst, add = cells.src, cells.dst, contents.add
 
     def uninitialised(step: int, chunk: int, is_dst: bool) -> int:
@@ -143,7 +141,10 @@ def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, findings: Fi
                 value = memory.get(src[step] + chunk) or uninitialised(step, chunk, False)
                 if reads_dst:
                     value = add(memory.get(dst[step] + chunk) or uninitialised(step, chunk, True), value)
+                elif src[step] == dst[step]:  # A copy onto itself writes nothing.
+                    continue
                 memory[dst[step] + chunk] = value
+                writer[dst[step] + chunk] = step
             continue
         chunk = chunk_of[step]
         chunk_of[step] = chunk + 1
@@ -157,26 +158,11 @@ def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, findings: Fi
             in_flight[out].append(value)
         if writes_dst:
             memory[dst[step] + chunk] = value
+            writer[dst[step] + chunk] = step
     required = cells.of(*goal.required[:3])
     contents.report_wrong(
-        memory, required, 1, lambda wrong_cells: _last_writers(c, order, cells, wrong_cells), findings, prefix
+        memory, required, 1, lambda cell: c.place(writer[cell]) if cell in writer else None, findings, prefix
     )
-
-
-def _last_writers(c: Columns, order: list[int], cells: Cells, wrong_cells: set[int]) -> dict[int, Place]:
-    """Return the place of the step that wrote each of these cells last; cells that nothing wrote are left out."""
-    count = c.count.tolist()
-    moves = ((c.sends >= 0) | (c.receives >= 0)).tolist()
-    copies_onto_itself = (c.op == OPS.index("cpy")) & (np.array(cells.src) == np.array(cells.dst))
-    writes = (c.is_op(WRITES_DST) & ~copies_onto_itself).tolist()
-    chunk_of = [0] * len(count)
-    last: dict[int, int] = {}
-    for step in checking_deadline(order, every=1024):
-        low, high = (chunk_of[step], chunk_of[step] + 1) if moves[step] else (0, count[step])
-        chunk_of[step] = high
-        if writes[step]:
-            last |= dict.fromkeys(wrong_cells.intersection(range(cells.dst[step] + low, cells.dst[step] + high)), step)
-    return {cell: c.place(step) for cell, step in last.items()}
 
 
 def _goals(program: Program, findings: Findings) -> list[tuple[str, Goal | None, bool]]:

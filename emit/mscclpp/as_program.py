@@ -21,7 +21,7 @@ from emit.compiler.prepared import Prepared
 from emit.findings import Verdict
 from emit.goal import Goal
 from emit.mscclpp.acts import acts_of
-from emit.mscclpp.format import check_plan, verdict_of
+from emit.mscclpp.format import read_and_check
 from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
 from emit.mscclpp.plan import NO_LIMIT, ExecutionPlan
 from emit.mscclpp.read import read_plan
@@ -44,12 +44,9 @@ def verify_program(path: Path, goal: Goal | None) -> Verdict:
 
     The verdict is "not readable", with the reason, if a right plan cannot be converted to a program.
     """
-    try:
-        plan = read_plan(path)
-        report = check_plan(plan, goal)
-    except InputError as error:
-        return Verdict("not readable", (str(error),))
-    verdict = verdict_of(plan, report)
+    verdict, plan, report = read_and_check(path, goal)
+    if plan is None or report is None:
+        return verdict
     try:
         program = program_of(plan, goal, report.root)
         if report.ok and report.judged:

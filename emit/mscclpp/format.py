@@ -92,26 +92,26 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, *_: object) -
 
     Without `goal`, a plan of a collective without a known goal is "not readable", unless it is proved wrong.
     """
+    return read_and_check(Path(path), goal)[0]
+
+
+def read_and_check(path: Path, goal: Goal | None) -> tuple[Verdict, ExecutionPlan | None, PlanReport | None]:
+    """Return the verdict on a plan file in words, the plan, and its report; both are None for an unreadable file."""
     try:
-        plan = read_plan(Path(path))
+        plan = read_plan(path)
         report = check_plan(plan, goal)
     except InputError as error:
-        return Verdict("not readable", (str(error),))
-    return verdict_of(plan, report)
-
-
-def verdict_of(plan: ExecutionPlan, report: PlanReport) -> Verdict:
-    """Return the verdict of a report, in words."""
+        return Verdict("not readable", (str(error),)), None, None
     if report.ok and not report.judged:
         lack = f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal"
-        return Verdict("not readable", (lack,))
+        return Verdict("not readable", (lack,)), plan, report
     form = "in place" if plan.inplace else "out of place"
     head = f"{report.status}: {plan.collective} on {len(plan.gpus)} ranks {form}, {plan.nops} operations, "
     head += f"execution plan of protocol {plan.protocol}"
     if collective_of(plan) in ROOTED:
         head += f", root {report.root}"
     lines = [f"{f.kind}: {f.message}" for f in report.findings]
-    return Verdict(report.status, (head, *lines, *report.notes), report.findings)
+    return Verdict(report.status, (head, *lines, *report.notes), report.findings), plan, report
 
 
 def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
@@ -182,9 +182,7 @@ def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, finding
                     run.cells,
                     required,
                     memory.units,
-                    lambda wrong: {
-                        cell: plan_acts.place(*run.written[cell][2:4]) for cell in wrong if cell in run.written
-                    },
+                    lambda cell: plan_acts.place(*run.written[cell][2:4]) if cell in run.written else None,
                     findings,
                 )
         if stopped or findings.reported:

@@ -15,7 +15,7 @@ from emit.mscclpp.plan import (
     RemoteBuffer,
 )
 from emit.mscclpp.spans import Span, SpanPlacement, Step
-from emit.mscclpp.threadblocks import RemoteSpan, SymbolicBlock, SymbolicOp
+from emit.mscclpp.threadblocks import SymbolicBlock, SymbolicOp
 from synth.model.deadline import checking_deadline
 
 _Channel = tuple[int, int]  # (threadblock that sends, threadblock that receives)
@@ -175,16 +175,14 @@ class Numbering:
             end = ends[self.channel_of[send], block.rank]
             return channels[kind].setdefault(end, len(channels[kind]))
 
-        def part(place: Span | RemoteSpan, kind: str) -> PlanPart:
+        def part(span: Span, kind: str) -> PlanPart:
             """Return a span as part of an operation on channels of type `kind`."""
-            span = place.span if isinstance(place, RemoteSpan) else place
-            rank = place.rank if isinstance(place, RemoteSpan) else block.rank
             name, index = span.kind, span.first
             if name == "p":
-                name, index = "s", index + self.first_packet[rank]
-            if not isinstance(place, RemoteSpan):
+                name, index = "s", index + self.first_packet[span.rank if span.rank >= 0 else block.rank]
+            if span.rank < 0:
                 return PlanPart("L", name, index, span.size)
-            in_gpu = buffers.setdefault((rank, name), len(buffers))
+            in_gpu = buffers.setdefault((span.rank, name), len(buffers))
             return PlanPart("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, span.size)
 
         for at, op in enumerate(block.ops):
@@ -201,8 +199,8 @@ class Numbering:
                 plan_block.ops.append(
                     Op(
                         op.name,
-                        src=[part(place, op.kind) for place in op.src],
-                        dst=[part(place, op.kind) for place in op.dst],
+                        src=[part(span, op.kind) for span in op.src],
+                        dst=[part(span, op.kind) for span in op.dst],
                         channel_type=op.kind,
                         channels=[channel(send, op.kind) for send in op.sends],
                     )

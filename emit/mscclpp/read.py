@@ -24,8 +24,9 @@ from emit.mscclpp.plan import (
 from emit.program import BUFFERS
 from synth.model.deadline import check_deadline
 from topologies.errors import InputError
-from topologies.text.files import open_regular_file, origin_of
+from topologies.text.files import origin_of, parse_json, read_text
 
+_EXPECTED = "an execution plan (JSON)"
 MAX_BYTES = 24 << 20  # The worst text of that size takes three quarters of a GiB when it is parsed.
 MAX_RANKS = 4096
 MAX_NUMBER = 1 << 31
@@ -42,43 +43,11 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
     """
     if isinstance(text_or_path, str) and text_or_path.lstrip()[:1] == "{":
         if len(text_or_path) > MAX_BYTES:
-            raise InputError(f"text: more than {MAX_BYTES} bytes; it must be at most that")
-        return _PlanReader("text").plan(_parsed(text_or_path, "text"))
+            raise InputError(f"text: too large; it must be {_EXPECTED} of at most {MAX_BYTES >> 20} MiB")
+        return _PlanReader("text").plan(parse_json(text_or_path, "text", _EXPECTED))
     path = Path(text_or_path)
-    shown = origin_of(path)
-    with open_regular_file(path, "an execution plan (JSON)") as file:
-        try:
-            data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{shown}: more than {MAX_BYTES} bytes; it must be at most that")
-    try:
-        return _PlanReader(shown).plan(_parsed(data.decode("utf-8"), shown))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{shown}: byte {error.start} is not UTF-8; it must be JSON") from None
-
-
-def _parsed(text: str, source: str) -> Any:
-    """Parse JSON; raise InputError for faulty JSON and for a key that occurs twice in an object."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Return an object's keys and values; raise InputError for a key that occurs twice."""
-        result = dict(pairs)
-        if len(result) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"{source}: key {twice[:60]!a} twice in one object; it must be once")
-        return result
-
-    try:
-        return json.loads(text, object_pairs_hook=once)
-    except InputError:
-        raise
-    except json.JSONDecodeError as error:
-        raise InputError(f"{source} line {error.lineno}: {error.msg}; it must be an execution plan (JSON)") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{source}: {str(error)[:100]}; it must be an execution plan (JSON)") from None
+    text = read_text(path, _EXPECTED, MAX_BYTES, most_lines=None)
+    return _PlanReader(origin_of(path)).plan(parse_json(text, origin_of(path), _EXPECTED))
 
 
 class _PlanReader:

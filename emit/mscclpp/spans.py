@@ -25,12 +25,14 @@ class Span(NamedTuple):
         kind: Buffer: i, o, s, or p for packets in scratch.
         first: First chunk in the buffer.
         size: Number of chunks.
+        rank: Rank whose memory it is, −1 for the rank of the step.
     """
 
     offset: int
     kind: str
     first: int
     size: int
+    rank: int = -1
 
 
 @dataclass(slots=True)

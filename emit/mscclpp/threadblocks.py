@@ -9,20 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from emit.columns import Columns
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
 from emit.mscclpp.spans import Span, SpanPlacement, Step, StepPlacement, split_spans
 from emit.program import OPS, SENDS
 from synth.model.deadline import checking_deadline
-
-
-class RemoteSpan(NamedTuple):
-    """A span of another rank's memory."""
-
-    rank: int
-    span: Span
 
 
 @dataclass(slots=True)
@@ -40,8 +32,8 @@ class SymbolicOp:
     """
 
     name: str
-    src: tuple[Span | RemoteSpan, ...] = ()
-    dst: tuple[Span | RemoteSpan, ...] = ()
+    src: tuple[Span, ...] = ()
+    dst: tuple[Span, ...] = ()
     sends: list[Step] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     kind: str = ""
@@ -141,8 +133,8 @@ class _BlockBuilder:
     def move(
         self,
         name: str,
-        src: Iterable[Span | RemoteSpan],
-        dst: Iterable[Span | RemoteSpan],
+        src: Iterable[Span],
+        dst: Iterable[Span],
         kind: str = "",
         send: Step = -1,
     ) -> None:
@@ -183,13 +175,12 @@ class _BlockBuilder:
         for cell, thread in reads.items():
             self.read[cell] = thread if self.read.get(cell, thread) == thread else None
 
-    def _touched(self, spans: Iterable[Span | RemoteSpan], name: str) -> _Threads:
+    def _touched(self, spans: Iterable[Span], name: str) -> _Threads:
         """Return the thread that accesses each cell; packet operations distribute elements differently."""
         touched: _Threads = {}
-        for place in spans:
-            rank, span = (place.rank, place.span) if isinstance(place, RemoteSpan) else (self.block.rank, place)
+        for span in spans:
             if span.kind != "p":
-                for n, cell in enumerate(self.keys(rank, span)):
+                for n, cell in enumerate(self.keys(span.rank if span.rank >= 0 else self.block.rank, span)):
                     touched[cell] = (name in PACKETS, n)
         return touched
 
@@ -287,7 +278,7 @@ class _Translator:
         """
         rank, pieces = self.to[int(self.c.sends[send])], split_spans(*lists, self.arrival(send))
         for n, piece in enumerate(pieces, 1):
-            dst: list[Span | RemoteSpan] = [*piece[2:-1], RemoteSpan(rank, piece[-1])]
+            dst = [*piece[2:-1], piece[-1]._replace(rank=rank)]
             builder.move(last if last and n == len(pieces) else name, piece[:-1][:2], dst, self.kind(send), send)
 
     def kind(self, send: Step) -> str:

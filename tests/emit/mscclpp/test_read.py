@@ -161,7 +161,7 @@ def test_files_that_are_no_plans(tmp_path: Path) -> None:
         assert verify(path).status == "not readable"
     large = tmp_path / "large.json"
     large.write_bytes(b" " * (MAX_BYTES + 1))
-    assert "more than" in verify(large).lines[0]
+    assert "too large; it must be an execution plan (JSON) of at most 24 MiB" in verify(large).lines[0]
 
 
 def messages_of(text: str) -> str:
