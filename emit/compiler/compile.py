@@ -79,7 +79,8 @@ class Compiler:
 
         Args:
             timer: As in `compile_instructions`.
-            enough: As in `compile_instructions`.
+            enough: Times at the timer's sizes that are as good as the least; the first program that reaches them is
+                chosen.
             until: Time (of `synth.model.deadline.now`) after which the search ends with the best program so far, or the
                 first.
             **header: Fields of the program's header to be replaced.
@@ -99,7 +100,6 @@ def compile_instructions(
     limits: Limits = USUAL_LIMITS,
     *,
     timer: Timer | None = None,
-    enough: Times | None = None,
     without: Collection[str] = (),
 ) -> Compiled:
     """Lower instructions to a program.
@@ -109,7 +109,6 @@ def compile_instructions(
         limits: Limits that the program keeps.
         timer: Predicts the times of a program; of the programs with nearly the least time, the one with the fewest
             threadblocks is chosen. None: the first program without deadlock is chosen.
-        enough: Times at the timer's sizes that are as good as the least; the first program that reaches them is chosen.
         without: Names of PASSES that are not used.
 
     Raises:
@@ -118,7 +117,7 @@ def compile_instructions(
     without = _current_names(without)
     if ir.instances > 1:
         return _compile_instances(ir, limits, timer, without)
-    return Compiler(ir, limits, without).best(timer, enough)
+    return Compiler(ir, limits, without).best(timer)
 
 
 def _compile_instances(ir: Instructions, limits: Limits, timer: Timer | None, without: Collection[str]) -> Compiled:

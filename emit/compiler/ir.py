@@ -114,9 +114,7 @@ class Instructions:
 
     def copy(self) -> Instructions:
         """Return a copy of the instructions that can be changed independently."""
-        messages = (self.source, self.target, self.channel)
-        columns = (self.rank, self.op, self.src, self.dst, self.count, *messages, self.threadblock)
-        return Instructions(self.header, self.goal, *(list(column) for column in columns))  # type: ignore[arg-type]
+        return self.select(range(len(self)))
 
     def select(self, numbers: Sequence[int]) -> Instructions:
         """Return the instructions with these numbers, in this order.

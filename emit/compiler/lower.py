@@ -24,7 +24,7 @@ from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import COLLECTIVES, CUSTOM, Gpu, Program
-from emit.targets import LL_MOST_BYTES, USUAL_LIMITS, Limits
+from emit.targets import USUAL_LIMITS, Limits
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective, Ints
 from synth.model.collective import named as named_collective
@@ -35,7 +35,6 @@ from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
 from synth.model.schedule import Schedule
-from synth.timing.simulate import timed
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.network import Network
@@ -219,8 +218,6 @@ def lower_to_instructions(
     name: str,
     protocol: str = "Simple",
     *,
-    min_bytes: int = 0,
-    max_bytes: int = 0,
     inplace: bool | None = None,
     common: CommonChunk | None = None,
 ) -> Instructions:
@@ -230,8 +227,6 @@ def lower_to_instructions(
         algorithm: The algorithm.
         name: Name of the program.
         protocol: Protocol of the program.
-        min_bytes: Smallest message, in bytes.
-        max_bytes: Largest message, in bytes; 0 for no limit.
         inplace: Whether input and output are one memory; None: if the file formats expect it for this collective
             (allreduce, allgather, reducescatter).
         common: Cells of the chunks; None for one cell each, if the chunks have one size.
@@ -261,17 +256,11 @@ def lower_to_instructions(
         inplace=inplace,
         outofplace=not inplace,
         gpus=sizes,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
         root=collective.root if has_name else 0,
     )
     goal = None if has_name else Goal.from_arrays(problem.nranks, **goal_columns(_stated(collective)))
     ir = Instructions(header, goal)
-    schedule = algorithm.schedule
-    # Small messages can be sent simultaneously when large ones cannot, so the order of small messages is timed anew.
-    if max_bytes and min_bytes < max_bytes <= LL_MOST_BYTES:
-        schedule = timed(problem, schedule, float(max(min_bytes, SMALLEST)))
-    return in_time(ir, *_fill(ir, problem.network, schedule, ranks, common.count.tolist()))
+    return in_time(ir, *_fill(ir, problem.network, algorithm.schedule, ranks, common.count.tolist()))
 
 
 def named_chunks_per_loop(cells: Collective) -> int:

@@ -19,7 +19,7 @@ UNLIMITED = Limits(
 )  # fmt: skip
 
 
-def lower_unlimited(algorithm: Algorithm, name: str, protocol: str = "LL") -> tuple[Program, Goal | None]:
+def lower_unlimited(algorithm: Algorithm, name: str) -> tuple[Program, Goal | None]:
     """Lower an algorithm to the first layout that does not deadlock, without timing it.
 
     Returns:
@@ -32,7 +32,7 @@ def lower_unlimited(algorithm: Algorithm, name: str, protocol: str = "LL") -> tu
     for quantity, number, most in (("ranks", ranks, MOST_RANKS), ("sends", sends, MOST_SENDS)):
         if number > most:
             raise InputError(f"{name}: {number} {quantity}; it must be at most {most} to be run from memory")
-    ir = lower_to_instructions(algorithm, name, protocol)
+    ir = lower_to_instructions(algorithm, name, "LL")
     return compile_instructions(ir, UNLIMITED).program, ir.goal
 
 

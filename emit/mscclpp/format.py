@@ -41,7 +41,7 @@ from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, plan_text
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.replay import Replay
-from emit.mscclpp.structure import caution, check_parts, check_structure
+from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
 from emit.program import BUFFERS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
@@ -120,12 +120,9 @@ def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
         raise InputError(f"goal for {goal.nranks} ranks, plan of {len(plan.gpus)}; it must be equal")
     full_goal = goal if goal is None or plan.inplace else goal.keeping_input()
     findings, notes = Findings(), caution(plan)
-    check_structure(plan, goal, findings)
+    runs = check_structure(plan, goal, findings)
     if not findings.reported and full_goal is None:
         full_goal = goal_of(plan, root)
-    if not _fatal(findings):
-        check_parts(plan, findings)
-    runs = not _fatal(findings)
     if runs:
         memory = memory_of(plan, full_goal)  # This limits the number of cells of a goal.
         plan_acts = acts_of(memory)
@@ -134,11 +131,6 @@ def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
         if full_goal is None:
             notes.append(f"no goal known for collective {plan.collective[:60]!r}: the result was not judged")
     return PlanReport(tuple(findings.reported), (*notes, *findings.counted()), full_goal is not None and runs, root)
-
-
-def _fatal(findings: Findings) -> bool:
-    """Return True if the plan may name objects that do not exist, so that it cannot be executed."""
-    return any(f.kind != "limit" for f in findings.reported)
 
 
 def _nothing_asked(plan: ExecutionPlan) -> Goal:

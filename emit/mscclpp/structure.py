@@ -40,8 +40,8 @@ Fault = tuple[str, str]  # kind, message
 Cell = tuple[str, int]  # buffer, chunk
 
 
-def check_structure(plan: ExecutionPlan, goal: Goal | None, findings: Findings) -> None:
-    """Add a finding for each structural fault; if there is one, the plan may name objects that do not exist."""
+def check_structure(plan: ExecutionPlan, goal: Goal | None, findings: Findings) -> bool:
+    """Add a finding for each structural fault; return True if the plan can be executed, despite exceeded limits."""
     for rank, gpu in enumerate(plan.gpus):
         for kind, message in _rank_faults(plan, rank):
             findings.add(kind, message, rank)
@@ -57,6 +57,9 @@ def check_structure(plan: ExecutionPlan, goal: Goal | None, findings: Findings) 
         _check_sizes(plan, findings)
     _check_double_scratch(plan, findings)
     _check_message_sizes(plan, findings)
+    if all(f.kind == "limit" for f in findings.reported):  # All objects that the plan names exist.
+        _check_parts(plan, findings)
+    return all(f.kind == "limit" for f in findings.reported)
 
 
 def ensure_executable(plan: ExecutionPlan, goal: Goal | None, cannot: str) -> None:
@@ -65,15 +68,12 @@ def ensure_executable(plan: ExecutionPlan, goal: Goal | None, cannot: str) -> No
     Exceeded limits alone raise nothing.
     """
     findings = Findings()
-    check_structure(plan, goal, findings)
-    if all(f.kind == "limit" for f in findings.reported):
-        check_parts(plan, findings)
-    for finding in findings.reported:
-        if finding.kind != "limit":
-            raise InputError(f"{cannot}: {finding.kind}: {finding.message}")
+    if not check_structure(plan, goal, findings):
+        finding = next(f for f in findings.reported if f.kind != "limit")
+        raise InputError(f"{cannot}: {finding.kind}: {finding.message}")
 
 
-def check_parts(plan: ExecutionPlan, findings: Findings) -> None:
+def _check_parts(plan: ExecutionPlan, findings: Findings) -> None:
     """Add a finding for each operation that exceeds a buffer, or that the executor runs differently."""
     for rank, tb, at, op, inner in plan.ops():
         if inner.src:

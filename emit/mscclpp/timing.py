@@ -26,7 +26,6 @@ from emit.mscclpp.acts import acts_of
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
-from emit.timing.clock import COMPILED_FROM
 from emit.timing.links import MessageLinks, assign_links
 from emit.timing.predict import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
@@ -74,7 +73,7 @@ class PlanPredictor(TimedProgram):
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
         weight = np.ones(len(plan.gpus)) if weight is None else weight
-        self._take_steps(steps.timed(self.network, self._costed, weight), _FREE, False, COMPILED_FROM)
+        self._take_steps(steps.timed(self.network, self._costed, weight), _FREE)
         self._hold_us /= memory.units
 
     @property
@@ -200,7 +199,7 @@ class _PlanSteps:
         ends = np.array(self.lane, dtype=np.int64).reshape(-1, 3)
         link, links = self._links(ends, net, topology)
         cells = np.array(self.cells, dtype=np.float64)[order]
-        return TimedSteps(columns, np.ones_like(sends), cells, ends, link, links, weight)
+        return TimedSteps(columns, cells, ends, link, links, weight)
 
     def _links(self, ends: Ints, net: Network, topology: Topology) -> tuple[Ints, MessageLinks]:
         """Return the link of each message, and all links.

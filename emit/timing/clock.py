@@ -57,42 +57,41 @@ class ProgramClock:
         if gap is None or not len(gap):
             gap = np.zeros(len(links.alpha_us))
         s = steps
-        of_steps = [s.start, s.dep, s.sends, s.receives, s.block, by_tie, np.argsort(by_tie), link, s.moves]
+        of_steps = [s.start, s.dep, s.sends, s.receives, s.block, by_tie, np.argsort(by_tie), link]
         self._fixed: list[Any] = [*of_steps, links.alpha_us, rate_gbs * links.holds, gap, *links.limits]
         self._start_us, self._most_turns = start_us, most_turns
         self._lists: list[Any] = []  # the fixed arguments as lists, once the interpreted loop has needed them
-        self._nmoves, self._nsteps, self._slots = int(s.moves[-1]), len(s.dep), slots
+        self._nsteps, self._slots = len(s.dep), slots
         self._compiled_from = compiled_from
 
     def run(self, lasts_us: Floats, ahead: int = 0) -> tuple[float, bool, Floats, Floats]:
         """Run all steps once.
 
         Args:
-            lasts_us: How long each transmission of every step occupies its link.
+            lasts_us: How long the transmission of every step occupies its link.
             ahead: Number of transmissions that are about to be executed for further sizes.
 
         Returns:
             The time when the last step ended, in µs; whether all steps ended (if not, they wait for each other); the
-            time when each transmission took its link, and the time when it was received (0 if it does not send or
-            receive).
+            time when each step took its link, and the time when it had received (0 if it does not send or receive).
         """
         global _executed
         turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), self._most_turns))
-        _executed += self._nmoves * turns
+        _executed += self._nsteps * turns
         threshold = min(self._compiled_from, _LOADED_FROM) if is_loaded() else self._compiled_from
         runner = Runner(interpreted=_executed + ahead < threshold)
         fixed = self._fixed
         if runner.interpreted:
             fixed = self._lists = self._lists or runner.columns(*fixed)
-        durations, start, took = runner.columns(lasts_us, np.zeros(self._nmoves), np.zeros(self._nmoves))
+        durations, start, took = runner.columns(lasts_us, np.zeros(self._nsteps), np.zeros(self._nsteps))
         time, ended = runner(_execute, *fixed, self._slots, durations, start, took, self._start_us, turns)
         return float(time), ended == self._nsteps, np.asarray(start), np.asarray(took)
 
 
 # One loop over events that Numba compiles as one function, and whose arguments are the columns that Numba takes.
 def _execute(
-    first: Any, dep: Any, sends: Any, receives: Any, block_of: Any, by_tie: Any, tie: Any, link: Any, moves: Any,
-    alpha: Any, rate: Any, gap: Any, uses_ptr: Any, uses: Any, capacity: Any, slots: int, lasts: Any, start: Any,
+    first: Any, dep: Any, sends: Any, receives: Any, block_of: Any, by_tie: Any, tie: Any, link: Any, alpha: Any,
+    rate: Any, gap: Any, uses_ptr: Any, uses: Any, capacity: Any, slots: int, lasts: Any, start: Any,
     took: Any, begins: float, turns: int,
 ) -> tuple[float, int]:  # fmt: skip
     """Run a program; return when its last step ended, in µs, and how many steps ended (fewer than all: deadlock).
@@ -106,7 +105,6 @@ def _execute(
         by_tie: Steps in the order of `tie`.
         tie: Place of every step among requests of the same age; the smallest goes first.
         link: Link of every connection.
-        moves: Step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one if it moves nothing).
         alpha: Latency of every link, in µs.
         rate: Rate of a transmission on every link, in GB/s.
         gap: How long a transmission keeps the limits of every link busy after it has left the link, in µs.
@@ -114,16 +112,14 @@ def _execute(
         uses: Limits of all links.
         capacity: Capacity of every limit, in GB/s.
         slots: Transmissions in flight on a connection before the sender waits.
-        lasts: How long each transmission of a sending step occupies its link, in µs.
-        start: Output: the time when each transmission of a sending step takes its link, in µs.
-        took: Output: the time when each transmission of a receiving step has its data, and the slot is free again, in
-            µs.
+        lasts: How long the transmission of every sending step occupies its link, in µs.
+        start: Output: the time when the transmission of every sending step takes its link, in µs.
+        took: Output: the time when every receiving step has its data, and the slot is free again, in µs.
         begins: Time when the run begins, in µs.
         turns: Number of turns in which each transmission takes its link.
     """
     nblocks, nsteps = len(first) - 1, len(dep)
     at = [int(first[b]) for b in range(nblocks)]
-    remaining = [int(moves[at[b] + 1] - moves[at[b]]) if at[b] < nsteps else 0 for b in range(nblocks)]
     is_complete = [False] * nsteps
     waiter, next_waiter = [-1] * nsteps, [-1] * nblocks  # threadblocks that wait for a step, as a linked list
     sent, arrived, received = [0] * len(link), [0] * len(link), [0] * len(link)
@@ -156,7 +152,7 @@ def _execute(
                     break
                 if into >= 0:
                     received[into] += 1
-                    took[moves[s + 1] - remaining[b]] = now
+                    took[s] = now
                     if wants_slot[into] >= 0:
                         todo.append(wants_slot[into])
                         wants_slot[into] = -1
@@ -165,17 +161,12 @@ def _execute(
                     requested_at[b] = now
                     heappush(requests, (now, tie[s]))
                     break
-                remaining[b] -= 1
-                if remaining[b]:
-                    continue
                 is_complete[s] = True
                 ended += 1
                 while waiter[s] >= 0:
                     todo.append(waiter[s])
                     waiter[s] = next_waiter[waiter[s]]
                 s += 1
-                if s < nsteps:
-                    remaining[b] = moves[s + 1] - moves[s]
             at[b] = s
         while len(requests):
             _, tie_of_request = heappop(requests)
@@ -196,7 +187,7 @@ def _execute(
                 used[uses[i]] += rate[l]
             b = block_of[s]
             if turns_taken[b] == 0:
-                start[moves[s + 1] - remaining[b]] = now
+                start[s] = now
             turns_taken[b] += 1
             end = now + lasts[s] / turns
             heappush(events, (end, _KINDS * s + _LEAVES))
@@ -227,16 +218,12 @@ def _execute(
             elif code % _KINDS == _LEAVES:
                 turns_taken[b] = 0
                 todo.append(b)
-                remaining[b] -= 1
-                if not remaining[b]:
-                    is_complete[s] = True
-                    ended += 1
-                    while waiter[s] >= 0:
-                        todo.append(waiter[s])
-                        waiter[s] = next_waiter[waiter[s]]
-                    at[b] = s + 1
-                    if s + 1 < nsteps:
-                        remaining[b] = moves[s + 2] - moves[s + 1]
+                is_complete[s] = True
+                ended += 1
+                while waiter[s] >= 0:
+                    todo.append(waiter[s])
+                    waiter[s] = next_waiter[waiter[s]]
+                at[b] = s + 1
                 if gap[link[out]] > 0:
                     continue
             for i in range(uses_ptr[link[out]], uses_ptr[link[out] + 1]):

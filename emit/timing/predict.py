@@ -3,9 +3,8 @@
 A step that sends occupies its link for its bytes / bandwidth, and its data can be received α after it has left the
 link. A step starts when the step before it in its threadblock has ended, the step it depends on has completed, a FIFO
 slot of its connection is free, and its link and the limits of that link have room. A step is one transmission: it
-receives its data as a whole before it sends any of it on (devices store and forward). Executors divide steps of several
-chunks into single chunks when messages are large: `split` models that. A slot is free again when the receiver has its
-data. Copies and sums within a rank take no time.
+receives its data as a whole before it sends any of it on (devices store and forward). A slot is free again when the
+receiver has its data. Copies and sums within a rank take no time.
 
 With an executor's costs (`topologies.costs`) for the program's protocol, a threadblock moves no more than it can, a
 message keeps links busy for the gap, the run begins with the call's start, and large chunks move slice by slice. If
@@ -34,7 +33,6 @@ from emit.timing.slices import Passes, passes, slices_of
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
-from topologies.arrays import positions
 from topologies.costed import with_protocol
 from topologies.errors import InputError
 from topologies.network import Network, network
@@ -60,7 +58,7 @@ class Transfers:
         arrive_us: end_us + α, float.
         received_us: When the receiver has taken the data out of its slot, float.
         bytes: Bytes, float.
-        count: Number of chunks (1 each if steps are split), int.
+        count: Number of chunks, int.
         step: Step that sends, numbered in document order, int.
         into: Step that receives, numbered in document order, int.
         sender: (rank, threadblock, position) of the sending step, int, shape (n, 3).
@@ -101,8 +99,7 @@ class TimedSteps:
 
     Attributes:
         columns: The steps; only their order, waits and connections matter.
-        times: Transmissions of each step, int, shape (steps,).
-        chunks: Chunks of each transmission of a step, float, shape (steps,).
+        chunks: Chunks of each step, float, shape (steps,).
         ends: (source, destination, channel) of each connection, int, shape (connections, 3).
         link: Link of each connection, int, shape (connections,).
         links: The links.
@@ -110,7 +107,6 @@ class TimedSteps:
     """
 
     columns: Columns
-    times: Ints
     chunks: Floats
     ends: Ints
     link: Ints
@@ -139,17 +135,16 @@ class TimedProgram(ABC):
         self.group = place_ranks(nranks, self._costed, group)
         self.network: Network = network(self._costed, self.group)
 
-    def _take_steps(self, steps: TimedSteps, slots: int, split: bool, compiled_from: int) -> None:
+    def _take_steps(self, steps: TimedSteps, slots: int, compiled_from: int = COMPILED_FROM) -> None:
         """Prepare steps for timing.
 
         Args:
             steps: The steps.
             slots: Transmissions in flight on a connection before the sender waits.
-            split: Whether a step of several chunks is one transmission for each chunk.
             compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
         """
         c = self.columns = steps.columns
-        self._steps, self._slots, self.split, self._compiled_from = steps, slots, split, compiled_from
+        self._steps, self._slots, self._compiled_from = steps, slots, compiled_from
         sending = np.flatnonzero(c.sends >= 0)
         self._rate_gbs = block_rates(self._costed, steps.links.bandwidth_gbs)
         self._hold_us = np.zeros(len(c.sends))  # for chunks of one byte
@@ -223,7 +218,7 @@ class TimedProgram(ABC):
         """Return the steps, repeated for so many slices, and their clock."""
         if slices not in self._runs:
             steps, links = self._steps, self._steps.links
-            repeated = passes(steps.columns, steps.times, slices)
+            repeated = passes(steps.columns, slices)
             shares_links = bool((self._rate_gbs < links.bandwidth_gbs).any())
             clock = ProgramClock(
                 repeated,
@@ -244,10 +239,10 @@ class TimedProgram(ABC):
         slices = self._slices(size_bytes)
         repeated, clock = self._prepared(slices)
         lasts_us = self._hold_us[repeated.step] * self.chunk_bytes(size_bytes) / slices
-        time, ended, start, took = clock.run(lasts_us, int(repeated.moves[-1]) * sizes)
+        time, ended, start, took = clock.run(lasts_us, len(repeated.step) * sizes)
         if not ended:
             c, depth, findings = self.columns, self._slots, Findings()
-            report_stopped(c, run(c, depth, self.split), depth, findings)
+            report_stopped(c, run(c, depth, split=False), depth, findings)
             raise InputError(f"cannot be timed: {findings.reported[0].message}")
         return time, start, took
 
@@ -269,7 +264,6 @@ class Predictor(TimedProgram):
         topology: Topology,
         group: Sequence[int] | None = None,
         fifo_depth: int | None = None,
-        split: bool = False,
         compiled_from: int = COMPILED_FROM,
         weight: Floats | None = None,
         columns: Columns | None = None,
@@ -281,8 +275,6 @@ class Predictor(TimedProgram):
             topology: The topology.
             group: The topology's rank of each rank of the program; None for 0, 1, ….
             fifo_depth: FIFO slots of a connection; None for the protocol's.
-            split: If True, a step of several chunks is one transmission for each chunk, as for large messages; if
-                False, it is one transmission.
             compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
             weight: Bytes of each rank's chunks relative to the program's chunks, shape (nranks,); None for 1.
             columns: Steps of the program, without faults; then the program itself need not have its steps.
@@ -305,22 +297,18 @@ class Predictor(TimedProgram):
             raise InputError(
                 f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad_step]}; it must be 1 or more"
             )
-        times = c.transmissions() if split else np.ones_like(c.count)
-        if int(times.sum()) > CAPACITY.moves:
-            raise InputError(
-                f"program moves {times.sum()} chunks; it must be at most {CAPACITY.moves} to be timed one by one"
-            )
+        if len(c.op) > CAPACITY.moves:
+            raise InputError(f"program of {len(c.op)} steps; it must be at most {CAPACITY.moves} to be timed")
         ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
         steps = TimedSteps(
             columns=c,
-            times=times,
-            chunks=(c.count // times).astype(np.float64),
+            chunks=c.count.astype(np.float64),
             ends=ends,
             link=assign_links(self.network, ends, self._costed),
             links=links_of(self.network),
             weight=np.ones(program.nranks) if weight is None else weight,
         )
-        self._take_steps(steps, slots, split, compiled_from)
+        self._take_steps(steps, slots, compiled_from)
 
     @property
     def nsteps(self) -> int:
@@ -382,15 +370,12 @@ class Predictor(TimedProgram):
         _, start, took = self._run(size_bytes)
         c, steps, ends, chunk_bytes = self.columns, self._steps, self._steps.ends, self.chunk_bytes(size_bytes)
         slices = self._slices(size_bytes)
-        moves, number = self._runs[slices][0].moves, self._runs[slices][0].number
-        step, into = c.messages()
-        step, into, pass_number = np.tile(step, slices), np.tile(into, slices), np.repeat(np.arange(slices), len(step))
-        times = steps.times[step]
-        nth = positions(times)
-        step, into, pass_number = np.repeat(step, times), np.repeat(into, times), np.repeat(pass_number, times)
-        order = np.lexsort((nth, step, start[moves[number[pass_number, step]] + nth]))
-        step, into, pass_number, nth = step[order], into[order], pass_number[order], nth[order]
-        begin, received = start[moves[number[pass_number, step]] + nth], took[moves[number[pass_number, into]] + nth]
+        number = self._runs[slices][0].number
+        step, into = (np.tile(steps_of_messages, slices) for steps_of_messages in c.messages())
+        pass_number = np.repeat(np.arange(slices), len(step) // slices)
+        order = np.lexsort((step, start[number[pass_number, step]]))
+        step, into, pass_number = step[order], into[order], pass_number[order]
+        begin, received = start[number[pass_number, step]], took[number[pass_number, into]]
         connection = c.sends[step]
         link = steps.link[connection]
         end = begin + self._hold_us[step] * chunk_bytes / slices
@@ -407,15 +392,15 @@ class Predictor(TimedProgram):
             arrive_us=end + alpha,
             received_us=received,
             bytes=steps.chunks[step] * steps.weight[ends[connection, 0]] * chunk_bytes / slices,
-            count=(c.count // steps.times)[step],
+            count=c.count[step],
             step=step,
             into=into,
             sender=_places_of(c, step),
             receiver=_places_of(c, into),
             src_buffer=np.where(reads, c.src[step], c.dst[step]),
-            src_offset=np.where(reads, c.src_at[step], c.dst_at[step]) + nth,
+            src_offset=np.where(reads, c.src_at[step], c.dst_at[step]),
             dst_buffer=np.where(writes, c.dst[into], -1),
-            dst_offset=np.where(writes, c.dst_at[into] + nth, -1),
+            dst_offset=np.where(writes, c.dst_at[into], -1),
         )
 
     def _slices(self, size_bytes: float) -> int:

@@ -14,7 +14,6 @@ import numpy as np
 
 from emit.columns import Columns
 from synth.model.collective import Ints
-from topologies.arrays import pointers
 
 # Bytes of data in a slice: for Simple 4 of 8 steps of 4 MiB; for LL 512 threads · 8 lines of 8 bytes; for LL128
 # 640 threads · 120 words of 8 bytes, of which 15 of 16 are data.
@@ -40,8 +39,6 @@ class Passes:
         dep: Repeated step that each waits for, −1 for none.
         sends: Connection that each sends on, −1 for none.
         receives: Connection that each receives from, −1 for none.
-        moves: Repeated step s is the transmissions moves[s]..moves[s+1]−1, one after the other (one if it moves
-            nothing).
     """
 
     step: Ints
@@ -51,7 +48,6 @@ class Passes:
     dep: Ints
     sends: Ints
     receives: Ints
-    moves: Ints
 
     def by_tie(self, of_steps: Ints) -> Ints:
         """Return the repeated steps in the order in which requests of the same age are served.
@@ -61,12 +57,11 @@ class Passes:
         return np.asarray(self.number[:, of_steps].ravel())
 
 
-def passes(columns: Columns, times: Ints, slices: int) -> Passes:
+def passes(columns: Columns, slices: int) -> Passes:
     """Build the steps of a program, repeated for each slice.
 
     Args:
         columns: Steps of the program.
-        times: Transmissions of each step in one pass.
         slices: Number of passes.
     """
     c, nsteps = columns, len(columns.dep)
@@ -86,5 +81,4 @@ def passes(columns: Columns, times: Ints, slices: int) -> Passes:
         dep=dep,
         sends=c.sends[step],
         receives=c.receives[step],
-        moves=pointers(times[step]),
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from emit.check.program import check
 from emit.columns import Columns
-from emit.compiler.compile import compile_instructions
+from emit.compiler.compile import Compiler, compile_instructions
 from emit.compiler.lower import lower, lower_to_instructions
 from emit.program import Program
 from emit.targets import LL_MOST_BYTES, TARGETS
@@ -68,7 +68,7 @@ def test_short_threadblocks_on_many_channels_keep_the_order(seed: int) -> None:
         yield Predictor(program, problem.topology, problem.ranks, MANY, columns=columns).time_us(LARGEST)
 
     without = ("aggregate", "fuse", "pairing", "more-channels")
-    compiled = compile_instructions(ir, limits=limits, timer=timer, enough=(schedule_us,), without=without).program
+    compiled = Compiler(ir, limits, without).best(timer, (schedule_us,)).program
     assert check(compiled, ir.goal, target=limits).ok
     assert next(timer(compiled)) <= 1.002 * schedule_us
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import accumulate
 
 from emit.program import RECEIVES, SENDS, Gpu, Program, Step, ThreadBlock
 
@@ -69,29 +67,3 @@ def random_program(rng: random.Random, nranks: int, pairs: Sequence[tuple[int, i
         for tbs, steps_of_rank in zip(blocks, steps, strict=True)
     ]
     return Program("random", "custom", rng.choice(("Simple", "LL")), nranks, 8, True, False, gpus)
-
-
-def chunk_by_chunk(program: Program) -> Program:
-    """Return the program with every step that sends or receives divided into one step for each of its chunks."""
-    gpus = []
-    for gpu in program.gpus:
-        last: list[list[int]] = []  # Position of each step's last part.
-        for block in gpu.threadblocks:
-            ends = accumulate(_parts(step) for step in block.steps)
-            last.append([end - 1 for end in ends])
-        blocks = []
-        for block in gpu.threadblocks:
-            steps = []
-            for step in block.steps:
-                dep_step = -1 if step.dep_tb < 0 else last[step.dep_tb][step.dep_step]
-                for k in range(_parts(step)):
-                    offsets = {"src_off": step.src_off + k, "dst_off": step.dst_off + k}
-                    count = 1 if step.op in MOVES else step.count
-                    steps.append(replace(step, **offsets, count=count, dep_step=dep_step))
-            blocks.append(replace(block, steps=steps))
-        gpus.append(replace(gpu, threadblocks=blocks))
-    return replace(program, gpus=gpus)
-
-
-def _parts(step: Step) -> int:
-    return step.count if step.op in MOVES else 1

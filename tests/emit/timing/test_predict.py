@@ -92,18 +92,6 @@ def test_a_step_of_several_chunks_is_one_transmission() -> None:
     assert len(Predictor(one_sender(20, count=5), line).transfers(1e6)) == 4
 
 
-@pytest.mark.parametrize("depth", [1, 2, 8])
-def test_a_step_that_is_split_takes_a_slot_for_each_chunk(depth: int) -> None:
-    line = load("line:2")
-    for count in (1, 5, 20):
-        predictor = Predictor(one_sender(20, count=count), line, None, depth, split=True)
-        assert predictor.time_us(1e6) == Predictor(one_sender(20), line, None, depth).time_us(1e6)
-        moves = predictor.transfers(1e6)
-        assert moves.src_offset.tolist() == moves.dst_offset.tolist() == list(range(20))
-        assert moves.count.tolist() == [1] * 20
-        assert moves.sender[:, 2].tolist() == [i // count for i in range(20)]
-
-
 @pytest.mark.parametrize("chunks", [1, 2, 7])
 def test_a_forwarded_chunk_must_have_arrived(chunks: int) -> None:
     program, size = chain_broadcast(5, 0, chunks), 1e6
@@ -231,8 +219,6 @@ def test_programs_that_cannot_be_timed_are_refused() -> None:
         Predictor(none, full)
     vast = with_step(with_step(one_sender(1), 0, 0, 0, count=1 << 39), 1, 0, 0, count=1 << 39)
     assert Predictor(vast, full).time_us(1.0) > 1e6
-    with pytest.raises(InputError, match="program moves 1099511627776 chunks; it must be at most"):
-        Predictor(vast, full, split=True)
 
 
 def test_a_deadlock_is_reported() -> None:

@@ -20,7 +20,7 @@ from synth.model.problem import Problem, make_problem
 from synth.verify.algorithm import Algorithm
 from tests import ROOT
 from tests.emit.small_programs import RIGHT, alltoall
-from tests.emit.timing.random_timed_programs import chunk_by_chunk, random_program
+from tests.emit.timing.random_timed_programs import random_program
 from tests.emit.timing.schedule_as_program import transcribed
 from tests.oracles.timing_rules import Rules, near
 from tests.random_problems import answered, random_problem, random_topology, shares_nothing
@@ -93,49 +93,21 @@ def test_the_rules_report_a_port_over_capacity() -> None:
     assert any("over capacity" in line for line in Rules(predictor, 1e9, at_once).broken)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(SEEDS)
-def test_split_steps_equal_steps_of_one_chunk(seed: int) -> None:
-    """Check split steps on links that share nothing, where the order of equal sends does not matter."""
-    rng = random.Random(seed)
-    pairs = [(u, v) for u in range(4) for v in range(4) if u != v]
-    program, full = random_program(rng, 4, pairs, channels=1), load("full:4")
-    depth, size = rng.choice((1, 2, 8, MANY)), rng.choice(SIZES)
-    divided_program, parts = chunk_by_chunk(program), Predictor(program, full, None, depth, split=True)
-    one_by_one = Predictor(divided_program, full, None, depth)
-    try:
-        time_us = parts.time_us(size)
-    except InputError:
-        with pytest.raises(InputError, match="deadlock"):
-            one_by_one.time_us(size)
-        assert depth < MANY
-        return
-    assert near(time_us, one_by_one.time_us(size))
-    split_transfers, single_transfers = parts.transfers(size), one_by_one.transfers(size)
-    assert Rules(one_by_one, size, single_transfers).broken == []
-    for name in ("start_us", "received_us", "bytes", "src_offset", "dst_offset"):
-        columns = [
-            getattr(moves, name)[np.lexsort((moves.start_us, moves.step, moves.src))]
-            for moves in (split_transfers, single_transfers)
-        ]
-        assert np.allclose(*columns, rtol=1e-9, atol=1e-12), name
-
-
 # --- the compiled loop
 
 
 def test_the_compiled_loop_gives_identical_results() -> None:
-    cases = [(p, load(f"full:{max(3, p.nranks)}"), False, 1e6) for p in RIGHT.values()]
+    cases = [(p, load(f"full:{max(3, p.nranks)}"), 1e6) for p in RIGHT.values()]
     for seed in range(60):
         rng = random.Random(seed)
         topology = random_topology(rng, 5)
         net = make_problem(topology, "allreduce").network
         pairs = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
         program = random_program(rng, topology.nranks, pairs)
-        cases.append((program, topology, rng.random() < 0.3, rng.choice(SIZES)))
+        cases.append((program, topology, rng.choice(SIZES)))
     timed = 0
-    for program, topology, split, size in cases:
-        compiled, plain = (Predictor(program, topology, split=split, compiled_from=least) for least in (0, 1 << 60))
+    for program, topology, size in cases:
+        compiled, plain = (Predictor(program, topology, compiled_from=least) for least in (0, 1 << 60))
         try:
             by_machine = compiled._run(size)
         except InputError as deadlock:
