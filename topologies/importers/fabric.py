@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -462,11 +462,6 @@ def _list_parts(text: str) -> Iterator[str]:
         start = comma + 1
 
 
-def natural(names: Iterable[str]) -> list[str]:
-    """Return the names sorted with numbers by value: mlx5_2 before mlx5_10."""
-    return sorted(
-        names,
-        key=lambda name: [
-            (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"([0-9]{1,12})", name)
-        ],
-    )
+def natural_key(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts names with numbers by value: mlx5_2 before mlx5_10."""
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"([0-9]{1,12})", name)]

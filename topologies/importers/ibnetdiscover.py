@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 
 from topologies.errors import InputError
-from topologies.importers.fabric import Fabric, Port, natural
+from topologies.importers.fabric import Fabric, Port, natural_key
 
 # Gb/s of data per lane; four lanes of NDR are 50 GB/s per direction.
 _LANE_GBPS = {
@@ -74,8 +74,7 @@ def read_ibnetdiscover(text: str, origin: str) -> Fabric:
             fabric.add_link(source, target, gbs)
     if not ports:
         raise InputError(f"{origin}: no HCA is on a switch; it must be {_RIGHT}")
-    for host in natural(ports):
-        order = natural(name for name, _ in ports[host])
-        fabric.hosts[host] = [port for _, port in sorted(ports[host], key=lambda entry: order.index(entry[0]))]
+    for host in sorted(ports, key=natural_key):
+        fabric.hosts[host] = [port for _, port in sorted(ports[host], key=lambda entry: natural_key(entry[0]))]
     fabric.remarks.append("links of the fabric and their rates: read")
     return fabric

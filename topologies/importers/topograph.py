@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from topologies.errors import InputError
-from topologies.importers.fabric import Fabric, Port, expand, natural
+from topologies.importers.fabric import Fabric, Port, expand, natural_key
 from topologies.importers.rates import USUAL_NIC_GBS
 from topologies.importers.slurm import is_slurm, read_slurm
 from topologies.importers.tree import FabricTree
@@ -246,10 +246,10 @@ def _of_links(document: Mapping[str, Any], origin: str) -> Fabric:
             net.hosts.setdefault(names[host_end], []).append(port)
     if not net.hosts:
         raise InputError(f"{origin}: no host is on a switch; it must be {_RIGHT}")
-    for host, ports in net.hosts.items():
-        order = natural(port.name for port in ports)
-        net.hosts[host] = sorted(ports, key=lambda port: order.index(port.name))
-    net.hosts = {host: net.hosts[host] for host in natural(net.hosts)}
+    net.hosts = {
+        host: sorted(net.hosts[host], key=lambda port: natural_key(port.name))
+        for host in sorted(net.hosts, key=natural_key)
+    }
     net.remarks.append(f"cables are read; {USUAL_NIC_GBS:g} GB/s per cable, or the rate of a host's NICs, is assumed")
     return net
 

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from runtime.torch.failures.apart import wait_apart
 from runtime.torch.failures.calls import Calls, Wait
 from runtime.torch.failures.causes import FAILED, Cause, Gone, Waiting, find_cause
 from runtime.torch.failures.compare import different_calls
 from runtime.torch.failures.deadlock import HeldCall
-from runtime.torch.failures.meeting import call_unless, meet
+from runtime.torch.failures.meeting import meet
 from runtime.torch.failures.members import Members
 from runtime.torch.failures.presence import Presence
 from runtime.torch.failures.this_process import presence
@@ -145,12 +146,21 @@ class FailureWatch(Members):
         Raises:
             RuntimeError: A rank has ended; it is raised soon after that. Errors of the function are raised as they are.
         """
+        leaves_at = math.inf
 
-        def in_vain() -> bool:
-            """Return True if a rank has ended, or a cause is known."""
-            return self.cause is not None or self.any_gone(None)
+        def is_too_late() -> bool:
+            """Return True if the time that the function still has after a rank has ended is over."""
+            nonlocal leaves_at
+            now = time.monotonic()
+            if self.cause is not None or self.any_gone(None):
+                leaves_at = min(leaves_at, now + self.tuning.making)
+            return now > leaves_at
 
-        return call_unless(in_vain, self._raise_if_gone, function, self.tuning.making)
+        try:
+            return wait_apart(function, is_too_late)
+        except Exception:
+            self._raise_if_gone()
+            raise
 
     def _raise_if_gone(self) -> None:
         """Raise RuntimeError with the cause if a rank has ended."""

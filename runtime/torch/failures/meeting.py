@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -107,38 +106,3 @@ def _enter_attempt(store: Any, me: int, words: list[str]) -> int | None:
     store.set(f"{attempt}/at/{me}", " ".join(words))
     is_answered = store.check([f"{attempt}/{answer}"]) and bytes(store.get(f"{attempt}/{answer}")) == words[-1].encode()
     return attempt if is_answered else None
-
-
-def call_unless(
-    in_vain: Callable[[], bool], explain: Callable[[], None], function: Callable[[], Any], grace_s: float
-) -> Any:
-    """Return the result of a function that waits for other ranks without a limit, unless that is in vain.
-
-    Args:
-        in_vain: Returns True if the function will never return.
-        explain: Raises an error with the reason, if there is one.
-        function: The function.
-        grace_s: Seconds that the function still has after `in_vain` became true.
-    """
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        """Call the function, and store its result or error."""
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.05)
-        if thread.is_alive() and in_vain():
-            thread.join(grace_s)
-            break
-    if thread.is_alive() or errors:
-        explain()
-    if errors:
-        raise errors[0]
-    return results[0]

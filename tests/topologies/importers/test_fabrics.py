@@ -12,7 +12,7 @@ from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers import format_of
 from topologies.importers.combine import import_files
-from topologies.importers.fabric import expand, natural
+from topologies.importers.fabric import expand, natural_key
 from topologies.load import load, load_machine
 from topologies.topology import Topology
 
@@ -177,7 +177,7 @@ def test_slurm_trees_and_blocks(tmp_path: Path) -> None:
 
 def test_lists_of_names_are_expanded_and_sorted() -> None:
     assert expand("n[01-03,7]-x,m", "p") == ["n01-x", "n02-x", "n03-x", "n7-x", "m"]
-    assert natural(["mlx5_10", "mlx5_2", "a1"]) == ["a1", "mlx5_2", "mlx5_10"]
+    assert sorted(["mlx5_10", "mlx5_2", "a1"], key=natural_key) == ["a1", "mlx5_2", "mlx5_10"]
 
 
 @pytest.mark.parametrize(
