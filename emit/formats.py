@@ -20,7 +20,8 @@ from emit.findings import Findings, Verdict
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, choose_target
-from emit.timing.predict import Predictor, TimedProgram
+from emit.timing.predict import Predictor
+from emit.timing.timed import TimedProgram
 from topologies.errors import InputError
 from topologies.text.files import open_regular_file, origin_of
 from topologies.topology import Topology

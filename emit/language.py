@@ -411,9 +411,7 @@ def _call(origin: Path, call: Any) -> Any:
     """Return the result of a call; turn an error in the user's file into an InputError that names its line."""
     try:
         return call()
-    except InputError:
-        raise
-    except KeyboardInterrupt:
+    except (InputError, KeyboardInterrupt):
         raise
     except BaseException as error:  # A script may raise any exception.
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(origin)]

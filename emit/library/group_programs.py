@@ -15,7 +15,7 @@ import numpy as np
 from emit.library.lowered import Lowered
 from emit.library.programs import MOST_SENDS, Programs, executor_for
 from emit.targets import check_overlap
-from emit.timing.predict import TimedProgram
+from emit.timing.timed import TimedProgram
 from synth.concurrent.isolated import problem_digest
 from synth.concurrent.union import UnionProblem, split_by_group
 from synth.model.problem import Problem

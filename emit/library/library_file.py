@@ -25,7 +25,7 @@ from emit.library.lowered import Lowered, blocks_of
 from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, divisor, most_bytes
-from emit.timing.predict import TimedProgram
+from emit.timing.timed import TimedProgram
 from synth.model.collective import Collective, subdivided
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem

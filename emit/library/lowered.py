@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import LL_MOST_BYTES, Target, divisor
-from emit.timing.predict import TimedProgram
+from emit.timing.timed import TimedProgram
 from synth.model.common_chunk import CommonChunk
 from synth.model.problem import Problem
 

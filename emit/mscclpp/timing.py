@@ -27,7 +27,7 @@ from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
 from emit.timing.links import MessageLinks, assign_links
-from emit.timing.predict import TimedProgram, TimedSteps
+from emit.timing.timed import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import checking_deadline
 from topologies.arrays import pointers

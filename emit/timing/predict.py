@@ -15,27 +15,22 @@ the channels cyclically.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
 from emit.check.capacity import CAPACITY
-from emit.check.order import report_stopped, run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
-from emit.timing.clock import COMPILED_FROM, MOST_TURNS, ProgramClock
-from emit.timing.links import MessageLinks, assign_links, block_rates, links_of, place_ranks
-from emit.timing.slices import Passes, passes, slices_of
+from emit.timing.clock import COMPILED_FROM
+from emit.timing.links import assign_links, links_of
+from emit.timing.slices import slices_of
+from emit.timing.timed import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
-from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
-from topologies.costed import with_protocol
 from topologies.errors import InputError
-from topologies.network import Network, network
 from topologies.topology import Topology
 
 # Faults of results and of memory do not change the time.
@@ -91,160 +86,6 @@ class Transfers:
 
     def __len__(self) -> int:
         return len(self.src)
-
-
-@dataclass(frozen=True, eq=False)
-class TimedSteps:
-    """The steps of a program or a plan with the links that their messages use.
-
-    Attributes:
-        columns: The steps; only their order, waits and connections matter.
-        chunks: Chunks of each step, float, shape (steps,).
-        ends: (source, destination, channel) of each connection, int, shape (connections, 3).
-        link: Link of each connection, int, shape (connections,).
-        links: The links.
-        weight: Bytes of each rank's chunks relative to the program's chunks, shape (nranks,).
-    """
-
-    columns: Columns
-    chunks: Floats
-    ends: Ints
-    link: Ints
-    links: MessageLinks
-    weight: Floats
-
-
-class TimedProgram(ABC):
-    """An executable object (a program or a plan) on some ranks of a topology, ready to be timed at any size.
-
-    Attributes:
-        topology: The topology.
-        group: The topology's rank of each rank of the program.
-        network: The network between these ranks; its local ranks are the program's.
-        columns: Steps of the program; those of a plan state only who sends, receives and waits.
-    """
-
-    def __init__(self, topology: Topology, protocol: str, nranks: int, group: Sequence[int] | None) -> None:
-        """Check that a program of `nranks` ranks fits the topology.
-
-        Raises:
-            InputError: The group does not fit.
-        """
-        self.topology = topology
-        self._costed = with_protocol(topology, protocol)
-        self.group = place_ranks(nranks, self._costed, group)
-        self.network: Network = network(self._costed, self.group)
-
-    def _take_steps(self, steps: TimedSteps, slots: int, compiled_from: int = COMPILED_FROM) -> None:
-        """Prepare steps for timing.
-
-        Args:
-            steps: The steps.
-            slots: Transmissions in flight on a connection before the sender waits.
-            compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
-        """
-        c = self.columns = steps.columns
-        self._steps, self._slots, self._compiled_from = steps, slots, compiled_from
-        sending = np.flatnonzero(c.sends >= 0)
-        self._rate_gbs = block_rates(self._costed, steps.links.bandwidth_gbs)
-        self._hold_us = np.zeros(len(c.sends))  # for chunks of one byte
-        connection = c.sends[sending]
-        chunks = steps.chunks[sending] * steps.weight[steps.ends[connection, 0]]
-        self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / self._rate_gbs[steps.link[connection]]
-        self._runs: dict[int, tuple[Passes, ProgramClock]] = {}  # by slices
-
-    @property
-    @abstractmethod
-    def nsteps(self) -> int:
-        """Return the number of steps of all ranks."""
-
-    @property
-    @abstractmethod
-    def nthreadblocks(self) -> int:
-        """Return the number of threadblocks of all ranks."""
-
-    @property
-    @abstractmethod
-    def nchannels(self) -> int:
-        """Return the largest number of channels of a pair of ranks."""
-
-    @property
-    @abstractmethod
-    def fifo_depth(self) -> int | None:
-        """Return the number of FIFO slots of a connection; None if there is no FIFO."""
-
-    @abstractmethod
-    def chunk_bytes(self, size_bytes: float) -> float:
-        """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
-
-    @classmethod
-    @abstractmethod
-    def concurrent_us(
-        cls,
-        timed: Sequence[Self],
-        positions: Sequence[Ints],
-        chunk_bytes: Sequence[float],
-        topology: Topology,
-        ranks: Sequence[int],
-    ) -> float:
-        """Return the time when the last of several programs that begin simultaneously has ended, in µs.
-
-        Args:
-            timed: The programs; no two use the same rank.
-            positions: Positions of the ranks of each program in `ranks`.
-            chunk_bytes: Bytes of a chunk of each program.
-            topology: The topology.
-            ranks: Ranks of the topology that the programs use.
-        """
-
-    def time_us(self, size_bytes: float) -> float:
-        """Return the time when everything has ended and arrived, in µs.
-
-        Raises:
-            InputError: The program deadlocks.
-        """
-        return self._run(size_bytes)[0]
-
-    def times_us(self, sizes: Iterable[float]) -> Floats:
-        """Return `time_us` of each size."""
-        size_list = list(sizes)
-        return np.array([self._run(size, len(size_list))[0] for size in size_list], dtype=np.float64)
-
-    def _slices(self, size_bytes: float) -> int:  # noqa: ARG002 - programs need it
-        """Return the number of passes in which the steps run."""
-        return 1
-
-    def _prepared(self, slices: int) -> tuple[Passes, ProgramClock]:
-        """Return the steps, repeated for so many slices, and their clock."""
-        if slices not in self._runs:
-            steps, links = self._steps, self._steps.links
-            repeated = passes(steps.columns, slices)
-            shares_links = bool((self._rate_gbs < links.bandwidth_gbs).any())
-            clock = ProgramClock(
-                repeated,
-                repeated.by_tie(_by_tie(steps.columns, steps.ends, self.network.nranks)),
-                steps.link,
-                links,
-                self._rate_gbs,
-                self._slots,
-                start_us=self.network.start_us,
-                most_turns=MOST_TURNS // slices if shares_links else 1,
-                compiled_from=self._compiled_from,
-            )
-            self._runs[slices] = repeated, clock
-        return self._runs[slices]
-
-    def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
-        """Run the steps at one size, as `ProgramClock.run` does; `sizes` is how many sizes are about to be run."""
-        slices = self._slices(size_bytes)
-        repeated, clock = self._prepared(slices)
-        lasts_us = self._hold_us[repeated.step] * self.chunk_bytes(size_bytes) / slices
-        time, ended, start, took = clock.run(lasts_us, len(repeated.step) * sizes)
-        if not ended:
-            c, depth, findings = self.columns, self._slots, Findings()
-            report_stopped(c, run(c, depth, split=False), depth, findings)
-            raise InputError(f"cannot be timed: {findings.reported[0].message}")
-        return time, start, took
 
 
 class Predictor(TimedProgram):
@@ -408,17 +249,6 @@ class Predictor(TimedProgram):
         if not self.topology.protocol:
             return 1
         return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._steps.weight.max()))
-
-
-def _by_tie(c: Columns, ends: Ints, nranks: int) -> Ints:
-    """Return the steps in the order in which requests of the same age are served.
-
-    The order is by position in the threadblock, then by the distance of the ranks, so that not all send to one rank.
-    """
-    source, target, _ = np.vstack([ends, np.zeros(3, dtype=np.int64)])[
-        c.sends
-    ].T  # The last row stands for no connection.
-    return np.lexsort(((target - source) % nranks, np.arange(len(c.sends)) - c.start[c.block]))
 
 
 def _places_of(c: Columns, steps: Ints) -> Ints:

@@ -22,7 +22,7 @@ from emit.library.entry import IndexEntry, is_figure
 from emit.library.library_file import Requirement, network_digest, read_right, states_goal
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, divisor
-from emit.timing.predict import TimedProgram
+from emit.timing.timed import TimedProgram
 from synth.bounds.check import recompute
 from synth.bounds.prove import prove
 from synth.bounds.witness import Witness

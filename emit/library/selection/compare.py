@@ -11,7 +11,7 @@ from emit.library.entry import IndexEntry
 from emit.library.library_file import MOST_BYTES
 from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
-from emit.timing.predict import TimedProgram
+from emit.timing.timed import TimedProgram
 from topologies.text.files import read_text
 from topologies.topology import Topology
 

@@ -19,7 +19,8 @@ from emit.library.entry import IndexEntry, is_figure
 from emit.library.selection.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
-from emit.timing.predict import Predictor, TimedProgram
+from emit.timing.predict import Predictor
+from emit.timing.timed import TimedProgram
 from synth.app.report.item import EXPONENTS, Fact, Item, ItemTiming, proved_timing
 from synth.app.report.layout import EdgeFigures, drawn_edges, network_view, place_vertices
 from synth.app.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program

@@ -10,7 +10,8 @@ from emit.findings import Verdict
 from emit.formats import format_of
 from emit.library.selection.lookup import entry_beside
 from emit.program import Program
-from emit.timing.predict import Predictor, TimedProgram
+from emit.timing.predict import Predictor
+from emit.timing.timed import TimedProgram
 from emit.timing.trace import chrome_trace
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
 from synth.app.cli.programs import named_problem, read_program, write_text

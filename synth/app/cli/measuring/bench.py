@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from emit.formats import format_of
-from emit.timing.predict import Predictor, TimedProgram
+from emit.timing.predict import Predictor
+from emit.timing.timed import TimedProgram
 from emit.timing.trace import measured_trace
 from runtime.backends import BACKENDS, choose_backend
 from runtime.bench import BenchRequest, BenchRow, Measure, Settings, message_sizes
