@@ -99,7 +99,6 @@ class _PlanReader:
 
     def each(self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]) -> list[Any]:
         """Apply `take` to each element of a required list."""
-        check_deadline()
         place = f"{where}.{name}" if where else name
         return [take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))]
 
@@ -181,6 +180,7 @@ class _PlanReader:
 
     def block(self, value: Any, where: str) -> tuple[int, PlanBlock]:
         """Read a threadblock, and return it with its number."""
+        check_deadline()
         block = self.object(value, where)
         result = PlanBlock()
 

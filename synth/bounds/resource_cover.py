@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.deadline import checking_deadline
 from synth.model.requirements import sum_by
 from topologies.arrays import flags_of, pointers, row_entries, sorted_rows
 from topologies.network import Network
@@ -43,7 +44,7 @@ def _pick(picked: Bools, net: Network, links: Ints) -> None:
         uncovered[users_of[ptr[r] : ptr[r + 1]]] = False
     remaining = np.flatnonzero(uncovered)
     users = np.bincount(net.uses_idx[row_entries(net.uses_ptr, remaining)], minlength=net.nresources)
-    for _ in range(_MOST_PICKS):
+    for _ in checking_deadline(range(_MOST_PICKS), every=16):
         used = np.flatnonzero(users)
         if not len(used):
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar, copy_context
+from itertools import islice
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
@@ -142,7 +143,8 @@ def checking_deadline(items: Iterable[Item], every: int = 1) -> Iterator[Item]:
         items: The items.
         every: Number of items from one look at the clock to the next: 1, or more where an item takes microseconds.
     """
-    for number, item in enumerate(items):
-        if number % every == 0:
-            check_deadline()
+    remaining = iter(items)
+    for item in remaining:
+        check_deadline()
         yield item
+        yield from islice(remaining, every - 1)
