@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from synth.bounds.registry import KINDS, BoundKind
+from synth.bounds.registry import KINDS
 from synth.bounds.registry import register as register_bound
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.witness import Limit, Witness
@@ -41,15 +43,25 @@ def solve(_problem: Problem, _request: Request) -> Iterator[Outcome]:
         check_deadline()
 
 
-def find_endlessly(_search: BoundSearch) -> Iterator[Witness | None]:
-    """Look for witnesses without an end, and without finding any."""
-    while True:
-        yield None
+@dataclass(frozen=True, kw_only=True)
+class Vacuous(Witness):
+    kind: ClassVar[str] = "vacuous"
+
+    def limit(self, _problem: Problem) -> Limit:
+        """Return a limit that proves nothing."""
+        return 0.0, 0.0, np.inf
 
 
-def no_limit(_problem: Problem, _claim: Witness) -> Limit:
-    """Return a limit that proves nothing."""
-    return 0.0, 0.0, np.inf
+@dataclass
+class EndlessKind:
+    """A kind of bound whose search of one cost never ends, and never finds anything."""
+
+    cost: BoundCost
+    witness_class: ClassVar[type[Witness]] = Vacuous
+
+    def find(self, _search: BoundSearch, cost: BoundCost, /) -> Iterator[Vacuous | None]:
+        while cost == self.cost:
+            yield None
 
 
 def _this_module() -> ModuleType:
@@ -65,7 +77,7 @@ def endless_engine() -> Iterator[EngineRow]:
 @pytest.fixture
 def endless_bound(request: pytest.FixtureRequest) -> Iterator[None]:
     before = dict(KINDS)
-    register_bound(BoundKind("endless", no_limit, __name__, {request.param: "find_endlessly"}))
+    register_bound(EndlessKind(request.param))
     yield
     KINDS.clear()
     KINDS.update(before)
