@@ -104,7 +104,8 @@ def join(machine: Machine, count: int, name: str) -> Topology:
     alpha_us = nics.alpha_us / 2 if nics.fabrics else nics.alpha_us
     limits += _nic_limits(nics, sender, receiver, count * node_topology.nlinks)
     nic_count = "one NIC" if len(nics.sends) == 1 else f"{len(nics.sends)} NICs"
-    return Topology(
+    return replace(
+        node_topology,
         name=name,
         nranks=ranks,
         switches=tuple(f"{s}.{i}" for i in range(count) for s in node_topology.switches) + _fabric_names(nics),
@@ -115,14 +116,9 @@ def join(machine: Machine, count: int, name: str) -> Topology:
         limits=tuple(limits),
         alpha_assumed=node_topology.alpha_assumed or nics.assumed,
         nodes=np.repeat(np.arange(count, dtype=np.int64), n),
-        sms=node_topology.sms,
-        compute_capability=node_topology.compute_capability,
-        gcn=node_topology.gcn,
-        platform=node_topology.platform,
         summary=f"{count} nodes of {node_topology.summary}; {nic_count} a node, {nics.gbs:g} GB/s each way",
-        source=node_topology.source,
         link_kind=np.append(np.tile(node_topology.link_kind, count), kind_numbers(nics.kind, len(src))),
-        costs=node_topology.costs,
+        protocol="",
         switch_ops=tuple(replace(x, switch=f"{x.switch}.{i}") for i in range(count) for x in node_topology.switch_ops),
     )
 

@@ -167,14 +167,18 @@ def _set(table: Fields, key: str, text: str, nranks: int, switches: Mapping[str,
         table.fail(key, str(error))
 
 
+def _switch_names(table: Fields, text: str, most: int) -> list[str]:
+    """Return the at most `most` names of a text such as "leaf[0-3]"; an error names the table's field `switches`."""
+    try:
+        return expand_names(text, most)
+    except InputError as error:
+        table.fail("switches", str(error))
+
+
 def _read_switches(top: Fields, vertices: _Vertices) -> None:
     """Add the document's switches to the vertices."""
     for item in top.strings("switches", ()):
-        try:
-            names = expand_names(item, MAX_RANKS - len(vertices.switches))
-        except InputError as error:
-            top.fail("switches", str(error))
-        for name in names:
+        for name in _switch_names(top, item, MAX_RANKS - len(vertices.switches)):
             if name in vertices.switches:
                 top.fail("switches", f"{name!r} is named twice; names must differ")
             vertices.switches[name] = len(vertices)
@@ -382,11 +386,7 @@ def _switch_ops(top: Fields, vertices: _Vertices) -> Iterator[SwitchOps]:
         if "switches" not in table.values or not table.strings("switches"):
             table.fail("switches", "missing or empty; it must be an array of switches' names")
         for item in table.strings("switches"):
-            try:
-                names = expand_names(item, MAX_RANKS)
-            except InputError as error:
-                table.fail("switches", str(error))
-            for name in names:
+            for name in _switch_names(table, item, MAX_RANKS):
                 if name not in vertices.switches:
                     hint = did_you_mean(name, list(vertices.switches)) or "it must be one that `switches` names"
                     table.fail("switches", f"{shown(name)} is no switch of this topology; {hint}")
