@@ -62,9 +62,8 @@ def check(problem: Problem, claim: Witness) -> None:
     Raises:
         BadWitness: It claims more than it proves, or its resources do not cover what they must.
     """
-    recomputed = recompute(problem, claim)
-    claimed = claim.base_us, claim.per_byte_us, claim.cap_us
-    for unit, claims, proves in zip(("µs", "µs per byte", "µs at most"), claimed, recomputed, strict=True):
+    units = ("µs", "µs per byte", "µs at most")
+    for unit, claims, proves in zip(units, claim.claims, recompute(problem, claim), strict=True):
         if not claims <= proves * (1 + 1e-9) + 1e-12:
             raise claim.refusal(f"claims {claims} {unit}, proves {proves}")
 

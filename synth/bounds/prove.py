@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from synth.bounds.check import proved
 from synth.bounds.search import DEFAULT, BoundCost, BoundSearch, BoundTuning
-from synth.bounds.witness import Limit, Witness, countable, decisive
+from synth.bounds.witness import Witness, countable, decisive
 from synth.model.collective import Floats
 from synth.model.deadline import checking_deadline, now
 from synth.model.defects import contained
@@ -235,19 +235,12 @@ def _take(search: BoundSearch, kind: BoundKind, cost: BoundCost) -> None:
             search.witnesses.append(proved(search.problem, claim))
 
 
-def _limit(witness: Witness) -> Limit:
-    """Return the three numbers of a witness."""
-    return witness.base_us, witness.per_byte_us, witness.cap_us
-
-
 def _useful(witnesses: list[Witness]) -> list[Witness]:
     """Return the witnesses that no other one beats at every size; a lead by rounding does not count."""
     useful: list[Witness] = []
     for w in sorted(witnesses, key=lambda w: (-float(f"{w.per_byte_us:.11e}"), -float(f"{w.base_us:.11e}"))):
         if w.base_us <= 0 and w.per_byte_us <= 0:
             continue
-        if not any(
-            all(a * _ROUND_OFF >= b for a, b in zip(_limit(better), _limit(w), strict=True)) for better in useful
-        ):
+        if not any(all(a * _ROUND_OFF >= b for a, b in zip(v.claims, w.claims, strict=True)) for v in useful):
             useful.append(w)
     return useful or witnesses[-1:]

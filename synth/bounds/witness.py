@@ -59,6 +59,11 @@ class Witness(ABC):
             BadWitness: It proves nothing.
         """
 
+    @property
+    def claims(self) -> Limit:
+        """Return the numbers that the witness claims to prove."""
+        return self.base_us, self.per_byte_us, self.cap_us
+
     def at(self, size_bytes: float) -> float:
         """Return the limit in µs at a message size."""
         return min(self.cap_us, self.base_us + self.per_byte_us * size_bytes)

@@ -217,8 +217,7 @@ def _check_witness(problem: Problem, witness: Witness, names: dict[int, str], la
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         message = " ".join(str(error).split())[:200]
         raise ProofRefused(f"{label}: {message if message.isprintable() else repr(message)}") from None
-    for name, proved in zip(("base_us", "per_byte_us", "cap_us"), limit, strict=True):
-        claimed = getattr(witness, name)
+    for name, claimed, proved in zip(("base_us", "per_byte_us", "cap_us"), witness.claims, limit, strict=True):
         if not claimed <= proved * (1 + EQUAL):
             raise ProofRefused(f"{label}: {name}: claims {claimed!r}, proves {float(proved)!r}")
 

@@ -321,10 +321,8 @@ def _prove_again(problem: Problem) -> tuple[Witness, ...]:
     whole = any_protocol(problem)
     witnesses = prove(whole, max_flow=False).witnesses
     for witness in witnesses:
-        base_us, per_byte_us, cap_us = recompute(whole, witness)
-        if witness.base_us > base_us * (1 + EQUAL) or witness.per_byte_us > per_byte_us * (1 + EQUAL):
-            return ()
-        if witness.cap_us > cap_us * (1 + EQUAL):
+        claims_and_proofs = zip(witness.claims, recompute(whole, witness), strict=True)
+        if any(claimed > proved * (1 + EQUAL) for claimed, proved in claims_and_proofs):
             return ()
     return tuple(witnesses)
 

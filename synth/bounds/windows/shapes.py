@@ -48,7 +48,7 @@ def find_shapes(search: BoundSearch) -> list[WindowShape]:
     kinds: list[tuple[int, tuple[int, ...] | None]] = [(all_flows, None)]
     if 2 * centre_flows < all_flows:
         kinds.insert(0, (centre_flows, centre))
-    partitions: list[tuple[tuple[int, ...], ...]] = []
+    partitions: list[tuple[tuple[int, ...], ...]] = [()]
     wholes = sum(needs_first_whole(chunk_class) for chunk_class in chunk_classes) if first_whole_holds(net) else 0
     if wholes:
         kinds.insert(0, (0, ()))
@@ -59,14 +59,8 @@ def find_shapes(search: BoundSearch) -> list[WindowShape]:
         slots = [number for number in tuning.window_slots if number <= most]
         if slots and len(slots) < len(tuning.window_slots) and most >= _MORE_SLOTS * slots[-1]:
             slots.append(most)
-        if partitions:
-            shapes += [
-                WindowShape(number, ends, parts)
-                for number in slots
-                for parts in (partitions if not count else partitions[:1])
-            ]
-        else:
-            shapes += [WindowShape(number, ends) for number in slots]
+        tried_partitions = partitions[:1] if count else partitions
+        shapes += [WindowShape(number, ends, parts) for number in slots for parts in tried_partitions]
     return sorted(shapes, key=lambda shape: shape.slots)
 
 
