@@ -9,7 +9,7 @@ no solver; they share with the searches only `metric` and `distances`, by which 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Self
@@ -107,16 +107,16 @@ class ResourceWitness(Witness):
         """Return the witness with the resources of another network; what it proves there is computed anew."""
         return replace(self, resources=tuple(int(resource_map[resource]) for resource in self.resources))
 
-    def capacity(self, net: Network, times: Ints, name: Callable[[int], str]) -> float:
+    def capacity(self, problem: Problem, net: Network, times: Ints) -> float:
         """Return the GB/s of the witness's resources in sum, of which every counted send takes some.
 
         Each link that counts must use one of the resources. If a hyperlink counts more often than it uses them, all of
         them count that much more; if it uses none, the result is inf.
 
         Args:
-            net: The network.
+            problem: The problem.
+            net: The problem's network, or that of the whole problem.
             times: How often each link and hyperlink counts when it is used once; 0: not at all.
-            name: Returns a link's name.
 
         Raises:
             BadWitness: A resource does not exist, or a link that counts uses none of them.
@@ -128,7 +128,8 @@ class ResourceWitness(Witness):
         uses_chosen = segment_sums(flags_of(net.nresources, chosen)[uses_idx], uses_ptr)
         uncovered = (times > 0) & (uses_chosen == 0)
         if uncovered[: net.nlinks].any():
-            raise self.refusal(f"link {name(int(np.argmax(uncovered)))} uses none of its resources; it must use one")
+            name = problem.link_name(int(np.argmax(uncovered)))
+            raise self.refusal(f"link {name} uses none of its resources; it must use one")
         if uncovered.any():
             return np.inf
         most = (times / np.maximum(uses_chosen, 1)).max(initial=1.0)

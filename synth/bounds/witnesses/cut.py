@@ -39,7 +39,7 @@ class Cut(ResourceWitness):
         inside = self.flags(problem, self.ranks)
         _, src, dst = net.pairs
         crossed = inside[src] & ~inside[dst]
-        capacity = self.capacity(net, np.minimum(segment_sums(crossed, net.pairs.ptr), 1), problem.link_name)
+        capacity = self.capacity(problem, net, np.minimum(segment_sums(crossed, net.pairs.ptr), 1))
         alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]]
         if problem.quotient is not None:  # Only the α of the crossing links counts.
             share = _whole_leaving(collective, inside)

@@ -38,7 +38,7 @@ class Ends(ResourceWitness):
         if net.hyperlinks is not None:  # A multicast leaves one rank, and a reduction comes to one rank.
             single = np.append(np.ones(net.nlinks, dtype=bool), net.hyperlinks.multicast != self.arrivals)
             times = np.where(single, np.minimum(times, 1), times)
-        capacity = self.capacity(net, times, problem.link_name)
+        capacity = self.capacity(problem, net, times)
         need = find_requirements(collective)
         if self.arrivals:
             counts, chunk = need.arrive & ranks[collective.goals[1]], need.goal_chunk
