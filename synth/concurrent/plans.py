@@ -31,8 +31,6 @@ from topologies.network import links_among
 Restate = Callable[[Sequence[Collective]], UnionProblem]  # It states the same groups with other collectives.
 Plan = tuple[UnionProblem, Schedule]
 
-JOINT, DIRECT = "planned jointly", "direct"
-AT_ONCE, IN_TURN, WITHIN = "isolated, at once", "isolated, one after another", "isolated, without relays"
 REORDERED = ", reordered"
 
 _UNEVEN = 8  # The chunks of large messages are cut at most so many times finer than those of small ones.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from synth.bounds.prove import OPTIMAL, Bound
+from synth.bounds.prove import OPTIMAL, Bound, prove
 from synth.bounds.witness import Witness
 from synth.concurrent.isolated import Isolated
-from synth.concurrent.plans import DIRECT, ConcurrentPlan
+from synth.concurrent.plans import ConcurrentPlan
 from synth.model.collective import Floats
 from synth.model.defects import Defect
-from synth.model.problem import describe_alpha
+from synth.model.problem import Problem, describe_alpha
+from synth.search.plans import DIRECT
+from topologies.costed import protocols_of
+from topologies.costs import ANY
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,3 +156,19 @@ def statement(result: ConcurrentResult) -> dict[str, Any]:
         "ended": result.ended,
         "seconds": round(result.seconds, 3),
     }
+
+
+def over_protocols(problem: Problem, bound: Bound, rivals: Sequence[Bound] = ()) -> tuple[Problem, Sequence[Witness]]:
+    """Return a problem and what proves its bound, as proofs state them: with costs, over all protocols.
+
+    Args:
+        problem: The problem, under one protocol or without costs.
+        bound: Bound under the problem's protocol.
+        rivals: Bounds of the other protocols; if empty they are proved now.
+    """
+    own = problem.topology.protocol
+    if not own:
+        return problem, bound.witnesses
+    other_names = [name for name in protocols_of(problem.topology) if name != own]
+    rivals = rivals or [prove(problem.under(name), max_flow=False).of_protocol(name) for name in other_names]
+    return problem.under(ANY), [w for proved in (bound.of_protocol(own), *rivals) for w in proved.witnesses]

@@ -135,7 +135,7 @@ def by_gain(runs: Iterable[EngineRun]) -> list[EngineRun]:
 def run_to_end(
     budget: Budget,
     work: Callable[[], None],
-    conclude: Callable[[str], Conclusion],
+    conclude: Callable[[str, bool], Conclusion],
     interrupt_at: Callable[[], float] = lambda: math.inf,
 ) -> tuple[Conclusion, str]:
     """Run a search until its work ends, its time is over or Ctrl-C comes; then return its conclusion.
@@ -143,8 +143,8 @@ def run_to_end(
     Args:
         budget: The time of the search.
         work: The work, which may be interrupted anywhere.
-        conclude: Returns the best answer so far. It receives why the work ended early: "budget", "interrupted" (then
-            it must not take long), or "".
+        conclude: Returns the best answer so far. It receives why the work ended early ("budget", "interrupted" or ""),
+            and whether Ctrl-C cut a first conclusion short, so that this one must not take long.
         interrupt_at: Returns when the work is interrupted, a reading of `now`; it is called again and again.
 
     Returns:
@@ -161,6 +161,6 @@ def run_to_end(
         ended = "budget"
     try:
         with compiled_interrupts():
-            return conclude(ended), ended
+            return conclude(ended, False), ended
     except KeyboardInterrupt:
-        return conclude("interrupted"), "interrupted"
+        return conclude("interrupted", True), "interrupted"

@@ -130,7 +130,7 @@ class _ProtocolsSearch:
         plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
         return search(self.problems[name], options, self._workers, self._report, plan)
 
-    def _conclude(self, ended: str) -> SearchResult:
+    def _conclude(self, ended: str, _: bool) -> SearchResult:
         """Return the fastest algorithm of all protocols by size, with the bound over all protocols.
 
         Raises:

@@ -27,8 +27,7 @@ from emit.library.saving.save import file_of, stem
 from emit.library.write import Library, writing
 from emit.targets import TARGETS
 from synth.concurrent.isolated import isolated_parts
-from synth.concurrent.protocols import over_protocols
-from synth.concurrent.result import ConcurrentResult
+from synth.concurrent.result import ConcurrentResult, over_protocols
 from synth.model.deadline import TimeUp, limited
 from synth.search.offer import Offer
 from synth.search.result import SearchResult

@@ -28,7 +28,6 @@ from synth.app.clusters.groups import Axes, parse_groups
 from synth.app.present.table import concurrent_table
 from synth.app.question import healthy_topology, target_settings
 from synth.concurrent.plans import ConcurrentPlan
-from synth.concurrent.protocols import plan_protocols
 from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
@@ -84,7 +83,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     if isinstance(relays, str) and relays not in ("none", "all"):
         relays = parse_ranks(relays, "--relay", topology.nranks)
     executor = None if settings.name == NONE else programs
-    result = (plan_protocols if topology.protocol else plan)(
+    result = plan(
         topology,
         members,
         relays=relays,

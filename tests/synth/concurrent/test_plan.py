@@ -14,11 +14,6 @@ from synth.app.present.table import concurrent_table as table
 from synth.baselines import baseline_named
 from synth.concurrent.isolated import isolated_parts, problem_digest, run_isolated
 from synth.concurrent.plans import (
-    AT_ONCE,
-    DIRECT,
-    IN_TURN,
-    JOINT,
-    WITHIN,
     even_counts,
     fairer,
     refine_sends,
@@ -39,6 +34,7 @@ from synth.model.collective import Collective, alltoallv, named
 from synth.model.defects import DefectError
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
+from synth.search.plans import AT_ONCE, DIRECT, IN_TURN, JOINT, WITHIN
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import predict_us, resource_loads_us, time_us, timed

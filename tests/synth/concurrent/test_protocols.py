@@ -11,7 +11,7 @@ import pytest
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import save_groups
 from synth.bounds.prove import prove
-from synth.concurrent.protocols import plan_protocols
+from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import named
 from synth.search.settings import TargetSettings
@@ -38,7 +38,7 @@ def members(size: int) -> list[Member]:
 @pytest.mark.parametrize(("size", "protocol"), [(1 << 10, "LL"), (1 << 26, "Simple")])
 def test_the_fastest_protocol_is_taken(size: int, protocol: str, tmp_path: Path) -> None:
     programs = GroupPrograms(TargetSettings("auto"))
-    result = plan_protocols(node(), members(size), budget=6.0, executor=programs)
+    result = plan(node(), members(size), budget=6.0, executor=programs)
     assert result.problem.topology.protocol == protocol
     bounds_us = {name: prove(result.problem.under(name)).at(result.size_bytes)[0] for name in ("LL", "Simple")}
     assert min(bounds_us, key=lambda name: bounds_us[name]) == protocol
@@ -53,7 +53,7 @@ def test_the_fastest_protocol_is_taken(size: int, protocol: str, tmp_path: Path)
 
 
 def test_the_least_bound_of_all_protocols_counts() -> None:
-    result = plan_protocols(node(), members(1 << 10), budget=6.0)
+    result = plan(node(), members(1 << 10), budget=6.0)
     (rival,) = result.rivals
     less = replace(result, rivals=(replace(rival, witnesses=tuple(replace(w, base_us=0.1) for w in rival.witnesses)),))
     assert less.bound_us < result.bound_us
@@ -63,7 +63,7 @@ def test_the_least_bound_of_all_protocols_counts() -> None:
     ("old", "new"), [("start_us = 1", "start_us = 2"), ("efficiency = {other = 0.4}", "efficiency = {other = 0.2}")]
 )
 def test_a_cost_that_was_changed_is_refused(old: str, new: str, tmp_path: Path) -> None:
-    result = plan_protocols(node(), members(1 << 10), budget=6.0)
+    result = plan(node(), members(1 << 10), budget=6.0)
     saved = save_groups(result, tmp_path, GroupPrograms(TargetSettings("none")), proof=True)
     path = next(path for path in saved.schedules if path.suffix == ".synth")
     with zipfile.ZipFile(path) as archive:

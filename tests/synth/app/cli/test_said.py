@@ -16,6 +16,7 @@ from synth.app.cli import answer as of_one
 from synth.app.cli import concurrent as of_groups
 from synth.app.synthesis import synthesize
 from synth.concurrent.search import ConcurrentSearch
+from synth.concurrent.state import GroupsState
 from synth.search.pool import Pool
 from tests.synth.app.cli.calling import Call, without_progress
 from topologies.faults.apply import apply_faults
@@ -139,18 +140,22 @@ def test_an_interrupt_at_the_end_of_a_search(synth: Call, monkeypatch: pytest.Mo
     assert "interrupted: the best so far" in answer.out
 
 
-@pytest.mark.parametrize("moment", ["_take_isolated", "_settled", "_best"])
-def test_an_interrupt_at_the_end_of_groups(synth: Call, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("search", "moment"), [(ConcurrentSearch, "_take_isolated"), (ConcurrentSearch, "_settled"), (GroupsState, "best")]
+)
+def test_an_interrupt_at_the_end_of_groups(
+    synth: Call, monkeypatch: pytest.MonkeyPatch, search: type[ConcurrentSearch | GroupsState], moment: str
+) -> None:
     came: list[bool] = []
-    method = getattr(ConcurrentSearch, moment)
+    method = getattr(search, moment)
 
-    def interrupted(self: ConcurrentSearch, *arguments: Any) -> Any:
+    def interrupted(self: Any, *arguments: Any) -> Any:
         if not came:
             came.append(True)
             raise KeyboardInterrupt
         return method(self, *arguments)
 
-    monkeypatch.setattr(ConcurrentSearch, moment, interrupted)
+    monkeypatch.setattr(search, moment, interrupted)
     answer = synth("allgather", "--topo", "ring:6", "--groups", "0-2;3-5", "--size", "1M", "--budget", "1s")
     assert (answer.code, answer.err) == (130 if came else 0, "")
     assert came or moment == "_take_isolated"
